@@ -1,0 +1,94 @@
+// What each layer of a model needs cached, and how those needs become pools.
+//
+// A model declares one LayerCacheSpec per layer. Equal needs form a group; each group gets a pool of equal units in the
+// arena. Plain data and pure functions; thread-safe. No torch here.
+//
+// To add a cache kind: 1. name it in CacheKind and CacheKindName; 2. give its need a struct or a field here and its
+// unit layout in BuildCachePlan; 3. say in SequenceLease what Grow and Crop mean for it; 4. add a case to
+// tests/cache/lease_test.cc.
+#ifndef BERTH_CACHE_SPEC_H_
+#define BERTH_CACHE_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace berth {
+
+enum class DType : uint8_t { kFloat32, kBFloat16 };
+int64_t DTypeBytes(DType dtype);
+std::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
+
+// The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too.
+enum class CacheKind : uint8_t { kStatic, kSliding, kRecurrent };
+inline constexpr int kNumCacheKinds = 3;
+std::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "recurrent"
+
+// Keys and values of one attention layer.
+struct KvSpec {
+  int64_t kv_heads = 0;
+  int64_t key_dim = 0;    // per head
+  int64_t value_dim = 0;  // per head
+  DType dtype = DType::kFloat32;
+  int64_t window = 0;  // a query at position p sees keys at positions > p - window; 0: all of them
+
+  friend bool operator==(const KvSpec&, const KvSpec&) = default;
+};
+
+// One named state of a recurrent layer, of fixed size whatever the sequence's length.
+struct StateSpec {
+  std::string name;            // "conv", "recurrent"
+  std::vector<int64_t> shape;  // per sequence
+  DType dtype = DType::kFloat32;
+
+  friend bool operator==(const StateSpec&, const StateSpec&) = default;
+};
+
+// A layer may need keys and values, states, both (falcon_h1), or nothing (an MLP).
+struct LayerCacheSpec {
+  std::optional<KvSpec> kv;
+  std::vector<StateSpec> states;
+};
+
+// One pool's worth: all layers with the same need.
+struct CacheGroup {
+  CacheKind kind = CacheKind::kStatic;
+  KvSpec kv;                // KV kinds only
+  std::vector<int> layers;  // model layer indices, ascending
+  int64_t unit_bytes = 0;   // KV: one block of tokens, all layers. kRecurrent: all states of one sequence.
+};
+
+// Where one layer's bytes lie inside a unit of its group(s).
+struct LayerCacheSlot {
+  int kv_group = -1;  // -1: none
+  int64_t key_offset = 0;
+  int64_t value_offset = 0;
+  int state_group = -1;                // -1: none
+  std::vector<int64_t> state_offsets;  // one per StateSpec, in the layer's order
+};
+
+// Unit layouts, all offsets in bytes and 64-byte aligned:
+//   KV     [layer of the group][key | value][kv_head][token of the block][dim]
+//   states [layer of the group][state][the state's own shape]
+struct CachePlan {
+  int64_t block_tokens = 0;  // tokens per KV unit
+  int64_t slab_bytes = 0;    // what a pool takes from and returns to the arena
+  std::vector<CacheGroup> groups;
+  std::vector<LayerCacheSlot> layers;  // by model layer index
+
+  // Bytes a sequence's KV grows by for each token while no window has filled.
+  int64_t BytesPerToken() const;
+  // Bytes of state a sequence holds from its first token on.
+  int64_t StateBytesPerSequence() const;
+};
+
+// REQUIRES: block_tokens is a power of two in [1, 1024] and every dimension is positive; INVALID_ARGUMENT otherwise.
+absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens);
+
+}  // namespace berth
+
+#endif  // BERTH_CACHE_SPEC_H_

@@ -1,0 +1,33 @@
+// The bytes behind the arena: one reserved range on one device. Units move between pools inside it; it never grows.
+//
+// Thread-compatible; used by the engine thread. The CUDA storage lives in models/, the only place that knows torch.
+#ifndef BERTH_CACHE_STORAGE_H_
+#define BERTH_CACHE_STORAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace berth {
+
+class ArenaStorage {
+ public:
+  virtual ~ArenaStorage() = default;
+
+  // Device address of the first byte, 4096-byte aligned, stable for the storage's life.
+  virtual std::byte* base() const = 0;
+  virtual int64_t size_bytes() const = 0;
+
+  // Sets `size_bytes` bytes from `offset` to 0xFF: a NaN in every float type. REQUIRES: the range lies inside.
+  virtual void Poison(int64_t offset, int64_t size_bytes) = 0;
+};
+
+// Anonymous memory of the host, on huge pages where the kernel gives them; pages are touched when first used.
+// RESOURCE_EXHAUSTED when the range cannot be reserved.
+absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateHostStorage(int64_t size_bytes);
+
+}  // namespace berth
+
+#endif  // BERTH_CACHE_STORAGE_H_

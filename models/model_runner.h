@@ -1,0 +1,45 @@
+// The seam between the scheduler and the models: runs one step on the device. No torch here, so that the scheduler and
+// its tests build without it. Engine thread only.
+#ifndef BERTH_MODELS_MODEL_RUNNER_H_
+#define BERTH_MODELS_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/spec.h"
+#include "models/step.h"
+
+namespace berth {
+
+// What a loaded model is. Constant after load.
+struct ModelInfo {
+  std::string name;        // what clients call it: the folder's name unless told otherwise
+  std::string model_type;  // of config.json
+  int64_t vocab_size = 0;
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;
+  int64_t max_positions = 0;  // the model's own limit of positions; 0: none said
+  std::vector<int32_t> eos_token_ids;
+  DType dtype = DType::kFloat32;  // of the weights and activations
+  std::string device;             // "cpu", "cuda"
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual const ModelInfo& info() const = 0;
+
+  // Computes the plan's tokens, writes their cache, and chooses a token for each row with `sample`. `result->rows` has
+  // one entry per row. Blocks until done. On error (INTERNAL, RESOURCE_EXHAUSTED of the device) no row has a result,
+  // and the cache of the plan's new tokens is undefined.
+  virtual absl::Status Run(const StepPlan& plan, StepResult* result) = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_MODEL_RUNNER_H_

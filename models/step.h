@@ -1,0 +1,79 @@
+// One step's input and output: a ragged batch of rows, each with its new tokens and its place in the cache.
+//
+// Filled by the scheduler, read by the model runner; plain data, engine thread only. No torch here. The vectors keep
+// their capacity from step to step.
+#ifndef BERTH_MODELS_STEP_H_
+#define BERTH_MODELS_STEP_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "cache/lease.h"
+
+namespace berth {
+
+// How the next token is chosen. Applied in this order (transformers' order): logit_bias, banned tokens, penalties,
+// temperature, top_k, top_p, min_p. Defaults change nothing.
+struct SamplingParams {
+  float temperature = 1.0f;         // 0: greedy
+  int32_t top_k = 0;                // keep the k likeliest tokens; 0: all
+  float top_p = 1.0f;               // keep the smallest set whose probability reaches top_p
+  float min_p = 0.0f;               // keep tokens at least min_p times as likely as the likeliest; 0: all
+  float repetition_penalty = 1.0f;  // divides positive, multiplies negative logits of prompt and output tokens
+  float presence_penalty = 0.0f;    // subtracted once from the logit of each output token
+  float frequency_penalty = 0.0f;   // subtracted for each occurrence in the output
+  std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
+  uint64_t seed = 0;                // with the token's position it decides the draw, whatever else is in the batch
+  int32_t num_logprobs = -1;        // -1: none; n >= 0: the chosen token's and the n likeliest tokens'
+
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+struct StepRow {
+  const SequenceLease* lease = nullptr;  // already grown by tokens.size()
+  absl::Span<const int32_t> tokens;      // the new tokens, at positions start, start + 1, ...
+  int64_t start = 0;                     // tokens whose cache is already written
+  bool sample = false;                   // whether to choose the token that follows the last of `tokens`
+  const SamplingParams* sampling = nullptr;
+  absl::Span<const int32_t> history;  // the whole sequence so far, `tokens` included; for the penalties
+  int64_t prompt_length = 0;          // how many of `history` are the prompt's
+  absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
+};
+
+// Rows that decode come first, then prefill chunks.
+struct StepPlan {
+  std::vector<StepRow> rows;
+  int64_t num_tokens = 0;       // over all rows
+  int64_t num_decode_rows = 0;  // rows of one token that are past their prompt
+
+  bool empty() const { return rows.empty(); }
+  void Clear() {
+    rows.clear();
+    num_tokens = 0;
+    num_decode_rows = 0;
+  }
+};
+
+struct TokenLogprob {
+  int32_t token = -1;
+  float logprob = 0;  // natural log, of the model's own distribution: before bias, penalties and temperature
+};
+
+struct RowResult {
+  // The chosen token; kNoToken for a row that did not sample; kBadLogits when the model gave a logit that is no number.
+  static constexpr int32_t kNoToken = -1;
+  static constexpr int32_t kBadLogits = -2;
+  int32_t token = kNoToken;
+  float logprob = 0;               // of the chosen token, when logprobs were asked for
+  std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for
+};
+
+struct StepResult {
+  std::vector<RowResult> rows;  // one per row of the plan
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_STEP_H_

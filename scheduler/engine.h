@@ -1,0 +1,102 @@
+// The one thread that runs the model: takes requests and cancellations, plans, runs and commits steps, and hands on
+// what they produced.
+//
+// Submit, Cancel, Drain, GetLoad are thread-safe and never wait for a step. Events are delivered from the engine thread,
+// in order per request; every accepted request ends with exactly one event whose finish != kNone.
+#ifndef BERTH_SCHEDULER_ENGINE_H_
+#define BERTH_SCHEDULER_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache/cache.h"
+#include "cache/occupancy.h"
+#include "models/model_runner.h"
+#include "scheduler/mutex.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+
+namespace berth {
+
+// What the engine is doing, as of the last step. Copied whole under a lock that the engine holds for a memcpy only.
+struct EngineLoad {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;     // queued for the engine or for a lease, preempted ones included
+  int64_t waiting_tokens = 0;  // prompt tokens of those not yet computed
+  int64_t num_preemptions = 0;     // since start
+  int64_t prompt_tokens = 0;       // computed since start; recomputation after preemption not counted
+  int64_t generation_tokens = 0;   // since start
+  int64_t num_steps = 0;
+  Occupancy occupancy;
+};
+
+// One step's figures, for the histograms.
+struct StepStats {
+  absl::Duration duration;
+  int64_t num_tokens = 0;
+  int64_t num_rows = 0;
+  int64_t num_decode_rows = 0;
+};
+
+// Receives what the engine produces. Called on the engine thread: must hand over and return, never block.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  // `events` may be swapped with an empty vector to take its storage.
+  virtual void Deliver(std::vector<TokenEvent>* events) = 0;
+  virtual void OnStep(const StepStats& stats) = 0;
+};
+
+class Engine {
+ public:
+  struct Options {
+    Scheduler::Options scheduler;
+    int64_t max_queue = 256;  // requests accepted and not yet admitted; one more is refused
+    // CheckIntegrity after every step and crash if it fails; for tests and debug builds.
+    bool check_integrity = false;
+    std::function<absl::Time()> now = absl::Now;  // tests inject a clock
+  };
+
+  // All pointers must outlive the engine. INVALID_ARGUMENT naming the option that makes no sense.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Cache* cache, ModelRunner* runner, EventSink* sink,
+                                                        Options options);
+  // Cancels what is left, delivers the last events, joins the thread.
+  ~Engine();
+
+  // Starts the thread.
+  void Start();
+
+  // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is dead),
+  // INVALID_ARGUMENT (prompt + max_tokens over max_sequence_tokens(); the server checks this first).
+  absl::Status Submit(Request request);
+
+  // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error.
+  void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled);
+
+  // Refuses new requests from now on. Accepted ones go on.
+  void Drain();
+  // Waits until no request is left or until the timeout; true when none is left.
+  bool WaitUntilIdle(absl::Duration timeout);
+
+  EngineLoad GetLoad() const;
+  // False once a step has failed in a way that the device does not recover from.
+  bool healthy() const { return healthy_.load(std::memory_order_acquire); }
+  // The longest sequence (prompt + output) that is accepted.
+  int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+
+ private:
+  std::atomic<bool> healthy_{true};
+  int64_t max_sequence_tokens_ = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_ENGINE_H_

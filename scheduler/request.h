@@ -1,0 +1,56 @@
+// A request as the engine sees it, and what the engine tells about it: token ids only; text is the server's business.
+// Plain data, moved between threads by value.
+#ifndef BERTH_SCHEDULER_REQUEST_H_
+#define BERTH_SCHEDULER_REQUEST_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "models/step.h"
+
+namespace berth {
+
+// Given by the server, unique for the process's life. Clients' request ids are text and stay in the server.
+using RequestKey = uint64_t;
+
+struct Request {
+  RequestKey key = 0;
+  std::vector<int32_t> prompt;  // at least one token
+  SamplingParams sampling;
+  int64_t max_tokens = 0;               // at least one; prompt + max_tokens is within the engine's max_sequence_tokens
+  int64_t min_tokens = 0;               // stop tokens are not chosen before
+  std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
+  absl::Time arrival;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
+std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
+
+// When things happened to a request; for the client's timings and the histograms.
+struct RequestTimes {
+  absl::Time arrival;
+  absl::Time first_scheduled = absl::InfinitePast();  // InfinitePast: never
+  absl::Time first_token = absl::InfinitePast();
+  absl::Time finished = absl::InfinitePast();
+  int32_t num_preemptions = 0;
+};
+
+// One request's news of one step: at most one token, or its end, or both.
+struct TokenEvent {
+  RequestKey key = 0;
+  int32_t token = RowResult::kNoToken;  // kNoToken: no token, only the end
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+  FinishReason finish = FinishReason::kNone;
+  int32_t stop_token = -1;  // the token that ended it when finish == kStop; that token is in `token` too
+  absl::Status error;       // when finish == kError
+  RequestTimes times;       // when finish != kNone, and with the first token
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_REQUEST_H_
