@@ -16,9 +16,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "cache/lease.h"
 #include "cache/occupancy.h"
 #include "cache/slab_arena.h"
@@ -53,7 +53,7 @@ class Cache {
   // window limits is capped at `limit`.
   int64_t MaxSequenceTokens(int64_t step_tokens, int64_t limit) const;
 
-  // Fills `out` in place: no allocation once its vectors have their size.
+  // Fills `out` in place: no allocation once its vector has its size. The arguments are those of MaxSequenceTokens.
   void GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out) const;
 
   // INTERNAL naming the first invariant that does not hold.
@@ -66,14 +66,16 @@ class Cache {
   friend class SequenceLease;
   Cache(CachePlan plan, ArenaStorage* storage, Options options);
 
-  // Whether all of `units[g]` more units of each group can be had at once.
-  bool CanAllocate(absl::Span<const int64_t> units) const;
-  int64_t AllocateUnit(int group, uint64_t generation);
+  // Units by group; inline for every model known.
+  using UnitCounts = absl::InlinedVector<int64_t, 8>;
+
+  // Whether `units[g]` more units of each group g can be had at once.
+  bool CanAllocate(const UnitCounts& units) const;
+  int64_t AllocateUnit(int group, uint64_t generation) { return pools_[group].Allocate(generation); }
   void FreeUnit(int group, int64_t offset, uint64_t generation);
-  // Units of each group that a sequence of `num_tokens` tokens holds at its fullest.
-  void UnitsForSequence(int64_t num_tokens, int64_t step_tokens, std::vector<int64_t>* units) const;
-  // Slabs those units take when nothing else shares them.
-  int64_t SlabsForUnits(absl::Span<const int64_t> units) const;
+  // What a sequence of `num_tokens` tokens holds at its fullest.
+  UnitCounts UnitsForSequence(int64_t num_tokens, int64_t step_tokens) const;
+  absl::Status CheckLease(const SequenceLease& lease) const;
 
   CachePlan plan_;
   ArenaStorage* storage_;

@@ -61,8 +61,15 @@ class SequenceLease {
 
   SequenceLease(Cache* cache, uint64_t generation);
   void Release();
-  // First block that a query at position `position` of group `g` can see.
+  // First block that a query at `position` or later can see in group `g`.
   int64_t FirstVisibleBlock(int g, int64_t position) const;
+  // Units that group `g` must end with to hold tokens [0, num_tokens).
+  int64_t EndUnit(int g, int64_t num_tokens) const;
+  // Gives back the first, or the last, `count` units of group `g`.
+  void FreeHead(int g, int64_t count);
+  void FreeTail(int g, int64_t count);
+  // Tokens that group `g` holds for the sequence; 1 for a state.
+  int64_t TokensIn(int g) const;
 
   Cache* cache_ = nullptr;
   uint64_t generation_ = 0;

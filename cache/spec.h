@@ -12,21 +12,21 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace berth {
 
 enum class DType : uint8_t { kFloat32, kBFloat16 };
 int64_t DTypeBytes(DType dtype);
-std::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
+absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
 
 // The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too.
 enum class CacheKind : uint8_t { kStatic, kSliding, kRecurrent };
 inline constexpr int kNumCacheKinds = 3;
-std::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "recurrent"
+absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "recurrent"
 
 // Keys and values of one attention layer.
 struct KvSpec {

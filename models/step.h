@@ -25,8 +25,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // subtracted once from the logit of each output token
   float frequency_penalty = 0.0f;   // subtracted for each occurrence in the output
   std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
-  uint64_t seed = 0;                // with the token's position it decides the draw, whatever else is in the batch
-  int32_t num_logprobs = -1;        // -1: none; n >= 0: the chosen token's and the n likeliest tokens'
+  uint64_t seed = 0;          // with the token's position it decides the draw, whatever else is in the batch
+  int32_t num_logprobs = -1;  // -1: none; n >= 0: the chosen token's and the n likeliest tokens'
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
@@ -66,7 +66,7 @@ struct RowResult {
   static constexpr int32_t kNoToken = -1;
   static constexpr int32_t kBadLogits = -2;
   int32_t token = kNoToken;
-  float logprob = 0;               // of the chosen token, when logprobs were asked for
+  float logprob = 0;              // of the chosen token, when logprobs were asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for
 };
 

@@ -1,8 +1,8 @@
 // The one thread that runs the model: takes requests and cancellations, plans, runs and commits steps, and hands on
 // what they produced.
 //
-// Submit, Cancel, Drain, GetLoad are thread-safe and never wait for a step. Events are delivered from the engine thread,
-// in order per request; every accepted request ends with exactly one event whose finish != kNone.
+// Submit, Cancel, Drain, GetLoad are thread-safe and never wait for a step. Events are delivered from the engine
+// thread, in order per request; every accepted request ends with exactly one event whose finish != kNone.
 #ifndef BERTH_SCHEDULER_ENGINE_H_
 #define BERTH_SCHEDULER_ENGINE_H_
 
@@ -29,11 +29,11 @@ namespace berth {
 // What the engine is doing, as of the last step. Copied whole under a lock that the engine holds for a memcpy only.
 struct EngineLoad {
   int64_t num_running = 0;
-  int64_t num_waiting = 0;     // queued for the engine or for a lease, preempted ones included
-  int64_t waiting_tokens = 0;  // prompt tokens of those not yet computed
-  int64_t num_preemptions = 0;     // since start
-  int64_t prompt_tokens = 0;       // computed since start; recomputation after preemption not counted
-  int64_t generation_tokens = 0;   // since start
+  int64_t num_waiting = 0;        // queued for the engine or for a lease, preempted ones included
+  int64_t waiting_tokens = 0;     // prompt tokens of those not yet computed
+  int64_t num_preemptions = 0;    // since start
+  int64_t prompt_tokens = 0;      // computed since start; recomputation after preemption not counted
+  int64_t generation_tokens = 0;  // since start
   int64_t num_steps = 0;
   Occupancy occupancy;
 };
@@ -74,8 +74,8 @@ class Engine {
   // Starts the thread.
   void Start();
 
-  // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is dead),
-  // INVALID_ARGUMENT (prompt + max_tokens over max_sequence_tokens(); the server checks this first).
+  // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is
+  // dead), INVALID_ARGUMENT (prompt + max_tokens over max_sequence_tokens(); the server checks this first).
   absl::Status Submit(Request request);
 
   // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error.

@@ -4,10 +4,10 @@
 #define BERTH_SCHEDULER_REQUEST_H_
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "models/step.h"
 
@@ -28,7 +28,7 @@ struct Request {
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
-std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
+absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
 
 // When things happened to a request; for the client's timings and the histograms.
 struct RequestTimes {

@@ -1,0 +1,169 @@
+#include "cache/spec.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kAlignment = 64;          // of every tensor inside a unit, so of every unit
+constexpr int64_t kPageBytes = 4096;        // slabs start on pages
+constexpr int64_t kMinSlabBytes = 1 << 16;  // smaller slabs only cost bookkeeping
+constexpr int64_t kMaxTailShare = 64;       // a slab's tail should be less than 1/64 of it
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+absl::Status CheckDimension(int layer, absl::string_view what, int64_t value) {
+  // 2^31 keeps every product below within int64.
+  if (value > 0 && value < (int64_t{1} << 31)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layer ", layer, ": cache ", what, " is ", value, ", outside [1, 2^31)"));
+}
+
+absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
+  if (layer.kv.has_value()) {
+    const KvSpec& kv = *layer.kv;
+    for (auto [what, value] : {std::pair<absl::string_view, int64_t>{"kv_heads", kv.kv_heads},
+                               {"key_dim", kv.key_dim},
+                               {"value_dim", kv.value_dim},
+                               {"window", kv.window == 0 ? 1 : kv.window}}) {
+      if (absl::Status status = CheckDimension(index, what, value); !status.ok()) return status;
+    }
+  }
+  for (const StateSpec& state : layer.states) {
+    for (int64_t dim : state.shape) {
+      if (absl::Status status = CheckDimension(index, state.name, dim); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t StateBytes(const StateSpec& state) {
+  int64_t elements = 1;
+  for (int64_t dim : state.shape) elements *= dim;
+  return RoundUp(elements * DTypeBytes(state.dtype), kAlignment);
+}
+
+// Index of the KV group with need `kv`, made if there is none.
+int KvGroup(const KvSpec& kv, std::vector<CacheGroup>* groups) {
+  const CacheKind kind = kv.window > 0 ? CacheKind::kSliding : CacheKind::kStatic;
+  for (size_t g = 0; g < groups->size(); ++g) {
+    if ((*groups)[g].kind == kind && (*groups)[g].kv == kv) return static_cast<int>(g);
+  }
+  CacheGroup& group = groups->emplace_back();
+  group.kind = kind;
+  group.kv = kv;
+  return static_cast<int>(groups->size()) - 1;
+}
+
+// All states of a sequence share one unit, whatever their shapes: they live and die together.
+int StateGroup(std::vector<CacheGroup>* groups) {
+  for (size_t g = 0; g < groups->size(); ++g) {
+    if ((*groups)[g].kind == CacheKind::kRecurrent) return static_cast<int>(g);
+  }
+  groups->emplace_back().kind = CacheKind::kRecurrent;
+  return static_cast<int>(groups->size()) - 1;
+}
+
+LayerCacheSlot PlaceLayer(int index, const LayerCacheSpec& layer, int64_t block_tokens,
+                          std::vector<CacheGroup>* groups) {
+  LayerCacheSlot slot;
+  if (layer.kv.has_value()) {
+    slot.kv_group = KvGroup(*layer.kv, groups);
+    CacheGroup& group = (*groups)[slot.kv_group];
+    const int64_t per_dim = block_tokens * layer.kv->kv_heads * DTypeBytes(layer.kv->dtype);
+    slot.key_offset = group.unit_bytes;
+    slot.value_offset = slot.key_offset + RoundUp(per_dim * layer.kv->key_dim, kAlignment);
+    group.unit_bytes = slot.value_offset + RoundUp(per_dim * layer.kv->value_dim, kAlignment);
+    group.layers.push_back(index);
+  }
+  if (!layer.states.empty()) {
+    slot.state_group = StateGroup(groups);
+    CacheGroup& group = (*groups)[slot.state_group];
+    for (const StateSpec& state : layer.states) {
+      slot.state_offsets.push_back(group.unit_bytes);
+      group.unit_bytes += StateBytes(state);
+    }
+    group.layers.push_back(index);
+  }
+  return slot;
+}
+
+// The smallest slab, in multiples of the largest unit, whose tail is short for every group; else the one with the
+// shortest worst tail.
+int64_t ChooseSlabBytes(const std::vector<CacheGroup>& groups) {
+  int64_t largest = 1;
+  for (const CacheGroup& group : groups) largest = std::max(largest, group.unit_bytes);
+  int64_t best = 0;
+  double best_share = std::numeric_limits<double>::infinity();
+  for (int64_t multiple = 1; multiple <= 64 || best == 0; ++multiple) {
+    const int64_t slab = RoundUp(multiple * largest, kPageBytes);
+    if (slab < kMinSlabBytes) continue;
+    double share = 0;
+    for (const CacheGroup& group : groups) {
+      share = std::max(share, static_cast<double>(slab % group.unit_bytes) / static_cast<double>(slab));
+    }
+    if (share * kMaxTailShare < 1.0) return slab;
+    if (share < best_share) {
+      best = slab;
+      best_share = share;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int64_t DTypeBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+absl::string_view DTypeName(DType dtype) { return dtype == DType::kFloat32 ? "float32" : "bfloat16"; }
+
+absl::string_view CacheKindName(CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kStatic:
+      return "static";
+    case CacheKind::kSliding:
+      return "sliding";
+    case CacheKind::kRecurrent:
+      return "recurrent";
+  }
+  return "unknown";
+}
+
+int64_t CachePlan::BytesPerToken() const {
+  int64_t bytes = 0;
+  for (const CacheGroup& group : groups) {
+    if (group.kind != CacheKind::kRecurrent) bytes += group.unit_bytes / block_tokens;
+  }
+  return bytes;
+}
+
+int64_t CachePlan::StateBytesPerSequence() const {
+  int64_t bytes = 0;
+  for (const CacheGroup& group : groups) {
+    if (group.kind == CacheKind::kRecurrent) bytes += group.unit_bytes;
+  }
+  return bytes;
+}
+
+absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens) {
+  if (block_tokens < 1 || block_tokens > 1024 || (block_tokens & (block_tokens - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_tokens is ", block_tokens, ", not a power of two in [1, 1024]"));
+  }
+  CachePlan plan;
+  plan.block_tokens = block_tokens;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const int index = static_cast<int>(i);
+    if (absl::Status status = CheckLayer(index, layers[i]); !status.ok()) return status;
+    plan.layers.push_back(PlaceLayer(index, layers[i], block_tokens, &plan.groups));
+  }
+  if (plan.groups.empty()) return absl::InvalidArgumentError("no layer of the model needs a cache");
+  plan.slab_bytes = ChooseSlabBytes(plan.groups);
+  return plan;
+}
+
+}  // namespace berth
