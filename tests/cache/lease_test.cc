@@ -1,0 +1,176 @@
+#include "cache/lease.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "cache/cache.h"
+#include "cache/storage.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kBlock = 4;
+constexpr KvSpec kStatic = {.kv_heads = 2, .key_dim = 8, .value_dim = 8};
+constexpr KvSpec kSliding = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .window = 6};
+
+class LeaseTest : public ::testing::Test {
+ protected:
+  void MakeCache(std::vector<LayerCacheSpec> layers, int64_t num_slabs) {
+    auto plan = BuildCachePlan(layers, kBlock);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    storage_ = *CreateHostStorage(num_slabs * plan->slab_bytes + 100);
+    auto cache = Cache::Create(*plan, storage_.get(), {.poison_returned_units = true});
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    cache_ = *std::move(cache);
+  }
+  void TearDown() override {
+    if (cache_ != nullptr) {
+      EXPECT_TRUE(cache_->CheckIntegrity().ok()) << cache_->CheckIntegrity();
+    }
+  }
+  int64_t LiveUnits(int group) {
+    Occupancy occupancy;
+    cache_->GetOccupancy(1, 1, &occupancy);
+    return occupancy.pools[group].live_units;
+  }
+
+  std::unique_ptr<ArenaStorage> storage_;
+  std::unique_ptr<Cache> cache_;
+};
+
+LayerCacheSpec StateLayer() { return {.states = {{.name = "recurrent", .shape = {16}}}}; }
+
+TEST_F(LeaseTest, GrowsByBlocks) {
+  MakeCache({{.kv = kStatic}}, 2);
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(1).ok());
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 1u);
+  ASSERT_TRUE(lease.Grow(3).ok());
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 1u);
+  ASSERT_TRUE(lease.Grow(5).ok());
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 3u);
+  EXPECT_EQ(lease.num_tokens(), 9);
+}
+
+TEST_F(LeaseTest, AStateTakesOneUnitWhateverTheLength) {
+  MakeCache({StateLayer()}, 2);
+  SequenceLease lease = cache_->NewLease();
+  EXPECT_EQ(LiveUnits(0), 0);
+  ASSERT_TRUE(lease.Grow(1).ok());
+  const int64_t unit = lease.state_unit(0);
+  ASSERT_TRUE(lease.Grow(1000).ok());
+  EXPECT_EQ(lease.state_unit(0), unit);
+  EXPECT_EQ(LiveUnits(0), 1);
+}
+
+TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
+  MakeCache({{.kv = kSliding}}, 2);
+  SequenceLease lease = cache_->NewLease();
+  for (int position = 0; position < 100; ++position) {
+    ASSERT_TRUE(lease.Grow(1).ok());
+    const int64_t oldest_visible = std::max<int64_t>(0, position - kSliding.window + 1);
+    EXPECT_EQ(lease.blocks(0).first_block, oldest_visible / kBlock) << position;
+    EXPECT_EQ(lease.blocks(0).first_block + static_cast<int64_t>(lease.blocks(0).offsets.size()),
+              position / kBlock + 1);
+  }
+  EXPECT_LE(LiveUnits(0), (kSliding.window + kBlock - 1) / kBlock + 1);
+}
+
+TEST_F(LeaseTest, FailedGrowthChangesNothing) {
+  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(kBlock).ok());
+  const absl::Status status = lease.Grow(int64_t{1} << 40);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(lease.num_tokens(), kBlock);
+  EXPECT_EQ(LiveUnits(0), 1);
+}
+
+TEST_F(LeaseTest, CropOfStaticKeepsTheRest) {
+  MakeCache({{.kv = kStatic}}, 2);
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(20).ok());
+  EXPECT_EQ(lease.Crop(20), 20);
+  EXPECT_EQ(lease.Crop(9), 9);
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 3u);
+  EXPECT_EQ(lease.num_tokens(), 9);
+}
+
+TEST_F(LeaseTest, CropOfAStateReplaysFromTheStart) {
+  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(20).ok());
+  EXPECT_EQ(lease.Crop(19), 0);
+  EXPECT_EQ(lease.num_tokens(), 0);
+  EXPECT_EQ(LiveUnits(0), 0);
+  EXPECT_EQ(LiveUnits(1), 0);
+}
+
+TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
+  MakeCache({{.kv = kSliding}}, 2);
+  SequenceLease lease = cache_->NewLease();
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(lease.Grow(1).ok());
+  // The last query was at 29 and saw 24..29: blocks 6 and 7 are held. A query at 29 needs the same.
+  EXPECT_EQ(lease.Crop(29), 29);
+  // A query at 28 sees 23 too, whose block is gone.
+  EXPECT_EQ(lease.Crop(28), 0);
+  EXPECT_EQ(lease.blocks(0).first_block, 0);
+  ASSERT_TRUE(lease.Grow(5).ok());
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
+}
+
+TEST_F(LeaseTest, DestructionReturnsEverythingPoisoned) {
+  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  int64_t unit = 0;
+  {
+    SequenceLease lease = cache_->NewLease();
+    ASSERT_TRUE(lease.Grow(10).ok());
+    unit = lease.state_unit(1);
+    std::memset(storage_->base() + unit, 0, 64);
+    SequenceLease moved = std::move(lease);
+    EXPECT_EQ(moved.num_tokens(), 10);
+    EXPECT_TRUE(cache_->CheckIntegrity().ok()) << cache_->CheckIntegrity();
+  }
+  EXPECT_EQ(LiveUnits(0) + LiveUnits(1), 0);
+  float value = 0;
+  std::memcpy(&value, storage_->base() + unit, sizeof(value));
+  EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(LeaseTest, APoolTakesEverySlabThatAnotherGaveBack) {
+  MakeCache({{.kv = kStatic}, StateLayer()}, 4);
+  const int64_t longest = cache_->MaxSequenceTokens(kBlock, 1 << 20);
+  std::vector<SequenceLease> many;
+  while (cache_->CanFit(1, 1)) {
+    many.push_back(cache_->NewLease());
+    ASSERT_TRUE(many.back().Grow(1).ok());
+  }
+  many.clear();
+  SequenceLease lease = cache_->NewLease();
+  EXPECT_TRUE(lease.Grow(longest).ok());
+  EXPECT_FALSE(lease.Grow(kBlock).ok());
+}
+
+TEST_F(LeaseTest, RefusesAnArenaThatCannotHoldASlabPerGroup) {
+  const auto plan = BuildCachePlan({{.kv = kStatic}, StateLayer()}, kBlock);
+  storage_ = *CreateHostStorage(plan->slab_bytes);
+  const auto cache = Cache::Create(*plan, storage_.get(), {});
+  EXPECT_EQ(cache.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+using LeaseDeathTest = LeaseTest;
+
+TEST_F(LeaseDeathTest, ACacheMayNotDieBeforeItsLeases) {
+  MakeCache({StateLayer()}, 2);
+  EXPECT_DEATH(
+      {
+        SequenceLease lease = cache_->NewLease();
+        cache_.reset();
+      },
+      "1 leases outlive their cache");
+}
+
+}  // namespace
+}  // namespace berth
