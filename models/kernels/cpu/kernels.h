@@ -1,0 +1,165 @@
+// The CPU kernels: free functions over raw pointers, compiled once per instruction set and chosen at run time.
+//
+// Each computes the items [begin, end) of its work, so that the caller splits it over threads (models/kernels/ops.cc).
+// No torch here and no standard-library templates with code in them: an inline function compiled for AVX-512 must never
+// be the copy that the linker picks for an older machine. bf16 travels as its 16 bits. All sums are in float32.
+//
+// For one token the order of every sum depends on positions only, never on the batch or the chunk it came in.
+//
+// To add a kernel: 1. its arguments and a table entry here; 2. its code in kernels.inc; 3. the dispatch and an ATen
+// reference in models/kernels/ops.cc; 4. a case in tests/models/kernels/ops_test.cc that compares the two.
+#ifndef BERTH_MODELS_KERNELS_CPU_KERNELS_H_
+#define BERTH_MODELS_KERNELS_CPU_KERNELS_H_
+
+#include <stdint.h>
+
+namespace berth::cpu {
+
+// One row of the ragged batch: its tokens are [first_token, first_token + num_tokens) of the packed tensors, at
+// absolute positions start, start + 1, ...
+struct Row {
+  int64_t first_token;
+  int64_t num_tokens;
+  int64_t start;
+};
+
+// A row's blocks of one KV group: absolute block b is at arena byte offsets[b - first_block].
+struct Blocks {
+  const int64_t* offsets;
+  int64_t first_block;
+};
+
+enum Activation { kSilu = 0, kGeluTanh = 1 };
+
+// out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
+struct RmsNormArgs {
+  const void* x;        // [tokens, x_stride]; the groups lie side by side from column 0
+  void* out;            // [tokens, out_stride]; may be x
+  const float* weight;  // [dim], or [groups * dim] when weight_per_group
+  const void* gate;     // [tokens, gate_stride] or null: multiplies by silu(gate)
+  int64_t x_stride, out_stride, gate_stride;
+  int64_t groups, dim;
+  bool weight_per_group;
+  bool gate_first;  // gate before the norm, else after
+  float eps;
+};
+
+// out = activation(gate) * up. Items: tokens.
+struct GatedActivationArgs {
+  const void* gate_up;  // [tokens, gate_up_stride]: gate in columns [0, dim), up in [dim, 2 * dim)
+  void* out;            // [tokens, dim]
+  int64_t gate_up_stride, dim;
+  Activation activation;
+};
+
+// Rotates `heads` heads in place, halves paired: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin). Items: tokens.
+struct RotaryArgs {
+  void* x;                   // [tokens, stride], heads from column 0
+  const int64_t* positions;  // [tokens]
+  const float* cos;          // [positions, rotary_dim / 2]
+  const float* sin;
+  int64_t stride, heads, head_dim, rotary_dim;
+};
+
+// Keys and values in the arena: [kv_head][token of the block][dim] at key_offset / value_offset of a block's unit.
+struct KvLayout {
+  char* arena;
+  int64_t key_offset, value_offset;
+  int64_t block_tokens;
+  int64_t kv_heads, key_dim, value_dim;
+};
+
+// Writes the new tokens' keys and values to their places. Items: rows.
+struct WriteKvArgs {
+  KvLayout kv;
+  const Row* rows;
+  const Blocks* blocks;  // by row
+  const void* key;       // [tokens, key_stride]
+  const void* value;     // [tokens, value_stride]
+  int64_t key_stride, value_stride;
+};
+
+// softmax(scale * q k^T, masked to positions in (p - window, p]) v. Items: query tiles * kv_heads, tile-major.
+struct AttentionArgs {
+  KvLayout kv;
+  const Row* rows;
+  const Blocks* blocks;  // by row
+  const int64_t* tiles;  // [num_tiles, 2]: row, first query of the tile within the row
+  const void* query;     // [tokens, query_stride]
+  void* out;             // [tokens, q_heads * value_dim]
+  int64_t query_stride;
+  int64_t q_heads;
+  int64_t window;  // 0: none
+  float scale;
+  float softcap;           // 0: none; else scores become softcap * tanh(score / softcap)
+  float* scratch;          // attention_scratch_floats() per item slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
+};
+inline constexpr int64_t kQueryTile = 8;  // queries of one row per item
+
+// Depthwise causal convolution, then silu. The state holds the last kernel - 1 inputs, oldest first.
+// Items: rows * channel chunks of kConvChunk.
+struct ConvArgs {
+  char* arena;
+  const Row* rows;
+  const int64_t* units;  // by row: byte offset of the state unit
+  int64_t state_offset;  // of this layer's state inside the unit: [kernel - 1, channels]
+  const void* x;         // [tokens, x_stride]
+  void* out;             // [tokens, channels]
+  const float* weight;   // [kernel, channels]
+  const float* bias;     // [channels] or null
+  int64_t x_stride, channels, kernel;
+};
+inline constexpr int64_t kConvChunk = 256;
+
+// Mamba-2's recurrence, per head: dt = clamp(softplus(dt + dt_bias)); h = exp(dt A) h + dt B x; y = C h + D x.
+// Items: rows * heads.
+struct Mamba2ScanArgs {
+  char* arena;
+  const Row* rows;
+  const int64_t* units;
+  int64_t state_offset;  // [heads, head_dim, state_dim], float32
+  const void* xbc;       // [tokens, xbc_stride]: x [heads * head_dim], B [groups * state_dim], C the same
+  const void* dt;        // [tokens, dt_stride], heads columns
+  const float* a;        // [heads], negative
+  const float* d;        // [heads]
+  const float* dt_bias;  // [heads]
+  void* out;             // [tokens, heads * head_dim]
+  int64_t xbc_stride, dt_stride;
+  int64_t heads, head_dim, state_dim, groups;
+  float dt_min, dt_max;
+};
+
+// Index of a storage type in the tables.
+enum TypeIndex { kF32 = 0, kBF16 = 1 };
+
+struct Kernels {
+  const char* capability;  // "avx512", "avx2", "baseline"
+  void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
+  void (*gated_activation[2])(const GatedActivationArgs&, int64_t begin, int64_t end);
+  void (*rotary[2])(const RotaryArgs&, int64_t begin, int64_t end);
+  void (*write_kv[2])(const WriteKvArgs&, int64_t begin, int64_t end);
+  void (*attention[2])(const AttentionArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*conv[2])(const ConvArgs&, int64_t begin, int64_t end);
+  void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end);
+};
+
+// Floats of scratch that one worker of `attention` needs.
+int64_t AttentionScratchFloats(const AttentionArgs& args);
+
+// The best set that this machine runs. Constant after the first call.
+const Kernels& GetKernels();
+
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace baseline {
+extern const Kernels kKernels;
+}
+
+}  // namespace berth::cpu
+
+#endif  // BERTH_MODELS_KERNELS_CPU_KERNELS_H_

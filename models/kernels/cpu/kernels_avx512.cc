@@ -1,0 +1,2 @@
+#define BERTH_ISA avx512
+#include "models/kernels/cpu/kernels.inc"

@@ -1,0 +1,2 @@
+#define BERTH_ISA baseline
+#include "models/kernels/cpu/kernels.inc"

@@ -1,0 +1,231 @@
+#include "models/kernels/ops.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace berth::ops {
+namespace {
+
+// Below this many float operations a second thread costs more than it brings.
+constexpr int64_t kOperationsPerTask = 32768;
+
+cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
+
+// Runs kernel(begin, end) over [0, items), each item costing about `operations`.
+template <typename Kernel>
+void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
+  const int64_t grain = std::max<int64_t>(1, kOperationsPerTask / std::max<int64_t>(1, operations));
+  if (items <= grain) {
+    if (items > 0) kernel(0, items);
+  } else {
+    at::parallel_for(0, items, grain, kernel);
+  }
+}
+
+int64_t NumRows(const StepBatch& batch) { return static_cast<int64_t>(batch.rows().size()); }
+
+void RunRmsNorm(const cpu::RmsNormArgs& args, int64_t tokens, cpu::TypeIndex type) {
+  Parallel(tokens * args.groups, args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[type](args, begin, end); });
+}
+
+cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
+  const int64_t dim = weight.size(0);
+  return {.x = x.const_data_ptr(),
+          .out = out.data_ptr(),
+          .weight = weight.const_data_ptr<float>(),
+          .gate = nullptr,
+          .x_stride = x.stride(0),
+          .out_stride = out.stride(0),
+          .gate_stride = 0,
+          .groups = x.size(1) / dim,
+          .dim = dim,
+          .weight_per_group = false,
+          .gate_first = false,
+          .eps = static_cast<float>(eps)};
+}
+
+cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
+  const LayerCacheSlot& slot = batch.slot(layer);
+  const KvSpec& kv = batch.group(slot.kv_group).kv;
+  return {.arena = batch.arena(),
+          .key_offset = slot.key_offset,
+          .value_offset = slot.value_offset,
+          .block_tokens = batch.block_tokens(),
+          .kv_heads = kv.kv_heads,
+          .key_dim = kv.key_dim,
+          .value_dim = kv.value_dim};
+}
+
+// Keys that the step's queries see, summed: the attention's cost.
+int64_t VisibleKeys(const StepBatch& batch, int64_t window) {
+  int64_t keys = 0;
+  for (const cpu::Row& row : batch.rows()) {
+    const int64_t length = row.start + row.num_tokens;
+    keys += row.num_tokens * (window > 0 ? std::min(window, length) : length);
+  }
+  return keys;
+}
+
+}  // namespace
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (!x.is_cpu()) return reference::RmsNorm(x, weight, eps);
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  RunRmsNorm(PlainNorm(x, out, weight, eps), x.size(0), TypeOf(x));
+  return out;
+}
+
+void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (!x.is_cpu()) {
+    x.copy_(reference::RmsNorm(x, weight, eps));
+    return;
+  }
+  RunRmsNorm(PlainNorm(x, x, weight, eps), x.size(0), TypeOf(x));
+}
+
+at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        int64_t groups, bool gate_first) {
+  if (!x.is_cpu()) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  cpu::RmsNormArgs args = PlainNorm(x, out, weight, eps);
+  args.groups = groups;
+  args.dim = x.size(1) / groups;
+  args.weight_per_group = true;
+  args.gate = gate.const_data_ptr();
+  args.gate_stride = gate.stride(0);
+  args.gate_first = gate_first;
+  RunRmsNorm(args, x.size(0), TypeOf(x));
+  return out;
+}
+
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
+  if (!gate_up.is_cpu()) return reference::GatedActivation(gate_up, activation);
+  const int64_t dim = gate_up.size(1) / 2;
+  at::Tensor out = at::empty({gate_up.size(0), dim}, gate_up.options());
+  const cpu::GatedActivationArgs args = {.gate_up = gate_up.const_data_ptr(),
+                                         .out = out.data_ptr(),
+                                         .gate_up_stride = gate_up.stride(0),
+                                         .dim = dim,
+                                         .activation = activation};
+  Parallel(gate_up.size(0), dim * 16,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().gated_activation[TypeOf(gate_up)](args, begin, end); });
+  return out;
+}
+
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch) {
+  if (!x.is_cpu()) return reference::Rotary(x, cos, sin, head_dim, batch);
+  const cpu::RotaryArgs args = {.x = x.data_ptr(),
+                                .positions = batch.positions().data(),
+                                .cos = cos.const_data_ptr<float>(),
+                                .sin = sin.const_data_ptr<float>(),
+                                .stride = x.stride(0),
+                                .heads = x.size(1) / head_dim,
+                                .head_dim = head_dim,
+                                .rotary_dim = cos.size(1) * 2};
+  Parallel(x.size(0), x.size(1) * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rotary[TypeOf(x)](args, begin, end); });
+}
+
+void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
+  if (!key.is_cpu()) return reference::WriteKv(key, value, layer, batch);
+  const cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
+                                 .rows = batch.rows().data(),
+                                 .blocks = batch.blocks(batch.slot(layer).kv_group).data(),
+                                 .key = key.const_data_ptr(),
+                                 .value = value.const_data_ptr(),
+                                 .key_stride = key.stride(0),
+                                 .value_stride = value.stride(0)};
+  Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+}
+
+at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch) {
+  if (!query.is_cpu()) return reference::Attention(query, shape, batch);
+  const int group = batch.slot(shape.layer).kv_group;
+  cpu::AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
+                             .rows = batch.rows().data(),
+                             .blocks = batch.blocks(group).data(),
+                             .tiles = batch.tiles().data(),
+                             .query = query.const_data_ptr(),
+                             .out = nullptr,
+                             .query_stride = query.stride(0),
+                             .q_heads = shape.q_heads,
+                             .window = batch.group(group).kv.window,
+                             .scale = static_cast<float>(shape.scale),
+                             .softcap = static_cast<float>(shape.softcap),
+                             .scratch = nullptr,
+                             .scratch_stride = 0};
+  at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value_dim}, query.options());
+  args.out = out.data_ptr();
+  args.scratch_stride = cpu::AttentionScratchFloats(args);
+  static thread_local std::vector<float> scratch;  // engine thread's: one slot per worker
+  scratch.resize(std::max<size_t>(scratch.size(), at::get_num_threads() * args.scratch_stride));
+  args.scratch = scratch.data();
+
+  const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
+  const int64_t operations = VisibleKeys(batch, args.window) * shape.q_heads * (args.kv.key_dim + args.kv.value_dim) /
+                             std::max<int64_t>(1, items);
+  Parallel(items, operations, [&](int64_t begin, int64_t end) {
+    cpu::GetKernels().attention[TypeOf(query)](args, begin, end, at::get_thread_num());
+  });
+  return out;
+}
+
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch) {
+  if (!x.is_cpu()) return reference::CausalConv(x, weight, bias, layer, state, batch);
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  const LayerCacheSlot& slot = batch.slot(layer);
+  const cpu::ConvArgs args = {.arena = batch.arena(),
+                              .rows = batch.rows().data(),
+                              .units = batch.units(slot.state_group).data(),
+                              .state_offset = slot.state_offsets[state],
+                              .x = x.const_data_ptr(),
+                              .out = out.data_ptr(),
+                              .weight = weight.const_data_ptr<float>(),
+                              .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
+                              .x_stride = x.stride(0),
+                              .channels = x.size(1),
+                              .kernel = weight.size(0)};
+  const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
+  const int64_t tokens_per_row = (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
+  Parallel(NumRows(batch) * chunks, tokens_per_row * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
+  return out;
+}
+
+at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
+                      const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
+  if (!xbc.is_cpu()) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
+  at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
+  const LayerCacheSlot& slot = batch.slot(shape.layer);
+  const cpu::Mamba2ScanArgs args = {.arena = batch.arena(),
+                                    .rows = batch.rows().data(),
+                                    .units = batch.units(slot.state_group).data(),
+                                    .state_offset = slot.state_offsets[shape.state],
+                                    .xbc = xbc.const_data_ptr(),
+                                    .dt = dt.const_data_ptr(),
+                                    .a = a.const_data_ptr<float>(),
+                                    .d = d.const_data_ptr<float>(),
+                                    .dt_bias = dt_bias.const_data_ptr<float>(),
+                                    .out = out.data_ptr(),
+                                    .xbc_stride = xbc.stride(0),
+                                    .dt_stride = dt.stride(0),
+                                    .heads = shape.heads,
+                                    .head_dim = shape.head_dim,
+                                    .state_dim = shape.state_dim,
+                                    .groups = shape.groups,
+                                    .dt_min = static_cast<float>(shape.dt_min),
+                                    .dt_max = static_cast<float>(shape.dt_max)};
+  const int64_t tokens_per_row = (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
+  Parallel(NumRows(batch) * shape.heads, tokens_per_row * shape.head_dim * shape.state_dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().mamba2_scan[TypeOf(xbc)](args, begin, end); });
+  return out;
+}
+
+}  // namespace berth::ops

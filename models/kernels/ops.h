@@ -1,0 +1,94 @@
+// The operations that layers are written in, beyond ATen's own. Free functions: on CPU tensors the kernels of cpu/,
+// elsewhere the ATen reference (namespace reference), which runs on any device and is the tests' oracle.
+//
+// Activations are [tokens, columns], float32 or bfloat16, rows possibly strided (slices of a fused product). Weights of
+// norms, convolutions and state kernels are float32. Sums are float32. Thread-compatible; engine thread only.
+#ifndef BERTH_MODELS_KERNELS_OPS_H_
+#define BERTH_MODELS_KERNELS_OPS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "models/kernels/step_batch.h"
+
+namespace berth::ops {
+
+// x: [tokens, groups * dim], weight: [dim] shared by the groups. Returns x's shape and type.
+// x / sqrt(mean(x^2) + eps) * weight, per group of `dim` columns.
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// The same, in place on a slice of a fused product.
+void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps);
+
+// Mamba-2's output norm. x, gate: [tokens, dim], weight: [dim]; the mean is over dim / groups columns.
+// gate_first: norm(x * silu(gate)) * weight, else norm(x) * weight * silu(gate).
+at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        int64_t groups, bool gate_first);
+
+using cpu::Activation;
+
+// gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
+
+// Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [positions, rotary_dim / 2], float32, rows indexed
+// by the batch's positions.
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch);
+
+// How one layer attends.
+struct AttentionShape {
+  int layer = 0;  // of the model: finds its place in the cache
+  int64_t q_heads = 0;
+  int64_t head_dim = 0;
+  double scale = 1;
+  double softcap = 0;  // 0: none
+};
+
+// Writes the new tokens' keys and values [tokens, kv_heads * dim] to the cache.
+void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
+// query: [tokens, q_heads * head_dim] -> [tokens, q_heads * value_dim]: causal attention of each row over its own
+// blocks, within the group's window. The new tokens' keys must be written.
+at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch);
+
+// x: [tokens, channels] -> silu(depthwise causal convolution + bias), and the state (`state` of the layer's states,
+// [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch);
+
+struct Mamba2Shape {
+  int layer = 0;
+  int state = 0;  // which of the layer's states: [heads, head_dim, state_dim], float32
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t state_dim = 0;
+  int64_t groups = 0;
+  double dt_min = 0;
+  double dt_max = std::numeric_limits<double>::infinity();
+};
+
+// The recurrence of Mamba-2 (Dao and Gu, 2024, section 3). xbc: [tokens, heads * head_dim + 2 * groups * state_dim],
+// dt: [tokens, heads] before bias and softplus; a (negative), d, dt_bias: [heads], float32.
+// Returns y: [tokens, heads * head_dim].
+at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
+                      const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch);
+
+}  // namespace berth::ops
+
+namespace berth::reference {
+
+// The same contracts in ATen operations, on any device.
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        int64_t groups, bool gate_first);
+at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch);
+void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
+at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch);
+at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
+                      const at::Tensor& dt_bias, const ops::Mamba2Shape& shape, const StepBatch& batch);
+
+}  // namespace berth::reference
+
+#endif  // BERTH_MODELS_KERNELS_OPS_H_

@@ -1,0 +1,204 @@
+// The operations in ATen: one row at a time, sums in float32, blocks gathered into tensors. Slow and plain on purpose:
+// the oracle of the kernel tests, and what devices without kernels of their own run.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/conv1d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "models/kernels/ops.h"
+
+namespace berth::reference {
+namespace {
+
+at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
+
+// The arena's bytes from `offset` on, as a tensor on the batch's device.
+at::Tensor ArenaView(const StepBatch& batch, int64_t offset, at::IntArrayRef shape, at::ScalarType type) {
+  return at::from_blob(batch.arena() + offset, shape, at::TensorOptions().dtype(type).device(batch.device()));
+}
+
+struct KvView {
+  at::Tensor key;    // [kv_heads, block_tokens, key_dim]
+  at::Tensor value;  // [kv_heads, block_tokens, value_dim]
+};
+
+// Absolute block `block` of row `row`.
+KvView BlockView(const StepBatch& batch, int layer, int64_t row, int64_t block) {
+  const LayerCacheSlot& slot = batch.slot(layer);
+  const KvSpec& kv = batch.group(slot.kv_group).kv;
+  const cpu::Blocks& blocks = batch.blocks(slot.kv_group)[row];
+  const int64_t unit = blocks.offsets[block - blocks.first_block];
+  const at::ScalarType type = ScalarTypeOf(kv.dtype);
+  return {ArenaView(batch, unit + slot.key_offset, {kv.kv_heads, batch.block_tokens(), kv.key_dim}, type),
+          ArenaView(batch, unit + slot.value_offset, {kv.kv_heads, batch.block_tokens(), kv.value_dim}, type)};
+}
+
+at::Tensor StateView(const StepBatch& batch, int layer, int state, int64_t row, at::IntArrayRef shape,
+                     at::ScalarType type) {
+  const LayerCacheSlot& slot = batch.slot(layer);
+  return ArenaView(batch, batch.units(slot.state_group)[row] + slot.state_offsets[state], shape, type);
+}
+
+at::Tensor RowSlice(const at::Tensor& x, const cpu::Row& row) { return x.narrow(0, row.first_token, row.num_tokens); }
+
+}  // namespace
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::Tensor grouped = x.to(at::kFloat).reshape({x.size(0), -1, weight.size(0)});
+  const at::Tensor inverse = at::rsqrt(grouped.square().mean({-1}, /*keepdim=*/true) + eps);
+  return (grouped * inverse * weight).reshape({x.size(0), x.size(1)}).to(x.scalar_type());
+}
+
+at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        int64_t groups, bool gate_first) {
+  const at::Tensor factor = at::silu(gate.to(at::kFloat));
+  const at::Tensor input = gate_first ? x.to(at::kFloat) * factor : x.to(at::kFloat);
+  const at::Tensor grouped = input.reshape({x.size(0), groups, -1});
+  const at::Tensor inverse = at::rsqrt(grouped.square().mean({-1}, /*keepdim=*/true) + eps);
+  const at::Tensor normed = (grouped * inverse).reshape({x.size(0), x.size(1)}) * weight;
+  return (gate_first ? normed : normed * factor).to(x.scalar_type());
+}
+
+at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation) {
+  const int64_t dim = gate_up.size(1) / 2;
+  const at::Tensor gate = gate_up.narrow(1, 0, dim).to(at::kFloat);
+  const at::Tensor up = gate_up.narrow(1, dim, dim).to(at::kFloat);
+  const at::Tensor active = activation == ops::Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh");
+  return (active * up).to(gate_up.scalar_type());
+}
+
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch) {
+  const int64_t half = cos.size(1);
+  const at::Tensor positions = at::tensor(batch.positions(), at::TensorOptions().dtype(at::kLong)).to(x.device());
+  const at::Tensor c = cos.index_select(0, positions).unsqueeze(1);
+  const at::Tensor s = sin.index_select(0, positions).unsqueeze(1);
+  const at::Tensor heads = x.unflatten(1, {-1, head_dim});  // a view of x
+  const at::Tensor x1 = heads.narrow(2, 0, half).to(at::kFloat);
+  const at::Tensor x2 = heads.narrow(2, half, half).to(at::kFloat);
+  const at::Tensor rotated = at::cat({x1 * c - x2 * s, x2 * c + x1 * s}, 2);
+  heads.narrow(2, 0, 2 * half).copy_(rotated);
+}
+
+void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
+  const KvSpec& kv = batch.group(batch.slot(layer).kv_group).kv;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    for (int64_t done = 0; done < row.num_tokens;) {
+      const int64_t position = row.start + done;
+      const int64_t slot = position % batch.block_tokens();
+      const int64_t count = std::min(row.num_tokens - done, batch.block_tokens() - slot);
+      const KvView view = BlockView(batch, layer, static_cast<int64_t>(r), position / batch.block_tokens());
+      const auto put = [&](const at::Tensor& from, const at::Tensor& to, int64_t dim) {
+        const at::Tensor rows = from.narrow(0, row.first_token + done, count).reshape({count, kv.kv_heads, dim});
+        to.narrow(1, slot, count).copy_(rows.transpose(0, 1));
+      };
+      put(key, view.key, kv.key_dim);
+      put(value, view.value, kv.value_dim);
+      done += count;
+    }
+  }
+}
+
+at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch) {
+  const int group = batch.slot(shape.layer).kv_group;
+  const KvSpec& kv = batch.group(group).kv;
+  std::vector<at::Tensor> outputs;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    const int64_t end = row.start + row.num_tokens;
+    const int64_t first_block = batch.blocks(group)[r].first_block;
+    const int64_t first = first_block * batch.block_tokens();
+    std::vector<at::Tensor> keys, values;
+    for (int64_t b = first_block; b * batch.block_tokens() < end; ++b) {
+      const KvView view = BlockView(batch, shape.layer, static_cast<int64_t>(r), b);
+      const int64_t count = std::min(batch.block_tokens(), end - b * batch.block_tokens());
+      keys.push_back(view.key.narrow(1, 0, count));
+      values.push_back(view.value.narrow(1, 0, count));
+    }
+    const int64_t repeat = shape.q_heads / kv.kv_heads;
+    const at::Tensor k = at::cat(keys, 1).to(at::kFloat).repeat_interleave(repeat, 0);    // [q_heads, n, key_dim]
+    const at::Tensor v = at::cat(values, 1).to(at::kFloat).repeat_interleave(repeat, 0);  // [q_heads, n, value_dim]
+    const at::Tensor q =
+        RowSlice(query, row).reshape({row.num_tokens, shape.q_heads, kv.key_dim}).transpose(0, 1).to(at::kFloat);
+    at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.scale;
+    if (shape.softcap != 0) scores = (scores / shape.softcap).tanh() * shape.softcap;
+    const auto options = at::TensorOptions().dtype(at::kLong).device(query.device());
+    const at::Tensor p = at::arange(row.start, end, options).unsqueeze(1);
+    const at::Tensor j = at::arange(first, end, options).unsqueeze(0);
+    at::Tensor hidden = j > p;
+    if (kv.window > 0) hidden = hidden.logical_or(j <= p - kv.window);
+    scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    const at::Tensor out = at::matmul(at::softmax(scores, -1), v);  // [q_heads, tokens, value_dim]
+    outputs.push_back(out.transpose(0, 1).reshape({row.num_tokens, -1}).to(query.scalar_type()));
+  }
+  return at::cat(outputs, 0);
+}
+
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch) {
+  const int64_t channels = x.size(1);
+  const int64_t history = weight.size(0) - 1;
+  const at::Tensor filter = weight.t().unsqueeze(1);  // [channels, 1, kernel]
+  std::vector<at::Tensor> outputs;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    const at::Tensor view =
+        StateView(batch, layer, state, static_cast<int64_t>(r), {history, channels}, x.scalar_type());
+    const at::Tensor past = row.start == 0 ? at::zeros({history, channels}, x.options()) : view.clone();
+    const at::Tensor input = at::cat({past, RowSlice(x, row)}, 0);
+    at::Tensor out = at::conv1d(input.to(at::kFloat).t().unsqueeze(0), filter, bias, at::IntArrayRef{1}, at::IntArrayRef{0},
+                                at::IntArrayRef{1}, channels);
+    outputs.push_back(at::silu(out).squeeze(0).t().to(x.scalar_type()));
+    view.copy_(input.narrow(0, row.num_tokens, history));
+  }
+  return at::cat(outputs, 0);
+}
+
+at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
+                      const at::Tensor& dt_bias, const ops::Mamba2Shape& shape, const StepBatch& batch) {
+  const int64_t inner = shape.heads * shape.head_dim;
+  const int64_t repeat = shape.heads / shape.groups;
+  std::vector<at::Tensor> outputs;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
+                                      {shape.heads, shape.head_dim, shape.state_dim}, at::kFloat);
+    at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
+    const at::Tensor rows = RowSlice(xbc, row).to(at::kFloat);
+    const at::Tensor step = at::softplus(RowSlice(dt, row).to(at::kFloat) + dt_bias).clamp(shape.dt_min, shape.dt_max);
+    for (int64_t t = 0; t < row.num_tokens; ++t) {
+      const at::Tensor x = rows[t].narrow(0, 0, inner).view({shape.heads, shape.head_dim});
+      const auto per_head = [&](int64_t first) {
+        return rows[t]
+            .narrow(0, first, shape.groups * shape.state_dim)
+            .view({shape.groups, shape.state_dim})
+            .repeat_interleave(repeat, 0);  // [heads, state_dim]
+      };
+      const at::Tensor b = per_head(inner);
+      const at::Tensor c = per_head(inner + shape.groups * shape.state_dim);
+      const at::Tensor decay = at::exp(step[t] * a).view({-1, 1, 1});
+      h = h * decay + (x * step[t].unsqueeze(1)).unsqueeze(2) * b.unsqueeze(1);
+      const at::Tensor y = at::matmul(h, c.unsqueeze(2)).squeeze(2) + x * d.unsqueeze(1);
+      outputs.push_back(y.reshape({1, inner}).to(xbc.scalar_type()));
+    }
+    view.copy_(h);
+  }
+  return at::cat(outputs, 0);
+}
+
+}  // namespace berth::reference

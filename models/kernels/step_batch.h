@@ -1,0 +1,67 @@
+// The step as layers and kernels see it: the plan's rows packed, with their places in the arena resolved to addresses.
+//
+// Built once a step by the runner; layers only read it. Its vectors keep their capacity. Engine thread only.
+#ifndef BERTH_MODELS_KERNELS_STEP_BATCH_H_
+#define BERTH_MODELS_KERNELS_STEP_BATCH_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/spec.h"
+#include "models/kernels/cpu/kernels.h"
+#include "models/step.h"
+
+namespace berth {
+
+class StepBatch {
+ public:
+  // `arena` is the storage's base on `device`.
+  StepBatch(CachePlan plan, std::byte* arena, at::Device device);
+
+  // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
+  void Fill(const StepPlan& step);
+
+  int64_t num_tokens() const { return num_tokens_; }
+  const at::Tensor& token_ids() const { return token_ids_; }            // [tokens], int64, on the device
+  const std::vector<int64_t>& positions() const { return positions_; }  // [tokens], absolute
+  int64_t max_position() const { return max_position_; }
+  const std::vector<cpu::Row>& rows() const { return rows_; }
+  const std::vector<cpu::Blocks>& blocks(int group) const { return blocks_[group]; }  // by row
+  const std::vector<int64_t>& units(int group) const { return units_[group]; }        // by row
+  const std::vector<int64_t>& tiles() const { return tiles_; }  // [tiles, 2]: row, first query; longest rows first
+  // Plan rows that sample, and the packed index of each one's last token.
+  const std::vector<int>& sample_rows() const { return sample_rows_; }
+  const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], int64, on the device
+
+  const LayerCacheSlot& slot(int layer) const { return plan_.layers[layer]; }
+  const CacheGroup& group(int group) const { return plan_.groups[group]; }
+  int64_t block_tokens() const { return plan_.block_tokens; }
+  char* arena() const { return arena_; }
+  const at::Device& device() const { return device_; }
+
+ private:
+  void FillRow(const StepRow& row);
+  at::Tensor ToDevice(const std::vector<int64_t>& values) const;
+
+  CachePlan plan_;
+  char* arena_;
+  at::Device device_;
+  int64_t num_tokens_ = 0;
+  int64_t max_position_ = 0;
+  at::Tensor token_ids_;
+  at::Tensor sample_tokens_;
+  std::vector<int64_t> host_token_ids_;
+  std::vector<int64_t> host_sample_tokens_;
+  std::vector<int64_t> positions_;
+  std::vector<cpu::Row> rows_;
+  std::vector<std::vector<cpu::Blocks>> blocks_;
+  std::vector<std::vector<int64_t>> units_;
+  std::vector<int64_t> tiles_;
+  std::vector<int> sample_rows_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_KERNELS_STEP_BATCH_H_
