@@ -31,7 +31,16 @@ absl::StatusOr<std::string> Detokenizer::Step(bool last) {
   if (!all.ok()) return all.status();
   const bool complete = !absl::EndsWith(*all, kReplacement) || ids_.size() - read_ > kMaxHeldTokens;
   if (!last && !complete) return "";
-  std::string text = all->size() > before->size() ? all->substr(before->size()) : "";
+  std::string text;
+  if (absl::StartsWith(*all, *before)) {
+    text = all->substr(before->size());
+  } else {
+    // Byte-fallback decoders turn a whole run of bytes into marks when a later byte makes it invalid, text that was
+    // already shown included. What is new then stands alone.
+    absl::StatusOr<std::string> alone = Decode(read_, ids_.size());
+    if (!alone.ok()) return alone.status();
+    text = *std::move(alone);
+  }
   if (text.empty() && !last) return "";
   prefix_ = read_;
   read_ = ids_.size();
