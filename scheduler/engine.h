@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,15 +27,15 @@
 
 namespace berth {
 
-// What the engine is doing, as of the last step. Copied whole under a lock that the engine holds for a memcpy only.
+// What the engine is doing: queues as of now, the rest as of the last step.
 struct EngineLoad {
   int64_t num_running = 0;
   int64_t num_waiting = 0;        // queued for the engine or for a lease, preempted ones included
-  int64_t waiting_tokens = 0;     // prompt tokens of those not yet computed
+  int64_t waiting_tokens = 0;     // tokens those have to prefill
   int64_t num_preemptions = 0;    // since start
   int64_t prompt_tokens = 0;      // computed since start; recomputation after preemption not counted
   int64_t generation_tokens = 0;  // since start
-  int64_t num_steps = 0;
+  int64_t num_steps = 0;          // those that failed not counted
   Occupancy occupancy;
 };
 
@@ -75,10 +76,12 @@ class Engine {
   void Start();
 
   // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is
-  // dead), INVALID_ARGUMENT (prompt + max_tokens over max_sequence_tokens(); the server checks this first).
+  // dead), INVALID_ARGUMENT (see ValidateRequest; the server checks the length first). REQUIRES: no live request has
+  // its key.
   absl::Status Submit(Request request);
 
-  // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error.
+  // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error. Comes after every
+  // Submit that has returned.
   void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled);
 
   // Refuses new requests from now on. Accepted ones go on.
@@ -93,8 +96,55 @@ class Engine {
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
  private:
+  // What clients left for the engine thread.
+  struct Inbox {
+    std::vector<Request> requests;
+    std::vector<std::pair<RequestKey, FinishReason>> cancels;
+    int64_t num_tokens = 0;  // of the requests' prompts
+  };
+
+  Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::unique_ptr<Scheduler> scheduler);
+
+  // The methods below are the engine thread's.
+  void Loop();
+  // Waits for work and moves the inbox into the scheduler. False when the engine is to stop.
+  bool TakeInbox();
+  void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EmptyTaken();
+  void Step();
+  // Takes in a step that failed; gives up after kMaxFailedSteps in a row.
+  void FailStep(const absl::Status& error, absl::Time now);
+  void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Publishes the load, then delivers events_: who sees a request's end sees its bytes returned.
+  void PublishAndDeliver();
+
+  Cache* const cache_;
+  ModelRunner* const runner_;
+  EventSink* const sink_;
+  const Options options_;
+  const int64_t max_sequence_tokens_;
   std::atomic<bool> healthy_{true};
-  int64_t max_sequence_tokens_ = 0;
+
+  mutable Mutex mutex_;
+  CondVar work_;  // the inbox has something, or stopping_
+  CondVar idle_;  // num_open_ is 0
+  Inbox inbox_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // what Submit answers; OK: it accepts
+  int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, last event not delivered
+  int64_t num_new_ ABSL_GUARDED_BY(mutex_) = 0;   // taken from the inbox and not admitted
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);       // without what is in the inbox
+
+  // Engine thread only; the vectors keep their storage.
+  const std::unique_ptr<Scheduler> scheduler_;
+  Inbox taken_;
+  StepResult result_;
+  std::vector<TokenEvent> events_;
+  Occupancy occupancy_;
+  int64_t num_steps_ = 0;
+  int num_failed_in_a_row_ = 0;
+
+  std::thread thread_;
 };
 
 }  // namespace berth

@@ -3,6 +3,7 @@
 #ifndef BERTH_SCHEDULER_MUTEX_H_
 #define BERTH_SCHEDULER_MUTEX_H_
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -43,7 +44,8 @@ class CondVar {
   }
   void WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout));
+    // Bounded, because the standard library adds the timeout to the time of day without looking for overflow.
+    condition_.wait_for(lock, absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24))));
     lock.release();
   }
   void Signal() { condition_.notify_one(); }

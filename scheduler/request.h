@@ -27,6 +27,10 @@ struct Request {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
+// What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over
+// `max_sequence_tokens`, or a token outside [0, vocab_size).
+absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens);
+
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
 absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
 

@@ -1,9 +1,19 @@
-// Decides what each step computes: policy only. Plan() before a step, Commit() after it; nothing calls back.
+// Decides what each step computes: policy only. Plan() before a step, Commit() or FailStep() after it; nothing calls
+// back. Engine thread only.
 //
-// Policy: first come, first served. Decode rows first, one token each; then prefill chunks within the token budget,
-// oldest first; then new sequences while a lease for their whole prompt can be had. When a running sequence cannot
-// grow, the youngest running one gives its lease back and waits to be recomputed (its tokens are kept, nothing is
-// lost); the oldest always goes on, so nothing deadlocks. Engine thread only.
+// Policy: first come, first served. Every running sequence that is past its prompt decodes one token; what is left of
+// the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
+// be had, and nobody overtakes one that has to wait. When a running sequence cannot grow, younger ones give their
+// leases back, youngest first, and wait to be recomputed (their tokens are kept, nothing is lost); when there is no
+// younger one it sits the step out.
+//
+// Why nothing deadlocks: the oldest running sequence grows in every step. Should it fail even alone, because what it
+// holds is scattered over half-empty slabs, it starts again in an empty arena, where it fits by max_sequence_tokens(),
+// with nobody beside it.
+//
+// Invariants:
+//   - running sequences are in order of arrival, waiting ones too, and every running one came before every waiting one;
+//   - a plan has at most max_step_tokens tokens, and is empty only when there is no sequence.
 #ifndef BERTH_SCHEDULER_SCHEDULER_H_
 #define BERTH_SCHEDULER_SCHEDULER_H_
 
@@ -14,10 +24,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache/cache.h"
 #include "models/step.h"
 #include "scheduler/request.h"
+#include "scheduler/sequence.h"
 
 namespace berth {
 
@@ -25,12 +37,80 @@ class Scheduler {
  public:
   struct Options {
     int64_t max_running = 64;            // sequences that hold a lease at once
-    int64_t max_step_tokens = 512;       // token budget of one step
-    int64_t prefill_chunk_tokens = 256;  // the most tokens of one prompt in one step
-    int64_t max_sequence_tokens = 0;     // prompt + output of one sequence
+    int64_t max_step_tokens = 512;       // token budget of one step; at least max_running
+    int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; max_step_tokens if that is less
+    int64_t max_sequence_tokens = 0;     // prompt + output of one sequence; must be set; less if the arena holds less
   };
 
+  // What the metrics say. The first four are of now, the others since the start.
+  struct Counts {
+    int64_t num_running = 0;
+    int64_t num_waiting = 0;
+    int64_t num_new = 0;         // those waiting that never ran
+    int64_t waiting_tokens = 0;  // tokens that those waiting have to prefill
+    int64_t num_preemptions = 0;
+    int64_t prompt_tokens = 0;  // computed; recomputation not counted
+    int64_t generation_tokens = 0;
+  };
+
+  // `cache` must outlive the scheduler and have no other user. INVALID_ARGUMENT naming the option that makes no sense.
+  static absl::StatusOr<std::unique_ptr<Scheduler>> Create(Cache* cache, Options options);
+
+  // REQUIRES: ValidateRequest accepts the request, and no sequence here has its key.
+  void Add(Request request);
+
+  // Lets EndDue end the request with `reason`. A key that is not here is no error.
+  void Cancel(RequestKey key, FinishReason reason);
+
+  // Ends what was cancelled and what is past its deadline. Between steps only, like every method that ends a sequence:
+  // a lease may not go while the model writes to it.
+  void EndDue(absl::Time now, std::vector<TokenEvent>* events);
+
+  // The next step, valid until the next call of any method but counts(). Follow it by Commit or FailStep.
+  const StepPlan& Plan(absl::Time now);
+
+  // Takes in the plan's result. REQUIRES: one row per row of the plan.
+  void Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events);
+
+  // Ends every sequence of the plan with `error`: what the step wrote is undefined. The others go on.
+  void FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
+
+  // Ends every sequence.
+  void EndAll(FinishReason reason, const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
+
+  bool empty() const { return running_.empty() && waiting_.empty(); }
+  const Counts& counts() const { return counts_; }
+  int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
+  int64_t prefill_chunk_tokens() const { return options_.prefill_chunk_tokens; }
+
  private:
+  Scheduler(Cache* cache, Options options) : cache_(cache), options_(options) {}
+
+  // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
+  int64_t GrowRunning();
+  // Grows running_[index], taking leases from younger ones if it must. False when it cannot.
+  bool GrowOrPreempt(size_t index, int64_t num_tokens);
+  void PreemptYoungest();
+  void AdmitWaiting(int64_t budget, absl::Time now);
+  void AddRow(Sequence* sequence);
+  // Appends the row's token and finishes the sequence if that was its last.
+  void Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);
+  // Writes the end of `sequence` into `event`. Its owner destroys it afterwards, which returns its lease.
+  void Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence, TokenEvent* event);
+  void RemoveFinished();
+  // Keeps counts_ of those waiting: `sign` is +1 when the sequence joins them, -1 when it leaves.
+  void CountWaiting(const Sequence& sequence, int64_t sign);
+
+  Cache* cache_;
+  Options options_;  // as in force: clipped
+  std::vector<std::unique_ptr<Sequence>> running_;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::unordered_map<RequestKey, Sequence*> by_key_;
+  absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
+  bool any_cancelled_ = false;
+  Counts counts_;
+  StepPlan plan_;
+  std::vector<Sequence*> planned_;  // by row of plan_
 };
 
 }  // namespace berth

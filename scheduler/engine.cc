@@ -1,0 +1,221 @@
+#include "scheduler/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/internal/raw_logging.h"
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+// A device that fails this often in a row does not recover.
+constexpr int kMaxFailedSteps = 3;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Cache* cache, ModelRunner* runner, EventSink* sink,
+                                                       Options options) {
+  if (options.max_queue < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_queue is ", options.max_queue, "; at least 1 is needed"));
+  }
+  absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = Scheduler::Create(cache, options.scheduler);
+  if (!scheduler.ok()) return scheduler.status();
+  return absl::WrapUnique(new Engine(cache, runner, sink, std::move(options), *std::move(scheduler)));
+}
+
+Engine::Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options,
+               std::unique_ptr<Scheduler> scheduler)
+    : cache_(cache),
+      runner_(runner),
+      sink_(sink),
+      options_(std::move(options)),
+      max_sequence_tokens_(scheduler->max_sequence_tokens()),
+      scheduler_(std::move(scheduler)) {
+  PublishAndDeliver();
+}
+
+Engine::~Engine() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (refusal_.ok()) refusal_ = absl::UnavailableError("the engine is shutting down");
+    work_.Signal();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    Loop();  // never started: only ends what was accepted
+  }
+}
+
+void Engine::Start() {
+  if (thread_.joinable()) ABSL_RAW_LOG(FATAL, "the engine is started twice");
+  thread_ = std::thread([this] { Loop(); });
+}
+
+absl::Status Engine::Submit(Request request) {
+  const int64_t vocab_size = runner_->info().vocab_size;
+  if (absl::Status status = ValidateRequest(request, vocab_size, max_sequence_tokens_); !status.ok()) return status;
+  // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
+  std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });
+
+  MutexLock lock(&mutex_);
+  if (!refusal_.ok()) return refusal_;
+  if (num_new_ + static_cast<int64_t>(inbox_.requests.size()) >= options_.max_queue) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
+  }
+  ++num_open_;
+  inbox_.num_tokens += static_cast<int64_t>(request.prompt.size());
+  inbox_.requests.push_back(std::move(request));
+  work_.Signal();
+  return absl::OkStatus();
+}
+
+void Engine::Cancel(RequestKey key, FinishReason reason) {
+  MutexLock lock(&mutex_);
+  inbox_.cancels.emplace_back(key, reason);
+  work_.Signal();
+}
+
+void Engine::Drain() {
+  MutexLock lock(&mutex_);
+  if (refusal_.ok()) refusal_ = absl::UnavailableError("the server is draining: it ends what it has and takes no more");
+}
+
+bool Engine::WaitUntilIdle(absl::Duration timeout) {
+  // Real time, whatever options_.now says: this is about the threads.
+  const absl::Time until = absl::Now() + timeout;
+  MutexLock lock(&mutex_);
+  while (num_open_ > 0) {
+    const absl::Duration left = until - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    idle_.WaitFor(&mutex_, left);
+  }
+  return true;
+}
+
+EngineLoad Engine::GetLoad() const {
+  MutexLock lock(&mutex_);
+  EngineLoad load = load_;
+  load.num_waiting += static_cast<int64_t>(inbox_.requests.size());
+  load.waiting_tokens += inbox_.num_tokens;
+  return load;
+}
+
+void Engine::Loop() {
+  while (TakeInbox()) Step();
+  scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);
+  PublishAndDeliver();
+}
+
+bool Engine::TakeInbox() {
+  bool go_on = false;
+  {
+    MutexLock lock(&mutex_);
+    // Deadlines need no alarm: while there is a sequence there is a step to run, and each step looks at them.
+    while (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty() && scheduler_->empty()) work_.Wait(&mutex_);
+    SwapInbox();
+    go_on = !stopping_;
+  }
+  EmptyTaken();
+  return go_on;
+}
+
+void Engine::SwapInbox() {
+  std::swap(inbox_, taken_);
+  num_new_ += static_cast<int64_t>(taken_.requests.size());
+  load_.num_waiting += static_cast<int64_t>(taken_.requests.size());
+  load_.waiting_tokens += taken_.num_tokens;
+}
+
+void Engine::EmptyTaken() {
+  for (Request& request : taken_.requests) scheduler_->Add(std::move(request));
+  for (const auto& [key, reason] : taken_.cancels) scheduler_->Cancel(key, reason);
+  taken_.requests.clear();
+  taken_.cancels.clear();
+  taken_.num_tokens = 0;
+}
+
+void Engine::Step() {
+  const absl::Time start = options_.now();
+  scheduler_->EndDue(start, &events_);
+  if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
+  if (scheduler_->empty()) return;
+  const StepPlan& plan = scheduler_->Plan(start);
+  {
+    MutexLock lock(&mutex_);
+    PublishCounts();
+  }
+  absl::Status status = runner_->Run(plan, &result_);
+  if (status.ok() && result_.rows.size() != plan.rows.size()) {
+    status = absl::InternalError(
+        absl::StrCat("the model gave ", result_.rows.size(), " results for ", plan.rows.size(), " rows"));
+  }
+  const absl::Time end = options_.now();
+  if (status.ok()) {
+    num_failed_in_a_row_ = 0;
+    ++num_steps_;
+    // The clock may be set back.
+    sink_->OnStep({.duration = std::max(end - start, absl::ZeroDuration()),
+                   .num_tokens = plan.num_tokens,
+                   .num_rows = static_cast<int64_t>(plan.rows.size()),
+                   .num_decode_rows = plan.num_decode_rows});
+    scheduler_->Commit(result_, end, &events_);
+  } else {
+    FailStep(status, end);
+  }
+  PublishAndDeliver();
+}
+
+void Engine::FailStep(const absl::Status& error, absl::Time now) {
+  scheduler_->FailStep(error, now, &events_);
+  if (++num_failed_in_a_row_ < kMaxFailedSteps) return;
+  const absl::Status refusal = absl::UnavailableError(
+      absl::StrCat("the engine stopped after ", kMaxFailedSteps, " failed steps in a row: ", error.ToString()));
+  {
+    MutexLock lock(&mutex_);
+    healthy_.store(false, std::memory_order_release);
+    refusal_ = refusal;
+    SwapInbox();
+  }
+  EmptyTaken();
+  scheduler_->EndAll(FinishReason::kError, refusal, now, &events_);
+}
+
+void Engine::PublishCounts() {
+  const Scheduler::Counts& counts = scheduler_->counts();
+  num_new_ = counts.num_new;
+  load_.num_running = counts.num_running;
+  load_.num_waiting = counts.num_waiting;
+  load_.waiting_tokens = counts.waiting_tokens;
+  load_.num_preemptions = counts.num_preemptions;
+  load_.prompt_tokens = counts.prompt_tokens;
+  load_.generation_tokens = counts.generation_tokens;
+  load_.num_steps = num_steps_;
+}
+
+void Engine::PublishAndDeliver() {
+  if (options_.check_integrity) {
+    const absl::Status status = cache_->CheckIntegrity();
+    if (!status.ok()) ABSL_RAW_LOG(FATAL, "the cache's ledger is broken: %s", status.ToString().c_str());
+  }
+  cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_);
+  {
+    MutexLock lock(&mutex_);
+    PublishCounts();
+    std::swap(load_.occupancy, occupancy_);
+  }
+  const auto ends = [](const TokenEvent& event) { return event.finish != FinishReason::kNone; };
+  const int64_t num_ended = std::count_if(events_.begin(), events_.end(), ends);
+  if (!events_.empty()) sink_->Deliver(&events_);
+  events_.clear();
+  if (num_ended == 0) return;
+  MutexLock lock(&mutex_);
+  num_open_ -= num_ended;
+  if (num_open_ == 0) idle_.SignalAll();
+}
+
+}  // namespace berth

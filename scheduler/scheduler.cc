@@ -1,0 +1,275 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/base/internal/raw_logging.h"
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+absl::Status CheckOption(absl::string_view name, int64_t value, int64_t least, absl::string_view why) {
+  if (value >= least && value <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", outside [", least, ", 2^31)", why));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Options options) {
+  for (const absl::Status& status :
+       {CheckOption("max_running", options.max_running, 1, ""),
+        CheckOption("max_step_tokens", options.max_step_tokens, std::max<int64_t>(1, options.max_running),
+                    ": each of max_running sequences may decode a token in one step"),
+        CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
+        CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, "")}) {
+    if (!status.ok()) return status;
+  }
+  options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
+  options.max_sequence_tokens = cache->MaxSequenceTokens(options.prefill_chunk_tokens, options.max_sequence_tokens);
+  if (options.max_sequence_tokens < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the arena of ", cache->storage().size_bytes(), " bytes holds a sequence of ",
+                     options.max_sequence_tokens, " tokens with prefill_chunk_tokens of ", options.prefill_chunk_tokens,
+                     "; at least 2 are needed: a prompt's and an output's"));
+  }
+  return absl::WrapUnique(new Scheduler(cache, options));
+}
+
+void Scheduler::Add(Request request) {
+  auto sequence = std::make_unique<Sequence>(std::move(request));
+  if (!by_key_.emplace(sequence->request.key, sequence.get()).second) {
+    ABSL_RAW_LOG(FATAL, "request key %llu is in use", static_cast<unsigned long long>(sequence->request.key));
+  }
+  next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
+  CountWaiting(*sequence, +1);
+  waiting_.push_back(std::move(sequence));
+}
+
+void Scheduler::Cancel(RequestKey key, FinishReason reason) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return;
+  Sequence& sequence = *found->second;
+  if (sequence.cancelled == FinishReason::kNone) sequence.cancelled = reason;
+  any_cancelled_ = true;
+}
+
+void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
+  if (!any_cancelled_ && now < next_deadline_) return;
+  any_cancelled_ = false;
+  next_deadline_ = absl::InfiniteFuture();
+  const auto end_if_due = [&](const std::unique_ptr<Sequence>& sequence) {
+    FinishReason reason = sequence->cancelled;
+    if (reason == FinishReason::kNone && now >= sequence->request.deadline) reason = FinishReason::kDeadline;
+    if (reason == FinishReason::kNone) {
+      next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
+      return false;
+    }
+    Finish(reason, absl::OkStatus(), now, sequence.get(), &events->emplace_back());
+    return true;
+  };
+  std::erase_if(running_, end_if_due);
+  std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& sequence) {
+    if (!end_if_due(sequence)) return false;
+    CountWaiting(*sequence, -1);
+    return true;
+  });
+  counts_.num_running = static_cast<int64_t>(running_.size());
+}
+
+const StepPlan& Scheduler::Plan(absl::Time now) {
+  plan_.Clear();
+  planned_.clear();
+  const int64_t budget = GrowRunning();
+  // A sequence that has just given way would only be let in to give way again.
+  if (budget > 0) AdmitWaiting(budget, now);
+  counts_.num_running = static_cast<int64_t>(running_.size());
+  for (bool decodes : {true, false}) {
+    for (const std::unique_ptr<Sequence>& sequence : running_) {
+      if (sequence->step_tokens > 0 && sequence->step_decodes == decodes) AddRow(sequence.get());
+    }
+    if (decodes) plan_.num_decode_rows = static_cast<int64_t>(plan_.rows.size());
+  }
+  if (plan_.empty() && !empty()) {
+    ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
+  }
+  return plan_;
+}
+
+int64_t Scheduler::GrowRunning() {
+  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) { return sequence->decoding(); };
+  int64_t prefill_budget = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
+  const int64_t num_preemptions = counts_.num_preemptions;
+  bool full = false;
+  // By age, decoding or not: who has its tokens is never preempted for who comes later in this loop.
+  for (size_t i = 0; i < running_.size() && !full; ++i) {
+    Sequence& sequence = *running_[i];
+    sequence.step_decodes = sequence.decoding();
+    sequence.step_tokens =
+        sequence.step_decodes ? 1 : std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, prefill_budget});
+    if (sequence.step_tokens == 0) continue;
+    if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
+    full = !GrowOrPreempt(i, sequence.step_tokens);
+  }
+  if (running_.empty()) return options_.max_step_tokens;
+  full = full || counts_.num_preemptions > num_preemptions;
+  return full ? 0 : prefill_budget;
+}
+
+bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
+  Sequence& sequence = *running_[index];
+  while (!sequence.lease.Grow(num_tokens).ok()) {
+    if (index + 1 < running_.size()) {
+      PreemptYoungest();
+      continue;
+    }
+    sequence.step_tokens = 0;
+    if (running_.size() > 1) return false;  // older ones go on: what they return will be its
+    if (sequence.runs_alone) {
+      ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
+                   static_cast<long long>(sequence.num_tokens()));
+    }
+    sequence.runs_alone = true;
+    PreemptYoungest();
+    return false;
+  }
+  return true;
+}
+
+void Scheduler::PreemptYoungest() {
+  std::unique_ptr<Sequence> sequence = std::move(running_.back());
+  running_.pop_back();
+  sequence->lease = SequenceLease();
+  sequence->step_tokens = 0;
+  ++sequence->times.num_preemptions;
+  ++counts_.num_preemptions;
+  CountWaiting(*sequence, +1);
+  waiting_.push_front(std::move(sequence));
+}
+
+void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
+  // What those admitted before have still to compute is not in their leases yet, but is spoken for.
+  int64_t promised = 0;
+  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_remaining();
+  while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
+    if (!running_.empty() && running_.front()->runs_alone) return;
+    Sequence& sequence = *waiting_.front();
+    if (!cache_->CanFit(promised + sequence.num_tokens() + 1, options_.prefill_chunk_tokens)) return;
+    sequence.lease = cache_->NewLease();
+    sequence.step_decodes = false;
+    sequence.step_tokens = std::min({sequence.num_tokens(), options_.prefill_chunk_tokens, budget});
+    if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
+      ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
+    }
+    budget -= sequence.step_tokens;
+    promised += sequence.num_remaining();
+    CountWaiting(sequence, -1);
+    if (!sequence.ever_admitted()) {
+      sequence.times.first_scheduled = now;
+      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens);
+    }
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+void Scheduler::AddRow(Sequence* sequence) {
+  const int64_t end = sequence->num_computed();
+  const int64_t start = end - sequence->step_tokens;
+  const Request& request = sequence->request;
+  StepRow& row = plan_.rows.emplace_back();
+  row.lease = &sequence->lease;
+  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, sequence->step_tokens);
+  row.start = start;
+  row.sample = end == sequence->num_tokens();
+  row.sampling = &request.sampling;
+  row.history = absl::MakeConstSpan(sequence->tokens).first(end);
+  row.prompt_length = sequence->prompt_length;
+  if (row.sample && sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
+  plan_.num_tokens += sequence->step_tokens;
+  planned_.push_back(sequence);
+}
+
+void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
+  bool any_finished = false;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i];
+    const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
+    counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
+    sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
+    if (!plan_.rows[i].sample) continue;
+    Accept(result.rows[i], &sequence, now, &events->emplace_back());
+    any_finished = any_finished || sequence.finished();
+  }
+  if (any_finished) RemoveFinished();
+}
+
+void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event) {
+  if (row.token < 0) {
+    const absl::string_view what =
+        row.token == RowResult::kBadLogits ? "the model gave logits that are no numbers" : "the model chose no token";
+    const absl::Status error = absl::InternalError(absl::StrCat(what, " at position ", sequence->num_tokens()));
+    Finish(FinishReason::kError, error, now, sequence, event);
+    return;
+  }
+  sequence->tokens.push_back(row.token);
+  ++counts_.generation_tokens;
+  event->key = sequence->request.key;
+  event->token = row.token;
+  event->logprob = row.logprob;
+  event->top = row.top;
+  if (sequence->num_generated() == 1) {
+    sequence->times.first_token = now;
+    event->times = sequence->times;
+  }
+  if (sequence->StopsAt(row.token)) {
+    event->stop_token = row.token;
+    Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
+  } else if (sequence->num_generated() >= sequence->request.max_tokens) {
+    Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
+  }
+}
+
+void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
+  for (Sequence* sequence : planned_) {
+    Finish(FinishReason::kError, error, now, sequence, &events->emplace_back());
+  }
+  RemoveFinished();
+}
+
+void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
+                       std::vector<TokenEvent>* events) {
+  for (const auto& sequence : running_) Finish(reason, error, now, sequence.get(), &events->emplace_back());
+  for (const auto& sequence : waiting_) {
+    CountWaiting(*sequence, -1);
+    Finish(reason, error, now, sequence.get(), &events->emplace_back());
+  }
+  running_.clear();
+  waiting_.clear();
+  counts_.num_running = 0;
+}
+
+void Scheduler::Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                       TokenEvent* event) {
+  sequence->times.finished = now;
+  event->key = sequence->request.key;
+  event->finish = reason;
+  event->error = error;
+  event->times = sequence->times;
+  by_key_.erase(sequence->request.key);
+}
+
+void Scheduler::RemoveFinished() {
+  std::erase_if(running_, [](const std::unique_ptr<Sequence>& sequence) { return sequence->finished(); });
+  counts_.num_running = static_cast<int64_t>(running_.size());
+}
+
+void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
+  counts_.num_waiting += sign;
+  counts_.waiting_tokens += sign * sequence.num_tokens();
+  if (!sequence.ever_admitted()) counts_.num_new += sign;
+}
+
+}  // namespace berth

@@ -1,0 +1,61 @@
+// A request on its way through the scheduler: its tokens, its place in the cache and its times. Engine thread only.
+//
+// Invariants:
+//   - it holds a lease exactly while it is running;
+//   - between steps tokens [0, num_computed()) are in the cache and at least one token is not;
+//   - from admission on, `tokens` has room for all it may ever hold: spans of it stay valid and appending never
+//     allocates.
+#ifndef BERTH_SCHEDULER_SEQUENCE_H_
+#define BERTH_SCHEDULER_SEQUENCE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cache/lease.h"
+#include "scheduler/request.h"
+
+namespace berth {
+
+struct Sequence {
+  explicit Sequence(Request r)
+      : request(std::move(r)),
+        tokens(std::move(request.prompt)),
+        prompt_length(static_cast<int64_t>(tokens.size())),
+        times{.arrival = request.arrival} {
+    std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
+  }
+  // Plans and the scheduler's index point to it.
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_computed() const { return lease.num_tokens(); }
+  int64_t num_remaining() const { return num_tokens() - num_computed(); }
+  int64_t num_generated() const { return num_tokens() - prompt_length; }
+  // Past its prompt, with only the newest token left to compute.
+  bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
+  bool finished() const { return times.finished != absl::InfinitePast(); }
+  bool ever_admitted() const { return times.first_scheduled != absl::InfinitePast(); }
+  bool StopsAt(int32_t token) const {
+    return std::binary_search(request.stop_token_ids.begin(), request.stop_token_ids.end(), token);
+  }
+
+  Request request;              // its prompt moved to `tokens`, its stop tokens sorted
+  std::vector<int32_t> tokens;  // prompt, then output
+  int64_t prompt_length;
+  SequenceLease lease;
+  RequestTimes times;
+
+  int64_t step_tokens = 0;                       // tokens it has in the step being planned or run
+  bool step_decodes = false;                     // whether those are one decoded token
+  int64_t num_prompt_counted = 0;                // prompt tokens computed at least once
+  FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
+  bool runs_alone = false;                       // nothing is admitted beside it
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_SEQUENCE_H_

@@ -1,0 +1,337 @@
+#include "scheduler/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/fake_model_runner.h"
+#include "tests/testing/recording_sink.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+namespace {
+
+// Holds every step until the test lets it go.
+class Gate {
+ public:
+  void Close() {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  void Open() {
+    MutexLock lock(&mutex_);
+    closed_ = false;
+    changed_.SignalAll();
+  }
+  // Called by the model.
+  void Pass() {
+    MutexLock lock(&mutex_);
+    arrived_ = true;
+    changed_.SignalAll();
+    while (closed_) changed_.Wait(&mutex_);
+  }
+  // Until the model has come to the gate for the first time.
+  void WaitForArrival() {
+    MutexLock lock(&mutex_);
+    while (!arrived_) changed_.Wait(&mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest()
+      : tiny_({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*num_slabs=*/400), runner_(tiny_.cache.get()) {
+    options_.scheduler = {
+        .max_running = 2, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 200};
+    options_.max_queue = 3;
+    options_.check_integrity = true;
+    options_.now = [this] { return clock_.Now(); };
+    runner_.on_run = [this](const StepPlan&) {
+      gate_.Pass();
+      return num_failures_.fetch_sub(1) > 0 ? absl::InternalError("the device is unwell") : absl::OkStatus();
+    };
+  }
+  void MakeEngine() {
+    auto engine = Engine::Create(tiny_.cache.get(), &runner_, &sink_, options_);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+  void StartEngine() {
+    MakeEngine();
+    engine_->Start();
+  }
+  void TearDown() override {
+    gate_.Open();
+    engine_.reset();
+    EXPECT_EQ(runner_.mismatch(), "");
+    EXPECT_TRUE(tiny_.cache->CheckIntegrity().ok());
+  }
+  Request MakeRequest(RequestKey key, int64_t prompt_tokens, int64_t max_tokens) {
+    Request request;
+    request.key = key;
+    request.prompt.assign(prompt_tokens, static_cast<int32_t>(key % 100));
+    request.max_tokens = max_tokens;
+    request.arrival = clock_.Now();
+    return request;
+  }
+  // Waits for the load to be that of an idle engine, and says how it is not.
+  void ExpectIdle() {
+    ASSERT_TRUE(engine_->WaitUntilIdle(absl::Minutes(1)));
+    const EngineLoad load = engine_->GetLoad();
+    EXPECT_EQ(load.num_running, 0);
+    EXPECT_EQ(load.num_waiting, 0);
+    EXPECT_EQ(load.waiting_tokens, 0);
+    EXPECT_EQ(load.occupancy.num_leases, 0);
+    EXPECT_EQ(load.occupancy.unassigned_free_bytes + load.occupancy.unassigned_overhead_bytes,
+              load.occupancy.arena_bytes);
+  }
+
+  TinyCache tiny_;
+  FakeModelRunner runner_;
+  FakeClock clock_;
+  RecordingSink sink_;
+  Gate gate_;
+  std::atomic<int> num_failures_{0};
+  Engine::Options options_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, RefusesOptionsThatMakeNoSense) {
+  options_.max_queue = 0;
+  EXPECT_EQ(Engine::Create(tiny_.cache.get(), &runner_, &sink_, options_).status(),
+            absl::InvalidArgumentError("max_queue is 0; at least 1 is needed"));
+  options_.max_queue = 1;
+  options_.scheduler.max_running = 0;
+  EXPECT_EQ(Engine::Create(tiny_.cache.get(), &runner_, &sink_, options_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, AnswersARequest) {
+  StartEngine();
+  const Request request = MakeRequest(1, 20, 30);
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  const RequestRecord record = sink_.WaitFor(1);
+  EXPECT_EQ(record.tokens, FakeModelRunner::AnswerTo(request).tokens);
+  EXPECT_EQ(record.finish, FinishReason::kLength);
+  ExpectIdle();
+  const EngineLoad load = engine_->GetLoad();
+  EXPECT_EQ(load.prompt_tokens, 20);
+  EXPECT_EQ(load.generation_tokens, 30);
+  EXPECT_EQ(load.num_steps, 32);  // three prefill chunks, the last of which gives the first token
+  const std::vector<StepStats> steps = sink_.steps();
+  ASSERT_EQ(steps.size(), 32u);
+  EXPECT_EQ(steps[0].num_tokens, 8);
+  EXPECT_EQ(steps[0].num_decode_rows, 0);
+  EXPECT_EQ(steps[31].num_rows, 1);
+  EXPECT_EQ(steps[31].num_decode_rows, 1);
+}
+
+TEST_F(EngineTest, WhoSeesTheEndSeesTheBytesReturned) {
+  StartEngine();
+  for (RequestKey key = 1; key <= 50; ++key) {
+    ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 3)).ok());
+    sink_.WaitFor(key);
+    EXPECT_EQ(engine_->GetLoad().occupancy.num_leases, 0);
+  }
+}
+
+TEST_F(EngineTest, RefusesWhatItCannotServe) {
+  StartEngine();
+  EXPECT_EQ(engine_->max_sequence_tokens(), 200);
+  EXPECT_TRUE(engine_->Submit(MakeRequest(1, 199, 1)).ok());
+  EXPECT_EQ(engine_->Submit(MakeRequest(2, 199, 2)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine_->Submit(MakeRequest(3, 0, 2)).code(), absl::StatusCode::kInvalidArgument);
+  ExpectIdle();
+  EXPECT_EQ(sink_.Get(2).num_ends, 0);
+}
+
+TEST_F(EngineTest, IgnoresStopTokensOutsideTheVocabulary) {
+  StartEngine();
+  Request request = MakeRequest(1, 5, 4);
+  request.stop_token_ids = {-5, 100, 1 << 30};
+  request.min_tokens = 4;
+  runner_.on_row = [](const StepRow& row, RowResult*) { EXPECT_TRUE(row.banned.empty()); };
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, RefusesWhenTheQueueIsFullAndAcceptsWhenItIsNot) {
+  MakeEngine();
+  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 50)).ok());
+  const absl::Status status = engine_->Submit(MakeRequest(4, 5, 50));
+  EXPECT_EQ(status, absl::ResourceExhaustedError("the queue is full: max_queue is 3 requests; retry later"));
+  EXPECT_EQ(engine_->GetLoad().num_waiting, 3);
+  EXPECT_EQ(engine_->GetLoad().waiting_tokens, 15);
+  gate_.Close();
+  engine_->Start();
+  gate_.WaitForArrival();  // two are admitted, one waits: there is room for two
+  EXPECT_EQ(engine_->GetLoad().num_running, 2);
+  EXPECT_EQ(engine_->GetLoad().num_waiting, 1);
+  EXPECT_TRUE(engine_->Submit(MakeRequest(5, 5, 50)).ok());
+  EXPECT_TRUE(engine_->Submit(MakeRequest(6, 5, 50)).ok());
+  EXPECT_EQ(engine_->Submit(MakeRequest(7, 5, 50)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine_->GetLoad().num_waiting, 3);
+  EXPECT_EQ(engine_->GetLoad().waiting_tokens, 15);
+  gate_.Open();
+  ExpectIdle();
+  for (RequestKey key : {1, 2, 3, 5, 6}) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
+  EXPECT_EQ(sink_.Get(4).num_ends, 0);
+}
+
+TEST_F(EngineTest, ACancelledRequestGivesItsBytesBack) {
+  gate_.Close();
+  StartEngine();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 100)).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, 5, 100)).ok());
+  gate_.WaitForArrival();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 100)).ok());
+  engine_->Cancel(1);
+  engine_->Cancel(2, FinishReason::kStop);
+  engine_->Cancel(3, FinishReason::kDeadline);
+  engine_->Cancel(4);
+  gate_.Open();
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kCancelled);
+  EXPECT_EQ(sink_.WaitFor(2).finish, FinishReason::kStop);
+  EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kDeadline);
+  EXPECT_TRUE(sink_.Get(3).tokens.empty());
+  ExpectIdle();
+  engine_->Cancel(1);
+  ExpectIdle();
+  EXPECT_EQ(sink_.Get(1).num_ends, 1);
+}
+
+TEST_F(EngineTest, DeadlinesEndRunningAndWaitingOnes) {
+  gate_.Close();
+  StartEngine();
+  for (RequestKey key = 1; key <= 3; ++key) {
+    Request request = MakeRequest(key, 5, 150);
+    request.deadline = clock_.Now() + absl::Seconds(5);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  }
+  gate_.WaitForArrival();
+  clock_.Advance(absl::Seconds(5));
+  gate_.Open();
+  for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.WaitFor(key).finish, FinishReason::kDeadline);
+  ExpectIdle();
+}
+
+TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
+  num_failures_ = 2;  // two in a row
+  gate_.Close();
+  StartEngine();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
+  gate_.WaitForArrival();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, 5, 10)).ok());
+  gate_.Open();
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kError);
+  EXPECT_EQ(sink_.WaitFor(2).finish, FinishReason::kError);
+  EXPECT_EQ(sink_.Get(1).error, absl::InternalError("the device is unwell"));
+  EXPECT_TRUE(engine_->healthy());
+  ExpectIdle();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 10)).ok());
+  EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kLength);
+  num_failures_ = 2;  // the count starts again
+  ASSERT_TRUE(engine_->Submit(MakeRequest(4, 5, 10)).ok());
+  EXPECT_EQ(sink_.WaitFor(4).finish, FinishReason::kError);
+  EXPECT_TRUE(engine_->healthy());
+}
+
+TEST_F(EngineTest, ThreeFailedStepsInARowAreTheEnd) {
+  options_.scheduler.max_running = 1;
+  options_.max_queue = 10;
+  MakeEngine();
+  for (RequestKey key = 1; key <= 5; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 10)).ok());
+  int num_runs = 0;
+  runner_.on_run = [&](const StepPlan&) {
+    // The last comes while the last step runs.
+    if (++num_runs == 3) {
+      EXPECT_TRUE(engine_->Submit(MakeRequest(6, 5, 10)).ok());
+    }
+    return absl::InternalError("the device is unwell");
+  };
+  engine_->Start();
+  for (RequestKey key = 1; key <= 6; ++key) {
+    const RequestRecord record = sink_.WaitFor(key);
+    EXPECT_EQ(record.finish, FinishReason::kError) << key;
+    EXPECT_EQ(record.error.code(), key <= 3 ? absl::StatusCode::kInternal : absl::StatusCode::kUnavailable) << key;
+  }
+  ExpectIdle();
+  EXPECT_FALSE(engine_->healthy());
+  EXPECT_EQ(num_runs, 3);
+  const absl::Status status = engine_->Submit(MakeRequest(7, 5, 10));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(status.message(), "the device is unwell")) << status;
+  engine_->Drain();
+  EXPECT_EQ(engine_->Submit(MakeRequest(7, 5, 10)), status);
+}
+
+TEST_F(EngineTest, AResultWithoutItsRowsFailsTheStep) {
+  class Forgetful : public FakeModelRunner {
+   public:
+    using FakeModelRunner::FakeModelRunner;
+    absl::Status Run(const StepPlan&, StepResult* result) override {
+      result->rows.clear();
+      return absl::OkStatus();
+    }
+  };
+  Forgetful runner(tiny_.cache.get());
+  engine_ = *Engine::Create(tiny_.cache.get(), &runner, &sink_, options_);
+  engine_->Start();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
+  EXPECT_EQ(sink_.WaitFor(1).error, absl::InternalError("the model gave 0 results for 1 rows"));
+  engine_.reset();
+}
+
+TEST_F(EngineTest, DrainingEndsWhatItHasAndTakesNoMore) {
+  gate_.Close();
+  StartEngine();
+  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 20)).ok());
+  engine_->Drain();
+  EXPECT_EQ(engine_->Submit(MakeRequest(4, 5, 20)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
+  gate_.Open();
+  EXPECT_TRUE(engine_->WaitUntilIdle(absl::InfiniteDuration()));
+  for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
+  EXPECT_TRUE(engine_->healthy());
+}
+
+TEST_F(EngineTest, DestructionEndsWorkInFlight) {
+  gate_.Close();
+  StartEngine();
+  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 190)).ok());
+  gate_.WaitForArrival();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(4, 5, 190)).ok());
+  std::thread destroyer([this] { engine_.reset(); });
+  gate_.Open();
+  destroyer.join();
+  for (RequestKey key = 1; key <= 4; ++key) {
+    const RequestRecord record = sink_.Get(key);
+    EXPECT_EQ(record.num_ends, 1) << key;
+    // The four might be done before the destructor is called.
+    if (record.finish != FinishReason::kLength) {
+      EXPECT_EQ(record.finish, FinishReason::kCancelled) << key;
+    }
+  }
+}
+
+TEST_F(EngineTest, DestructionEndsWhatANeverStartedEngineAccepted) {
+  MakeEngine();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
+  EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
+  engine_.reset();
+  EXPECT_EQ(sink_.Get(1).finish, FinishReason::kCancelled);
+}
+
+}  // namespace
+}  // namespace berth

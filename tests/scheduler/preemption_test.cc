@@ -1,0 +1,160 @@
+// What happens when the cache is full: who gives way, and that nobody's tokens change by it.
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace berth {
+namespace {
+
+constexpr Scheduler::Options kOptions = {
+    .max_running = 4, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
+
+// Steps until something was preempted.
+void StepUntilPreemption(SchedulerHarness* h) {
+  const int64_t before = h->scheduler->counts().num_preemptions;
+  for (int i = 0; i < 1000 && h->scheduler->counts().num_preemptions == before; ++i) h->Step();
+  ASSERT_GT(h->scheduler->counts().num_preemptions, before);
+}
+
+TEST(Preemption, TheYoungestGivesWayAndGoesOnWithTheSameTokens) {
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);  // 64 tokens
+  for (int i = 0; i < 3; ++i) h.Add(10, 40);
+  StepUntilPreemption(&h);
+  EXPECT_EQ(h.scheduler->counts().num_running, 2);
+  EXPECT_EQ(h.scheduler->counts().num_waiting, 1);
+  EXPECT_EQ(h.scheduler->counts().num_new, 0);
+  EXPECT_EQ(h.shapes.size(), 2u) << "the preempted one is still in the plan";
+  h.RunToEnd();
+  EXPECT_EQ(h.records[1].times.num_preemptions, 0);
+  EXPECT_GE(h.records[3].times.num_preemptions, 1);
+  EXPECT_EQ(h.scheduler->counts().prompt_tokens, 30) << "recomputed tokens were counted again";
+  EXPECT_EQ(h.scheduler->counts().generation_tokens, 120);
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, RecomputationCoversPromptAndOutputAndSamplesOnce) {
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);
+  h.Add(10, 54);
+  const RequestKey young = h.Add(10, 50);
+  StepUntilPreemption(&h);
+  const int64_t length = 10 + static_cast<int64_t>(h.records[young].tokens.size());
+  EXPECT_GT(length, 16);
+  EXPECT_EQ(h.scheduler->counts().waiting_tokens, length);
+  while (h.records[1].num_ends == 0) h.Step();
+  for (int64_t start = 0; start < length; start += 8) {
+    h.Step();
+    ASSERT_EQ(h.shapes.size(), 1u);
+    EXPECT_EQ(h.shapes[0].start, start);
+    EXPECT_EQ(h.shapes[0].num_tokens, std::min<int64_t>(8, length - start));
+    EXPECT_EQ(h.shapes[0].sample, start + 8 >= length);
+  }
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, AnOlderPrefillTakesFromAYoungerDecode) {
+  // The young one's decode row would come first in the plan; its lease must be gone from it.
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);
+  h.Add(24, 30);
+  const RequestKey young = h.Add(2, 36);
+  StepUntilPreemption(&h);
+  EXPECT_EQ(h.shapes.size(), 1u);
+  EXPECT_GT(h.records[young].tokens.size(), 1u);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, ThePreemptedOneComesBeforeThoseThatCameLater) {
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);
+  for (int i = 0; i < 3; ++i) h.Add(10, 40);
+  h.Step();
+  const RequestKey late = h.Add(1, 1);
+  StepUntilPreemption(&h);
+  h.RunToEnd();
+  EXPECT_LE(h.records[3].times.first_scheduled, h.records[late].times.first_scheduled);
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, TheYoungestSitsTheStepOutRatherThanLoseItsCache) {
+  // Of sixteen blocks the first holds nine, and the second wants an eighth before the first a tenth.
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);
+  h.Add(33, 12);
+  h.Add(24, 12);
+  bool sat_out = false;
+  while (!h.scheduler->empty()) {
+    h.Step();
+    sat_out = sat_out || (h.scheduler->counts().num_running == 2 && h.shapes.size() == 1);
+  }
+  EXPECT_TRUE(sat_out);
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
+  for (int64_t num_slabs : {8, 9, 10, 13, 17}) {
+    for (int64_t chunk : {1, 5, 8}) {
+      SCOPED_TRACE(testing::Message() << num_slabs << " slabs, chunks of " << chunk);
+      Scheduler::Options options = kOptions;
+      options.prefill_chunk_tokens = chunk;
+      SchedulerHarness h(HybridLayers(), num_slabs, options);
+      const int64_t longest = h.scheduler->max_sequence_tokens();
+      for (int64_t i = 0; i < 12; ++i) {
+        const int64_t prompt = 1 + i * (longest - 2) / 12;
+        h.Add(prompt, longest - prompt);
+      }
+      h.RunToEnd();
+      h.ExpectAllEnded();
+    }
+  }
+}
+
+TEST(Preemption, WhoIsScatteredOverHalfEmptySlabsStartsAgainAlone) {
+  // Found by search: when the others have given way, the oldest one's windows lie in so many slabs that none is left
+  // for its other group.
+  SchedulerHarness h({SlidingLayer(40), StaticLayer()}, 14,
+                     {.max_running = 8, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000},
+                     /*slab_bytes=*/512);
+  const RequestKey oldest = h.Add(1, h.scheduler->max_sequence_tokens() - 1);
+  for (int i = 0; i < 30; ++i) h.Add(1, 20);
+  while (h.records[oldest].num_ends == 0) {
+    const Occupancy before = h.GetOccupancy();
+    const size_t num_tokens = h.records[oldest].tokens.size();
+    h.Step();
+    if (h.shapes[0].start == 0 && num_tokens > 0) {
+      EXPECT_EQ(before.unassigned_free_bytes, 0);
+      break;
+    }
+  }
+  ASSERT_EQ(h.records[oldest].num_ends, 0) << "the case does not arise any more: search anew";
+  while (h.records[oldest].num_ends == 0) {
+    EXPECT_EQ(h.GetOccupancy().num_leases, 1) << "somebody was admitted beside it";
+    h.Step();
+  }
+  EXPECT_EQ(h.records[oldest].times.num_preemptions, 1);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+TEST(Preemption, CancelAndDeadlineReachThePreempted) {
+  SchedulerHarness h({StaticLayer()}, 8, kOptions);
+  h.Add(10, 40);
+  h.Add(10, 40);
+  Request request = h.MakeRequest(10, 40);
+  request.deadline = h.clock.Now() + absl::Seconds(10);
+  const RequestKey late = h.Add(request);
+  StepUntilPreemption(&h);
+  const std::vector<int32_t> before = h.records[late].tokens;
+  h.clock.Advance(absl::Seconds(10));
+  h.Step();
+  EXPECT_EQ(h.records[late].finish, FinishReason::kDeadline);
+  EXPECT_EQ(h.records[late].times.num_preemptions, 1);
+  EXPECT_EQ(h.records[late].tokens, before);
+  StepUntilPreemption(&h);
+  h.scheduler->Cancel(2, FinishReason::kCancelled);
+  h.Step();
+  EXPECT_EQ(h.records[2].finish, FinishReason::kCancelled);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+}  // namespace
+}  // namespace berth

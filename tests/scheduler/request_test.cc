@@ -1,0 +1,60 @@
+#include "scheduler/request.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace berth {
+namespace {
+
+Request GoodRequest() {
+  Request request;
+  request.prompt = {1, 2, 99};
+  request.max_tokens = 7;
+  return request;
+}
+
+void ExpectRefused(const Request& request, absl::string_view message) {
+  const absl::Status status = ValidateRequest(request, /*vocab_size=*/100, /*max_sequence_tokens=*/10);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), message);
+}
+
+TEST(ValidateRequest, AcceptsWhatJustFits) { EXPECT_TRUE(ValidateRequest(GoodRequest(), 100, 10).ok()); }
+
+TEST(ValidateRequest, NamesWhatIsWrong) {
+  Request request = GoodRequest();
+  request.prompt.clear();
+  ExpectRefused(request, "prompt has no token; at least 1 is needed");
+
+  request = GoodRequest();
+  request.max_tokens = 0;
+  ExpectRefused(request, "max_tokens is 0; at least 1 is needed");
+
+  request.max_tokens = 8;
+  ExpectRefused(request, "prompt of 3 tokens and max_tokens of 8 exceed max_sequence_tokens of 10");
+
+  request.max_tokens = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(ValidateRequest(request, 100, 10).ok());
+
+  request = GoodRequest();
+  request.prompt[1] = -1;
+  ExpectRefused(request, "prompt has token -1, outside the vocabulary of 100");
+  request.prompt[1] = 100;
+  ExpectRefused(request, "prompt has token 100, outside the vocabulary of 100");
+
+  request = GoodRequest();
+  request.sampling.logit_bias = {{5, 1.0f}, {100, 1.0f}};
+  ExpectRefused(request, "logit_bias has token 100, outside the vocabulary of 100");
+}
+
+TEST(FinishReasonName, NamesEachReason) {
+  EXPECT_EQ(FinishReasonName(FinishReason::kStop), "stop");
+  EXPECT_EQ(FinishReasonName(FinishReason::kLength), "length");
+  EXPECT_EQ(FinishReasonName(FinishReason::kCancelled), "cancelled");
+  EXPECT_EQ(FinishReasonName(FinishReason::kDeadline), "deadline");
+  EXPECT_EQ(FinishReasonName(FinishReason::kError), "error");
+}
+
+}  // namespace
+}  // namespace berth

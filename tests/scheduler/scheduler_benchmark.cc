@@ -1,0 +1,63 @@
+// What a step costs the scheduler: bazel run -c opt //tests/scheduler:scheduler_benchmark
+#include <benchmark/benchmark.h>
+
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+namespace {
+
+// Plan and Commit of a step in which every row decodes; one layer of each kind.
+void BM_DecodeStep(benchmark::State& state) {
+  const int64_t num_rows = state.range(0);
+  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*num_slabs=*/40 * num_rows,
+                 /*slab_bytes=*/1 << 16);
+  auto scheduler = Scheduler::Create(tiny.cache.get(), {.max_running = num_rows,
+                                                        .max_step_tokens = num_rows,
+                                                        .prefill_chunk_tokens = 1,
+                                                        .max_sequence_tokens = 1 << 14});
+  std::vector<TokenEvent> events;
+  StepResult result;
+  result.rows.resize(num_rows);
+  for (RowResult& row : result.rows) row.token = 1;
+  RequestKey key = 0;
+  for (auto _ : state) {
+    while ((*scheduler)->counts().num_running + (*scheduler)->counts().num_waiting < num_rows) {
+      state.PauseTiming();
+      Request request;
+      request.key = ++key;
+      request.prompt = {1};
+      request.max_tokens = (1 << 14) - 1;
+      (*scheduler)->Add(std::move(request));
+      state.ResumeTiming();
+    }
+    (*scheduler)->EndDue(absl::UnixEpoch(), &events);
+    (*scheduler)->Plan(absl::UnixEpoch());
+    (*scheduler)->Commit(result, absl::UnixEpoch(), &events);
+    events.clear();
+  }
+  state.SetItemsProcessed(state.iterations() * num_rows);
+}
+BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(32)->Arg(256);
+
+// What the engine adds to each step for the metrics.
+void BM_Occupancy(benchmark::State& state) {
+  const int64_t num_leases = state.range(0);
+  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*num_slabs=*/num_leases + 8,
+                 /*slab_bytes=*/1 << 16);
+  std::vector<SequenceLease> leases;
+  for (int64_t i = 0; i < num_leases; ++i) {
+    leases.push_back(tiny.cache->NewLease());
+    benchmark::DoNotOptimize(leases.back().Grow(100));
+  }
+  Occupancy occupancy;
+  for (auto _ : state) tiny.cache->GetOccupancy(/*step_tokens=*/256, /*limit=*/1 << 14, &occupancy);
+}
+BENCHMARK(BM_Occupancy)->Arg(1)->Arg(32)->Arg(256);
+
+}  // namespace
+}  // namespace berth
+
+BENCHMARK_MAIN();

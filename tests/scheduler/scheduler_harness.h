@@ -1,0 +1,159 @@
+// A Scheduler over a tiny cache and the fake model, stepped by hand and checked after every step.
+#ifndef BERTH_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
+#define BERTH_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "cache/cache.h"
+#include "models/step.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/fake_model_runner.h"
+#include "tests/testing/request_record.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+
+// One layer of every kind.
+inline std::vector<LayerCacheSpec> HybridLayers() {
+  return {StaticLayer(), SlidingLayer(6), RecurrentLayer(), OtherStaticLayer()};
+}
+
+// What a row of a plan was, kept beyond the step.
+struct RowShape {
+  int64_t start = 0;
+  int64_t num_tokens = 0;
+  bool sample = false;
+
+  friend bool operator==(const RowShape&, const RowShape&) = default;
+};
+inline void PrintTo(const RowShape& row, std::ostream* os) {
+  *os << row.num_tokens << " from " << row.start << (row.sample ? ", sampled" : "");
+}
+
+struct SchedulerHarness {
+  SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t num_slabs, Scheduler::Options options,
+                   int64_t slab_bytes = 256)
+      : options(options), tiny(layers, num_slabs, slab_bytes), runner(tiny.cache.get()) {
+    auto made = Scheduler::Create(tiny.cache.get(), options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    scheduler = *std::move(made);
+    baseline = GetOccupancy();
+  }
+
+  // A request with a prompt all its own. Its key is also its seed.
+  Request MakeRequest(int64_t prompt_tokens, int64_t max_tokens) {
+    Request request;
+    request.key = ++last_key;
+    request.sampling.seed = request.key;
+    for (int64_t i = 0; i < prompt_tokens; ++i) {
+      request.prompt.push_back(static_cast<int32_t>((request.key * 31 + i * 7) % 100));
+    }
+    request.max_tokens = max_tokens;
+    request.arrival = clock.Now();
+    return request;
+  }
+  RequestKey Add(Request request) {
+    const RequestKey key = request.key;
+    requests[key] = request;
+    scheduler->Add(std::move(request));
+    return key;
+  }
+  RequestKey Add(int64_t prompt_tokens, int64_t max_tokens) { return Add(MakeRequest(prompt_tokens, max_tokens)); }
+
+  // One step as the engine makes it.
+  void Step() {
+    scheduler->EndDue(clock.Now(), &events);
+    shapes.clear();
+    num_decode_rows = 0;
+    if (!scheduler->empty()) {
+      const StepPlan& plan = scheduler->Plan(clock.Now());
+      EXPECT_LE(plan.num_tokens, options.max_step_tokens);
+      EXPECT_LE(scheduler->counts().num_running, options.max_running);
+      for (const StepRow& row : plan.rows) {
+        const int64_t n = static_cast<int64_t>(row.tokens.size());
+        EXPECT_LE(n, options.prefill_chunk_tokens);
+        shapes.push_back({row.start, n, row.sample});
+      }
+      num_decode_rows = plan.num_decode_rows;
+      ++num_steps;
+      const absl::Status status = runner.Run(plan, &result);
+      if (status.ok()) {
+        scheduler->Commit(result, clock.Now(), &events);
+      } else {
+        scheduler->FailStep(status, clock.Now(), &events);
+      }
+    }
+    TakeEvents();
+  }
+  // Steps until no sequence is left.
+  void RunToEnd(int max_steps = 100000) {
+    for (int i = 0; i < max_steps && !scheduler->empty() && !::testing::Test::HasFailure(); ++i) Step();
+    EXPECT_TRUE(scheduler->empty()) << "still at work after " << max_steps << " steps";
+  }
+  void TakeEvents() {
+    for (const TokenEvent& event : events) records[event.key].Apply(event);
+    events.clear();
+    EXPECT_EQ(runner.mismatch(), "");
+    const absl::Status status = tiny.cache->CheckIntegrity();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  Occupancy GetOccupancy() const {
+    Occupancy occupancy;
+    tiny.cache->GetOccupancy(options.prefill_chunk_tokens, 1 << 20, &occupancy);
+    return occupancy;
+  }
+  // Every byte is back, every request ended once, and its tokens are those that it gets alone.
+  void ExpectAllEnded() {
+    const Occupancy now = GetOccupancy();
+    EXPECT_EQ(now.num_leases, 0);
+    EXPECT_EQ(now.unassigned_free_bytes, baseline.unassigned_free_bytes);
+    EXPECT_EQ(now.largest_admissible_tokens, baseline.largest_admissible_tokens);
+    EXPECT_EQ(scheduler->counts().num_running, 0);
+    EXPECT_EQ(scheduler->counts().num_waiting, 0);
+    EXPECT_EQ(scheduler->counts().num_new, 0);
+    EXPECT_EQ(scheduler->counts().waiting_tokens, 0);
+    for (const auto& [key, request] : requests) {
+      const RequestRecord& record = records[key];
+      EXPECT_EQ(record.num_ends, 1) << "request " << key;
+      EXPECT_FALSE(record.token_after_end) << "request " << key;
+      FakeModelRunner::Answer answer = FakeModelRunner::AnswerTo(request);
+      if (record.finish == FinishReason::kStop || record.finish == FinishReason::kLength) {
+        EXPECT_EQ(record.finish, answer.finish) << "request " << key;
+      } else {
+        ASSERT_LE(record.tokens.size(), answer.tokens.size()) << "request " << key;
+        answer.tokens.resize(record.tokens.size());
+      }
+      EXPECT_EQ(record.tokens, answer.tokens) << "request " << key;
+    }
+  }
+
+  Scheduler::Options options;
+  TinyCache tiny;
+  FakeModelRunner runner;
+  FakeClock clock;
+  std::unique_ptr<Scheduler> scheduler;
+  Occupancy baseline;
+  StepResult result;
+  std::vector<TokenEvent> events;
+  RequestKey last_key = 0;
+  std::map<RequestKey, Request> requests;
+  std::map<RequestKey, RequestRecord> records;
+  // Of the last step:
+  std::vector<RowShape> shapes;
+  int64_t num_decode_rows = 0;
+  int64_t num_steps = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_

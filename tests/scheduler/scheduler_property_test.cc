@@ -1,0 +1,99 @@
+// Random schedules in arenas far too small: whatever arrives, is cancelled, expires or fails, every request ends once
+// with the tokens that it gets alone, and every byte comes back.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace berth {
+namespace {
+
+struct RandomSchedule {
+  explicit RandomSchedule(uint32_t seed) : random(seed) {}
+
+  // In [low, high].
+  int64_t Between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool OneIn(int64_t n) { return Between(1, n) == 1; }
+
+  std::vector<LayerCacheSpec> Layers() {
+    switch (Between(0, 5)) {
+      case 0:
+        return {StaticLayer()};
+      case 1:
+        return {RecurrentLayer(), RecurrentLayer()};
+      case 2:
+        return {SlidingLayer(Between(1, 12)), StaticLayer(), SlidingLayer(Between(13, 20))};
+      case 3:
+        return {SlidingLayer(Between(1, 12)), RecurrentLayer()};
+      case 4:
+        return {SlidingLayer(Between(20, 60)), StaticLayer()};
+      default:
+        return HybridLayers();
+    }
+  }
+  Scheduler::Options Options() {
+    Scheduler::Options options;
+    options.max_running = Between(1, 8);
+    options.max_step_tokens = options.max_running + Between(0, 20);
+    options.prefill_chunk_tokens = Between(1, 12);
+    options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
+    return options;
+  }
+  Request MakeRequest(SchedulerHarness* h) {
+    const int64_t longest = h->scheduler->max_sequence_tokens();
+    const int64_t prompt = OneIn(4) ? Between(1, longest - 1) : Between(1, (longest + 1) / 2);
+    Request request = h->MakeRequest(prompt, Between(1, longest - prompt));
+    for (int64_t i = Between(0, 3); i > 0; --i) {
+      request.stop_token_ids.push_back(static_cast<int32_t>(Between(0, 99)));
+    }
+    if (OneIn(3)) request.min_tokens = Between(0, request.max_tokens);
+    if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
+    return request;
+  }
+
+  void Run(int num_steps) {
+    SchedulerHarness h(Layers(), Between(8, 24), Options(), /*slab_bytes=*/256 * Between(1, 4));
+    h.runner.on_run = [this](const StepPlan&) {
+      return may_fail && OneIn(50) ? absl::InternalError("random") : absl::OkStatus();
+    };
+    may_fail = OneIn(2);
+    const int64_t arrivals = Between(1, 6);  // one in so many steps
+    while (h.num_steps < num_steps && !testing::Test::HasFailure()) {
+      while (OneIn(arrivals) && h.scheduler->counts().num_waiting < 20) h.Add(MakeRequest(&h));
+      if (h.last_key > 0 && OneIn(20)) {
+        h.scheduler->Cancel(static_cast<RequestKey>(Between(1, h.last_key + 1)), FinishReason::kCancelled);
+      }
+      h.clock.Advance(absl::Seconds(1));
+      if (h.scheduler->empty()) h.Add(MakeRequest(&h));
+      h.Step();
+    }
+    may_fail = false;
+    h.RunToEnd();
+    h.ExpectAllEnded();
+    num_preemptions += h.scheduler->counts().num_preemptions;
+  }
+
+  std::mt19937 random;
+  bool may_fail = false;
+  int64_t num_preemptions = 0;
+};
+
+TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
+  const bool full = std::getenv("BERTH_FULL") != nullptr;
+  const uint32_t num_seeds = full ? 5000 : 500;
+  int64_t num_preemptions = 0;
+  for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomSchedule schedule(seed);
+    schedule.Run(/*num_steps=*/full ? 500 : 150);
+    num_preemptions += schedule.num_preemptions;
+  }
+  EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,153 @@
+#include "tests/testing/fake_model_runner.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+// splitmix64
+uint64_t Mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
+
+int32_t Choose(uint64_t hash, uint64_t seed, int64_t vocab_size, absl::Span<const int32_t> banned) {
+  int64_t token = static_cast<int64_t>(Mix(hash ^ seed) % static_cast<uint64_t>(vocab_size));
+  while (std::find(banned.begin(), banned.end(), token) != banned.end()) token = (token + 1) % vocab_size;
+  return static_cast<int32_t>(token);
+}
+
+}  // namespace
+
+FakeModelRunner::FakeModelRunner(Cache* cache, int64_t vocab_size) : cache_(cache) {
+  info_.name = "fake";
+  info_.model_type = "fake";
+  info_.vocab_size = vocab_size;
+  info_.device = "cpu";
+}
+
+FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_t vocab_size) {
+  uint64_t hash = 0;
+  for (int32_t token : request.prompt) hash = Extend(hash, token);
+  Answer answer;
+  while (answer.finish == FinishReason::kNone) {
+    absl::Span<const int32_t> banned;
+    if (static_cast<int64_t>(answer.tokens.size()) < request.min_tokens) banned = request.stop_token_ids;
+    const int32_t token = Choose(hash, request.sampling.seed, vocab_size, banned);
+    answer.tokens.push_back(token);
+    hash = Extend(hash, token);
+    if (std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) > 0) {
+      answer.finish = FinishReason::kStop;
+    } else if (static_cast<int64_t>(answer.tokens.size()) == request.max_tokens) {
+      answer.finish = FinishReason::kLength;
+    }
+  }
+  return answer;
+}
+
+absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
+  if (on_run) {
+    if (absl::Status status = on_run(plan); !status.ok()) return status;
+  }
+  if (absl::Status status = CheckPlan(plan); !status.ok()) {
+    if (mismatch_.empty()) mismatch_ = std::string(status.message());
+    return status;
+  }
+  result->rows.resize(plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    RowResult& out = result->rows[i];
+    out = {};
+    hashes_.assign(1, 0);
+    for (int32_t token : row.history) hashes_.push_back(Extend(hashes_.back(), token));
+    const std::string difference = CheckVisible(row);
+    Write(row);
+    if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
+    if (!row.sample) continue;
+    out.token = difference.empty() ? Choose(hashes_.back(), row.sampling->seed, info_.vocab_size, row.banned)
+                                   : RowResult::kBadLogits;
+    if (on_row) on_row(row, &out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
+  int64_t num_tokens = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    const int64_t n = static_cast<int64_t>(row.tokens.size());
+    num_tokens += n;
+    const bool first_rows = static_cast<int64_t>(i) < plan.num_decode_rows;
+    if (n == 0 || row.lease == nullptr || row.lease->num_tokens() != row.start + n ||
+        static_cast<int64_t>(row.history.size()) != row.start + n ||
+        row.tokens.data() != row.history.data() + row.start) {
+      return absl::InternalError(absl::StrCat("row ", i, " of ", n, " tokens from ", row.start, ": its lease has ",
+                                              row.lease->num_tokens(), ", its history ", row.history.size()));
+    }
+    if (first_rows != (n == 1 && row.start >= row.prompt_length && row.sample)) {
+      return absl::InternalError(absl::StrCat("row ", i, " is no decode row, or not where those are"));
+    }
+  }
+  if (num_tokens != plan.num_tokens) {
+    return absl::InternalError(absl::StrCat("num_tokens is ", plan.num_tokens, ", the rows have ", num_tokens));
+  }
+  return absl::OkStatus();
+}
+
+std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
+  if (row.start == 0) return "";
+  for (size_t l = 0; l < cache_->plan().layers.size(); ++l) {
+    const LayerCacheSlot& slot = cache_->plan().layers[l];
+    if (slot.state_group >= 0 && *State(row, slot) != hashes_[row.start]) {
+      return absl::StrCat("layer ", l, " has another's state at position ", row.start);
+    }
+    if (slot.kv_group < 0) continue;
+    const int64_t window = cache_->plan().groups[slot.kv_group].kv.window;
+    const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, row.start - window + 1);
+    if (row.lease->blocks(slot.kv_group).first_block * cache_->plan().block_tokens > first) {
+      return absl::StrCat("layer ", l, " has lost position ", first);
+    }
+    for (int64_t t = first; t < row.start; ++t) {
+      if (*Cell(row, slot, t, /*value=*/false) != row.history[t] ||
+          *Cell(row, slot, t, /*value=*/true) != static_cast<int32_t>(hashes_[t + 1])) {
+        return absl::StrCat("layer ", l, " has another's token at position ", t, " of ", row.start);
+      }
+    }
+  }
+  return "";
+}
+
+void FakeModelRunner::Write(const StepRow& row) {
+  for (const LayerCacheSlot& slot : cache_->plan().layers) {
+    if (slot.state_group >= 0) *State(row, slot) = hashes_.back();
+    if (slot.kv_group < 0) continue;
+    for (int64_t t = row.start; t < row.start + static_cast<int64_t>(row.tokens.size()); ++t) {
+      *Cell(row, slot, t, /*value=*/false) = row.history[t];
+      *Cell(row, slot, t, /*value=*/true) = static_cast<int32_t>(hashes_[t + 1]);
+    }
+  }
+}
+
+int32_t* FakeModelRunner::Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const {
+  const KvSpec& kv = cache_->plan().groups[slot.kv_group].kv;
+  const int64_t block_tokens = cache_->plan().block_tokens;
+  const BlockTable blocks = row.lease->blocks(slot.kv_group);
+  const int64_t unit = blocks.offsets[position / block_tokens - blocks.first_block];
+  const int64_t cell =
+      (value ? slot.value_offset : slot.key_offset) + position % block_tokens * (value ? kv.value_dim : kv.key_dim) * 4;
+  return reinterpret_cast<int32_t*>(cache_->storage().base() + unit + cell);
+}
+
+uint64_t* FakeModelRunner::State(const StepRow& row, const LayerCacheSlot& slot) const {
+  return reinterpret_cast<uint64_t*>(cache_->storage().base() + row.lease->state_unit(slot.state_group) +
+                                     slot.state_offsets[0]);
+}
+
+}  // namespace berth

@@ -1,0 +1,62 @@
+// A model without weights: the next token is a hash of all tokens before it. It keeps its cache where a real model
+// would, in the arena behind the rows' leases, and reads back in every step all that a real model could see, so that a
+// mistake of the scheduler or the cache becomes a mismatch.
+//
+// Run is the engine thread's; mismatch() may be read when no step runs.
+#ifndef BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
+#define BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/cache.h"
+#include "models/model_runner.h"
+#include "models/step.h"
+#include "scheduler/request.h"
+
+namespace berth {
+
+class FakeModelRunner : public ModelRunner {
+ public:
+  // `cache` must outlive the runner; KV layers must be float32.
+  explicit FakeModelRunner(Cache* cache, int64_t vocab_size = 100);
+
+  const ModelInfo& info() const override { return info_; }
+  absl::Status Run(const StepPlan& plan, StepResult* result) override;
+
+  // Called at the start of each step, on its thread; an error fails the step. Set it before the first step.
+  std::function<absl::Status(const StepPlan&)> on_run;
+  // May change each row's result; for logits that are no numbers.
+  std::function<void(const StepRow&, RowResult*)> on_row;
+
+  // The first thing that was not as it should be; empty: all was.
+  const std::string& mismatch() const { return mismatch_; }
+
+  // What a request alone must give, computed without any cache.
+  struct Answer {
+    std::vector<int32_t> tokens;
+    FinishReason finish = FinishReason::kNone;
+  };
+  static Answer AnswerTo(const Request& request, int64_t vocab_size = 100);
+
+ private:
+  absl::Status CheckPlan(const StepPlan& plan) const;
+  // Compares what the row's layers hold of tokens before row.start with its history. Empty when they agree.
+  std::string CheckVisible(const StepRow& row) const;
+  void Write(const StepRow& row);
+  // Where a layer keeps token `position` of the row: the token in its key, the hash up to it in its value.
+  int32_t* Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
+  uint64_t* State(const StepRow& row, const LayerCacheSlot& slot) const;
+
+  Cache* cache_;
+  ModelInfo info_;
+  std::vector<uint64_t> hashes_;  // of the row's first 0, 1, 2, ... tokens
+  std::string mismatch_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_

@@ -1,0 +1,60 @@
+// An EventSink that keeps what it is told, by request. Thread-safe.
+#ifndef BERTH_TESTS_TESTING_RECORDING_SINK_H_
+#define BERTH_TESTS_TESTING_RECORDING_SINK_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "scheduler/engine.h"
+#include "scheduler/mutex.h"
+#include "scheduler/request.h"
+#include "tests/testing/request_record.h"
+
+namespace berth {
+
+class RecordingSink : public EventSink {
+ public:
+  void Deliver(std::vector<TokenEvent>* events) override {
+    MutexLock lock(&mutex_);
+    for (const TokenEvent& event : *events) records_[event.key].Apply(event);
+    changed_.SignalAll();
+  }
+  void OnStep(const StepStats& stats) override {
+    MutexLock lock(&mutex_);
+    steps_.push_back(stats);
+  }
+
+  // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it; after a minute what there
+  // is then.
+  RequestRecord WaitFor(RequestKey key, int64_t num_tokens = -1) {
+    const absl::Time until = absl::Now() + absl::Minutes(1);
+    MutexLock lock(&mutex_);
+    const auto reached = [num_tokens](const RequestRecord& record) {
+      return record.num_ends > 0 || (num_tokens >= 0 && static_cast<int64_t>(record.tokens.size()) >= num_tokens);
+    };
+    while (!reached(records_[key]) && absl::Now() < until) changed_.WaitFor(&mutex_, until - absl::Now());
+    return records_[key];
+  }
+  RequestRecord Get(RequestKey key) {
+    MutexLock lock(&mutex_);
+    return records_[key];
+  }
+  std::vector<StepStats> steps() {
+    MutexLock lock(&mutex_);
+    return steps_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<RequestKey, RequestRecord> records_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StepStats> steps_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_TESTING_RECORDING_SINK_H_

@@ -1,0 +1,47 @@
+// A cache of a few hundred bytes per sequence, so that a test fills it with a few tokens.
+#ifndef BERTH_TESTS_TESTING_TINY_CACHE_H_
+#define BERTH_TESTS_TESTING_TINY_CACHE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/internal/raw_logging.h"
+#include "cache/cache.h"
+#include "cache/spec.h"
+#include "cache/storage.h"
+
+namespace berth {
+
+// Units of 128 bytes per 4 tokens, and of 64 per state.
+inline constexpr int64_t kTinyBlockTokens = 4;
+inline LayerCacheSpec StaticLayer() { return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1}}; }
+inline LayerCacheSpec OtherStaticLayer() { return {.kv = KvSpec{.kv_heads = 1, .key_dim = 2, .value_dim = 2}}; }
+inline LayerCacheSpec SlidingLayer(int64_t window) {
+  return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .window = window}};
+}
+inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
+
+struct TinyCache {
+  // `slab_bytes` 0: what BuildCachePlan chose (64 KiB or more).
+  TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t num_slabs, int64_t slab_bytes = 256) {
+    auto plan = BuildCachePlan(layers, kTinyBlockTokens);
+    if (!plan.ok()) ABSL_RAW_LOG(FATAL, "%s", plan.status().ToString().c_str());
+    if (slab_bytes > 0) plan->slab_bytes = slab_bytes;
+    auto made_storage = CreateHostStorage(num_slabs * plan->slab_bytes + 100);
+    if (!made_storage.ok()) ABSL_RAW_LOG(FATAL, "%s", made_storage.status().ToString().c_str());
+    storage = *std::move(made_storage);
+    auto made_cache = Cache::Create(*plan, storage.get(), {.poison_returned_units = true});
+    if (!made_cache.ok()) ABSL_RAW_LOG(FATAL, "%s", made_cache.status().ToString().c_str());
+    cache = *std::move(made_cache);
+  }
+
+  std::unique_ptr<ArenaStorage> storage;
+  std::unique_ptr<Cache> cache;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_TESTING_TINY_CACHE_H_
