@@ -147,8 +147,12 @@ struct Kernels {
 // Floats of scratch that one worker of `attention` needs.
 int64_t AttentionScratchFloats(const AttentionArgs& args);
 
-// The best set that this machine runs. Constant after the first call.
+// The best set that this machine runs, or the one set by UseKernels.
 const Kernels& GetKernels();
+// For tests of every set. REQUIRES: no step is running; the machine has the instructions.
+void UseKernels(const Kernels& kernels);
+// Whether this machine has the instructions of a set, by its capability.
+bool IsSupported(const Kernels& kernels);
 
 namespace avx512 {
 extern const Kernels kKernels;

@@ -1,0 +1,53 @@
+#include "models/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+// The arena as one device tensor, allocated once.
+class TensorStorage : public ArenaStorage {
+ public:
+  explicit TensorStorage(at::Tensor bytes) : bytes_(std::move(bytes)) {}
+  std::byte* base() const override { return static_cast<std::byte*>(bytes_.data_ptr()); }
+  int64_t size_bytes() const override { return bytes_.numel(); }
+  void Poison(int64_t offset, int64_t size_bytes) override { bytes_.narrow(0, offset, size_bytes).fill_(0xFF); }
+
+ private:
+  at::Tensor bytes_;  // [size], uint8
+};
+
+}  // namespace
+
+absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  if (name != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat("device: \"", name, "\" is neither cpu nor cuda"));
+  }
+  // Its static initialisers register CUDA with ATen; it stays loaded for the process's life.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("device: cuda: ", dlerror()));
+  }
+  if (!at::hasCUDA()) return absl::FailedPreconditionError("device: cuda: no GPU found");
+  return at::Device(at::kCUDA, 0);
+}
+
+absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes) {
+  if (device.is_cpu()) return CreateHostStorage(size_bytes);
+  try {
+    return std::make_unique<TensorStorage>(
+        at::empty({size_bytes}, at::TensorOptions().dtype(at::kByte).device(device)));
+  } catch (const c10::Error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot reserve an arena of ", size_bytes, " bytes on ",
+                                                     device.str(), ": ", error.what_without_backtrace()));
+  }
+}
+
+}  // namespace berth

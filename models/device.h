@@ -1,0 +1,24 @@
+// Devices: the CPU, which is linked, and CUDA, whose library is loaded only when asked for. Thread-compatible.
+#ifndef BERTH_MODELS_DEVICE_H_
+#define BERTH_MODELS_DEVICE_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache/storage.h"
+
+namespace berth {
+
+// "cpu" or "cuda". FAILED_PRECONDITION: libtorch_cuda.so cannot be loaded, or it finds no GPU.
+absl::StatusOr<at::Device> OpenDevice(const std::string& name);
+
+// One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.
+absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes);
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_DEVICE_H_

@@ -1,0 +1,32 @@
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/families/family.h"
+
+namespace berth {
+namespace {
+
+constexpr Family kFamilies[] = {
+    {"falcon_h1", BuildFalconH1, "static and recurrent in every layer"},
+    {"gemma3_text", BuildGemma3, "sliding, static"},
+    {"llama", BuildLlama, "static"},
+    {"mamba2", BuildMamba2, "recurrent"},
+    {"mistral", BuildMistral, "sliding, or static without a window"},
+    {"qwen2", BuildQwen2, "static, sliding where configured"},
+    {"qwen3", BuildQwen3, "static, sliding where configured"},
+};
+
+}  // namespace
+
+absl::Span<const Family> Families() { return kFamilies; }
+
+absl::StatusOr<const Family*> FindFamily(absl::string_view model_type) {
+  for (const Family& family : kFamilies) {
+    if (family.model_type == model_type) return &family;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "config.json: model_type: \"", model_type, "\" is not known; known are ",
+      absl::StrJoin(kFamilies, ", ", [](std::string* out, const Family& f) { absl::StrAppend(out, f.model_type); })));
+}
+
+}  // namespace berth

@@ -1,0 +1,47 @@
+// The table of architectures: which code builds which model_type of config.json.
+//
+// To add a family: 1. one .cc here that reads its configuration and builds a DecoderModel from models/layers/, holding
+// only what differs; 2. one line in the table of families.cc; 3. one case in tests/parity/cases.py. What two families
+// need alike belongs in models/layers/.
+#ifndef BERTH_MODELS_FAMILIES_FAMILY_H_
+#define BERTH_MODELS_FAMILIES_FAMILY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "models/layers/decoder.h"
+#include "models/weights/json_config.h"
+#include "models/weights/weight_loader.h"
+
+namespace berth {
+
+// Builds a model. Errors of configuration and of weights stick to the reader and the loader, which the caller asks
+// before it uses the model: a builder returns nullptr as soon as going on makes no sense.
+using BuildModel = std::unique_ptr<DecoderModel> (*)(ConfigReader& config, WeightLoader& weights);
+
+std::unique_ptr<DecoderModel> BuildLlama(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildMistral(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildQwen2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildQwen3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildGemma3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildMamba2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<DecoderModel> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
+
+struct Family {
+  absl::string_view model_type;
+  BuildModel build;
+  absl::string_view cache_kinds;  // for people: "static, recurrent"
+};
+
+// Ascending by model_type.
+absl::Span<const Family> Families();
+
+// INVALID_ARGUMENT listing the known types when there is none.
+absl::StatusOr<const Family*> FindFamily(absl::string_view model_type);
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_FAMILIES_FAMILY_H_

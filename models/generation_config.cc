@@ -1,0 +1,74 @@
+#include "models/generation_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kMaxTokenId = std::numeric_limits<int32_t>::max();
+
+std::optional<float> OptionalFloat(ConfigReader& r, absl::string_view key, double min, double max) {
+  if (!r.Has(key)) return std::nullopt;
+  return static_cast<float>(r.Double(key, min, max));
+}
+
+// First-found of a token id in `sources`. Some files write -1 for none.
+std::optional<int32_t> OptionalToken(std::vector<ConfigReader*> sources, absl::string_view key) {
+  for (ConfigReader* r : sources) {
+    const int64_t id = r->IntOr(key, -1, -1, kMaxTokenId);
+    if (id >= 0) return static_cast<int32_t>(id);
+  }
+  return std::nullopt;
+}
+
+std::vector<int32_t> EosTokens(std::vector<ConfigReader*> sources) {
+  std::vector<int32_t> result;
+  for (ConfigReader* r : sources) {
+    for (int64_t id : r->IntOrIntList("eos_token_id", -1, kMaxTokenId)) {
+      if (id >= 0) result.push_back(static_cast<int32_t>(id));
+    }
+    if (!result.empty()) break;
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config) {
+  const std::filesystem::path path = std::filesystem::path(model_dir) / "generation_config.json";
+  std::error_code error;
+  absl::StatusOr<JsonConfig> generation = std::filesystem::exists(path, error)
+                                              ? JsonConfig::Create(path.string())
+                                              : JsonConfig::Parse("{}", "generation_config.json");
+  if (!generation.ok()) return generation.status();
+
+  ConfigReader r(*generation);
+  ConfigReader model(config);
+  ConfigReader text = model.ObjectOr("text_config");
+  const float max = std::numeric_limits<float>::max();
+
+  GenerationDefaults d;
+  d.temperature = OptionalFloat(r, "temperature", 0, max);
+  d.top_p = OptionalFloat(r, "top_p", 0, 1);
+  d.min_p = OptionalFloat(r, "min_p", 0, 1);
+  d.repetition_penalty = OptionalFloat(r, "repetition_penalty", std::numeric_limits<float>::min(), max);
+  // vLLM's files write -1 for all tokens.
+  if (r.Has("top_k")) d.top_k = static_cast<int32_t>(std::max<int64_t>(0, r.Int("top_k", -1, kMaxTokenId)));
+  d.do_sample = r.BoolOr("do_sample", false);
+  d.eos_token_ids = EosTokens({&r, &model, &text});
+  d.bos_token_id = OptionalToken({&r, &model, &text}, "bos_token_id");
+  d.pad_token_id = OptionalToken({&r, &model, &text}, "pad_token_id");
+  if (!r.status().ok()) return r.status();
+  if (!model.status().ok()) return model.status();
+  return d;
+}
+
+}  // namespace berth

@@ -1,0 +1,43 @@
+// What a model's folder says about generating from it: default sampling parameters and the tokens that end a text.
+// Plain data and one pure function. Torch-free.
+#ifndef BERTH_MODELS_GENERATION_CONFIG_H_
+#define BERTH_MODELS_GENERATION_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/weights/json_config.h"
+
+namespace berth {
+
+// Unset means that the folder does not say: the server's own default applies.
+struct GenerationDefaults {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<int32_t> top_k;  // 0: all tokens
+  bool do_sample = false;        // as written; see below
+
+  std::vector<int32_t> eos_token_ids;  // ascending, distinct; any of them ends a text
+  std::optional<int32_t> bos_token_id;
+  std::optional<int32_t> pad_token_id;
+
+  friend bool operator==(const GenerationDefaults&, const GenerationDefaults&) = default;
+};
+
+// From `model_dir`/generation_config.json (which may be absent) and the model's config.json.
+//  - Sampling values are taken where they are written, whatever do_sample says, and nothing is made up where they are
+//    not: that is what vLLM does (--generation-config auto), whose users send requests without parameters and expect
+//    the model's recommended ones. do_sample false therefore does not mean greedy; a client asks for that with
+//    temperature 0.
+//  - Token ids come from generation_config.json; each one it lacks from config.json, or from its text_config.
+// INVALID_ARGUMENT: no JSON, or a value out of range; names file, field, value and range.
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config);
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_GENERATION_CONFIG_H_

@@ -1,0 +1,40 @@
+#include "models/layers/linear.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace berth {
+namespace {
+
+at::Tensor Scaled(const at::Tensor& tensor, double scale) {
+  return scale == 1 ? tensor : at::mul(tensor.to(at::kFloat), scale).to(tensor.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor Linear::operator()(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+
+Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts) {
+  std::vector<at::Tensor> matrices;
+  std::vector<at::Tensor> biases;
+  const bool any_bias = std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return p.has_bias; });
+  for (const LinearPart& part : parts) {
+    matrices.push_back(
+        Scaled(weights.Get(part.name + ".weight", {part.out, in}), part.input_scale * part.output_scale));
+    if (part.has_bias) {
+      biases.push_back(Scaled(weights.Get(part.name + ".bias", {part.out}), part.output_scale));
+    } else if (any_bias) {
+      biases.push_back(at::zeros({part.out}, matrices.back().options()));
+    }
+  }
+  Linear linear;
+  linear.weight = matrices.size() == 1 ? matrices[0] : at::cat(matrices, 0);
+  if (any_bias) linear.bias = biases.size() == 1 ? biases[0] : at::cat(biases, 0);
+  return linear;
+}
+
+}  // namespace berth

@@ -1,0 +1,138 @@
+#include "models/loader.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/Device.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/device.h"
+#include "models/families/family.h"
+#include "models/torch_runner.h"
+#include "models/weights/config_fields.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/weight_loader.h"
+
+namespace berth {
+namespace {
+
+class TorchModel : public LoadedModel {
+ public:
+  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device,
+             std::unique_ptr<DecoderModel> model)
+      : info_(std::move(info)),
+        plan_(std::move(plan)),
+        defaults_(std::move(defaults)),
+        device_(device),
+        model_(std::move(model)) {}
+
+  const ModelInfo& info() const override { return info_; }
+  const CachePlan& cache_plan() const override { return plan_; }
+  const GenerationDefaults& generation_defaults() const override { return defaults_; }
+  absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const override {
+    return CreateDeviceStorage(device_, size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
+    return std::make_unique<TorchRunner>(info_, model_.get(), StepBatch(plan_, storage->base(), device_));
+  }
+
+ private:
+  ModelInfo info_;
+  CachePlan plan_;
+  GenerationDefaults defaults_;
+  at::Device device_;
+  std::unique_ptr<DecoderModel> model_;
+};
+
+absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config) {
+  const std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
+  if (name == "float32") return DType::kFloat32;
+  if (name == "bfloat16") return DType::kBFloat16;
+  // float16 has no kernels here: bfloat16 would lose mantissa, float32 loses nothing.
+  if (options.dtype == "auto" && (name == "float16" || name.empty())) return DType::kFloat32;
+  return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
+}
+
+std::string ModelName(const LoadOptions& options) {
+  if (!options.name.empty()) return options.name;
+  std::filesystem::path path = std::filesystem::weakly_canonical(options.model_dir);
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+// A tensor that no layer read is a sign of a wrong port or of a wrong checkpoint: never serve it.
+absl::Status CheckAllRead(const WeightLoader& weights) {
+  std::vector<std::string> unused = weights.Unused();
+  if (unused.empty()) return absl::OkStatus();
+  const size_t count = unused.size();
+  unused.resize(std::min<size_t>(count, 4));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the checkpoint has ", count, " tensors that this architecture does not use: ", absl::StrJoin(unused, ", "),
+      count > unused.size() ? ", ..." : ""));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions& options) {
+  auto device = OpenDevice(options.device);
+  if (!device.ok()) return device.status();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(options.num_threads > 0 ? options.num_threads : std::max(1, cores));
+
+  auto json = JsonConfig::Create(options.model_dir + "/config.json");
+  if (!json.ok()) return json.status();
+  ConfigReader config(*json);
+  ModelInfo info;
+  info.name = ModelName(options);
+  info.model_type = config.String("model_type");
+  if (!config.status().ok()) return config.status();
+  auto family = FindFamily(info.model_type);
+  if (!family.ok()) return family.status();
+  auto dtype = ChooseDType(options, config);
+  if (!dtype.ok()) return dtype.status();
+  auto defaults = ReadGenerationDefaults(options.model_dir, *json);
+  if (!defaults.ok()) return defaults.status();
+  auto checkpoint = Checkpoint::Open(options.model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+
+  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device});
+  std::unique_ptr<DecoderModel> model;
+  try {
+    model = (*family)->build(config, weights);
+  } catch (const c10::Error& error) {
+    return absl::InternalError(absl::StrCat("loading failed: ", error.what_without_backtrace()));
+  }
+  info.num_layers = config.Int("num_hidden_layers", 1, int64_t{1} << 20);
+  info.max_positions = config.IntOr("max_position_embeddings", 0, 0, int64_t{1} << 40);
+  if (!config.status().ok()) return config.status();
+  if (!weights.status().ok()) return weights.status();
+  if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;
+
+  auto plan = BuildCachePlan(model->cache_specs(), options.block_tokens);
+  if (!plan.ok()) return plan.status();
+  info.vocab_size = model->vocab_size();
+  info.hidden_size = model->hidden_size();
+  info.num_parameters = weights.num_parameters();
+  info.weight_bytes = weights.weight_bytes();
+  info.eos_token_ids = defaults->eos_token_ids;
+  info.dtype = *dtype;
+  info.device = options.device;
+  return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
+                                      std::move(model));
+}
+
+std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {
+  std::vector<std::pair<std::string, std::string>> types;
+  for (const Family& family : Families()) types.emplace_back(family.model_type, family.cache_kinds);
+  return types;
+}
+
+std::string CpuCapability() { return cpu::GetKernels().capability; }
+
+std::string LibtorchVersion() { return TORCH_VERSION; }
+
+}  // namespace berth

@@ -1,0 +1,55 @@
+// Loads a checkpoint's folder into a model, and gives what runs it. No torch here: the server sees nothing else of it.
+// Load from one thread; what it returns belongs to the engine thread.
+#ifndef BERTH_MODELS_LOADER_H_
+#define BERTH_MODELS_LOADER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache/spec.h"
+#include "cache/storage.h"
+#include "models/generation_config.h"
+#include "models/model_runner.h"
+
+namespace berth {
+
+struct LoadOptions {
+  std::string model_dir;
+  std::string name;            // what clients call it; "": the folder's name
+  std::string dtype = "auto";  // auto: as the checkpoint says; float32, bfloat16
+  std::string device = "cpu";  // cpu, cuda
+  int num_threads = 0;         // of a step on the CPU; 0: all cores
+  int64_t block_tokens = 16;   // tokens per cache block
+};
+
+class LoadedModel {
+ public:
+  virtual ~LoadedModel() = default;
+
+  // INVALID_ARGUMENT: the configuration or a tensor is wrong, named; FAILED_PRECONDITION: a file or the device is
+  // missing, or the configuration asks for what is not implemented; RESOURCE_EXHAUSTED: no memory for the weights.
+  static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options);
+
+  virtual const ModelInfo& info() const = 0;
+  virtual const CachePlan& cache_plan() const = 0;
+  virtual const GenerationDefaults& generation_defaults() const = 0;
+  // The arena on the model's device.
+  virtual absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const = 0;
+  // Runs steps over `storage`. Both this model and `storage` must outlive the runner.
+  virtual absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) = 0;
+};
+
+// Supported model types and, in words, the cache kinds of each.
+std::vector<std::pair<std::string, std::string>> SupportedModelTypes();
+
+// The instruction set that the CPU kernels use: "avx512", "avx2", "baseline".
+std::string CpuCapability();
+std::string LibtorchVersion();
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_LOADER_H_

@@ -1,0 +1,156 @@
+#include "models/sampling/row_ops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+// Sanitizers instrument the resolvers of cloned functions, which run before the sanitizer does.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define BERTH_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define BERTH_CLONES
+#endif
+
+namespace berth::row_ops {
+namespace {
+
+constexpr int64_t kDoubleLanes = 8;
+
+// exp(y) for y <= 0: 2^k * exp(r), |r| <= ln(2)/2, the latter by its Taylor series to r^13 (error below 2e-17).
+// Branch-free, so that loops over it become vector code.
+[[gnu::always_inline]] inline double ExpNonPositive(double y) {
+  constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
+  const double z = y > -708.0 ? y : -708.0;
+  const double shifted = z * 1.4426950408889634 + kRound;
+  const double k = shifted - kRound;
+  const double r = (z - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
+  const double r2 = r * r;
+  const double r4 = r2 * r2;
+  const double r8 = r4 * r4;
+  const double low = (1 + r) + r2 * (1.0 / 2 + r * (1.0 / 6));
+  const double mid = (1.0 / 24 + r * (1.0 / 120)) + r2 * (1.0 / 720 + r * (1.0 / 5040));
+  const double high = (1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800)) +
+                      r4 * (1.0 / 479001600 + r * (1.0 / 6227020800));
+  const double exp_r = low + r4 * mid + r8 * high;
+  const uint64_t exponent = (std::bit_cast<uint64_t>(shifted) + 1023) << 52;
+  const double result = exp_r * std::bit_cast<double>(exponent);
+  return y > -708.0 ? result : 0.0;
+}
+
+[[gnu::always_inline]] inline double AddLanes(const double* lanes) {
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+}  // namespace
+
+BERTH_CLONES
+bool LaneMaxima(const float* x, int64_t n, float* lane_max) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  int32_t bad[kLanes] = {};
+  for (int64_t begin = 0; begin < n; begin += kChunk, lane_max += kLanes) {
+    const int64_t end = std::min(n, begin + kChunk);
+    float lanes[kLanes];
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = -std::numeric_limits<float>::infinity();
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (int64_t j = 0; j < kLanes; ++j) {
+        lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+        bad[j] |= x[i + j] <= kMax ? 0 : 1;
+      }
+    }
+    for (int64_t j = 0; i < end; ++i, ++j) {
+      lanes[j] = x[i] > lanes[j] ? x[i] : lanes[j];
+      bad[j] |= x[i] <= kMax ? 0 : 1;
+    }
+    for (int64_t j = 0; j < kLanes; ++j) lane_max[j] = lanes[j];
+  }
+  int32_t any_bad = 0;
+  for (int64_t j = 0; j < kLanes; ++j) any_bad |= bad[j];
+  return any_bad == 0;
+}
+
+BERTH_CLONES
+int64_t FirstEqual(const float* x, int64_t n, float value) {
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    int32_t found = 0;
+    for (int64_t j = 0; j < 4 * kLanes; ++j) found |= x[i + j] == value ? 1 : 0;
+    if (found != 0) break;
+  }
+  while (i < n && x[i] != value) ++i;
+  return i;
+}
+
+BERTH_CLONES
+bool AnyAtLeast(const float* x, int64_t n, float bound) {
+  int32_t found = 0;
+  for (int64_t i = 0; i < n; ++i) found |= x[i] >= bound ? 1 : 0;
+  return found != 0;
+}
+
+BERTH_CLONES
+double ExpWeights(const float* x, int64_t n, float max, double inverse_temperature, double* weights) {
+  const double top = max;
+  double lanes[kDoubleLanes] = {};
+  int64_t i = 0;
+  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
+    for (int64_t j = 0; j < kDoubleLanes; ++j) {
+      const double w = ExpNonPositive((x[i + j] - top) * inverse_temperature);
+      weights[i + j] = w;
+      lanes[j] += w;
+    }
+  }
+  for (int64_t j = 0; i < n; ++i, ++j) {
+    weights[i] = ExpNonPositive((x[i] - top) * inverse_temperature);
+    lanes[j] += weights[i];
+  }
+  return AddLanes(lanes);
+}
+
+BERTH_CLONES
+double ExpSum(const float* x, int64_t n, float max) {
+  const double top = max;
+  double lanes[kDoubleLanes] = {};
+  int64_t i = 0;
+  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
+    for (int64_t j = 0; j < kDoubleLanes; ++j) lanes[j] += ExpNonPositive(x[i + j] - top);
+  }
+  for (int64_t j = 0; i < n; ++i, ++j) lanes[j] += ExpNonPositive(x[i] - top);
+  return AddLanes(lanes);
+}
+
+BERTH_CLONES
+void Buckets(const float* x, int64_t n, float max, float scale, int32_t last_bucket, int32_t* buckets) {
+  const float limit = static_cast<float>(last_bucket);
+  for (int64_t i = 0; i < n; ++i) {
+    const float at = (max - x[i]) * scale;
+    buckets[i] = static_cast<int32_t>(at < limit ? at : limit);
+  }
+}
+
+BERTH_CLONES
+void ClearBelow(const float* x, int64_t n, int64_t cut, double* weights) {
+  const float bound = x[cut];
+  for (int64_t i = 0; i <= cut; ++i) weights[i] = x[i] >= bound ? weights[i] : 0.0;
+  for (int64_t i = cut + 1; i < n; ++i) weights[i] = x[i] > bound ? weights[i] : 0.0;
+}
+
+BERTH_CLONES
+void ClearLighterThan(double bound, int64_t n, double* weights) {
+  for (int64_t i = 0; i < n; ++i) weights[i] = weights[i] >= bound ? weights[i] : 0.0;
+}
+
+BERTH_CLONES
+double Sum(const double* weights, int64_t n) {
+  double lanes[kDoubleLanes] = {};
+  int64_t i = 0;
+  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
+    for (int64_t j = 0; j < kDoubleLanes; ++j) lanes[j] += weights[i + j];
+  }
+  for (int64_t j = 0; i < n; ++i, ++j) lanes[j] += weights[i];
+  return AddLanes(lanes);
+}
+
+}  // namespace berth::row_ops

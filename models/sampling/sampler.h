@@ -1,0 +1,82 @@
+// Chooses one row's next token on the CPU. No sort of the vocabulary, and no allocation once a Sampler has seen its
+// largest row. Thread-compatible: one Sampler per thread; it holds scratch, nothing of a sequence. Torch-free.
+//
+// The rules (models/step.h says in which order; transformers' logits_process.py is the model):
+//  - A token's rank is its logit, then its id: of equals the lower id is the likelier. So greedy is the lowest argmax,
+//    and top_p near 0 chooses as greedy does.
+//  - Weight of a token: exp((logit - max) / temperature), in double.
+//  - top_k keeps every token whose logit is at least the k-th largest: ties stay, as in TopKLogitsWarper.
+//  - top_p keeps a token while the tokens before it in rank hold less than top_p of the weight that top_k kept.
+//  - min_p keeps a token whose weight is at least min_p times the largest, which is 1.
+//  - The draw: UniformAt(seed, position) times the weight kept, looked up among the kept tokens in ascending id.
+// The likeliest token passes every rule, so one token at least is kept. SampleRowsReference follows the same rules by
+// other means; their weights differ by some 1e-15, so a draw would differ only that near to a boundary.
+#ifndef BERTH_MODELS_SAMPLING_SAMPLER_H_
+#define BERTH_MODELS_SAMPLING_SAMPLER_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "models/step.h"
+
+namespace berth {
+
+// Position of the token that follows the row's new ones: what the draw is keyed by.
+inline int64_t SampledPosition(const StepRow& row) { return row.start + static_cast<int64_t>(row.tokens.size()); }
+
+// Whether anything changes the row's logits before the choice.
+bool ChangesLogits(const StepRow& row);
+
+class Sampler {
+ public:
+  // Chooses the token that follows `row`; fills token, logprob and top of `result`. kBadLogits when a logit is NaN or
+  // +inf, or when none is above -inf, as the model gave them or after bias, bans and penalties.
+  // logits: [vocab]. Token ids outside the vocabulary (in history, bias, banned) are passed over.
+  // REQUIRES: row.sampling is set and valid (temperature finite and >= 0, repetition_penalty > 0); vocab > 0.
+  void SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result);
+
+  // For tests: the kept tokens, ascending, and their probabilities, as of the last SampleRow that was neither greedy
+  // nor kBadLogits.
+  std::vector<std::pair<int32_t, double>> LastDistribution() const;
+
+ private:
+  // Fills lane_max_. Whether the row can be sampled from; if so, *max is its largest logit.
+  bool Scan(const float* x, int64_t n, float* max);
+  // logits changed as the row asks, in edited_.
+  const float* Edit(absl::Span<const float> logits, const StepRow& row);
+  // Candidates x[i] >= bound, ascending i, into candidate_ids_. REQUIRES: lane_max_ is of x.
+  void Collect(const float* x, int64_t n, float bound);
+  // REQUIRES: 0 < k <= n and lane_max_ is of x.
+  float KthLargest(const float* x, int64_t n, int64_t k);
+  void TopLogprobs(const float* x, int64_t n, int64_t count, double log_sum, std::vector<TokenLogprob>* top);
+  int32_t Draw(const float* x, int64_t n, float max, const SamplingParams& params, double uniform);
+  // Index of the last element, in rank, of the smallest set whose weight reaches `limit`.
+  int64_t NucleusEnd(const float* x, int64_t n, float max, double inverse_temperature, double limit);
+  // The same among the given indices, which are reordered; `before` is the weight of all that ranks above them.
+  int64_t NucleusEndAmong(const float* x, double before, double limit, std::vector<int32_t>* indices) const;
+  int64_t PickByWeight(int64_t n, double uniform);
+
+  // Scratch: of each, the first so many elements mean something as the current row has.
+  std::vector<float> edited_;
+  std::vector<float> lane_max_;
+  std::vector<float> selection_;        // nth_element's copy
+  std::vector<int32_t> candidate_ids_;  // what top_k keeps, or the top logprobs
+  std::vector<float> candidate_logits_;
+  std::vector<double> weights_;      // of the candidates, or of the whole vocabulary
+  std::vector<double> block_sums_;   // of weights_
+  std::vector<int32_t> buckets_;     // of the candidates
+  std::vector<double> bucket_mass_;  // by bucket
+  std::vector<int32_t> ranked_;      // indices within one bucket
+  std::vector<uint32_t> seen_;       // by token: the epoch_ in which it was last met
+  std::vector<int32_t> counts_;      // by token: occurrences in the output; all 0 between rows
+  uint32_t epoch_ = 0;
+  // What LastDistribution tells.
+  int64_t num_weights_ = 0;
+  bool drew_from_candidates_ = false;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_SAMPLING_SAMPLER_H_

@@ -1,0 +1,212 @@
+#include "models/sampling/sampler_reference.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/sampling/philox.h"
+#include "models/sampling/sampler.h"
+
+namespace berth {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kChunkRows = 32;  // bounds the memory of the doubles
+
+// A host matrix of doubles that travels to the device in one piece: one column per quantity.
+class Columns {
+ public:
+  Columns(int64_t rows, int64_t columns) : rows_(rows), columns_(columns), values_(rows * columns) {}
+  void Set(int64_t row, int64_t column, double value) { values_[row * columns_ + column] = value; }
+  void ToDevice(at::Device device) {
+    tensor_ = at::from_blob(values_.data(), {rows_, columns_}, at::kDouble).clone().to(device);
+  }
+  // [rows, 1], float64.
+  at::Tensor operator[](int64_t column) const { return tensor_.slice(1, column, column + 1); }
+
+ private:
+  int64_t rows_;
+  int64_t columns_;
+  std::vector<double> values_;
+  at::Tensor tensor_;
+};
+
+// What happens to one logit before the choice.
+struct LogitEdit {
+  float bias = 0;
+  bool banned = false;
+  bool seen = false;  // in prompt or output
+  int64_t count = 0;  // in the output
+};
+
+std::map<int32_t, LogitEdit> EditsOf(const StepRow& row, int64_t vocab) {
+  std::map<int32_t, LogitEdit> edits;
+  for (auto [token, bias] : row.sampling->logit_bias) edits[token].bias += bias;
+  for (int32_t token : row.banned) edits[token].banned = true;
+  for (size_t i = 0; i < row.history.size(); ++i) {
+    LogitEdit& edit = edits[row.history[i]];
+    edit.seen = true;
+    edit.count += static_cast<int64_t>(i) >= row.prompt_length ? 1 : 0;
+  }
+  std::erase_if(edits, [vocab](const auto& edit) { return edit.first < 0 || edit.first >= vocab; });
+  return edits;
+}
+
+// logits after bias, bans and penalties: gathers the edited logits of all rows, changes them, and puts them back.
+at::Tensor EditLogits(const at::Tensor& logits, absl::Span<const StepRow* const> rows) {
+  enum { kIndex, kBias, kBanned, kPenalty, kFrequency, kCount, kPresence, kNumColumns };
+  const int64_t vocab = logits.size(1);
+  std::vector<std::vector<double>> lines;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (!ChangesLogits(*rows[r])) continue;
+    const SamplingParams& p = *rows[r]->sampling;
+    for (const auto& [token, edit] : EditsOf(*rows[r], vocab)) {
+      lines.push_back({static_cast<double>(static_cast<int64_t>(r) * vocab + token), edit.bias, double(edit.banned),
+                       edit.seen ? p.repetition_penalty : 1.0, p.frequency_penalty, double(edit.count),
+                       edit.count > 0 ? p.presence_penalty : 0.0});
+    }
+  }
+  if (lines.empty()) return logits;
+  Columns columns(static_cast<int64_t>(lines.size()), kNumColumns);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (int64_t j = 0; j < kNumColumns; ++j) columns.Set(static_cast<int64_t>(i), j, lines[i][j]);
+  }
+  columns.ToDevice(logits.device());
+  const auto column = [&](int64_t j) { return columns[j].squeeze(1).to(at::kFloat); };
+
+  const at::Tensor index = columns[kIndex].squeeze(1).to(at::kLong);
+  const at::Tensor penalty = column(kPenalty);
+  at::Tensor edited = logits.clone().view({-1});
+  at::Tensor values = edited.index_select(0, index) + column(kBias);
+  values = values.masked_fill(column(kBanned) != 0, -kInfinity);
+  values = at::where(values > 0, values / penalty, values * penalty);
+  values = values - column(kFrequency) * column(kCount);
+  values = values - column(kPresence);
+  edited.index_copy_(0, index, values);
+  return edited.view_as(logits);
+}
+
+// Descending, the lower id first among equals.
+std::pair<at::Tensor, at::Tensor> Rank(const at::Tensor& logits) {
+  auto [values, ids] = at::sort(logits, /*stable=*/true, /*dim=*/-1, /*descending=*/true);
+  return {values, ids};
+}
+
+// [rows, 1] int64: the drawn token of each row. sorted, ids: as Rank gives them.
+at::Tensor DrawTokens(const at::Tensor& sorted, const at::Tensor& ids, absl::Span<const StepRow* const> rows) {
+  enum { kInverseTemperature, kTopK, kTopP, kMinP, kUniform, kNumColumns };
+  const int64_t vocab = sorted.size(1);
+  Columns columns(sorted.size(0), kNumColumns);
+  for (int64_t r = 0; r < sorted.size(0); ++r) {
+    const SamplingParams& p = *rows[r]->sampling;
+    columns.Set(r, kInverseTemperature, p.temperature == 0.0f ? 1.0 : 1.0 / static_cast<double>(p.temperature));
+    columns.Set(r, kTopK, static_cast<double>(p.top_k > 0 ? std::min<int64_t>(p.top_k, vocab) : vocab));
+    columns.Set(r, kTopP, p.top_p < 1.0f ? p.top_p : kInfinity);
+    columns.Set(r, kMinP, std::min(1.0f, p.min_p));
+    columns.Set(r, kUniform, UniformAt(p.seed, SampledPosition(*rows[r])));
+  }
+  columns.ToDevice(sorted.device());
+
+  const at::Tensor max = sorted.slice(1, 0, 1).to(at::kDouble);
+  at::Tensor weights = ((sorted.to(at::kDouble) - max) * columns[kInverseTemperature]).exp();
+  const at::Tensor kth = sorted.gather(1, columns[kTopK].to(at::kLong) - 1);
+  weights = weights.masked_fill(sorted < kth, 0.0);
+
+  const at::Tensor cumulative = weights.cumsum(1);
+  const at::Tensor limit = columns[kTopP] * cumulative.slice(1, vocab - 1, vocab);
+  at::Tensor keep = (cumulative - weights) < limit;
+  keep.slice(1, 0, 1).fill_(true);
+  keep = keep.logical_and(weights >= columns[kMinP]);
+  weights = weights.masked_fill(keep.logical_not(), 0.0);
+
+  // Back in ascending id, as the draw wants it.
+  const at::Tensor by_id = at::zeros_like(weights).scatter(1, ids, weights);
+  const at::Tensor sums = by_id.cumsum(1).contiguous();
+  const at::Tensor target = (columns[kUniform] * sums.slice(1, vocab - 1, vocab)).contiguous();
+  const at::Tensor found = at::searchsorted(sums, target, /*out_int32=*/false, /*right=*/true);
+  const at::Tensor positions = at::arange(vocab, at::TensorOptions(at::kLong).device(sorted.device()));
+  const at::Tensor last = at::where(by_id > 0, positions, 0).amax(1, /*keepdim=*/true);
+  return at::minimum(found, last);
+}
+
+// [rows, 3 + 2 * num_top] float64: token (or kBadLogits), logprob, number of top tokens that are possible, their ids,
+// their logprobs. num_top < 0: no logprobs, [rows, 1].
+at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const> rows, int64_t num_top) {
+  const at::Tensor edited = EditLogits(logits, rows);
+  const auto [sorted, ids] = Rank(edited);
+
+  std::vector<double> greedy(rows.size());
+  for (size_t r = 0; r < rows.size(); ++r) greedy[r] = rows[r]->sampling->temperature == 0.0f;
+  const at::Tensor is_greedy =
+      at::from_blob(greedy.data(), {static_cast<int64_t>(rows.size()), 1}, at::kDouble).clone().to(logits.device());
+  at::Tensor token = at::where(is_greedy != 0, ids.slice(1, 0, 1), DrawTokens(sorted, ids, rows));
+
+  // NaN, +inf, and rows without any possible token. `x < inf` is false for the first two.
+  const at::Tensor good = (logits < kInfinity)
+                              .all(1, true)
+                              .logical_and((edited < kInfinity).all(1, true))
+                              .logical_and(sorted.slice(1, 0, 1) > -kInfinity);
+  std::vector<at::Tensor> columns = {at::where(good, token, int64_t{RowResult::kBadLogits}).to(at::kDouble)};
+  if (num_top < 0) return columns[0];
+
+  const bool changed = !edited.is_same(logits);
+  const auto [raw, raw_ids] = changed ? Rank(logits) : std::pair(sorted, ids);
+  const at::Tensor max = raw.slice(1, 0, 1).to(at::kDouble);
+  const at::Tensor log_sum = (raw.to(at::kDouble) - max).exp().sum(1, true).log() + max;
+  const at::Tensor top = raw.slice(1, 0, num_top).to(at::kDouble);
+  columns.push_back(logits.gather(1, token.clamp(0, logits.size(1) - 1)).to(at::kDouble) - log_sum);
+  columns.push_back((top > -kInfinity).sum(1, true).to(at::kDouble));
+  columns.push_back(raw_ids.slice(1, 0, num_top).to(at::kDouble));
+  columns.push_back(top - log_sum);
+  return at::cat(columns, 1);
+}
+
+void FillResult(const double* line, int64_t num_top, const SamplingParams& params, RowResult* result) {
+  result->token = static_cast<int32_t>(line[0]);
+  result->logprob = 0;
+  result->top.clear();
+  if (params.num_logprobs < 0 || result->token == RowResult::kBadLogits) return;
+  result->logprob = static_cast<float>(line[1]);
+  const int64_t count = std::min<int64_t>(params.num_logprobs, static_cast<int64_t>(line[2]));
+  for (int64_t i = 0; i < count; ++i) {
+    result->top.push_back({static_cast<int32_t>(line[3 + i]), static_cast<float>(line[3 + num_top + i])});
+  }
+}
+
+}  // namespace
+
+void SampleRowsReference(const at::Tensor& logits, absl::Span<const StepRow* const> rows,
+                         absl::Span<RowResult* const> results) {
+  if (rows.empty()) return;
+  int64_t num_top = -1;
+  for (const StepRow* row : rows) num_top = std::max<int64_t>(num_top, row->sampling->num_logprobs);
+  num_top = std::min(num_top, logits.size(1));
+
+  std::vector<at::Tensor> chunks;
+  for (size_t begin = 0; begin < rows.size(); begin += kChunkRows) {
+    const absl::Span<const StepRow* const> chunk = rows.subspan(begin, kChunkRows);
+    const auto first = static_cast<int64_t>(begin);
+    chunks.push_back(SampleChunk(logits.slice(0, first, first + static_cast<int64_t>(chunk.size())), chunk, num_top));
+  }
+  const at::Tensor table = at::cat(chunks, 0).to(at::kCPU).contiguous();
+  const double* lines = table.const_data_ptr<double>();
+  for (size_t r = 0; r < rows.size(); ++r) {
+    FillResult(lines + static_cast<int64_t>(r) * table.size(1), num_top, *rows[r]->sampling, results[r]);
+  }
+}
+
+}  // namespace berth

@@ -1,0 +1,32 @@
+#include "models/torch_runner.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "models/sampling/sample_step.h"
+
+namespace berth {
+
+absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
+  const c10::InferenceMode no_autograd;
+  result->rows.resize(plan.rows.size());
+  for (RowResult& row : result->rows) {
+    row.token = RowResult::kNoToken;
+    row.top.clear();
+  }
+  try {
+    batch_.Fill(plan);
+    const at::Tensor logits = model_->Forward(batch_);
+    if (logits.defined()) SampleRows(logits, plan, batch_.sample_rows(), result);
+  } catch (const c10::Error& error) {
+    return absl::InternalError(absl::StrCat("step failed: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {  // bad_alloc, and what ATen's operators throw through the standard library
+    return absl::InternalError(absl::StrCat("step failed: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace berth

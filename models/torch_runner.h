@@ -1,0 +1,31 @@
+// Runs steps of a DecoderModel: fills the batch, computes, samples. The only place where torch's exceptions end.
+// Engine thread only.
+#ifndef BERTH_MODELS_TORCH_RUNNER_H_
+#define BERTH_MODELS_TORCH_RUNNER_H_
+
+#include <utility>
+
+#include "models/kernels/step_batch.h"
+#include "models/layers/decoder.h"
+#include "models/model_runner.h"
+
+namespace berth {
+
+class TorchRunner : public ModelRunner {
+ public:
+  // `model` must outlive the runner.
+  TorchRunner(ModelInfo info, const DecoderModel* model, StepBatch batch)
+      : info_(std::move(info)), model_(model), batch_(std::move(batch)) {}
+
+  const ModelInfo& info() const override { return info_; }
+  absl::Status Run(const StepPlan& plan, StepResult* result) override;
+
+ private:
+  ModelInfo info_;
+  const DecoderModel* model_;
+  StepBatch batch_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_TORCH_RUNNER_H_

@@ -1,0 +1,169 @@
+#include "models/weights/weight_loader.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace berth {
+namespace {
+
+at::ScalarType ToScalarType(DType dtype) {
+  return dtype == DType::kFloat32 ? at::ScalarType::Float : at::ScalarType::BFloat16;
+}
+
+// Undefined for what no floating-point weight is stored in.
+at::ScalarType ToScalarType(TensorDType dtype) {
+  switch (dtype) {
+    case TensorDType::kF32:
+      return at::ScalarType::Float;
+    case TensorDType::kBF16:
+      return at::ScalarType::BFloat16;
+    case TensorDType::kF16:
+      return at::ScalarType::Half;
+    default:
+      return at::ScalarType::Undefined;
+  }
+}
+
+std::string ShapeText(at::IntArrayRef shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+bool IsComputedBuffer(absl::string_view name) {
+  return absl::EndsWith(name, "inv_freq") || absl::EndsWith(name, "masked_bias") ||
+         absl::EndsWith(name, "position_ids");
+}
+
+// The file's bytes as a tensor. `owner` keeps them mapped as long as the tensor lives.
+at::Tensor FromFile(const TensorView& view, at::ScalarType type, std::shared_ptr<const Checkpoint> owner) {
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  if (view.bytes == 0 || address % c10::elementSize(type) != 0) {
+    at::Tensor copy = at::empty(view.shape, type);
+    if (view.bytes > 0) std::memcpy(copy.mutable_data_ptr(), view.data, static_cast<size_t>(view.bytes));
+    return copy;
+  }
+  return at::from_blob(
+      const_cast<std::byte*>(view.data), view.shape, [owner = std::move(owner)](void*) {}, at::TensorOptions(type));
+}
+
+}  // namespace
+
+struct WeightLoader::State {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  Options options;
+  absl::Status status;
+  absl::flat_hash_set<std::string> read;
+  std::vector<std::string> ignored_prefixes;
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;
+};
+
+WeightLoader::WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options)
+    : state_(std::make_shared<State>()) {
+  state_->checkpoint = std::move(checkpoint);
+  state_->options = options;
+}
+
+WeightLoader::WeightLoader(std::shared_ptr<State> state, std::string prefix)
+    : state_(std::move(state)), prefix_(std::move(prefix)) {}
+
+WeightLoader WeightLoader::Under(absl::string_view prefix) const {
+  return WeightLoader(state_, absl::StrCat(prefix_, prefix));
+}
+
+WeightLoader WeightLoader::UnderFirst(std::initializer_list<absl::string_view> prefixes,
+                                      absl::string_view probe) const {
+  for (absl::string_view prefix : prefixes) {
+    if (Has(absl::StrCat(prefix, probe))) return Under(prefix);
+  }
+  return Under(prefixes.size() == 0 ? "" : *prefixes.begin());
+}
+
+bool WeightLoader::Has(absl::string_view name) const {
+  return state_->checkpoint->Find(absl::StrCat(prefix_, name)) != nullptr;
+}
+
+std::vector<int64_t> WeightLoader::Shape(absl::string_view name) const {
+  const TensorView* view = state_->checkpoint->Find(absl::StrCat(prefix_, name));
+  return view == nullptr ? std::vector<int64_t>{} : view->shape;
+}
+
+at::Tensor WeightLoader::Fail(absl::Status status, at::IntArrayRef shape, DType dtype) {
+  if (state_->status.ok()) state_->status = std::move(status);
+  return at::zeros({}, at::TensorOptions(ToScalarType(dtype)).device(state_->options.device)).expand(shape);
+}
+
+at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype) {
+  const std::string full_name = absl::StrCat(prefix_, name);
+  const TensorView* view = state_->checkpoint->Find(full_name);
+  if (view == nullptr) {
+    return Fail(absl::InvalidArgumentError(
+                    absl::StrCat("checkpoint: ", full_name, ": is absent, expected shape ", ShapeText(shape))),
+                shape, dtype);
+  }
+  if (at::IntArrayRef(view->shape) != shape) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": shape ", ShapeText(view->shape),
+                                                        " found, ", ShapeText(shape), " expected")),
+                shape, dtype);
+  }
+  const at::ScalarType type = ToScalarType(view->dtype);
+  if (type == at::ScalarType::Undefined) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
+                                                        std::string(TensorDTypeName(view->dtype)),
+                                                        " found, F32, BF16 or F16 expected")),
+                shape, dtype);
+  }
+  try {
+    at::Tensor tensor = FromFile(*view, type, state_->checkpoint).to(state_->options.device, ToScalarType(dtype));
+    if (state_->read.insert(full_name).second) {
+      state_->num_parameters += tensor.numel();
+      state_->weight_bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    return tensor;
+  } catch (const c10::Error& e) {
+    return Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view->bytes,
+                                                          " bytes could not be placed: ", e.what_without_backtrace())),
+                shape, dtype);
+  }
+}
+
+at::Tensor WeightLoader::Get(absl::string_view name, at::IntArrayRef shape) {
+  return Load(name, shape, state_->options.dtype);
+}
+
+at::Tensor WeightLoader::GetOptional(absl::string_view name, at::IntArrayRef shape) {
+  return Has(name) ? Get(name, shape) : at::Tensor();
+}
+
+at::Tensor WeightLoader::GetFloat32(absl::string_view name, at::IntArrayRef shape) {
+  return Load(name, shape, DType::kFloat32);
+}
+
+void WeightLoader::IgnoreUnder(absl::string_view prefix) {
+  state_->ignored_prefixes.push_back(absl::StrCat(prefix_, prefix));
+}
+
+std::vector<std::string> WeightLoader::Unused() const {
+  std::vector<std::string> unused;
+  for (const std::string& name : state_->checkpoint->names()) {
+    if (state_->read.contains(name) || IsComputedBuffer(name)) continue;
+    bool ignored = false;
+    for (const std::string& prefix : state_->ignored_prefixes) ignored = ignored || absl::StartsWith(name, prefix);
+    if (!ignored) unused.push_back(name);
+  }
+  return unused;
+}
+
+const absl::Status& WeightLoader::status() const { return state_->status; }
+const WeightLoader::Options& WeightLoader::options() const { return state_->options; }
+int64_t WeightLoader::num_parameters() const { return state_->num_parameters; }
+int64_t WeightLoader::weight_bytes() const { return state_->weight_bytes; }
+
+}  // namespace berth

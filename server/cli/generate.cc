@@ -1,0 +1,105 @@
+#include "server/cli/generate.h"
+
+#include <iterator>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "server/cli/answer.h"
+#include "server/cli/command.h"
+#include "server/cli/connection.h"
+#include "server/cli/proto_json.h"
+#include "server/cli/request_flags.h"
+
+namespace berth::cli {
+namespace {
+
+constexpr char kIntro[] = R"(berth-cli generate [flags]
+
+Sends one prompt and prints the text as it comes. The prompt is raw text: no chat template (see
+berth-cli chat). Without --prompt it is read from the standard input, less one final newline.
+With --logprobs: one line per token instead, with the n likeliest tokens at its place.
+With --json: one JSON object per message of the stream, fields as in berth/v1/inference.proto.
+)";
+
+struct GenerateOptions {
+  std::string server = kDefaultServer;
+  std::optional<std::string> prompt;
+  bool add_special_tokens = true;
+  RequestFlags request;
+  std::optional<uint32_t> logprobs;
+  bool json = false;
+  bool stats = false;
+
+  void AddTo(FlagSet* flags) {
+    flags->AddSection("Prompt");
+    flags->Add("prompt", &prompt, "text", "The prompt. Default: the standard input.");
+    flags->Add("add_special_tokens", &add_special_tokens, "false", "Leave out BOS and the like. Default: true.");
+    request.AddTo(flags);
+    flags->Add("logprobs", &logprobs, "n", "Show each token's log-probability and the n likeliest; 0: its own alone.");
+    flags->Add("json", &json, "", "Print the messages as JSON, one a line.");
+    flags->Add("stats", &stats, "", "A summary on stderr: tokens, time to first token, tokens per second.");
+    AddServerFlag(flags, &server);
+  }
+};
+
+// '"text"' with its control characters visible.
+std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+void PrintLogprobs(const v1::GenerateResponse& message, std::ostream& out) {
+  for (const v1::TokenLogprobs& token : message.logprobs()) {
+    out << absl::StreamFormat("%8d %9.4f  %s", token.token_id(), token.logprob(), Quoted(token.text()));
+    for (const v1::TopLogprob& top : token.top()) {
+      out << absl::StreamFormat("  %s %.4f", Quoted(top.text()), top.logprob());
+    }
+    out << "\n";
+  }
+}
+
+void PrintMessage(const GenerateOptions& options, const v1::GenerateResponse& message, std::ostream& out) {
+  if (options.json) {
+    out << ToJson(message).dump() << "\n";
+  } else if (options.logprobs) {
+    PrintLogprobs(message, out);
+  } else {
+    out << message.text();
+  }
+  out.flush();
+}
+
+std::string ReadPrompt(Environment& environment) {
+  if (environment.in_is_terminal) environment.err << "berth-cli: type the prompt; Ctrl-D ends it" << std::endl;
+  const std::string text(std::istreambuf_iterator<char>(environment.in), {});
+  return std::string(absl::StripSuffix(text, "\n"));
+}
+
+}  // namespace
+
+int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
+  GenerateOptions options;
+  FlagSet flags;
+  options.AddTo(&flags);
+  const CommandLine command_line = {.command = "generate", .intro = kIntro};
+  if (const auto code = ParseArguments(command_line, flags, args, environment, nullptr)) return *code;
+
+  v1::GenerateRequest request;
+  const absl::Status filled = options.request.Fill(&request);
+  if (!filled.ok()) return Fail("generate", filled.message(), environment, kExitUsage);
+  request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
+  if (!options.add_special_tokens) request.set_add_special_tokens(false);
+  if (options.logprobs) request.set_logprobs(*options.logprobs);
+
+  const auto stub = v1::Inference::NewStub(Connect(options.server));
+  const Answer answer =
+      ReadAnswer(stub.get(), request, &environment.interrupt,
+                 [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
+  if (!options.json && !options.logprobs && !answer.text.empty()) environment.out << std::endl;
+  if (options.stats) environment.err << Summary(answer) << std::endl;
+  if (answer.interrupted) return kExitInterrupted;
+  if (!answer.status.ok()) return Fail("generate", DescribeError(options.server, answer.status), environment);
+  return kExitOk;
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,86 @@
+// Time to choose one row's token on one CPU thread, beside a sort of the row and beside copying it.
+//   bazel run -c opt //tests/bench:sampler_bench
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <random>
+
+#include "models/sampling/sampler.h"
+
+namespace berth {
+namespace {
+
+// Logits as a language model gives them, roughly: a wide bulk and a few likely tokens.
+std::vector<float> Logits(int64_t vocab) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0, 2.5f);
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  for (float& x : logits) x = normal(random);
+  for (int i = 0; i < 20; ++i) logits[random() % logits.size()] = 8.0f + 0.5f * static_cast<float>(i);
+  return logits;
+}
+
+void Run(benchmark::State& state, const SamplingParams& params) {
+  const std::vector<float> logits = Logits(state.range(0));
+  const std::vector<int32_t> history(1000, 7);
+  StepRow row;
+  row.sampling = &params;
+  row.history = history;
+  row.prompt_length = 500;
+  Sampler sampler;
+  RowResult result;
+  for (auto _ : state) {
+    ++row.start;
+    sampler.SampleRow(logits, row, &result);
+    benchmark::DoNotOptimize(result.token);
+  }
+}
+
+void Greedy(benchmark::State& state) { Run(state, {.temperature = 0}); }
+void Plain(benchmark::State& state) { Run(state, {}); }
+void TopK50(benchmark::State& state) { Run(state, {.top_k = 50}); }
+void TopK50TopP(benchmark::State& state) { Run(state, {.temperature = 0.7f, .top_k = 50, .top_p = 0.9f}); }
+void TopP(benchmark::State& state) { Run(state, {.temperature = 0.7f, .top_p = 0.9f}); }
+void TopPHot(benchmark::State& state) { Run(state, {.temperature = 2, .top_p = 0.95f}); }
+void MinP(benchmark::State& state) { Run(state, {.min_p = 0.05f}); }
+void Penalties(benchmark::State& state) {
+  Run(state, {.temperature = 0, .repetition_penalty = 1.1f, .presence_penalty = 0.1f, .frequency_penalty = 0.1f});
+}
+void GreedyLogprobs(benchmark::State& state) { Run(state, {.temperature = 0, .num_logprobs = 5}); }
+
+void CopyRow(benchmark::State& state) {
+  const std::vector<float> logits = Logits(state.range(0));
+  std::vector<float> copy(logits.size());
+  for (auto _ : state) {
+    std::copy(logits.begin(), logits.end(), copy.begin());
+    benchmark::ClobberMemory();
+  }
+}
+
+void SortRow(benchmark::State& state) {
+  const std::vector<float> logits = Logits(state.range(0));
+  std::vector<float> copy;
+  for (auto _ : state) {
+    copy = logits;
+    std::sort(copy.rbegin(), copy.rend());
+    benchmark::ClobberMemory();
+  }
+}
+
+#define BERTH_SAMPLER_BENCH(name) BENCHMARK(name)->Arg(32000)->Arg(151936)->Unit(benchmark::kMicrosecond)
+BERTH_SAMPLER_BENCH(Greedy);
+BERTH_SAMPLER_BENCH(Plain);
+BERTH_SAMPLER_BENCH(TopK50);
+BERTH_SAMPLER_BENCH(TopK50TopP);
+BERTH_SAMPLER_BENCH(TopP);
+BERTH_SAMPLER_BENCH(TopPHot);
+BERTH_SAMPLER_BENCH(MinP);
+BERTH_SAMPLER_BENCH(Penalties);
+BERTH_SAMPLER_BENCH(GreedyLogprobs);
+BERTH_SAMPLER_BENCH(CopyRow);
+BERTH_SAMPLER_BENCH(SortRow);
+
+}  // namespace
+}  // namespace berth
+
+BENCHMARK_MAIN();

@@ -1,0 +1,189 @@
+// The CPU's sampler and the ATen reference choose the same tokens.
+#include "models/sampling/sample_step.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "models/sampling/sampler_reference.h"
+
+namespace berth {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// A plan of random rows that owns what they borrow.
+class Batch {
+ public:
+  Batch(int64_t rows, int64_t vocab, uint64_t seed) : random_(seed), logits_(at::empty({rows, vocab})) {
+    owned_.resize(static_cast<size_t>(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      FillLogits(logits_.data_ptr<float>() + r * vocab, vocab);
+      FillRow(&owned_[r], vocab);
+    }
+    for (const Owned& o : owned_) {
+      StepRow row;
+      row.tokens = absl::MakeSpan(o.history).last(1);
+      row.start = static_cast<int64_t>(o.history.size()) - 1;
+      row.sample = true;
+      row.sampling = &o.params;
+      row.history = o.history;
+      row.prompt_length = o.prompt_length;
+      row.banned = o.banned;
+      indices_.push_back(static_cast<int>(plan_.rows.size()));
+      plan_.rows.push_back(row);
+    }
+  }
+
+  const StepPlan& plan() const { return plan_; }
+  const at::Tensor& logits() const { return logits_; }
+
+  StepResult Fast() const {
+    StepResult result;
+    SampleRows(logits_, plan_, indices_, &result);
+    return result;
+  }
+
+  StepResult Reference(at::Device device) const {
+    StepResult result;
+    result.rows.resize(plan_.rows.size());
+    std::vector<const StepRow*> rows;
+    std::vector<RowResult*> results;
+    for (size_t i = 0; i < plan_.rows.size(); ++i) {
+      rows.push_back(&plan_.rows[i]);
+      results.push_back(&result.rows[i]);
+    }
+    SampleRowsReference(logits_.to(device), rows, absl::MakeSpan(results));
+    return result;
+  }
+
+ private:
+  struct Owned {
+    SamplingParams params;
+    std::vector<int32_t> history;
+    int64_t prompt_length = 0;
+    std::vector<int32_t> banned;
+  };
+
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) {
+    return values.begin()[random_() % values.size()];
+  }
+
+  void FillLogits(float* x, int64_t vocab) {
+    std::normal_distribution<float> normal(0, 1);
+    const float spread = OneOf({0.0f, 0.1f, 1.0f, 3.0f, 10.0f});
+    const bool rounded = random_() % 3 == 0;  // as bfloat16 would: many ties
+    const bool holes = random_() % 4 == 0;
+    for (int64_t i = 0; i < vocab; ++i) {
+      x[i] = normal(random_) * spread;
+      if (rounded) x[i] = std::round(x[i] * 8) / 8;
+      if (holes && random_() % 2 == 0) x[i] = -kInf;
+    }
+    if (random_() % 20 == 0) x[random_() % vocab] = OneOf({NAN, kInf, -kInf});
+  }
+
+  void FillRow(Owned* o, int64_t vocab) {
+    SamplingParams& p = o->params;
+    const auto token = [&] { return static_cast<int32_t>(random_() % (vocab + 2)) - 1; };
+    p.temperature = OneOf({0.0f, 1e-6f, 0.3f, 0.7f, 1.0f, 1.0f, 2.0f, 100.0f});
+    p.top_k = OneOf({0, 0, 1, 2, 20, 50, 1000, 200000});
+    p.top_p = OneOf({1.0f, 1.0f, 1e-6f, 0.1f, 0.5f, 0.8f, 0.95f, 0.9999f});
+    p.min_p = OneOf({0.0f, 0.0f, 0.01f, 0.1f, 0.5f, 1.0f});
+    p.repetition_penalty = OneOf({1.0f, 1.0f, 1.1f, 0.7f, 2.0f});
+    p.presence_penalty = OneOf({0.0f, 0.0f, 0.5f, -1.0f});
+    p.frequency_penalty = OneOf({0.0f, 0.0f, 0.3f, -0.2f});
+    p.num_logprobs = OneOf({-1, -1, 0, 1, 5, 20});
+    p.seed = random_();
+    if (random_() % 3 == 0) p.logit_bias = {{token(), 3.5f}, {token(), -100.0f}};
+    const size_t length = 1 + random_() % 200;
+    while (o->history.size() < length) o->history.push_back(token());
+    o->prompt_length = static_cast<int64_t>(random_() % length);
+    if (random_() % 3 == 0) o->banned = {token(), token()};
+  }
+
+  std::mt19937_64 random_;
+  at::Tensor logits_;
+  std::vector<Owned> owned_;
+  StepPlan plan_;
+  std::vector<int> indices_;
+};
+
+void ExpectSame(const StepResult& fast, const StepResult& reference) {
+  ASSERT_EQ(fast.rows.size(), reference.rows.size());
+  for (size_t i = 0; i < fast.rows.size(); ++i) {
+    const RowResult& a = fast.rows[i];
+    const RowResult& b = reference.rows[i];
+    ASSERT_EQ(a.token, b.token) << "row " << i;
+    // Sums of doubles in different order, rounded to float: at most the last bit differs.
+    ASSERT_TRUE(a.logprob == b.logprob || std::abs(a.logprob - b.logprob) < 1e-6f * (1 + std::abs(a.logprob))) << i;
+    ASSERT_EQ(a.top.size(), b.top.size()) << "row " << i;
+    for (size_t j = 0; j < a.top.size(); ++j) {
+      ASSERT_EQ(a.top[j].token, b.top[j].token) << "row " << i << " top " << j;
+      ASSERT_NEAR(a.top[j].logprob, b.top[j].logprob, 1e-6f * (1 + std::abs(a.top[j].logprob)));
+    }
+  }
+}
+
+class SampleStepTest : public testing::TestWithParam<std::tuple<std::string, int64_t>> {};
+
+TEST_P(SampleStepTest, ReferenceChoosesTheSameTokens) {
+  const auto& [device, vocab] = GetParam();
+  if (device == "cuda" && !at::hasCUDA()) GTEST_SKIP() << "no CUDA device here: the reference did not run on one";
+  const int batches = vocab > 10000 ? 1 : vocab > 100 ? 10 : 40;  // of 40 rows, each with its own parameters
+  int sampled = 0;
+  for (int b = 0; b < batches; ++b) {
+    const Batch batch(40, vocab, 1000 * vocab + b);
+    const StepResult fast = batch.Fast();
+    ExpectSame(fast, batch.Reference(at::Device(device)));
+    for (const RowResult& row : fast.rows) sampled += row.token >= 0 ? 1 : 0;
+  }
+  EXPECT_GT(sampled, batches * 40 / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SampleStepTest,
+                         testing::Combine(testing::Values("cpu", "cuda"),
+                                          testing::Values(1, 2, 3, 33, 1000, 1024, 5000, 32000, 151936)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(SampleRows, FillsOnlyTheRowsItIsGiven) {
+  const Batch batch(4, 33, 1);
+  const StepResult all = batch.Fast();
+  StepResult result;
+  const int rows[] = {3, 1};
+  SampleRows(batch.logits().index_select(0, at::tensor({int64_t{3}, int64_t{1}})), batch.plan(), rows, &result);
+  ASSERT_EQ(result.rows.size(), 4u);
+  EXPECT_EQ(result.rows[0].token, RowResult::kNoToken);
+  EXPECT_EQ(result.rows[2].token, RowResult::kNoToken);
+  EXPECT_EQ(result.rows[1].token, all.rows[1].token);
+  EXPECT_EQ(result.rows[3].token, all.rows[3].token);
+}
+
+TEST(SampleRows, ARowChoosesAloneAsItDoesInABatch) {
+  const Batch batch(40, 5000, 2);
+  const StepResult all = batch.Fast();
+  for (int i = 0; i < 40; ++i) {
+    StepResult alone;
+    SampleRows(batch.logits().slice(0, i, i + 1), batch.plan(), {&i, 1}, &alone);
+    EXPECT_EQ(alone.rows[i].token, all.rows[i].token);
+    EXPECT_EQ(alone.rows[i].logprob, all.rows[i].logprob);
+  }
+}
+
+TEST(SampleRows, TakesLogitsOfAnyStride) {
+  const Batch batch(8, 100, 3);
+  StepResult result;
+  SampleRows(batch.logits().t().contiguous().t(), batch.plan(), {0, 1, 2, 3, 4, 5, 6, 7}, &result);
+  ExpectSame(result, batch.Fast());
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,172 @@
+#include "models/weights/weight_loader.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace berth {
+namespace {
+
+// Writes a checkpoint, tensor by tensor.
+class Writer {
+ public:
+  void Add(const std::string& name, const char* dtype, const std::vector<int64_t>& shape, const at::Tensor& values) {
+    const at::Tensor dense = values.contiguous();
+    const size_t begin = data_.size();
+    data_.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+    entries_.push_back(absl::StrCat("\"", name, "\":{\"dtype\":\"", dtype, "\",\"shape\":[", absl::StrJoin(shape, ","),
+                                    "],\"data_offsets\":[", begin, ",", data_.size(), "]}"));
+  }
+
+  // `padding` spaces after the header decide how the data is aligned.
+  std::shared_ptr<const Checkpoint> Open(size_t padding = 0) const {
+    std::string header = absl::StrCat("{", absl::StrJoin(entries_, ","), "}");
+    while (header.size() % 8 != 0) header.push_back(' ');
+    header.append(padding, ' ');
+    const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "loader";
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+    std::ofstream file(dir / "model.safetensors", std::ios::binary);
+    const uint64_t length = header.size();
+    file.write(reinterpret_cast<const char*>(&length), 8);
+    file << header << data_;
+    file.close();
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(dir.string());
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return *std::move(checkpoint);
+  }
+
+ private:
+  std::string data_;
+  std::vector<std::string> entries_;
+};
+
+const float kValues[] = {1, -2, 0.5, 3.140625, 65280, -0.0078125};
+
+at::Tensor Values(at::ScalarType type) { return at::tensor(at::ArrayRef<float>(kValues)).to(type).view({2, 3}); }
+
+Writer AllTypes() {
+  Writer writer;
+  writer.Add("model.f32", "F32", {2, 3}, Values(at::kFloat));
+  writer.Add("model.bf16", "BF16", {2, 3}, Values(at::kBFloat16));
+  writer.Add("model.f16", "F16", {2, 3}, Values(at::kHalf));
+  writer.Add("model.i64", "I64", {2, 3}, Values(at::kFloat).to(at::kLong));
+  return writer;
+}
+
+TEST(WeightLoader, ConvertsToTheRunsDType) {
+  const std::shared_ptr<const Checkpoint> checkpoint = AllTypes().Open();
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const at::ScalarType type = dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
+    WeightLoader loader(checkpoint, {.dtype = dtype});
+    for (auto [name, stored] :
+         {std::pair("model.f32", at::kFloat), {"model.bf16", at::kBFloat16}, {"model.f16", at::kHalf}}) {
+      EXPECT_TRUE(at::equal(loader.Get(name, {2, 3}), Values(stored).to(type))) << name;
+      EXPECT_EQ(loader.GetFloat32(name, {2, 3}).scalar_type(), at::kFloat);
+      EXPECT_TRUE(at::equal(loader.GetFloat32(name, {2, 3}), Values(stored).to(at::kFloat))) << name;
+    }
+    EXPECT_TRUE(loader.status().ok()) << loader.status();
+    EXPECT_EQ(loader.num_parameters(), 18);
+    EXPECT_EQ(loader.weight_bytes(), 18 * DTypeBytes(dtype));
+  }
+}
+
+TEST(WeightLoader, ViewsTheFileWhereItCan) {
+  std::shared_ptr<const Checkpoint> checkpoint = AllTypes().Open();
+  const std::byte* f32 = checkpoint->Find("model.f32")->data;
+  at::Tensor view;
+  {
+    WeightLoader loader(checkpoint, {.dtype = DType::kFloat32});
+    view = loader.Get("model.f32", {2, 3});
+    EXPECT_EQ(view.const_data_ptr(), f32);
+    EXPECT_NE(loader.Get("model.bf16", {2, 3}).const_data_ptr(), checkpoint->Find("model.bf16")->data);
+  }
+  // The view alone keeps the file mapped.
+  checkpoint.reset();
+  EXPECT_TRUE(at::equal(view, Values(at::kFloat)));
+}
+
+TEST(WeightLoader, CopiesWhatIsMisaligned) {
+  for (size_t padding : {1, 2, 4}) {
+    const std::shared_ptr<const Checkpoint> checkpoint = AllTypes().Open(padding);
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      WeightLoader loader(checkpoint, {.dtype = dtype});
+      const at::Tensor f32 = loader.GetFloat32("model.f32", {2, 3});
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(f32.const_data_ptr()) % 4, 0u);
+      EXPECT_EQ(f32.const_data_ptr() == checkpoint->Find("model.f32")->data, padding == 4);
+      EXPECT_TRUE(at::equal(f32, Values(at::kFloat)));
+      EXPECT_TRUE(at::equal(loader.Get("model.bf16", {2, 3}).to(at::kFloat), Values(at::kBFloat16).to(at::kFloat)));
+    }
+  }
+}
+
+TEST(WeightLoader, TheFirstErrorSticksAndNamesTheTensor) {
+  const auto error = [](auto get) {
+    WeightLoader loader = WeightLoader(AllTypes().Open(), {}).Under("model.");
+    const at::Tensor tensor = get(loader);
+    EXPECT_EQ(tensor.sizes(), (at::IntArrayRef{3, 2}));
+    loader.Get("later", {1});
+    EXPECT_EQ(loader.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(loader.status().message());
+  };
+  EXPECT_EQ(error([](WeightLoader& w) {
+              return w.Get("x", {3, 2});
+            }),
+            "checkpoint: model.x: is absent, expected shape [3, 2]");
+  EXPECT_EQ(error([](WeightLoader& w) {
+              return w.Get("f32", {3, 2});
+            }),
+            "checkpoint: model.f32: shape [2, 3] found, [3, 2] expected");
+  EXPECT_EQ(error([](WeightLoader& w) {
+              return w.GetOptional("f32", {3, 2});
+            }),
+            "checkpoint: model.f32: shape [2, 3] found, [3, 2] expected");
+  WeightLoader loader(AllTypes().Open(), {});
+  loader.Get("model.i64", {2, 3});
+  EXPECT_EQ(loader.status().message(), "checkpoint: model.i64: dtype I64 found, F32, BF16 or F16 expected");
+}
+
+TEST(WeightLoader, OptionalTensorsMayBeAbsent) {
+  WeightLoader loader(AllTypes().Open(), {});
+  EXPECT_FALSE(loader.GetOptional("model.bias", {2}).defined());
+  EXPECT_TRUE(loader.GetOptional("model.f32", {2, 3}).defined());
+  EXPECT_TRUE(loader.status().ok());
+}
+
+TEST(WeightLoader, FindsTheWrappersPrefix) {
+  const WeightLoader root(AllTypes().Open(), {});
+  WeightLoader found = root.UnderFirst({"", "language_model.model.", "model."}, "f32");
+  EXPECT_TRUE(found.Has("bf16"));
+  EXPECT_EQ(found.Shape("bf16"), (std::vector<int64_t>{2, 3}));
+  EXPECT_TRUE(found.Shape("absent").empty());
+  WeightLoader lost = root.UnderFirst({"text.", "model."}, "absent");
+  lost.Get("f32", {1});
+  EXPECT_EQ(root.status().message(), "checkpoint: text.f32: is absent, expected shape [1]");
+}
+
+TEST(WeightLoader, TellsWhatNobodyRead) {
+  Writer writer = AllTypes();
+  const at::Tensor one = at::tensor(at::ArrayRef<float>({1.0f}));
+  for (const char* name :
+       {"model.rotary_emb.inv_freq", "model.visual.patch", "lm_head.weight", "model.layers.0.bias"}) {
+    writer.Add(name, "F32", {1}, one);
+  }
+  WeightLoader root(writer.Open(), {});
+  WeightLoader loader = root.Under("model.");
+  loader.Get("f32", {2, 3});
+  loader.Get("bf16", {2, 3});
+  loader.IgnoreUnder("visual.");
+  root.IgnoreUnder("lm_head.");
+  EXPECT_EQ(root.Unused(), (std::vector<std::string>{"model.f16", "model.i64", "model.layers.0.bias"}));
+}
+
+}  // namespace
+}  // namespace berth
