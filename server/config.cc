@@ -1,0 +1,280 @@
+#include "server/config.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <vector>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "server/units.h"
+#include "server/version.h"
+
+using Config = berth::Config;
+
+ABSL_FLAG(std::string, model, "", "Folder of a Hugging Face checkpoint. Required.");
+ABSL_FLAG(std::string, model_name, "", "What clients call the model. Empty: the folder's name.");
+ABSL_FLAG(std::string, dtype, Config{}.dtype, "Of the weights: auto (what the checkpoint says), float32, bfloat16.");
+ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
+ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
+
+ABSL_FLAG(std::string, listen, Config{}.listen, "HOST:PORT of gRPC. Port 0: any free one.");
+ABSL_FLAG(std::string, metrics_listen, Config{}.metrics_listen, "HOST:PORT of GET /metrics. Empty: off.");
+ABSL_FLAG(std::string, metrics_compat, Config{}.metrics_compat,
+          "vllm: the same figures under vLLM's names too; none: only Berth's own.");
+ABSL_FLAG(std::string, port_file, Config{}.port_file,
+          "File that gets the ports, as {\"grpc\": 8600, \"metrics\": 8601}, once both listen. Empty: none.");
+
+ABSL_FLAG(std::string, arena, "auto",
+          "Memory of the cache, as 512MiB or 8GiB. auto: a quarter of what is available (container limits respected), "
+          "at most what max_running sequences of max_sequence_tokens fill, at least what one needs.");
+ABSL_FLAG(int64_t, block_tokens, Config{}.block_tokens, "Tokens of one block of keys and values: a power of two.");
+ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
+ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
+          "Check the cache after every step and crash when its books do not balance. For tests; slow.");
+
+ABSL_FLAG(int64_t, max_running, Config{}.max_running, "Sequences computed at once.");
+ABSL_FLAG(int64_t, max_step_tokens, Config{}.max_step_tokens, "Tokens computed in one step.");
+ABSL_FLAG(int64_t, prefill_chunk_tokens, Config{}.prefill_chunk_tokens, "Tokens of one prompt computed in one step.");
+ABSL_FLAG(int64_t, max_sequence_tokens, Config{}.max_sequence_tokens,
+          "Longest prompt + output. 0: the model's own limit, at most 32768; any other value wins over the model's.");
+ABSL_FLAG(int64_t, max_queue, Config{}.max_queue, "Requests that may wait; one more is refused at once.");
+ABSL_FLAG(int64_t, default_max_tokens, Config{}.default_max_tokens,
+          "Longest output of a request that sets no max_tokens. 0: what max_sequence_tokens leaves.");
+ABSL_FLAG(int64_t, max_logprobs, Config{}.max_logprobs, "Alternatives that a request may ask for with each token.");
+ABSL_FLAG(absl::Duration, drain_grace, Config{}.drain_grace,
+          "How long requests may go on after SIGTERM, as 30s or 2m. A second signal ends at once.");
+
+ABSL_FLAG(std::string, log_level, Config{}.log_level, "trace, debug, info, warning, error or off.");
+ABSL_FLAG(std::string, log_format, Config{}.log_format, "text, or json: one object a line.");
+
+namespace berth {
+namespace {
+
+struct HelpGroup {
+  absl::string_view title;
+  std::vector<absl::string_view> flags;
+};
+
+const std::vector<HelpGroup>& HelpGroups() {
+  static const auto* const groups = new std::vector<HelpGroup>{
+      {"Model", {"model", "model_name", "dtype", "device", "threads"}},
+      {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
+      {"Cache", {"arena", "block_tokens", "poison_cache", "check_integrity"}},
+      {"Limits",
+       {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
+        "default_max_tokens", "max_logprobs", "drain_grace"}},
+      {"Log", {"log_level", "log_format"}},
+  };
+  return *groups;
+}
+
+template <typename... Parts>
+absl::Status Bad(absl::string_view flag, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", parts...));
+}
+
+absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return Bad(flag, value, " is outside [", least, ", ", most, "]");
+}
+
+absl::Status CheckChoice(absl::string_view flag, absl::string_view value, absl::Span<const absl::string_view> choices) {
+  for (absl::string_view choice : choices) {
+    if (value == choice) return absl::OkStatus();
+  }
+  return Bad(flag, "'", value, "' is none of ", absl::StrJoin(choices, ", "));
+}
+
+absl::Status CheckChoices(const Config& config) {
+  struct Row {
+    absl::string_view flag;
+    absl::string_view value;
+    std::vector<absl::string_view> choices;
+  };
+  const Row rows[] = {
+      {"dtype", config.dtype, {"auto", "float32", "bfloat16"}},
+      {"device", config.device, {"cpu", "cuda"}},
+      {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
+      {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
+      {"log_format", config.log_format, {"text", "json"}},
+  };
+  for (const Row& row : rows) {
+    if (absl::Status s = CheckChoice(row.flag, row.value, row.choices); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanges(const Config& config) {
+  struct Row {
+    absl::string_view flag;
+    int64_t value;
+    int64_t least;
+    int64_t most;
+  };
+  // The upper limits keep sizes that follow from them far from overflow; none is a limit of the design.
+  const Row rows[] = {
+      {"threads", config.num_threads, 0, 4096},
+      {"block_tokens", config.block_tokens, 1, 1024},
+      {"max_running", config.max_running, 1, 65536},
+      {"max_step_tokens", config.max_step_tokens, 1, 1 << 20},
+      {"prefill_chunk_tokens", config.prefill_chunk_tokens, 1, 1 << 20},
+      {"max_sequence_tokens", config.max_sequence_tokens, 0, 1 << 30},
+      {"max_queue", config.max_queue, 1, 1 << 20},
+      {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
+      {"max_logprobs", config.max_logprobs, 0, 1024},
+  };
+  for (const Row& row : rows) {
+    if (absl::Status s = CheckRange(row.flag, row.value, row.least, row.most); !s.ok()) return s;
+  }
+  if ((config.block_tokens & (config.block_tokens - 1)) != 0) {
+    return Bad("block_tokens", config.block_tokens, " is no power of two");
+  }
+  if (config.arena_bytes < 0) return Bad("arena", config.arena_bytes, " bytes is negative");
+  if (config.drain_grace < absl::ZeroDuration() || config.drain_grace > absl::Hours(24)) {
+    return Bad("drain_grace", absl::FormatDuration(config.drain_grace), " is outside [0, 24h]");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddresses(const Config& config) {
+  const absl::StatusOr<Address> listen = ParseAddress(config.listen);
+  if (!listen.ok()) return Bad("listen", listen.status().message());
+  if (config.metrics_listen.empty()) return absl::OkStatus();
+  const absl::StatusOr<Address> metrics = ParseAddress(config.metrics_listen);
+  if (!metrics.ok()) return Bad("metrics_listen", metrics.status().message());
+  if (*listen == *metrics && listen->port != 0) {
+    return Bad("metrics_listen", "'", config.metrics_listen,
+               "' is --listen's address too; two servers cannot share it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCombinations(const Config& config) {
+  if (config.max_step_tokens < config.max_running) {
+    return Bad("max_step_tokens", config.max_step_tokens, " is less than --max_running=", config.max_running,
+               ": a step must hold a token of every running sequence");
+  }
+  if (config.prefill_chunk_tokens > config.max_step_tokens) {
+    return Bad("prefill_chunk_tokens", config.prefill_chunk_tokens,
+               " is more than --max_step_tokens=", config.max_step_tokens);
+  }
+  if (config.max_sequence_tokens == 1) return Bad("max_sequence_tokens", "1 leaves no room for a prompt and an output");
+  if (config.max_sequence_tokens > 0 && config.max_sequence_tokens <= config.default_max_tokens &&
+      config.default_max_tokens != Config{}.default_max_tokens) {
+    return Bad("default_max_tokens", config.default_max_tokens,
+               " leaves no room for a prompt in --max_sequence_tokens=", config.max_sequence_tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Config> FromFlags() {
+  Config config;
+  config.model_dir = absl::GetFlag(FLAGS_model);
+  config.model_name = absl::GetFlag(FLAGS_model_name);
+  config.dtype = absl::GetFlag(FLAGS_dtype);
+  config.device = absl::GetFlag(FLAGS_device);
+  config.num_threads = absl::GetFlag(FLAGS_threads);
+  config.listen = absl::GetFlag(FLAGS_listen);
+  config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
+  config.metrics_compat = absl::GetFlag(FLAGS_metrics_compat);
+  config.port_file = absl::GetFlag(FLAGS_port_file);
+  if (const std::string arena = absl::GetFlag(FLAGS_arena); arena != "auto") {
+    const absl::StatusOr<int64_t> bytes = ParseByteSize(arena);
+    if (!bytes.ok()) return Bad("arena", bytes.status().message(), ", or auto");
+    config.arena_bytes = *bytes;
+  }
+  config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
+  config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
+  config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
+  config.max_running = absl::GetFlag(FLAGS_max_running);
+  config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
+  config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);
+  config.max_sequence_tokens = absl::GetFlag(FLAGS_max_sequence_tokens);
+  config.max_queue = absl::GetFlag(FLAGS_max_queue);
+  config.default_max_tokens = absl::GetFlag(FLAGS_default_max_tokens);
+  config.max_logprobs = absl::GetFlag(FLAGS_max_logprobs);
+  config.drain_grace = absl::GetFlag(FLAGS_drain_grace);
+  config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.log_format = absl::GetFlag(FLAGS_log_format);
+  return config;
+}
+
+// Breaks `text` at spaces so that no line is longer than `width`.
+std::vector<std::string> Wrap(absl::string_view text, size_t width) {
+  std::vector<std::string> lines(1);
+  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > width) lines.emplace_back();
+    absl::StrAppend(&lines.back(), lines.back().empty() ? "" : " ", word);
+  }
+  return lines;
+}
+
+void PrintAndExit(absl::string_view text) {
+  std::cout << text << std::flush;
+  std::exit(0);
+}
+
+}  // namespace
+
+std::string HelpText() {
+  constexpr size_t kColumn = 34;
+  constexpr size_t kWidth = 110;
+  std::string text =
+      "berth serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
+      "  berth --model=DIR [flags]\n";
+  for (const HelpGroup& group : HelpGroups()) {
+    absl::StrAppend(&text, "\n", group.title, "\n");
+    for (absl::string_view name : group.flags) {
+      const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+      std::string left = absl::StrCat("  --", name, "=", flag->DefaultValue());
+      for (const std::string& line : Wrap(flag->Help(), kWidth - kColumn)) {
+        if (left.size() >= kColumn) {
+          absl::StrAppend(&text, left, "\n");
+          left.clear();
+        }
+        left.resize(kColumn, ' ');
+        absl::StrAppend(&text, left, line, "\n");
+        left.clear();
+      }
+    }
+  }
+  absl::StrAppend(&text, "\nAlso\n",
+                  "  --flagfile=FILE                 Flags from a file, one a line; # begins a comment.\n"
+                  "  --version                       Berth's version.\n");
+  return text;
+}
+
+absl::Status Validate(const Config& config) {
+  if (config.model_dir.empty()) return Bad("model", "missing: name the folder of a Hugging Face checkpoint");
+  for (const auto check : {CheckChoices, CheckRanges, CheckAddresses, CheckCombinations}) {
+    if (absl::Status s = check(config); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
+  // Before Abseil sees them: its own help lists every flag of every library, and exits 1.
+  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "-h" || absl::StartsWith(argument, "--help")) PrintAndExit(HelpText());
+    if (argument == "--version") PrintAndExit(absl::StrCat("berth ", kVersion, "\n"));
+  }
+  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
+  if (positional.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument '", positional[1], "': every value belongs to a flag, as --model=DIR"));
+  }
+  absl::StatusOr<Config> config = FromFlags();
+  if (!config.ok()) return config;
+  if (absl::Status s = Validate(*config); !s.ok()) return s;
+  return config;
+}
+
+}  // namespace berth

@@ -1,0 +1,67 @@
+// The server's configuration: one flat struct, filled from flags (and --flagfile), checked before anything starts. No
+// other file knows of flags, and no environment variable is read. Thread-compatible.
+//
+// To add a flag: 1. a field below, with meaning, default and what 0 means; 2. its ABSL_FLAG, its line in FromFlags and
+// its place in kHelpGroups in config.cc; 3. its limits in Validate; 4. rows in tests/server/config_test.cc.
+#ifndef BERTH_SERVER_CONFIG_H_
+#define BERTH_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace berth {
+
+struct Config {
+  // The model.
+  std::string model_dir;       // --model: folder of a Hugging Face checkpoint; required
+  std::string model_name;      // what clients call it; "": the folder's name
+  std::string dtype = "auto";  // of the weights: auto (what the checkpoint says), float32, bfloat16
+  std::string device = "cpu";  // cpu, cuda
+  int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
+
+  // Addresses.
+  std::string listen = "127.0.0.1:8600";          // gRPC; port 0: any free one
+  std::string metrics_listen = "127.0.0.1:8601";  // Prometheus scrapes; "": off
+  std::string metrics_compat = "vllm";            // vllm: the same figures under vLLM's names too; none
+  std::string port_file;                          // the ports are written there once both listen; "": nowhere
+
+  // The cache.
+  int64_t arena_bytes = 0;       // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
+  int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
+  bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
+  bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
+
+  // Limits.
+  int64_t max_running = 64;            // sequences that are computed at once
+  int64_t max_step_tokens = 512;       // tokens computed in one step
+  int64_t prefill_chunk_tokens = 256;  // tokens of one prompt computed in one step
+  int64_t max_sequence_tokens = 0;     // prompt + output; 0: the model's own limit, at most 32768
+  int64_t max_queue = 256;             // requests that wait; one more is refused
+  int64_t default_max_tokens = 1024;   // output of a request that says nothing; 0: what max_sequence_tokens leaves
+  int64_t max_logprobs = 20;           // alternatives a request may ask for with each token
+  absl::Duration drain_grace = absl::Seconds(30);  // how long requests may go on after SIGTERM; 0: not at all
+
+  // The log.
+  std::string log_level = "info";   // trace, debug, info, warning, error, off
+  std::string log_format = "text";  // text, json (one object a line)
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// Reads flags and checks them. --help and --version print and exit 0; a flag that does not exist, or whose value does
+// not parse, prints a line and exits 1. INVALID_ARGUMENT naming flag, value and limit for the rest.
+absl::StatusOr<Config> ParseCommandLine(int argc, char** argv);
+
+// INVALID_ARGUMENT naming flag, value and limit: values out of range, and combinations that contradict each other.
+absl::Status Validate(const Config& config);
+
+// What --help prints.
+std::string HelpText();
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_CONFIG_H_

@@ -1,0 +1,83 @@
+#include "server/units.h"
+
+#include <cmath>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace berth {
+namespace {
+
+constexpr double kMaxBytes = static_cast<double>(int64_t{1} << 60);
+
+struct Unit {
+  absl::string_view name;
+  double bytes;
+};
+constexpr Unit kUnits[] = {
+    {"", 1},     {"b", 1},    {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0},
+    {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9},     {"tb", 1e12}};
+
+absl::Status BadAddress(absl::string_view text, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is no address: ", why, "; write HOST:PORT, as 127.0.0.1:8600"));
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
+  const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
+  const size_t digits = std::min(trimmed.find_first_not_of("0123456789."), trimmed.size());
+  const std::string unit_name = absl::AsciiStrToLower(absl::StripAsciiWhitespace(trimmed.substr(digits)));
+  double number = 0;
+  for (const Unit& unit : kUnits) {
+    if (unit.name != unit_name || !absl::SimpleAtod(trimmed.substr(0, digits), &number)) continue;
+    const double bytes = std::floor(number * unit.bytes);
+    if (bytes >= 1 && bytes <= kMaxBytes) return static_cast<int64_t>(bytes);
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is outside [1 byte, 1048576 TiB]"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is no size: write a number and a unit, as 512MiB or 8GiB"));
+}
+
+std::string FormatByteSize(int64_t bytes) {
+  constexpr absl::string_view kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kNames)) {
+    value /= 1024;
+    ++unit;
+  }
+  std::string number = absl::StrFormat("%.1f", value);
+  return absl::StrCat(absl::StripSuffix(number, ".0"), " ", kNames[unit]);
+}
+
+std::string Address::ToString() const {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+bool Address::IsLoopback() const { return host == "localhost" || host == "::1" || absl::StartsWith(host, "127."); }
+
+absl::StatusOr<Address> ParseAddress(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos) return BadAddress(text, "it names no port");
+  absl::string_view host = text.substr(0, colon);
+  const absl::string_view port = text.substr(colon + 1);
+  const bool bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+  if (host.empty()) return BadAddress(text, "it names no host");
+  if (!bracketed && absl::StrContains(host, ':')) return BadAddress(text, "IPv6 needs brackets");
+  if (host.find_first_of("[]/, \t") != absl::string_view::npos) return BadAddress(text, "the host is malformed");
+  Address address{.host = std::string(host)};
+  if (port.empty() || port.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(port, &address.port) || address.port > 65535) {
+    return BadAddress(text, absl::StrCat("port '", port, "' is outside [0, 65535]"));
+  }
+  return address;
+}
+
+}  // namespace berth

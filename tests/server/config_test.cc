@@ -1,0 +1,185 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
+
+// Flags are global: what a test sets is put back when it ends.
+absl::StatusOr<Config> Parse(std::vector<std::string> arguments) {
+  absl::FlagSaver saver;
+  arguments.insert(arguments.begin(), "berth");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  return ParseCommandLine(static_cast<int>(arguments.size()), argv.data());
+}
+
+TEST(ConfigTest, WithoutFlagsIsTheDefault) {
+  const auto config = Parse({"--model=/m"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  Config expected;
+  expected.model_dir = "/m";
+  EXPECT_EQ(*config, expected);
+}
+
+TEST(ConfigTest, EveryFlagReachesItsField) {
+  const auto config = Parse({"--model",
+                             "/m",
+                             "--model_name=n",
+                             "--dtype=bfloat16",
+                             "--device=cuda",
+                             "--threads=3",
+                             "--listen=[::1]:0",
+                             "--metrics_listen=",
+                             "--metrics_compat=none",
+                             "--port_file=/p",
+                             "--arena=1.5GiB",
+                             "--block_tokens=32",
+                             "--poison_cache",
+                             "--check_integrity=true",
+                             "--max_running=7",
+                             "--max_step_tokens=64",
+                             "--prefill_chunk_tokens=33",
+                             "--max_sequence_tokens=999",
+                             "--max_queue=5",
+                             "--default_max_tokens=12",
+                             "--max_logprobs=4",
+                             "--drain_grace=1m30s",
+                             "--log_level=debug",
+                             "--log_format=json"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(*config, (Config{.model_dir = "/m",
+                             .model_name = "n",
+                             .dtype = "bfloat16",
+                             .device = "cuda",
+                             .num_threads = 3,
+                             .listen = "[::1]:0",
+                             .metrics_listen = "",
+                             .metrics_compat = "none",
+                             .port_file = "/p",
+                             .arena_bytes = 1610612736,
+                             .block_tokens = 32,
+                             .poison_cache = true,
+                             .check_integrity = true,
+                             .max_running = 7,
+                             .max_step_tokens = 64,
+                             .prefill_chunk_tokens = 33,
+                             .max_sequence_tokens = 999,
+                             .max_queue = 5,
+                             .default_max_tokens = 12,
+                             .max_logprobs = 4,
+                             .drain_grace = absl::Seconds(90),
+                             .log_level = "debug",
+                             .log_format = "json"}));
+}
+
+TEST(ConfigTest, ReadsAFlagFileAndTheCommandLineWins) {
+  const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/berth.flags");
+  std::ofstream(path) << "# a comment\n--model=/from/file\n--max_queue=9\n";
+  const auto config = Parse({absl::StrCat("--flagfile=", path), "--max_queue=11"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_dir, "/from/file");
+  EXPECT_EQ(config->max_queue, 11);
+}
+
+struct BadFlags {
+  std::vector<std::string> flags;
+  std::string message;  // the whole of it
+};
+
+TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
+  const std::vector<BadFlags> table = {
+      {{"--model="}, "--model: missing: name the folder of a Hugging Face checkpoint"},
+      {{"stray"}, "unexpected argument 'stray': every value belongs to a flag, as --model=DIR"},
+      {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
+      {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
+      {{"--log_level=loud"}, "--log_level: 'loud' is none of trace, debug, info, warning, error, off"},
+      {{"--log_format=xml"}, "--log_format: 'xml' is none of text, json"},
+      {{"--metrics_compat=tgi"}, "--metrics_compat: 'tgi' is none of vllm, none"},
+      {{"--threads=-1"}, "--threads: -1 is outside [0, 4096]"},
+      {{"--block_tokens=0"}, "--block_tokens: 0 is outside [1, 1024]"},
+      {{"--block_tokens=24"}, "--block_tokens: 24 is no power of two"},
+      {{"--block_tokens=2048"}, "--block_tokens: 2048 is outside [1, 1024]"},
+      {{"--max_running=0"}, "--max_running: 0 is outside [1, 65536]"},
+      {{"--max_queue=0"}, "--max_queue: 0 is outside [1, 1048576]"},
+      {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside [0, 1073741824]"},
+      {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for a prompt and an output"},
+      {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside [0, 1073741824]"},
+      {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
+       "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
+      {{"--max_logprobs=5000"}, "--max_logprobs: 5000 is outside [0, 1024]"},
+      {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
+       "--max_step_tokens: 63 is less than --max_running=64: a step must hold a token of every running sequence"},
+      {{"--prefill_chunk_tokens=513"}, "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
+      {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside [0, 24h]"},
+      {{"--drain_grace=inf"}, "--drain_grace: inf is outside [0, 24h]"},
+      {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
+      {{"--arena=lots"}, "--arena: 'lots' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
+      {{"--arena=0"}, "--arena: '0' is outside [1 byte, 1048576 TiB], or auto"},
+      {{"--listen=8600"}, "--listen: '8600' is no address: it names no port; write HOST:PORT, as 127.0.0.1:8600"},
+      {{"--listen=:8600"}, "--listen: ':8600' is no address: it names no host; write HOST:PORT, as 127.0.0.1:8600"},
+      {{"--listen=h:65536"},
+       "--listen: 'h:65536' is no address: port '65536' is outside [0, 65535]; write HOST:PORT, as 127.0.0.1:8600"},
+      {{"--metrics_listen=::1:80"},
+       "--metrics_listen: '::1:80' is no address: IPv6 needs brackets; write HOST:PORT, as 127.0.0.1:8600"},
+      {{"--metrics_listen=127.0.0.1:8600"},
+       "--metrics_listen: '127.0.0.1:8600' is --listen's address too; two servers cannot share it"},
+  };
+  for (const BadFlags& row : table) {
+    std::vector<std::string> flags = {"--model=/m"};
+    flags.insert(flags.end(), row.flags.begin(), row.flags.end());
+    const auto config = Parse(flags);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << row.message;
+    EXPECT_EQ(config.status().message(), row.message);
+  }
+}
+
+TEST(ConfigTest, TwoFreePortsDoNotContradictEachOther) {
+  EXPECT_TRUE(Parse({"--model=/m", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}).ok());
+}
+
+TEST(ConfigDeathTest, UnknownFlagsAndUnparsableValuesExitWithALine) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(Parse({"--model=/m", "--max_runing=3"}).IgnoreError(), ExitedWithCode(1), "max_runing");
+  EXPECT_EXIT(Parse({"--model=/m", "--max_running=many"}).IgnoreError(), ExitedWithCode(1), "many.*max_running");
+  EXPECT_EXIT(Parse({"--flagfile=/no/such/file"}).IgnoreError(), ExitedWithCode(1), "/no/such/file");
+}
+
+TEST(ConfigDeathTest, HelpAndVersionExitWithZero) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(Parse({"--helpfull"}).IgnoreError(), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--help"}).IgnoreError(), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--model=/m", "--version"}).IgnoreError(), ExitedWithCode(0), "");
+}
+
+TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
+  const std::string help = HelpText();
+  int ours = 0;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (name == "flagfile") continue;  // Abseil's, and listed
+    const bool is_ours = absl::EndsWith(flag->Filename(), "server/config.cc");
+    const std::string entry = absl::StrCat("  --", name, "=", flag->DefaultValue());
+    const size_t first = help.find(entry);
+    EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
+    ours += is_ours;
+  }
+  EXPECT_EQ(ours, 23);
+  EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
+}
+
+}  // namespace
+}  // namespace berth
