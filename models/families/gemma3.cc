@@ -51,7 +51,7 @@ std::unique_ptr<DecoderModel> BuildGemma3(ConfigReader& config, WeightLoader& we
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.qk_norm = c.norm_adds_one = c.post_norms = true;
   c.score_scale = 1 / std::sqrt(config.DoubleOr("query_pre_attn_scalar", 256, 1e-6, 1e9));
-  c.score_softcap = config.DoubleOr("attn_logit_softcapping", 0, 0, 1e9);
+  // attn_logit_softcapping is in the configuration but not in the reference's attention: gemma2's, not gemma3's.
   c.logit_softcap = config.DoubleOr("final_logit_softcapping", 0, 0, 1e9);
   c.embedding_scale = EmbeddingScale(c.hidden, weights.options().dtype);
   const int64_t window = config.IntOr("sliding_window", 4096, 1, int64_t{1} << 40);
