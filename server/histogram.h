@@ -16,7 +16,7 @@ namespace berth {
 
 // What a scrape saw. Copies of one histogram under several names come from one snapshot.
 struct HistogramSnapshot {
-  std::vector<double> bounds;   // ascending upper bounds, +Inf left out
+  std::vector<double> bounds;    // ascending upper bounds, +Inf left out
   std::vector<uint64_t> counts;  // by bucket, not cumulative; one more than bounds
   double sum = 0;
 

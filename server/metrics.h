@@ -14,11 +14,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "scheduler/engine.h"
@@ -90,8 +89,7 @@ class Metrics {
   Histogram request_prompt_tokens_;
   Histogram request_generation_tokens_;
   std::unique_ptr<Phase[]> phases_;
-  // By service and method; the map itself never changes after construction.
-  std::map<std::pair<std::string, std::string>, std::unique_ptr<Rpc>, std::less<>> rpcs_;
+  std::vector<std::unique_ptr<Rpc>> rpcs_;  // every RPC of the API; the vector never changes after construction
 };
 
 }  // namespace berth

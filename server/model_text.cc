@@ -10,7 +10,8 @@ namespace {
 class ModelTextStream : public TextStream {
  public:
   ModelTextStream(const Tokenizer* tokenizer, TextStreamOptions options)
-      : detokenizer_(tokenizer, options.skip_special_tokens), matcher_(std::move(options.stop), options.include_stop) {}
+      : detokenizer_(tokenizer, options.skip_special_tokens, options.context),
+        matcher_(std::move(options.stop), options.include_stop) {}
 
   absl::StatusOr<TextPiece> Add(int32_t token) override {
     absl::StatusOr<std::string> text = detokenizer_.Add({token});

@@ -19,6 +19,8 @@ struct TextStreamOptions {
   bool skip_special_tokens = true;
   std::vector<std::string> stop;  // the text ends before the first of these
   bool include_stop = false;      // keep that stop string in the text
+  // The prompt's last tokens where the text goes on from them (a word's space then shows); empty: a text of its own.
+  std::vector<int32_t> context;
 };
 
 struct TextPiece {
@@ -38,6 +40,9 @@ class TextStream {
 class TextCodec {
  public:
   virtual ~TextCodec() = default;
+
+  // False: text is refused, and streams give none.
+  virtual bool has_tokenizer() const { return true; }
 
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
   virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const = 0;

@@ -12,6 +12,7 @@
 namespace berth {
 namespace {
 
+constexpr int64_t kContextTokens = 8;  // enough for a character in pieces and the space before a word
 constexpr int64_t kMaxRequestIdCharacters = 128;
 constexpr int64_t kMaxLogitBias = 1024;
 constexpr int64_t kMaxStopStrings = 16;
@@ -84,12 +85,14 @@ absl::Status FillSampling(const v1::Sampling& in, const ValidationContext& conte
                           SamplingParams* out) {
   const GenerationDefaults& defaults = context.defaults;
   const int64_t vocab_size = context.model->vocab_size;
-  out->temperature = in.has_temperature() ? in.temperature() : defaults.temperature;
+  out->temperature = in.has_temperature() ? in.temperature() : defaults.temperature.value_or(1.0f);
   // More tokens than there are means all of them.
-  out->top_k = static_cast<int32_t>(std::min(in.has_top_k() ? int64_t{in.top_k()} : defaults.top_k, vocab_size));
-  out->top_p = in.has_top_p() ? in.top_p() : defaults.top_p;
-  out->min_p = in.has_min_p() ? in.min_p() : defaults.min_p;
-  out->repetition_penalty = in.has_repetition_penalty() ? in.repetition_penalty() : defaults.repetition_penalty;
+  out->top_k = static_cast<int32_t>(
+      std::min(in.has_top_k() ? int64_t{in.top_k()} : int64_t{defaults.top_k.value_or(0)}, vocab_size));
+  out->top_p = in.has_top_p() ? in.top_p() : defaults.top_p.value_or(1.0f);
+  out->min_p = in.has_min_p() ? in.min_p() : defaults.min_p.value_or(0.0f);
+  out->repetition_penalty =
+      in.has_repetition_penalty() ? in.repetition_penalty() : defaults.repetition_penalty.value_or(1.0f);
   out->presence_penalty = in.presence_penalty();
   out->frequency_penalty = in.frequency_penalty();
   out->seed = in.has_seed() ? in.seed() : random_seed;
@@ -105,7 +108,12 @@ absl::Status FillSampling(const v1::Sampling& in, const ValidationContext& conte
 }
 
 // Stop strings and end tokens; the lengths wait for the prompt's.
-absl::Status FillStopping(const v1::Stopping& in, const ModelInfo& model, Request* request, TextStreamOptions* text) {
+absl::Status FillStopping(const v1::Stopping& in, const ValidationContext& context, Request* request,
+                          TextStreamOptions* text) {
+  const ModelInfo& model = *context.model;
+  if (in.stop_size() > 0 && !context.text->has_tokenizer()) {
+    return Invalid("stopping.stop: the model has no tokenizer; use stop_token_ids");
+  }
   if (absl::Status s = CheckCount("stopping.stop", in.stop_size(), kMaxStopStrings); !s.ok()) return s;
   for (int i = 0; i < in.stop_size(); ++i) {
     const int64_t bytes = static_cast<int64_t>(in.stop(i).size());
@@ -131,7 +139,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(absl::string_view field, const s
                                                 bool add_special_tokens, const ValidationContext& context) {
   if (absl::Status s = CheckText(field, text, context.limits.max_text_bytes); !s.ok()) return s;
   absl::StatusOr<std::vector<int32_t>> tokens = context.text->Encode(text, add_special_tokens);
-  if (!tokens.ok()) return tokens.status();
+  if (!tokens.ok()) return Invalid(field, ": ", tokens.status().message());
   // The tokenizer may know tokens that the model has no row for.
   if (absl::Status s = CheckTokens(field, absl::MakeConstSpan(*tokens), context.model->vocab_size); !s.ok()) return s;
   return tokens;
@@ -212,7 +220,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   Checks checks;  // the cheap ones come before the tokenizer's work
   if (in.has_request_id()) checks.Add(CheckRequestId("request_id", in.request_id()));
   checks.Add(FillSampling(in.sampling(), context, random_seed, &out.request.sampling));
-  checks.Add(FillStopping(in.stopping(), *context.model, &out.request, &out.output.text));
+  checks.Add(FillStopping(in.stopping(), context, &out.request, &out.output.text));
   checks.Add(FillLogprobs(in, context.limits, &out));
   if (!checks.status().ok()) return checks.status();
   absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, context);
@@ -222,6 +230,10 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   out.request_id = in.request_id();
   out.output.text.skip_special_tokens = in.has_skip_special_tokens() ? in.skip_special_tokens() : true;
   out.output.return_prompt_token_ids = in.return_prompt_token_ids();
+  if (!in.has_chat()) {  // an answer in a chat is a text of its own
+    const std::vector<int32_t>& tokens = out.request.prompt;
+    out.output.text.context.assign(tokens.end() - std::min<int64_t>(kContextTokens, tokens.size()), tokens.end());
+  }
   return out;
 }
 
@@ -252,7 +264,7 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& i
   if (!checks.status().ok()) return checks.status();
   absl::StatusOr<std::string> text =
       context.text->Decode(in.token_ids(), in.has_skip_special_tokens() ? in.skip_special_tokens() : true);
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return Invalid("token_ids: ", text.status().message());
   v1::DetokenizeResponse out;
   out.set_text(*std::move(text));
   return out;

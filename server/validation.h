@@ -15,22 +15,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "berth/v1/inference.pb.h"
+#include "models/generation_config.h"
 #include "models/model_runner.h"
 #include "scheduler/request.h"
 #include "server/text_codec.h"
 
 namespace berth {
-
-// What an absent field of `sampling` means; from the model's generation_config.json.
-struct GenerationDefaults {
-  float temperature = 1.0f;
-  int64_t top_k = 0;
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;
-
-  friend bool operator==(const GenerationDefaults&, const GenerationDefaults&) = default;
-};
 
 struct RequestLimits {
   int64_t max_sequence_tokens = 0;     // prompt + output: Engine::max_sequence_tokens()
@@ -44,7 +34,7 @@ struct ValidationContext {
   const ModelInfo* model = nullptr;
   const TextCodec* text = nullptr;
   RequestLimits limits;
-  GenerationDefaults defaults;
+  GenerationDefaults defaults;  // the model's, for absent fields of `sampling`
 };
 
 // How a request's tokens become messages.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/json_bounds.h"
+#include "server/tokens_only.h"
 #include "tests/server/fake_text_codec.h"
 
 namespace berth {
@@ -80,7 +81,11 @@ TEST_F(ValidationTest, RefusesFloatsOutsideTheirRange) {
 }
 
 TEST_F(ValidationTest, AbsentFieldsMeanTheModelsDefaultsAndZeroMeansZero) {
-  context_.defaults = {.temperature = 0.7f, .top_k = 50, .top_p = 0.9f, .min_p = 0.1f, .repetition_penalty = 1.2f};
+  context_.defaults.temperature = 0.7f;
+  context_.defaults.top_k = 50;
+  context_.defaults.top_p = 0.9f;
+  context_.defaults.min_p = 0.1f;
+  context_.defaults.repetition_penalty = 1.2f;
   const SamplingParams absent = Validate()->request.sampling;
   EXPECT_EQ(absent.temperature, 0.7f);
   EXPECT_EQ(absent.top_k, 50);
@@ -102,6 +107,12 @@ TEST_F(ValidationTest, AbsentFieldsMeanTheModelsDefaultsAndZeroMeansZero) {
   EXPECT_EQ(zero.min_p, 0);
   EXPECT_EQ(zero.seed, 0u);
   EXPECT_EQ(zero.num_logprobs, 0);
+}
+
+TEST_F(ValidationTest, WithoutTheModelsDefaultsSamplingIsLeftAsItIs) {
+  SamplingParams expected;
+  expected.seed = 77;
+  EXPECT_EQ(Validate()->request.sampling, expected);
 }
 
 TEST_F(ValidationTest, TopKAboveTheVocabularyMeansAllTokens) {
@@ -251,6 +262,22 @@ TEST_F(ValidationTest, RefusesTokensThatTheTokenizerKnowsAndTheModelDoesNot) {
   EXPECT_EQ(Message(), "prompt[0]: token id 94 is outside [0, 49]");
 }
 
+TEST_F(ValidationTest, WithoutATokenizerOnlyTokenIdsAreTaken) {
+  const TokensOnly tokens_only;
+  context_.text = &tokens_only;
+  EXPECT_EQ(Message(), "");
+  request_.mutable_stopping()->add_stop("x");
+  EXPECT_EQ(Message(), "stopping.stop: the model has no tokenizer; use stop_token_ids");
+  request_.clear_stopping();
+  request_.set_prompt("a");
+  EXPECT_EQ(Message(), "prompt: the model has no tokenizer; use token ids");
+  request_.mutable_chat();
+  EXPECT_EQ(Message(), "chat: the model has no chat template; use prompt or token_ids");
+  v1::DetokenizeRequest detokenize;
+  EXPECT_EQ(Detokenize(detokenize, context_).status().message(),
+            "token_ids: the model has no tokenizer; use token ids");
+}
+
 TEST_F(ValidationTest, RequestId) {
   for (const std::string& good :
        {std::string("a"), std::string(128, 'a'), absl::StrReplaceAll(std::string(128, 'a'), {{"a", "ä"}})}) {
@@ -265,6 +292,12 @@ TEST_F(ValidationTest, RequestId) {
   EXPECT_EQ(Message(), "request_id: has a control character");
   request_.clear_request_id();
   EXPECT_EQ(Validate()->request_id, "");
+}
+
+TEST_F(ValidationTest, TextGoesOnFromThePromptsLastTokens) {
+  EXPECT_EQ(Validate()->output.text.context, std::vector<int32_t>{1});
+  SetPrompt(20);
+  EXPECT_EQ(Validate()->output.text.context.size(), 8u);
 }
 
 TEST_F(ValidationTest, TextOptionsAbsentAndFalse) {
@@ -293,6 +326,7 @@ class ChatValidationTest : public ValidationTest {
 
 TEST_F(ChatValidationTest, IsRenderedWithTheTemplateAndGetsNoSpecialTokens) {
   EXPECT_EQ(Prompt(), "user:hi|assistant:");
+  EXPECT_TRUE(Validate()->output.text.context.empty());
   request_.mutable_chat()->set_add_generation_prompt(false);
   EXPECT_EQ(Prompt(), "user:hi|");
 }

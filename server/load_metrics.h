@@ -1,0 +1,31 @@
+// The gauges, and the counters that the engine keeps: what it and the cache are doing, from one copy of EngineLoad, so
+// that every scrape adds up. Pure functions; thread-safe.
+#ifndef BERTH_SERVER_LOAD_METRICS_H_
+#define BERTH_SERVER_LOAD_METRICS_H_
+
+#include <array>
+
+#include "cache/occupancy.h"
+#include "cache/spec.h"
+#include "scheduler/engine.h"
+#include "server/metric_families.h"
+
+namespace berth {
+
+// How full the cache is, each a ratio of bytes in [0, 1].
+struct CacheUsage {
+  // By CacheKind: live of what the kind could have, which is its own slabs and those that no pool holds. 0 for a kind
+  // that the model has not.
+  std::array<double, kNumCacheKinds> pools{};
+  double arena = 0;  // live of what can be live
+  double max = 0;    // the highest of these: 1 means that some kind cannot grow
+};
+
+CacheUsage UsageOf(const Occupancy& occupancy);
+
+// Adds every family, series at 0 included. Over pool and state, berth_cache_bytes adds up to berth_cache_arena_bytes.
+void CollectLoad(const EngineLoad& load, const CachePlan& plan, MetricFamilies* families);
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_LOAD_METRICS_H_
