@@ -1,6 +1,12 @@
 #include "models/layers/rotary.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,18 +19,27 @@ namespace {
 constexpr int64_t kFirstPositions = 2048;
 
 // _compute_llama3_parameters: long waves are slowed by `factor`, short ones kept, those between blended.
-float Llama3Frequency(float frequency, const RopeConfig& rope) {
-  const double pi = std::acos(-1.0);
-  const float wavelength = static_cast<float>(2 * pi) / frequency;
+at::Tensor Llama3Frequencies(const at::Tensor& frequencies, const RopeConfig& rope) {
   const double original = static_cast<double>(rope.original_max_positions);
-  const float longest = static_cast<float>(original / rope.low_freq_factor);
-  const float shortest = static_cast<float>(original / rope.high_freq_factor);
-  if (wavelength < shortest) return frequency;
-  const float slowed = frequency / static_cast<float>(rope.factor);
-  if (wavelength > longest) return slowed;
-  const float smooth = (static_cast<float>(original) / wavelength - static_cast<float>(rope.low_freq_factor)) /
-                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
-  return (1 - smooth) * slowed + smooth * frequency;
+  const double longest = original / rope.low_freq_factor;
+  const double shortest = original / rope.high_freq_factor;
+  const at::Tensor wavelengths = at::reciprocal(frequencies) * (2 * std::acos(-1.0));
+  const at::Tensor slowed = at::where(wavelengths > longest, frequencies / rope.factor, frequencies);
+  const at::Tensor smooth =
+      (at::reciprocal(wavelengths) * original - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor blended = (1 - smooth) * slowed / rope.factor + smooth * slowed;
+  const at::Tensor between = (wavelengths >= shortest).logical_and(wavelengths <= longest);
+  return at::where(between, blended, slowed);
+}
+
+at::Tensor Frequencies(const RopeConfig& rope, int64_t head_dim) {
+  const int64_t rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  const at::Tensor exponents =
+      at::arange(0, rotary_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(rotary_dim);
+  const at::Tensor frequencies = at::reciprocal(at::pow(rope.theta, exponents));
+  if (rope.type == "linear") return frequencies / rope.factor;
+  if (rope.type == "llama3") return Llama3Frequencies(frequencies, rope);
+  return frequencies;
 }
 
 }  // namespace
@@ -35,16 +50,7 @@ const std::vector<absl::string_view>& RotaryTypes() {
 }
 
 RotaryEmbedding::RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::Device device)
-    : head_dim_(head_dim), device_(device) {
-  const int64_t rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
-  for (int64_t i = 0; i < rotary_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(rotary_dim);
-    float frequency = 1.0f / std::pow(static_cast<float>(rope.theta), exponent);
-    if (rope.type == "linear") frequency /= static_cast<float>(rope.factor);
-    if (rope.type == "llama3") frequency = Llama3Frequency(frequency, rope);
-    inverse_frequencies_.push_back(frequency);
-  }
-}
+    : head_dim_(head_dim), device_(device), frequencies_(Frequencies(rope, head_dim)) {}
 
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
   Cover(batch.max_position());
@@ -55,20 +61,9 @@ void RotaryEmbedding::Cover(int64_t position) {
   const int64_t covered = cos_.defined() ? cos_.size(0) : 0;
   if (position < covered) return;
   const int64_t positions = std::max({kFirstPositions, 2 * covered, position + 1});
-  const int64_t half = static_cast<int64_t>(inverse_frequencies_.size());
-  at::Tensor cos = at::empty({positions, half}, at::TensorOptions().dtype(at::kFloat));
-  at::Tensor sin = at::empty({positions, half}, at::TensorOptions().dtype(at::kFloat));
-  float* c = cos.mutable_data_ptr<float>();
-  float* s = sin.mutable_data_ptr<float>();
-  for (int64_t p = 0; p < positions; ++p) {
-    for (int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(p) * inverse_frequencies_[i];
-      c[p * half + i] = std::cos(angle);
-      s[p * half + i] = std::sin(angle);
-    }
-  }
-  cos_ = cos.to(device_);
-  sin_ = sin.to(device_);
+  const at::Tensor angles = at::arange(positions, frequencies_.options()).unsqueeze(1) * frequencies_;
+  cos_ = at::cos(angles).to(device_);
+  sin_ = at::sin(angles).to(device_);
 }
 
 }  // namespace berth

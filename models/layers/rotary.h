@@ -1,5 +1,7 @@
 // Rotary position embedding: cosines and sines by position, in float32, computed once and shared by the layers.
-// Frequencies as transformers' modeling_rope_utils.py computes them: default, linear, llama3. Engine thread only.
+// Frequencies as transformers' modeling_rope_utils.py computes them (default, linear, llama3), by the same ATen
+// operations in the same order: an angle is position * frequency, so a last bit of a frequency grows with the position.
+// Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_ROTARY_H_
 #define BERTH_MODELS_LAYERS_ROTARY_H_
 
@@ -31,8 +33,8 @@ class RotaryEmbedding {
 
   int64_t head_dim_;
   at::Device device_;
-  std::vector<float> inverse_frequencies_;  // [rotary_dim / 2]
-  at::Tensor cos_;                          // [positions, rotary_dim / 2]
+  at::Tensor frequencies_;  // [rotary_dim / 2], on the CPU
+  at::Tensor cos_;          // [positions, rotary_dim / 2]
   at::Tensor sin_;
 };
 

@@ -1,0 +1,61 @@
+"""The small random checkpoints that parity is asserted on.
+
+To add a family: add one case here; `./dev parity` makes its checkpoint, asks transformers for the tokens and compares
+them with the server's in every regime. Sizes are odd on purpose: heads no power of two, windows no multiple of a block.
+"""
+
+import dataclasses
+
+VOCAB = 331
+PROMPT_LENGTHS = [1, 2, 7, 16, 17, 33, 64, 100, 257, 300]
+NEW_TOKENS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    config: str  # class of transformers
+    fields: dict
+    embedding_scale: float = 1.0  # a tied head on large embeddings would only repeat its input
+
+
+COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
+              num_key_value_heads=2, initializer_range=0.3, max_position_embeddings=1024, bos_token_id=0,
+              eos_token_id=1, pad_token_id=2)
+ATTENTION = dict(COMMON, head_dim=20)
+LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=1000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64)
+GEMMA3 = dict(ATTENTION, num_hidden_layers=4, sliding_window=21, query_pre_attn_scalar=17,
+              layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+              rope_parameters=dict(full_attention=dict(rope_type="linear", factor=2.0, rope_theta=20000.0),
+                                   sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
+MAMBA2 = dict(vocab_size=VOCAB, hidden_size=60, num_heads=6, head_dim=20, state_size=12, num_hidden_layers=3, expand=2,
+              chunk_size=16, initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=2)
+FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_d_conv=4,
+                 mamba_chunk_size=16, lm_head_multiplier=0.7, embedding_multiplier=1.7, mlp_multipliers=[1.3, 0.7],
+                 key_multiplier=0.8, attention_out_multiplier=0.9, attention_in_multiplier=1.1,
+                 ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7], ssm_in_multiplier=1.2, ssm_out_multiplier=0.9)
+
+CASES = {
+    "llama": Case("LlamaConfig", ATTENTION),
+    "llama-tied-bias": Case("LlamaConfig", dict(ATTENTION, attention_bias=True, mlp_bias=True,
+                                                tie_word_embeddings=True), 0.2),
+    "llama-rope-llama3": Case("LlamaConfig", dict(COMMON, rope_parameters=LLAMA3_ROPE)),
+    "llama-rope-linear": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(rope_type="linear", factor=4.0,
+                                                                                  rope_theta=1000.0))),
+    "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
+    "mistral-full": Case("MistralConfig", dict(ATTENTION, sliding_window=None, num_key_value_heads=3)),
+    "qwen2": Case("Qwen2Config", dict(COMMON, num_key_value_heads=6)),
+    "qwen2-sliding": Case("Qwen2Config", dict(COMMON, use_sliding_window=True, sliding_window=21,
+                                              max_window_layers=1)),
+    "qwen3": Case("Qwen3Config", dict(ATTENTION, attention_bias=True)),
+    "gemma3_text": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False)),
+    "gemma3_text-tied": Case("Gemma3TextConfig", dict(GEMMA3, final_logit_softcapping=8.0), 0.05),
+    "mamba2": Case("Mamba2Config", dict(MAMBA2, n_groups=2, use_bias=True, conv_kernel=4)),
+    "mamba2-tied": Case("Mamba2Config", dict(MAMBA2, n_groups=1, conv_kernel=3, tie_word_embeddings=True,
+                                             residual_in_fp32=False), 0.3),
+    "falcon_h1": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=False)),
+    "falcon_h1-norm-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=True,
+                                                        attention_bias=True, mlp_bias=True)),
+    "falcon_h1-gate-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False,
+                                                        projectors_bias=True, mamba_proj_bias=True, head_dim=16)),
+}

@@ -1,0 +1,121 @@
+"""Makes a case's checkpoint and asks transformers what it generates. Kept by the hash of all that decides it."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+
+from cases import CASES, NEW_TOKENS, PROMPT_LENGTHS, VOCAB
+
+TRANSFORMERS = "5.17.0"
+# Steps of each output whose whole distribution is kept.
+LOGIT_STEPS = [0, 1, 20, 63]
+# Fewer different tokens than this in an output, on average, and the case could hardly fail.
+MIN_VARIETY = 12
+BF16_SCALE = 0.1
+
+
+def cache_folder(name):
+    sources = [pathlib.Path(__file__).read_bytes(), repr(CASES[name]).encode(), TRANSFORMERS.encode(),
+               repr((PROMPT_LENGTHS, NEW_TOKENS)).encode()]
+    digest = hashlib.sha256(b"\0".join(sources)).hexdigest()[:16]
+    root = os.environ.get("BERTH_CACHE", os.path.expanduser("~/.cache/berth"))
+    return pathlib.Path(root) / "parity" / f"{name}-{digest}"
+
+
+def make_model(case):
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    assert transformers.__version__ == TRANSFORMERS, transformers.__version__
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    config = getattr(transformers, case.config)(**case.fields)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        # Norms and biases start as ones and zeros: a port that forgot them would pass.
+        if parameter.dim() == 1 and not name.endswith("A_log"):
+            parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    model.get_input_embeddings().weight.data.mul_(case.embedding_scale)
+    return model
+
+
+def generate(model, prompt):
+    import torch
+
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=2,
+                             output_logits=True, return_dict_in_generate=True)
+    logits = torch.stack([step[0].float() for step in out.logits])  # [steps, vocab]
+    best = logits.topk(2).values
+    logprobs = torch.log_softmax(logits.double(), -1)
+    return out.sequences[0, len(prompt):].tolist(), (best[:, 0] - best[:, 1]).tolist(), logprobs[LOGIT_STEPS].numpy()
+
+
+def first_logprobs(model, prompts):
+    """The distribution after each prompt, [prompts, vocab]."""
+    import torch
+
+    rows = []
+    with torch.no_grad():
+        for prompt in prompts:
+            logits = model(torch.tensor([prompt])).logits[0, -1].double()
+            rows.append(torch.log_softmax(logits, -1).numpy())
+    return np.stack(rows)
+
+
+def as_bfloat16(model):
+    """The model with matrices at the scale of trained ones, rounded to bfloat16.
+
+    The large ones that make greedy outputs varied make softmaxes so sharp that transformers' own bfloat16 is up to 15 %
+    of the logits' spread away from float32: nothing could be asserted on them.
+    """
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2 and "conv1d" not in name:
+            parameter.data.mul_(BF16_SCALE)
+    return model.to(torch.bfloat16)
+
+
+def make(name, folder):
+    import torch
+
+    model = make_model(CASES[name])
+    generator = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
+    tokens, margins, logprobs = zip(*(generate(model, prompt) for prompt in prompts))
+    variety = np.mean([len(set(row)) for row in tokens])
+    assert variety >= MIN_VARIETY, f"{name}: {variety:.1f} different tokens per output: choose another scale"
+    model.save_pretrained(folder)
+    rounded = as_bfloat16(model)
+    rounded.save_pretrained(folder / "bf16")
+    exact = first_logprobs(rounded.to(torch.float32), prompts)
+    np.savez(folder / "oracle.npz", logprobs=np.stack(logprobs), bf16=exact)
+    with open(folder / "oracle.json", "w", encoding="utf-8") as file:
+        json.dump({"prompts": prompts, "tokens": tokens, "margins": margins, "variety": variety}, file)
+
+
+def load(name):
+    """(model folder, the oracle's answers, arrays)"""
+    folder = cache_folder(name)
+    if not (folder / "oracle.json").exists():
+        for old in folder.parent.glob(f"{name}-{'?' * 16}*"):
+            shutil.rmtree(old)
+        temporary = folder.with_name(folder.name + ".tmp")
+        temporary.mkdir(parents=True)
+        make(name, temporary)
+        temporary.rename(folder)
+    with open(folder / "oracle.json", encoding="utf-8") as file:
+        return folder, json.load(file), np.load(folder / "oracle.npz")
+
+
+if __name__ == "__main__":
+    for case_name in CASES:
+        print(case_name, f"{load(case_name)[1]['variety']:.1f} different tokens per output", flush=True)

@@ -1,0 +1,179 @@
+"""Compares the running server with transformers: every case in every regime. `./dev parity` runs it.
+
+Greedy tokens must be equal. Where they part, the oracle's own margin between its two best logits decides: below
+TIE_MARGIN it is a tie, which is counted and printed, and the rest of that output is not compared; else it is a miss.
+Exits 1 on any miss, and when there are more ties than MAX_TIE_SHARE.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+
+import oracle  # noqa: E402
+from berth_server import BerthServer, DidNotStart, generate_request  # noqa: E402
+from cases import CASES, NEW_TOKENS, VOCAB  # noqa: E402
+
+TIE_MARGIN = 1e-4
+MAX_TIE_SHARE = 0.05
+FP32_TOLERANCE = 1e-4
+BF16_TOLERANCE = 2e-2
+REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "bf16"]
+BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
+              f"--max_logprobs={VOCAB}"]
+
+
+class Outcome:
+    def __init__(self):
+        self.rows = self.ties = self.misses = 0
+        self.notes = []
+
+    def miss(self, note):
+        self.misses += 1
+        self.notes.append(note)
+
+    def compare(self, got, expected, margins, what):
+        """Tokens against the oracle's, of which the request may have asked for fewer."""
+        self.rows += 1
+        expected = expected[: len(got)]
+        if got == expected:
+            return
+        at = next(i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1])
+        note = f"{what}: token {at} is {got[at]}, expected {expected[at]}, margin {margins[at]:.2e}"
+        if margins[at] < TIE_MARGIN:
+            self.ties += 1
+            self.notes.append("tie: " + note)
+        else:
+            self.miss(note)
+
+    def cell(self):
+        if self.misses:
+            return f"{self.misses} MISS"
+        return f"ok {self.rows}" + (f" ({self.ties} tie)" if self.ties else "")
+
+
+def complete(server, prompt, max_tokens=NEW_TOKENS, logprobs=None):
+    request = generate_request(ids=prompt, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs)
+    response = server.inference.Complete(request, timeout=300)
+    assert len(response.token_ids) == max_tokens == response.usage.completion_tokens, response.usage
+    return response
+
+
+def distribution(logprobs):
+    row = np.full(VOCAB, -np.inf)
+    for entry in logprobs.top:
+        row[entry.token_id] = entry.logprob
+    return row
+
+
+def alone(server, answers, outcome, limit=None):
+    for i, prompt in enumerate(answers["prompts"]):
+        if limit is None or len(prompt) <= limit:
+            got = list(complete(server, prompt).token_ids)
+            outcome.compare(got, answers["tokens"][i], answers["margins"][i], f"prompt of {len(prompt)}")
+    server.wait_idle()
+
+
+def logits(server, answers, arrays, outcome):
+    """Whole distributions, as far as the tokens before them are equal."""
+    for i, prompt in enumerate(answers["prompts"]):
+        response = complete(server, prompt, logprobs=VOCAB)
+        for step, expected in zip(oracle.LOGIT_STEPS, arrays["logprobs"][i]):
+            if list(response.token_ids)[:step] != answers["tokens"][i][:step]:
+                break
+            outcome.rows += 1
+            error = np.abs(distribution(response.logprobs[step]) - expected).max()
+            if not error <= FP32_TOLERANCE:
+                outcome.miss(f"prompt of {len(prompt)}, step {step}: a logprob is off by {error:.1e}")
+
+
+def bf16(server, answers, arrays, outcome):
+    """Against float32 arithmetic on the same rounded weights."""
+    assert server.model_info().dtype == "bfloat16"
+    for i, prompt in enumerate(answers["prompts"]):
+        got = distribution(complete(server, prompt, max_tokens=1, logprobs=VOCAB).logprobs[0])
+        error = np.abs(got - arrays["bf16"][i]).max()
+        outcome.rows += 1
+        if not error <= BF16_TOLERANCE:
+            outcome.miss(f"prompt of {len(prompt)}: a logprob is off by {error:.1e}")
+
+
+def together(server, answers, outcome, requests=16, limit=None):
+    """All prompts and repeats at once, with different lengths, so that rows come and go."""
+    indices = [i for i, prompt in enumerate(answers["prompts"]) if limit is None or len(prompt) <= limit]
+    picks = [indices[n % len(indices)] for n in range(requests)]
+    lengths = [NEW_TOKENS if n < len(indices) else 5 + 11 * (n - len(indices)) for n in range(requests)]
+    with concurrent.futures.ThreadPoolExecutor(requests) as pool:
+        futures = [pool.submit(complete, server, answers["prompts"][i], min(length, NEW_TOKENS))
+                   for i, length in zip(picks, lengths)]
+        for i, future in zip(picks, futures):
+            outcome.compare(list(future.result().token_ids), answers["tokens"][i], answers["margins"][i],
+                            f"prompt of {len(answers['prompts'][i])} among {requests}")
+    server.wait_idle()
+
+
+def preempted(folder, groups, answers, outcome):
+    """An arena so small that sequences must give way. A purely recurrent sequence never grows, so never has to."""
+    longest = max(map(len, answers["prompts"])) + NEW_TOKENS
+    arena = 128 << 10
+    while True:
+        arena = int(arena * 1.4)
+        try:
+            with BerthServer(folder, *BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64") as server:
+                if server.model_info().limits.max_sequence_tokens < longest:
+                    continue
+                together(server, answers, outcome)
+                preemptions = server.load().preemptions
+                break
+        except DidNotStart as error:
+            if arena > 1 << 30:
+                raise error
+    grows = any(group.bytes_per_token for group in groups)
+    if grows and preemptions == 0:
+        outcome.miss(f"no preemption in an arena of {arena} bytes")
+    return preemptions
+
+
+def run_case(name):
+    folder, answers, arrays = oracle.load(name)
+    outcomes = {regime: Outcome() for regime in REGIMES}
+    with BerthServer(folder, *BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64") as server:
+        groups = server.model_info().cache_groups
+        alone(server, answers, outcomes["alone"])
+        logits(server, answers, arrays, outcomes["logits"])
+        together(server, answers, outcomes["concurrent"])
+    for chunk in (1, 7):
+        flags = [*BASE_FLAGS, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
+        with BerthServer(folder, *flags) as server:
+            together(server, answers, outcomes[f"chunk {chunk}"])
+    preempted(folder, groups, answers, outcomes["preempted"])
+    with BerthServer(folder / "bf16", *BASE_FLAGS, "--arena=64MiB") as server:
+        bf16(server, answers, arrays, outcomes["bf16"])
+    return outcomes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="which cases; default: all")
+    arguments = parser.parse_args()
+    names = arguments.cases or list(CASES)
+    print(f"{'case':22}" + "".join(f"{regime:>14}" for regime in REGIMES), flush=True)
+    rows = ties = misses = 0
+    for name in names:
+        outcomes = run_case(name)
+        print(f"{name:22}" + "".join(f"{outcomes[regime].cell():>14}" for regime in REGIMES), flush=True)
+        for regime, outcome in outcomes.items():
+            rows, ties, misses = rows + outcome.rows, ties + outcome.ties, misses + outcome.misses
+            for note in outcome.notes[:4]:
+                print(f"    {regime}: {note}")
+    print(f"{rows} comparisons, {ties} ties (oracle's margin below {TIE_MARGIN}), {misses} misses")
+    if misses or ties > MAX_TIE_SHARE * rows:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
