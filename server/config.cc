@@ -227,8 +227,8 @@ std::string HelpText() {
   constexpr size_t kColumn = 34;
   constexpr size_t kWidth = 110;
   std::string text =
-      "berth serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
-      "  berth --model=DIR [flags]\n";
+      "Serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
+      "  berth-server --model=DIR [flags]\n";
   for (const HelpGroup& group : HelpGroups()) {
     absl::StrAppend(&text, "\n", group.title, "\n");
     for (absl::string_view name : group.flags) {
@@ -264,7 +264,7 @@ absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
   for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
     const absl::string_view argument = argv[i];
     if (argument == "-h" || absl::StartsWith(argument, "--help")) PrintAndExit(HelpText());
-    if (argument == "--version") PrintAndExit(absl::StrCat("berth ", kVersion, "\n"));
+    if (argument == "--version") PrintAndExit(absl::StrCat("berth-server ", kVersion, "\n"));
   }
   const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
   if (positional.size() > 1) {
