@@ -59,8 +59,9 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address
   exporter->collector_ = std::make_shared<MetricsCollector>(std::move(options));
   try {
     exporter->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": ", error.what()));
+  } catch (const std::exception&) {  // whose words name no cause
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(),
+                                               ": the port is taken, or the address is not this machine's"));
   }
   exporter->exposer_->RegisterCollectable(exporter->collector_);
   exporter->address_.port = exporter->exposer_->GetListeningPorts().front();
