@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,13 +49,14 @@ class Exporter {
   static absl::StatusOr<std::unique_ptr<Exporter>> Start(const Address& address, MetricsCollector::Options options);
 
   // Stops listening; a scrape under way is finished first.
-  ~Exporter() = default;
+  ~Exporter();
 
-  int port() const { return exposer_->GetListeningPorts().front(); }
+  int port() const { return address_.port; }
 
  private:
-  Exporter() = default;
+  explicit Exporter(Address address) : address_(std::move(address)) {}
 
+  Address address_;                              // with the real port, once it listens
   std::shared_ptr<MetricsCollector> collector_;  // before the exposer, whose scrapes use it
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

@@ -125,6 +125,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
        "--max_step_tokens: 63 is less than --max_running=64: a step must hold a token of every running sequence"},
       {{"--prefill_chunk_tokens=513"}, "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
+      {{"--drain_grace=30"}, "--drain_grace: '30' is no duration: write a number and a unit, as 30s or 2m"},
       {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside [0, 24h]"},
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside [0, 24h]"},
       {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},

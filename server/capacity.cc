@@ -1,0 +1,182 @@
+#include "server/capacity.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "server/units.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t SaturatingMultiply(int64_t a, int64_t b) { return b > 0 && a > kMaxBytes / b ? kMaxBytes : a * b; }
+
+// Units of `group` that a sequence holds at its fullest; the cache's own rule (Cache::UnitsForSequence).
+int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, int64_t num_tokens, int64_t step_tokens) {
+  if (group.kind == CacheKind::kRecurrent) return 1;
+  const int64_t blocks = CeilDiv(num_tokens, plan.block_tokens);
+  if (group.kv.window == 0) return blocks;
+  return std::min(blocks, CeilDiv(group.kv.window - 1 + step_tokens, plan.block_tokens) + 1);
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The number in a file that holds nothing else; `fallback` when there is none ("max", no such file).
+int64_t ReadNumber(const std::string& path, int64_t fallback) {
+  int64_t value = 0;
+  return absl::SimpleAtoi(ReadText(path), &value) ? value : fallback;
+}
+
+// The number that follows `key` at the start of a line.
+int64_t ReadField(const std::string& path, absl::string_view key, int64_t fallback) {
+  const std::string text = ReadText(path);
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::ConsumePrefix(&line, key)) continue;
+    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    int64_t value = 0;
+    if (!words.empty() && absl::SimpleAtoi(words.front(), &value)) return value;
+  }
+  return fallback;
+}
+
+// How one version of control groups names things.
+struct CgroupFiles {
+  std::string mount;
+  absl::string_view limit;
+  absl::string_view usage;
+  absl::string_view reclaimable;  // field of memory.stat: file pages that go when memory is short
+};
+
+// What the group at `path` and those around it leave.
+int64_t LeftInCgroup(const CgroupFiles& files, absl::string_view path) {
+  int64_t left = kUnbounded;
+  std::string group(path);
+  while (true) {
+    const std::string folder = absl::StrCat(files.mount, group, "/");
+    const int64_t limit = ReadNumber(absl::StrCat(folder, files.limit), kUnbounded);
+    if (limit < kMaxBytes) {
+      const int64_t usage = ReadNumber(absl::StrCat(folder, files.usage), 0);
+      const int64_t reclaimable = ReadField(folder + "memory.stat", files.reclaimable, 0);
+      left = std::min(left, std::max<int64_t>(0, limit - std::max<int64_t>(0, usage - reclaimable)));
+    }
+    if (group.empty()) return left;
+    group.resize(group.rfind('/'));
+  }
+}
+
+std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_bytes) {
+  const CacheGroup& group = plan.groups[index];
+  const int64_t units = arena_bytes / plan.slab_bytes * (plan.slab_bytes / group.unit_bytes);
+  std::string text = absl::StrCat("cache group ", index, ": ", CacheKindName(group.kind), ", ", group.layers.size(),
+                                  group.layers.size() == 1 ? " layer" : " layers");
+  if (group.kind == CacheKind::kRecurrent) {
+    absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes), " per sequence; the arena alone would hold ", units,
+                    " sequences");
+    return text;
+  }
+  if (group.kv.window > 0) absl::StrAppend(&text, ", window of ", group.kv.window, " tokens");
+  absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per token in blocks of ",
+                  plan.block_tokens, "; the arena alone would hold ", units * plan.block_tokens, " tokens");
+  return text;
+}
+
+}  // namespace
+
+int64_t MaxSequenceTokens(const Config& config, const ModelInfo& model) {
+  if (config.max_sequence_tokens > 0) return config.max_sequence_tokens;
+  return model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxSequenceTokens) : kDefaultMaxSequenceTokens;
+}
+
+int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, int64_t num_tokens, int64_t step_tokens) {
+  int64_t slabs = 0;
+  for (const CacheGroup& group : plan.groups) {
+    const int64_t units = SaturatingMultiply(num_sequences, UnitsOfSequence(plan, group, num_tokens, step_tokens));
+    slabs += CeilDiv(units, std::max<int64_t>(1, plan.slab_bytes / group.unit_bytes));
+  }
+  return SaturatingMultiply(slabs, plan.slab_bytes);
+}
+
+int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, int64_t num_tokens, int64_t step_tokens,
+                    int64_t limit) {
+  int64_t low = 0;  // fits
+  int64_t high = limit;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (ArenaBytesFor(plan, middle, num_tokens, step_tokens) <= arena_bytes) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
+                                         int64_t available_bytes) {
+  if (config.arena_bytes > 0) return config.arena_bytes;
+  const int64_t one = ArenaBytesFor(plan, 1, max_tokens, config.prefill_chunk_tokens);
+  if (one > available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--arena: a sequence of ", max_tokens, " tokens needs ", FormatByteSize(one), " of cache and ",
+                     FormatByteSize(available_bytes), " are available; lower --max_sequence_tokens, or set --arena"));
+  }
+  const int64_t all = ArenaBytesFor(plan, config.max_running, max_tokens, config.prefill_chunk_tokens);
+  // Whole slabs: what is left of one is of no use.
+  const int64_t quarter = available_bytes / 4 / plan.slab_bytes * plan.slab_bytes;
+  return std::max(one, std::min(quarter, all));
+}
+
+int64_t AvailableMemory(const std::string& root) {
+  int64_t kib = ReadField(root + "/proc/meminfo", "MemAvailable:", 0);
+  int64_t available = kib > 0 ? kib * 1024 : kUnbounded;
+  const std::string cgroups = ReadText(root + "/proc/self/cgroup");
+  for (absl::string_view line : absl::StrSplit(cgroups, '\n', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const absl::string_view path = absl::StripSuffix(fields[2], "/");
+    if (fields[1].empty()) {
+      available = std::min(available, LeftInCgroup({.mount = root + "/sys/fs/cgroup",
+                                                    .limit = "memory.max",
+                                                    .usage = "memory.current",
+                                                    .reclaimable = "inactive_file "},
+                                                   path));
+    } else if (const std::vector<absl::string_view> names = absl::StrSplit(fields[1], ',');
+               std::find(names.begin(), names.end(), "memory") != names.end()) {
+      available = std::min(available, LeftInCgroup({.mount = root + "/sys/fs/cgroup/memory",
+                                                    .limit = "memory.limit_in_bytes",
+                                                    .usage = "memory.usage_in_bytes",
+                                                    .reclaimable = "total_inactive_file "},
+                                                   path));
+    }
+  }
+  return available == kUnbounded ? 0 : available;
+}
+
+std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_bytes, int64_t max_tokens,
+                                       const Config& config) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < plan.groups.size(); ++i) lines.push_back(DescribeGroup(plan, i, arena_bytes));
+  const int64_t step = config.prefill_chunk_tokens;
+  lines.push_back(absl::StrCat("cache arena: ", FormatByteSize(arena_bytes), "; a sequence of ", max_tokens,
+                               " tokens takes ", FormatByteSize(ArenaBytesFor(plan, 1, max_tokens, step)), ", and ",
+                               SequencesIn(plan, arena_bytes, max_tokens, step, config.max_running), " of at most ",
+                               config.max_running, " such sequences fit at once"));
+  return lines;
+}
+
+}  // namespace berth

@@ -1,0 +1,150 @@
+#include "server/capacity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cache/cache.h"
+#include "cache/storage.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// Attention, a window, and a recurrence.
+CachePlan HybridPlan() {
+  std::vector<LayerCacheSpec> layers(6);
+  for (int i = 0; i < 2; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  for (int i = 2; i < 4; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .window = 100};
+  for (int i = 4; i < 6; ++i) layers[i].states = {{.name = "recurrent", .shape = {16, 128}}};
+  return *BuildCachePlan(layers, 16);
+}
+
+TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
+  ModelInfo model;
+  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 32768);
+  model.max_positions = 4096;
+  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 4096);
+  model.max_positions = 10'000'000;
+  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 32768);
+  EXPECT_EQ(MaxSequenceTokens(Config{.max_sequence_tokens = 1'000'000}, model), 1'000'000);
+  model.max_positions = 512;
+  EXPECT_EQ(MaxSequenceTokens(Config{.max_sequence_tokens = 1000}, model), 1000);
+}
+
+TEST(CapacityTest, AgreesWithTheCacheToTheSlab) {
+  const CachePlan plan = HybridPlan();
+  for (int64_t tokens : {1, 2, 15, 16, 17, 100, 1000, 5000}) {
+    const int64_t bytes = ArenaBytesFor(plan, 1, tokens, 64);
+    for (const auto& [arena, fits] : {std::pair(bytes, true), std::pair(bytes - plan.slab_bytes, false)}) {
+      auto storage = CreateHostStorage(arena);
+      ASSERT_TRUE(storage.ok()) << storage.status();
+      auto cache = Cache::Create(plan, storage->get(), {});
+      if (!cache.ok()) {
+        EXPECT_FALSE(fits) << tokens;
+        continue;
+      }
+      EXPECT_EQ((*cache)->CanFit(tokens, 64), fits) << tokens;
+    }
+  }
+}
+
+TEST(CapacityTest, SequencesInIsTheInverse) {
+  const CachePlan plan = HybridPlan();
+  for (int64_t n : {1, 2, 7, 64}) {
+    const int64_t bytes = ArenaBytesFor(plan, n, 1000, 64);
+    EXPECT_GE(SequencesIn(plan, bytes, 1000, 64, 1000), n);
+    EXPECT_LT(SequencesIn(plan, bytes - plan.slab_bytes, 1000, 64, 1000), n);
+    EXPECT_EQ(SequencesIn(plan, bytes, 1000, 64, n), n);
+  }
+  EXPECT_EQ(SequencesIn(plan, 0, 1000, 64, 64), 0);
+}
+
+TEST(CapacityTest, HugeSizesSaturate) {
+  EXPECT_EQ(ArenaBytesFor(HybridPlan(), int64_t{1} << 40, int64_t{1} << 40, 64), int64_t{1} << 60);
+}
+
+TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
+  const CachePlan plan = HybridPlan();
+  Config config;
+  const int64_t one = ArenaBytesFor(plan, 1, 4096, config.prefill_chunk_tokens);
+  const int64_t all = ArenaBytesFor(plan, config.max_running, 4096, config.prefill_chunk_tokens);
+  EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 1000 * kGiB), all);
+  EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, one), one);
+  const int64_t quarter = *ChooseArenaBytes(config, plan, 4096, 2 * all + 1);
+  EXPECT_EQ(quarter % plan.slab_bytes, 0);
+  EXPECT_LE(quarter, all / 2);
+  EXPECT_GT(quarter, all / 2 - plan.slab_bytes);
+
+  const auto none = ChooseArenaBytes(config, plan, 4096, one - 1);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("4096 tokens"));
+
+  config.arena_bytes = 12345;
+  EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 0), 12345);
+}
+
+class AvailableMemoryTest : public testing::Test {
+ protected:
+  AvailableMemoryTest()
+      : root_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                           testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    Write("/proc/meminfo", "MemTotal:       9000 kB\nMemFree: 1 kB\nMemAvailable:   8000 kB\n");
+  }
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  const std::string root_;
+};
+
+TEST_F(AvailableMemoryTest, WithoutControlGroupsIsTheSystems) { EXPECT_EQ(AvailableMemory(root_), 8000 * 1024); }
+
+TEST_F(AvailableMemoryTest, RespectsVersion2AndTheGroupsAround) {
+  Write("/proc/self/cgroup", "0::/pod/container\n");
+  Write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
+  Write("/sys/fs/cgroup/pod/memory.max", "5000000\n");
+  Write("/sys/fs/cgroup/pod/memory.current", "3000000\n");
+  Write("/sys/fs/cgroup/pod/memory.stat", "anon 1000\ninactive_file 500000\nactive_file 7\n");
+  EXPECT_EQ(AvailableMemory(root_), 2500000);
+  Write("/sys/fs/cgroup/pod/container/memory.max", "1000000\n");
+  Write("/sys/fs/cgroup/pod/container/memory.current", "1200000\n");
+  EXPECT_EQ(AvailableMemory(root_), 0);
+}
+
+TEST_F(AvailableMemoryTest, SeesItsOwnGroupAtTheRootOfANamespace) {
+  Write("/proc/self/cgroup", "0::/\n");
+  Write("/sys/fs/cgroup/memory.max", "3000000\n");
+  EXPECT_EQ(AvailableMemory(root_), 3000000);
+}
+
+TEST_F(AvailableMemoryTest, RespectsVersion1) {
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n1:name=systemd:/\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4000000\n");
+  Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000000\n");
+  Write("/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 5\ntotal_inactive_file 600000\n");
+  EXPECT_EQ(AvailableMemory(root_), 3600000);
+}
+
+TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
+
+TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
+  const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Config{});
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, 2 KiB per token in blocks of 16"));
+  EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, window of 100 tokens"));
+  EXPECT_THAT(lines[2], HasSubstr("recurrent, 2 layers, 16 KiB per sequence"));
+  EXPECT_THAT(lines[3], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
+}
+
+}  // namespace
+}  // namespace berth
