@@ -1,12 +1,10 @@
 // Every field of a request below, at and above its limits, NaN, absent and zero.
 #include "server/validation.h"
 
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -399,6 +397,43 @@ TEST_F(ChatValidationTest, JsonIsBoundedInDepthAndSize) {
   EXPECT_EQ(Message(), "");
   request_.mutable_chat()->set_tools_json("[" + std::string(kMaxJsonBytes, ' ') + "]");
   EXPECT_EQ(Message(), "chat.tools_json: 1048578 bytes are over the limit of 1048576");
+}
+
+// Bytes of a real request with random changes: whatever still parses is refused or within every limit.
+TEST_F(ChatValidationTest, MutatedRequestsAreRefusedOrWithinTheLimits) {
+  request_.mutable_chat()->set_tools_json(R"([{"a":[1,{"b":"c"}]}])");
+  message_->set_extra_json(R"({"name":"n"})");
+  request_.mutable_sampling()->set_temperature(0.5f);
+  request_.mutable_sampling()->set_top_p(0.5f);
+  (*request_.mutable_sampling()->mutable_logit_bias())[3] = 1;
+  request_.mutable_stopping()->set_max_tokens(5);
+  request_.mutable_stopping()->add_stop("stop");
+  request_.mutable_stopping()->add_stop_token_ids(9);
+  request_.set_logprobs(2);
+  const std::string bytes = request_.SerializeAsString();
+  std::mt19937 random(1);
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string mutated = bytes;
+    for (int change = random() % 4; change >= 0; --change)
+      mutated[random() % mutated.size()] = static_cast<char>(random());
+    if (!request_.ParseFromString(mutated)) continue;
+    absl::StatusOr<ValidatedRequest> valid = Validate();
+    if (!valid.ok()) {
+      EXPECT_FALSE(valid.status().message().empty());
+      continue;
+    }
+    ++accepted;
+    const Request& request = valid->request;
+    EXPECT_LE(static_cast<int64_t>(request.prompt.size()) + request.max_tokens, 10000);
+    EXPECT_GE(request.max_tokens, 1);
+    EXPECT_LE(request.min_tokens, request.max_tokens);
+    EXPECT_TRUE(request.sampling.temperature >= 0 && request.sampling.temperature <= 100);
+    EXPECT_TRUE(request.sampling.top_p > 0 && request.sampling.top_p <= 1);
+    for (const int32_t token : request.prompt) EXPECT_TRUE(token >= 0 && token < kFakeVocabSize);
+    for (const auto& [token, bias] : request.sampling.logit_bias) EXPECT_TRUE(token >= 0 && token < kFakeVocabSize);
+  }
+  EXPECT_GT(accepted, 100);
 }
 
 TEST_F(ValidationTest, Tokenize) {

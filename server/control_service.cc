@@ -1,0 +1,142 @@
+#include "server/control_service.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/grpc_status.h"
+#include "server/validation.h"
+
+namespace berth {
+namespace {
+
+constexpr char kService[] = "berth.v1.Control";
+constexpr int kMaxAbortIds = 1024;
+
+v1::CacheGroup ToProto(const CacheGroup& group, int64_t block_tokens) {
+  v1::CacheGroup out;
+  out.set_kind(std::string(CacheKindName(group.kind)));
+  out.mutable_layers()->Add(group.layers.begin(), group.layers.end());
+  out.set_unit_bytes(group.unit_bytes);
+  if (group.kind == CacheKind::kRecurrent) {
+    out.set_bytes_per_sequence(group.unit_bytes);
+  } else {
+    out.set_bytes_per_token(group.unit_bytes / block_tokens);
+    out.set_window(group.kv.window);
+    out.set_block_tokens(block_tokens);
+  }
+  return out;
+}
+
+v1::GetModelInfoResponse MakeModelInfo(const ControlService::Options& options) {
+  const ModelInfo& model = options.model;
+  v1::GetModelInfoResponse out;
+  out.set_name(model.name);
+  out.set_model_type(model.model_type);
+  out.set_dtype(std::string(DTypeName(model.dtype)));
+  out.set_device(model.device);
+  out.set_vocab_size(model.vocab_size);
+  out.set_num_layers(model.num_layers);
+  out.set_hidden_size(model.hidden_size);
+  out.set_num_parameters(model.num_parameters);
+  out.set_weight_bytes(model.weight_bytes);
+  out.mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
+  out.set_has_chat_template(options.has_chat_template);
+  for (const CacheGroup& group : options.plan.groups)
+    *out.add_cache_groups() = ToProto(group, options.plan.block_tokens);
+  *out.mutable_limits() = options.limits;
+  return out;
+}
+
+void Fill(const Occupancy& occupancy, v1::CacheOccupancy* out) {
+  out->set_arena_bytes(occupancy.arena_bytes);
+  out->set_free_bytes(occupancy.unassigned_free_bytes);
+  out->set_overhead_bytes(occupancy.unassigned_overhead_bytes);
+  out->set_num_leases(occupancy.num_leases);
+  out->set_largest_admissible_tokens(occupancy.largest_admissible_tokens);
+  for (const PoolOccupancy& pool : occupancy.pools) {
+    v1::PoolOccupancy* to = out->add_pools();
+    to->set_kind(std::string(CacheKindName(pool.kind)));
+    to->set_unit_bytes(pool.unit_bytes);
+    to->set_live_units(pool.live_units);
+    to->set_free_units(pool.free_units);
+    to->set_live_bytes(pool.live_bytes());
+    to->set_free_bytes(pool.free_bytes());
+    to->set_overhead_bytes(pool.overhead_bytes);
+    to->set_live_tokens(pool.live_tokens);
+  }
+}
+
+absl::Status CheckAbort(const v1::AbortRequest& request) {
+  if (request.request_ids_size() > kMaxAbortIds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_ids: ", request.request_ids_size(), " entries are over the limit of ", kMaxAbortIds));
+  }
+  for (int i = 0; i < request.request_ids_size(); ++i) {
+    absl::Status s = CheckRequestId(absl::StrCat("request_ids[", i, "]"), request.request_ids(i));
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ControlService::ControlService(Options options)
+    : options_(std::move(options)), model_info_(MakeModelInfo(options_)), start_(options_.now()) {}
+
+grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* context,
+                                                       const v1::GetModelInfoRequest*,
+                                                       v1::GetModelInfoResponse* response) {
+  const absl::Time start = options_.now();
+  *response = model_info_;
+  return Reply(context, "GetModelInfo", start);
+}
+
+grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                        const v1::GetServerInfoRequest*,
+                                                        v1::GetServerInfoResponse* response) {
+  const absl::Time start = options_.now();
+  *response = options_.server;
+  response->set_uptime_seconds(absl::ToDoubleSeconds(start - start_));
+  response->set_draining(draining_.load(std::memory_order_relaxed));
+  return Reply(context, "GetServerInfo", start);
+}
+
+grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
+                                                  v1::GetLoadResponse* response) {
+  const absl::Time start = options_.now();
+  const EngineLoad load = options_.engine->GetLoad();
+  response->set_running(load.num_running);
+  response->set_waiting(load.num_waiting);
+  response->set_waiting_tokens(load.waiting_tokens);
+  response->set_preemptions(load.num_preemptions);
+  response->set_prompt_tokens(load.prompt_tokens);
+  response->set_generation_tokens(load.generation_tokens);
+  response->set_draining(draining_.load(std::memory_order_relaxed));
+  Fill(load.occupancy, response->mutable_cache());
+  return Reply(context, "GetLoad", start);
+}
+
+grpc::ServerUnaryReactor* ControlService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
+                                                v1::AbortResponse* response) {
+  const absl::Time start = options_.now();
+  absl::Status status = CheckAbort(*request);
+  if (status.ok()) {
+    for (const std::string& id : request->request_ids()) {
+      if (options_.registry->Cancel(id, EndCause::kAborted)) response->add_aborted(id);
+    }
+  }
+  return Reply(context, "Abort", start, status);
+}
+
+grpc::ServerUnaryReactor* ControlService::Reply(grpc::CallbackServerContext* context, const char* method,
+                                                absl::Time start, const absl::Status& status) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+}  // namespace berth
