@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <future>
+#include <memory>
 
 #include "server/cli/connection.h"
 
@@ -45,10 +46,10 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, const std
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
   grpc::TemplatedGenericStub<Message, Message> stub(channel);
-  std::promise<grpc::Status> done;
+  const auto done = std::make_shared<std::promise<grpc::Status>>();
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
-                 [&done](grpc::Status status) { done.set_value(std::move(status)); });
-  const grpc::Status status = done.get_future().get();
+                 [done](grpc::Status status) { done->set_value(std::move(status)); });
+  const grpc::Status status = done->get_future().get();
   return status.ok() ? StatusName(response) : CodeName(status.error_code());
 }
 

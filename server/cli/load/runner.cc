@@ -55,10 +55,9 @@ void Runner::Send(int64_t index, absl::Duration intended) {
 }
 
 void Runner::Finish(RequestRecord record) {
-  std::shared_ptr<StreamCall> call;  // dropped after the lock
   MutexLock lock(&mutex_);
   const auto found = in_flight_.find(record.index);
-  call = std::move(found->second);
+  finished_.push_back(std::move(found->second));
   in_flight_.erase(found);
   record.cancelled = cancelled_ && record.code == grpc::StatusCode::CANCELLED;
   if (!record.ok() && !record.cancelled) ++num_failed_;
@@ -66,13 +65,26 @@ void Runner::Finish(RequestRecord record) {
   changed_.SignalAll();
 }
 
+void Runner::DestroyFinished() {
+  std::vector<std::shared_ptr<StreamCall>> finished;  // dropped after the lock
+  MutexLock lock(&mutex_);
+  finished.swap(finished_);
+}
+
 Runner::Result Runner::Run() {
   start_ = StreamCall::Clock::now();
-  for (int64_t index = 0; const auto intended = NextStart(); ++index) Send(index, *intended);
+  for (int64_t index = 0; const auto intended = NextStart(); ++index) {
+    Send(index, *intended);
+    DestroyFinished();
+  }
+  {
+    MutexLock lock(&mutex_);
+    while (!in_flight_.empty()) changed_.Wait(&mutex_);
+  }
+  DestroyFinished();
 
   Result result;
   MutexLock lock(&mutex_);
-  while (!in_flight_.empty()) changed_.Wait(&mutex_);
   result.records = std::move(records_);
   result.cancelled = cancelled_;
   for (const RequestRecord& record : result.records) result.elapsed = std::max(result.elapsed, record.end);

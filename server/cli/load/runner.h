@@ -65,6 +65,9 @@ class Runner {
   void WaitUntil(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Send(int64_t index, absl::Duration intended);
   void Finish(RequestRecord record);
+  // On the sending thread, and before Run() returns: a call's context holds the channel, and a gRPC thread that dropped
+  // the last hold on it would wait for itself to end.
+  void DestroyFinished();
 
   const Options options_;
   const Workload* const workload_;
@@ -79,6 +82,7 @@ class Runner {
   int64_t num_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_failed_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unordered_map<int64_t, std::shared_ptr<StreamCall>> in_flight_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<StreamCall>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<RequestRecord> records_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -33,7 +33,7 @@ class StreamCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
     bool verify = false;
     const std::vector<int32_t>* reference = nullptr;  // see StreamCheck; not owned
   };
-  // Called once, on a gRPC thread, as the call's last act: it may destroy the call.
+  // Called once, on a gRPC thread, as the call's last act: from then on another thread may destroy the call.
   using Done = std::function<void(RequestRecord)>;
 
   StreamCall(const Options& options, WorkItem item, Done done);
