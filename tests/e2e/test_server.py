@@ -1,0 +1,421 @@
+"""The server as its users meet it, with the bundled models: streaming, sampling, cancellation, limits, metrics, drain."""
+
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import BIN, ROOT, SERVER, BerthServer, DidNotStart, api, generate_request  # noqa: E402
+
+DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
+GEMMA = os.path.join(ROOT, "models/demo/gemma3-demo")
+CHECKS = ["--poison_cache", "--check_integrity", "--log_level=debug"]
+STORY = "Tell me a story about a fox."
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+with open(os.path.join(ROOT, "models/demo/heldout_additions.json"), encoding="utf-8") as heldout:
+    ADDITIONS = json.load(heldout)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with BerthServer(DEMO, *CHECKS) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def idle_afterwards(request):
+    """Whatever a test did, every byte must have come back."""
+    yield
+    if "server" in request.fixturenames:
+        request.getfixturevalue("server").wait_idle()
+
+
+def health(server, name):
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    return stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status
+
+
+def code_of(call):
+    with pytest.raises(grpc.RpcError) as error:
+        call()
+    return error.value.code(), error.value.details()
+
+
+def metrics(server):
+    """{name: [(labels, value)]} of one scrape."""
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    series = {}
+    for name, labels, value in re.findall(r"^([a-zA-Z_:]+)(\{[^}]*\})? (\S+)$", text, re.M):
+        series.setdefault(name, []).append((dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)))
+    return series
+
+
+@pytest.mark.parametrize("model", [DEMO, GEMMA])
+def test_chat_answers_heldout_additions(model):
+    with BerthServer(model, *CHECKS) as server:
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            questions = [f"What is {item['a']} + {item['b']}?" for item in ADDITIONS]
+            answers = pool.map(lambda q: server.inference.Complete(generate_request(chat=q), timeout=60).text, questions)
+            right = sum(answer == str(item["a"] + item["b"]) for answer, item in zip(answers, ADDITIONS))
+    assert right >= 0.95 * len(ADDITIONS), f"{right} of {len(ADDITIONS)}"
+
+
+def test_stream_complete_and_detokenize_agree(server):
+    request = generate_request(chat=STORY, logprobs=3, return_prompt_token_ids=True)
+    whole = server.inference.Complete(request, timeout=60)
+    pieces = list(server.inference.Generate(request, timeout=60))
+    ids = [token for piece in pieces for token in piece.token_ids]
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert ids == list(whole.token_ids)
+    decoded = server.inference.Detokenize(api().inference_pb2.DetokenizeRequest(token_ids=ids), timeout=10).text
+    assert decoded == whole.text
+    assert list(pieces[0].prompt_token_ids) == list(whole.prompt_token_ids)
+    assert pieces[0].request_id and not any(piece.request_id for piece in pieces[1:])
+    last = pieces[-1]
+    assert last.finish_reason == api().inference_pb2.FINISH_REASON_STOP and last.stop_token_id == ids[-1]
+    assert last.usage.completion_tokens == len(ids) == sum(len(piece.logprobs) for piece in pieces)
+    assert last.usage.prompt_tokens == len(whole.prompt_token_ids)
+    for entry in (entry for piece in pieces for entry in piece.logprobs):
+        assert [top.logprob for top in entry.top] == sorted((top.logprob for top in entry.top), reverse=True)
+        assert len(entry.top) == 3 and entry.logprob <= entry.top[0].logprob + 1e-6
+
+
+def test_32_streams_lose_and_repeat_nothing(server):
+    animals = ["fox", "cat", "dog", "owl", "bear", "frog", "mouse", "rabbit"]
+    questions = [f"Tell me a story about a {animals[i % 8]}." for i in range(32)]
+    requests = [generate_request(chat=q) for q in questions]
+    expected = {q: list(server.inference.Complete(r, timeout=60).token_ids) for q, r in zip(questions[:8], requests)}
+
+    def stream(request):
+        return [token for piece in server.inference.Generate(request, timeout=120) for token in piece.token_ids]
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        for question, tokens in zip(questions, pool.map(stream, requests)):
+            assert tokens == expected[question], question
+
+
+def sampled(seed):
+    request = generate_request(chat=STORY, temperature=1.3, max_tokens=60, ignore_eos=True)
+    request.sampling.seed = seed
+    request.sampling.top_p = 0.95
+    return request
+
+
+def test_a_seed_gives_the_same_tokens_in_any_company(server):
+    alone = list(server.inference.Complete(sampled(7), timeout=60).token_ids)
+    assert list(server.inference.Complete(sampled(8), timeout=60).token_ids) != alone
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        seeds = [7 if i % 4 == 0 else 100 + i for i in range(16)]
+        together = list(pool.map(lambda s: list(server.inference.Complete(sampled(s), timeout=60).token_ids), seeds))
+    for seed, tokens in zip(seeds, together):
+        assert (tokens == alone) == (seed == 7)
+
+
+def test_stop_strings_end_the_text_before_them(server):
+    text = server.inference.Complete(generate_request(chat=STORY), timeout=60).text
+    stop = text[30:37]  # crosses tokens
+    request = generate_request(chat=STORY)
+    request.stopping.stop.append(stop)
+    pieces = list(server.inference.Generate(request, timeout=60))
+    assert "".join(piece.text for piece in pieces) == text[: text.index(stop)]
+    assert pieces[-1].stop_string == stop
+    request.stopping.include_stop = True
+    assert server.inference.Complete(request, timeout=60).text == text[: text.index(stop) + len(stop)]
+
+
+def test_min_and_max_tokens(server):
+    pb = api().inference_pb2
+    request = generate_request(chat="What is 23 + 45?", max_tokens=1)
+    response = server.inference.Complete(request, timeout=60)
+    assert response.finish_reason == pb.FINISH_REASON_LENGTH and len(response.token_ids) == 1
+    request = generate_request(chat="What is 23 + 45?", max_tokens=40)
+    request.stopping.min_tokens = 20
+    response = server.inference.Complete(request, timeout=60)
+    assert len(response.token_ids) >= 20 and 2 not in list(response.token_ids)[:20]
+
+
+def test_abort_ends_the_stream_and_keeps_its_output(server):
+    request = generate_request(prompt="x", max_tokens=1500, ignore_eos=True, request_id="to-be-aborted")
+    stream = server.inference.Generate(request, timeout=60)
+    first = next(stream)
+    pb = api().control_pb2
+    answer = server.control.Abort(pb.AbortRequest(request_ids=["to-be-aborted", "unknown"]), timeout=10)
+    assert list(answer.aborted) == ["to-be-aborted"]
+    last = [first, *stream][-1]
+    assert last.finish_reason == api().inference_pb2.FINISH_REASON_CANCELLED
+
+
+def test_a_client_that_goes_gives_its_bytes_back(server):
+    def used():
+        return sum(v for labels, v in metrics(server)["berth_cache_bytes"] if labels["state"] == "live")
+
+    streams = [server.inference.Generate(generate_request(prompt="x", max_tokens=1500, ignore_eos=True), timeout=60)
+               for _ in range(8)]
+    for stream in streams:
+        next(stream)
+    assert used() > 0
+    for stream in streams:
+        stream.cancel()
+    server.wait_idle()
+    assert used() == 0
+
+
+def test_a_killed_client_gives_its_bytes_back(server):
+    client = subprocess.Popen([os.path.join(BIN, "server/cli/berth-cli"), "generate", f"--server={server.address}",
+                               "--prompt=x", "--max_tokens=1900", "--ignore_eos"], stdout=subprocess.PIPE)
+    assert client.stdout.read(1)
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    server.wait_idle()
+
+
+def test_deadline(server):
+    code, _ = code_of(lambda: server.inference.Complete(
+        generate_request(prompt="x", max_tokens=2000, ignore_eos=True), timeout=0.05))
+    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+BAD_REQUESTS = [
+    (dict(sampling=dict(temperature=-1)), "temperature", "-1"),
+    (dict(sampling=dict(temperature=float("nan"))), "temperature", "nan"),
+    (dict(sampling=dict(top_p=0)), "top_p", "0"),
+    (dict(sampling=dict(min_p=1.5)), "min_p", "1.5"),
+    (dict(sampling=dict(repetition_penalty=0)), "repetition_penalty", "0"),
+    (dict(sampling=dict(presence_penalty=3)), "presence_penalty", "3"),
+    (dict(sampling=dict(logit_bias={512: 1.0})), "logit_bias", "512"),
+    (dict(stopping=dict(max_tokens=0)), "max_tokens", "0"),
+    (dict(stopping=dict(max_tokens=4000000000)), "max_tokens", "4000000000"),
+    (dict(stopping=dict(min_tokens=9, max_tokens=8)), "min_tokens", "9"),
+    (dict(stopping=dict(stop=[""])), "stop", ""),
+    (dict(stopping=dict(stop_token_ids=[-1])), "stop_token_ids", "-1"),
+    (dict(logprobs=21), "logprobs", "21"),
+    (dict(prompt=""), "prompt", ""),
+    (dict(token_ids=dict(ids=[512])), "token_ids", "512"),
+    (dict(token_ids=dict(ids=[-5])), "token_ids", "-5"),
+    (dict(token_ids=dict(ids=[5] * 2048)), "prompt", "2048"),
+    (dict(request_id="x" * 129), "request_id", "129"),
+]
+
+
+@pytest.mark.parametrize("fields, name, value", BAD_REQUESTS)
+def test_bad_fields_are_named(server, fields, name, value):
+    if not {"prompt", "token_ids"} & set(fields):
+        fields = dict(fields, prompt="x")
+    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(**fields), timeout=10))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert name in details and value in details, details
+
+
+def test_a_request_without_input_is_refused(server):
+    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(), timeout=10))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "input" in details
+
+
+def test_a_full_queue_answers_at_once():
+    with BerthServer(DEMO, *CHECKS, "--max_running=1", "--max_queue=2", "--max_step_tokens=64",
+                     "--prefill_chunk_tokens=64") as server:
+        request = generate_request(prompt="x", max_tokens=1900, ignore_eos=True)
+        streams = [server.inference.Generate(request, timeout=120)]
+        next(streams[0])  # runs: those that follow wait
+        streams += [server.inference.Generate(request, timeout=120) for _ in range(2)]
+        while server.load().waiting < 2:
+            time.sleep(0.01)
+        with pytest.raises(grpc.RpcError) as error:
+            server.inference.Complete(request, timeout=10)
+        assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "max_queue" in error.value.details()
+        assert int(dict(error.value.trailing_metadata())["retry-after-ms"]) > 0
+        for stream in streams:
+            stream.cancel()
+        server.wait_idle()
+
+
+def test_health_and_reflection(server):
+    for name in ("", "liveness", "readiness", "berth.v1.Inference", "berth.v1.Control"):
+        assert health(server, name) == SERVING, name
+    database = ProtoReflectionDescriptorDatabase(server.channel)
+    assert {"berth.v1.Inference", "berth.v1.Control", "grpc.health.v1.Health"} <= set(database.get_services())
+    service = database.FindFileContainingSymbol("berth.v1.Inference")
+    assert [method.name for method in service.service[0].method] == ["Generate", "Complete", "Tokenize", "Detokenize"]
+    assert database.FindFileContainingSymbol("berth.v1.Inference.Generate").name == service.name
+
+
+def test_model_info_says_what_the_cache_is(server):
+    info = server.model_info()
+    assert info.model_type == "falcon_h1" and info.has_chat_template
+    assert [group.kind for group in info.cache_groups] == ["static", "recurrent"]
+    assert all(list(group.layers) == [0, 1, 2, 3] for group in info.cache_groups)
+    # Keys and values: 4 layers * 2 * 2 heads * 32 * 4 bytes.
+    assert info.cache_groups[0].bytes_per_token == 2048
+    assert info.limits.max_sequence_tokens == 2048
+
+
+def test_cache_bytes_add_up_under_churn(server):
+    done = threading.Event()
+
+    def churn(i):
+        while not done.is_set():
+            stream = server.inference.Generate(generate_request(prompt="x" * (1 + 37 * i), max_tokens=50 + 30 * i,
+                                                                ignore_eos=True), timeout=60)
+            for n, _ in enumerate(stream):
+                if n == 5 * i:
+                    stream.cancel()
+                    break
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        churners = [pool.submit(churn, i) for i in range(8)]
+        seen = set()
+        for _ in range(100):
+            series = metrics(server)
+            total = sum(value for _, value in series["berth_cache_bytes"])
+            assert total == series["berth_cache_arena_bytes"][0][1]
+            seen.add(sum(v for labels, v in series["berth_cache_bytes"] if labels["state"] == "live"))
+        done.set()
+        for churner in churners:
+            churner.result()
+    assert len(seen) > 5, "the load never changed: the test shows nothing"
+
+
+def test_metrics_count_requests_and_tokens(server):
+    def value(name, **labels):
+        return sum(v for have, v in metrics(server)[name] if labels.items() <= have.items())
+
+    before = {name: value(name) for name in ("berth_prompt_tokens_total", "berth_generation_tokens_total")}
+    finished = value("berth_requests_finished_total", finish_reason="length")
+    usage = server.inference.Complete(generate_request(prompt="Hello", max_tokens=9, ignore_eos=True), timeout=60).usage
+    server.wait_idle()
+    assert value("berth_prompt_tokens_total") - before["berth_prompt_tokens_total"] == usage.prompt_tokens
+    assert value("berth_generation_tokens_total") - before["berth_generation_tokens_total"] == 9
+    assert value("berth_requests_finished_total", finish_reason="length") == finished + 1
+    assert value("vllm:generation_tokens_total") == value("berth_generation_tokens_total")
+
+
+def test_sigterm_drains():
+    server = BerthServer(DEMO, *CHECKS, "--drain_grace=60s")
+    with server:
+        stream = server.inference.Generate(generate_request(prompt="x", max_tokens=1200, ignore_eos=True), timeout=60)
+        tokens = len(next(stream).token_ids)
+        server.process.send_signal(signal.SIGTERM)
+        while health(server, "readiness") == SERVING:
+            time.sleep(0.005)
+        assert health(server, "liveness") == SERVING
+        code, _ = code_of(lambda: server.inference.Complete(generate_request(prompt="y", max_tokens=1), timeout=10))
+        assert code == grpc.StatusCode.UNAVAILABLE
+        tokens += sum(len(piece.token_ids) for piece in stream)
+        assert tokens == 1200
+        assert server.process.wait(timeout=30) == 0
+
+
+def test_the_grace_ends():
+    with BerthServer(DEMO, "--drain_grace=100ms") as server:
+        stream = server.inference.Generate(generate_request(prompt="x", max_tokens=2000, ignore_eos=True), timeout=60)
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(grpc.RpcError) as error:
+            list(stream)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(timeout=30) == 0
+
+
+def test_logs_hold_no_prompt_text():
+    with BerthServer(DEMO, "--log_level=debug", "--log_format=json") as server:
+        server.inference.Complete(generate_request(prompt="a secret sentence", max_tokens=3), timeout=60)
+        server.wait_idle()
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    assert any("request ended" in line["message"] for line in lines)
+    assert not any("secret" in json.dumps(line) for line in lines)
+
+
+def run_server(*flags):
+    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--nonsense=1"], ["nonsense"]),
+    ([], ["--model"]),
+    ([f"--model={DEMO}", "--max_step_tokens=8", "--max_running=9"], ["max_step_tokens", "8", "9"]),
+    ([f"--model={DEMO}", "--block_tokens=12"], ["block_tokens", "12"]),
+    ([f"--model={DEMO}", "--listen=nowhere"], ["listen", "nowhere"]),
+    ([f"--model={DEMO}", "--arena=1KiB"], ["arena", "1024"]),
+    (["--model=/nonexistent"], ["/nonexistent"]),
+    ([f"--model={DEMO}", "--device=cuda"], ["cuda"]),
+    ([f"--model={DEMO}", "stray"], ["stray"]),
+])
+def test_bad_starts_say_why(flags, words):
+    result = run_server(*flags)
+    assert result.returncode != 0
+    message = result.stdout + result.stderr
+    assert all(word in message for word in words), message
+
+
+def test_help_reads_well():
+    result = run_server("--help")
+    assert "--model" in result.stdout and "--drain_grace" in result.stdout
+    assert "absl" not in result.stdout and len(result.stdout.splitlines()) < 90
+
+
+@pytest.fixture
+def broken_model(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+    return folder
+
+
+def edit_config(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    config.update(fields)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("fields, words", [
+    (dict(model_type="llama9"), ["llama9", "falcon_h1", "mamba2"]),
+    (dict(rope_parameters=dict(rope_type="spiral", rope_theta=1e4)), ["rope_type", "spiral"]),
+    (dict(hidden_act="gelu"), ["hidden_act", "gelu"]),
+    (dict(quantization_config=dict(quant_method="gptq")), ["quantization_config"]),
+    (dict(num_hidden_layers=-3), ["num_hidden_layers", "-3"]),
+    (dict(num_hidden_layers=3), ["model.layers.3"]),
+    (dict(num_hidden_layers=5), ["model.layers.4"]),
+    (dict(hidden_size=256), ["256", "128"]),
+])
+def test_configurations_that_cannot_be_served_are_refused(broken_model, fields, words):
+    edit_config(broken_model, **fields)
+    with pytest.raises(DidNotStart) as error:
+        with BerthServer(broken_model):
+            pass
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_truncated_checkpoint_is_refused(broken_model):
+    path = broken_model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DidNotStart) as error:
+        with BerthServer(broken_model):
+            pass
+    assert "model.safetensors" in str(error.value)
+
+
+def test_a_model_without_tokenizer_serves_token_ids(broken_model):
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (broken_model / name).unlink()
+    with BerthServer(broken_model, *CHECKS) as server:
+        response = server.inference.Complete(generate_request(ids=[5, 6], max_tokens=4, ignore_eos=True), timeout=60)
+        assert len(response.token_ids) == 4
+        code, details = code_of(lambda: server.inference.Complete(generate_request(prompt="x"), timeout=10))
+        assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
+        assert "tokenizer" in details
