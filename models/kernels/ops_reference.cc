@@ -161,8 +161,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
         StateView(batch, layer, state, static_cast<int64_t>(r), {history, channels}, x.scalar_type());
     const at::Tensor past = row.start == 0 ? at::zeros({history, channels}, x.options()) : view.clone();
     const at::Tensor input = at::cat({past, RowSlice(x, row)}, 0);
-    at::Tensor out = at::conv1d(input.to(at::kFloat).t().unsqueeze(0), filter, bias, at::IntArrayRef{1}, at::IntArrayRef{0},
-                                at::IntArrayRef{1}, channels);
+    at::Tensor out = at::conv1d(input.to(at::kFloat).t().unsqueeze(0), filter, bias, at::IntArrayRef{1},
+                                at::IntArrayRef{0}, at::IntArrayRef{1}, channels);
     outputs.push_back(at::silu(out).squeeze(0).t().to(x.scalar_type()));
     view.copy_(input.narrow(0, row.num_tokens, history));
   }

@@ -1,6 +1,6 @@
 // Token ids to text as they come, for one stream: never part of a character, never a replacement mark for one that is
-// still incomplete, and together exactly what decoding all the ids at once gives (but for byte-fallback vocabularies fed
-// with bytes that are no UTF-8, whose decoders take back text that was already shown). Not thread-safe.
+// still incomplete, and together exactly what decoding all the ids at once gives (but for byte-fallback vocabularies
+// fed with bytes that are no UTF-8, whose decoders take back text that was already shown). Not thread-safe.
 //
 // A token's text can depend on the one before (a leading space, a byte of a character), so each step decodes a short
 // window: the tokens since the last boundary, and those before it as context. The work per token does not grow with
