@@ -1,0 +1,133 @@
+"""A real Prometheus scrapes a running server; every query of the dashboard and of the rules must return data."""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import grpc
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/testing"))
+from berth_server import BerthServer, generate_request  # noqa: E402
+
+PROMETHEUS = ROOT / "deploy/prometheus"
+DASHBOARD = json.loads((ROOT / "deploy/grafana/berth.json").read_text())
+RULES = [rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+
+
+def promtool(*arguments):
+    result = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_promtool_accepts_configuration_and_rules():
+    promtool("check", "config", "prometheus.yml")
+    promtool("check", "rules", "alerts.yml")
+    promtool("test", "rules", "alerts_test.yml")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def send_requests(server):
+    """Some of every kind, so that no series stays without a sample of its own."""
+    for i in range(3):
+        server.inference.Complete(generate_request(chat="What is 23 + 45?"), timeout=60)
+        list(server.inference.Generate(generate_request(prompt="x", max_tokens=40, ignore_eos=True), timeout=60))
+    with pytest.raises(grpc.RpcError):
+        server.inference.Complete(generate_request(prompt=""), timeout=60)
+
+
+@pytest.fixture(scope="module")
+def query(tmp_path_factory):
+    """Asks a Prometheus that has scraped a busy server for a while."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with BerthServer(ROOT / "models/demo/falcon_h1-demo") as server:
+        config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config["rule_files"] = [str(PROMETHEUS / "alerts.yml")]
+        job = config["scrape_configs"][0]
+        del job["dns_sd_configs"]
+        job["static_configs"] = [{"targets": [server.metrics_address]}]
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        port = free_port()
+        log = open(folder / "log", "wb")
+        prometheus = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"], stdout=log, stderr=log)
+
+        def ask(expression):
+            url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+            try:
+                with urllib.request.urlopen(url, timeout=10) as response:
+                    return json.load(response)["data"]["result"]
+            except urllib.error.HTTPError as error:
+                raise AssertionError(f"{expression}: {error.read().decode()}") from error
+
+        try:
+            wait_until(lambda: ready(port), 30, "Prometheus does not answer")
+            # Rates need samples before and after the requests.
+            wait_until(lambda: ask("berth_steps_total"), 30, "nothing was scraped")
+            deadline = time.monotonic() + 60
+            while not ask("sum(rate(berth_generation_tokens_total[1m])) > 0"):
+                assert time.monotonic() < deadline, "no rate after 60 s"
+                send_requests(server)
+            wait_until(lambda: ask("berth:time_to_first_token_seconds:p99"), 30, "no recording rule was evaluated")
+            yield ask
+        finally:
+            prometheus.terminate()
+            prometheus.wait(timeout=30)
+            log.close()
+
+
+def ready(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds, message):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.2)
+
+
+def dashboard_queries():
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
+
+
+@pytest.mark.parametrize("expression", list(dashboard_queries()))
+def test_every_panel_shows_data(query, expression):
+    expression = expression.replace("$__rate_interval", "1m").replace("$model_name", ".*")
+    assert "$" not in expression
+    assert query(expression), expression
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or rule.get("alert"))
+def test_every_rule_has_data(query, rule):
+    """An alert's threshold is taken off: what it looks at must exist although nothing is wrong."""
+    expression = re.sub(r"\s*(>|<|!=)\s*[\d.]+\s*$", "", rule["expr"])
+    expression = re.sub(r'(grpc_code=~)"[^"]*"', r'\1".*"', expression)
+    assert query(expression), expression
+
+
+def test_no_alert_fires_and_the_bytes_add_up(query):
+    assert query('ALERTS{alertstate="firing"}') == []
+    assert [float(sample["value"][1]) for sample in query("berth:cache_bytes:unaccounted")] == [0.0]
