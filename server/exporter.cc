@@ -20,7 +20,7 @@ namespace {
 
 using Type = MetricFamilies::Type;
 
-constexpr size_t kNumThreads = 2;
+constexpr size_t kNumThreads = 4;  // a client that stalls holds one for up to 30 seconds
 
 // Connects and hangs up.
 void Poke(const Address& address) {

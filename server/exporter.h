@@ -1,4 +1,4 @@
-// Serves GET /metrics to Prometheus. Thread-safe: scrapes run on the exporter's own two threads.
+// Serves GET /metrics to Prometheus. Thread-safe: scrapes run on the exporter's own threads.
 //
 // One scrape takes one copy of the engine's load and adds the counters; it holds no lock while it writes them out.
 #ifndef BERTH_SERVER_EXPORTER_H_
