@@ -1,0 +1,98 @@
+// The running server: engine, services, gRPC and exporter around a loaded model, in the order in which they need each
+// other. Torch-free: what the model is made of comes as Parts.
+//
+// Start, UpdateHealth, Drain and the destructor from one thread; the work is done on gRPC's threads, the engine's, the
+// dispatcher's and the exporter's.
+#ifndef BERTH_SERVER_SERVER_H_
+#define BERTH_SERVER_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache/cache.h"
+#include "cache/storage.h"
+#include "models/generation_config.h"
+#include "models/model_runner.h"
+#include "scheduler/engine.h"
+#include "server/config.h"
+#include "server/control_service.h"
+#include "server/exporter.h"
+#include "server/inference_service.h"
+#include "server/metrics.h"
+#include "server/output_dispatcher.h"
+#include "server/request_registry.h"
+#include "server/text_codec.h"
+
+namespace berth {
+
+class Server {
+ public:
+  // A model ready to run. The pointers must outlive the server.
+  struct Parts {
+    CachePlan plan;
+    GenerationDefaults defaults;
+    int64_t max_sequence_tokens = 0;  // the engine accepts less when the arena holds less
+    ArenaStorage* storage = nullptr;
+    ModelRunner* runner = nullptr;
+    const TextCodec* text = nullptr;  // null: the model has no tokenizer
+    std::string libtorch_version;
+    std::string cpu_capability;
+  };
+
+  // Serves from its return on. UNAVAILABLE: cannot listen on an address; the engine's and the cache's codes where the
+  // arena is too small.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, Parts parts);
+
+  // Ends what is left with UNAVAILABLE, as Drain with no grace.
+  ~Server();
+
+  // Tells gRPC's health service whether the engine lives; call it now and then. Services "" and "liveness" serve while
+  // it does, draining or not; "readiness" and the API's services while requests are taken.
+  void UpdateHealth();
+
+  // Refuses new requests, waits up to `grace` for those under way, ends the rest with UNAVAILABLE, and stops listening.
+  void Drain(absl::Duration grace);
+
+  int port() const { return port_; }
+  // 0: no exporter.
+  int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
+  // What the engine accepts.
+  int64_t max_sequence_tokens() const { return engine_->max_sequence_tokens(); }
+
+ private:
+  Server(const Config& config, Parts parts);
+
+  absl::Status StartEngine();
+  void MakeServices();
+  absl::Status Listen();
+  absl::Status StartExporter();
+  v1::Limits Limits() const;
+  void SetReady(bool ready);
+
+  const Config config_;
+  const Parts parts_;
+
+  // Each uses those above it; destroyed from the last to the first.
+  Metrics metrics_;
+  OutputDispatcher dispatcher_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Engine> engine_;
+  RequestRegistry registry_;
+  std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<ControlService> control_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Exporter> exporter_;
+
+  int port_ = 0;
+  bool draining_ = false;
+  bool alive_ = true;  // as the health service was told
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_SERVER_H_

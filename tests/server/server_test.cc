@@ -1,0 +1,249 @@
+#include "server/server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "berth/v1/control.grpc.pb.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "scheduler/mutex.h"
+#include "server/cli/health.h"
+#include "tests/server/fake_text_codec.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers 7 to everything. Its steps can be held up, and fail.
+class SevenRunner final : public ModelRunner {
+ public:
+  SevenRunner() {
+    info_.name = "seven";
+    info_.model_type = "fake";
+    info_.vocab_size = 100;
+    info_.device = "cpu";
+  }
+  const ModelInfo& info() const override { return info_; }
+  absl::Status Run(const StepPlan& plan, StepResult* result) override {
+    {
+      MutexLock lock(&mutex_);
+      while (!open_) changed_.Wait(&mutex_);
+      if (!status_.ok()) return status_;
+    }
+    result->rows.assign(plan.rows.size(), RowResult{});
+    for (size_t i = 0; i < plan.rows.size(); ++i) {
+      if (plan.rows[i].sample) result->rows[i].token = 7;
+    }
+    return absl::OkStatus();
+  }
+
+  void SetOpen(bool open) {
+    MutexLock lock(&mutex_);
+    open_ = open;
+    changed_.SignalAll();
+  }
+  void Fail(absl::Status status) {
+    MutexLock lock(&mutex_);
+    status_ = std::move(status);
+  }
+
+ private:
+  ModelInfo info_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = true;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ServerTest : public testing::Test {
+ protected:
+  ServerTest() {
+    plan_ = *BuildCachePlan({StaticLayer(), RecurrentLayer()}, 16);
+    storage_ = *CreateHostStorage(64 * plan_.slab_bytes);
+    config_.model_dir = "/m";
+    config_.listen = "127.0.0.1:0";
+    config_.metrics_listen = "";
+  }
+  ~ServerTest() override { runner_.SetOpen(true); }
+
+  absl::StatusOr<std::unique_ptr<Server>> StartServer() {
+    return Server::Start(config_, {.plan = plan_,
+                                   .max_sequence_tokens = 1000,
+                                   .storage = storage_.get(),
+                                   .runner = &runner_,
+                                   .text = &text_,
+                                   .libtorch_version = "2",
+                                   .cpu_capability = "none"});
+  }
+
+  void SetUp() override { Restart(); }
+
+  void Restart() {
+    server_.reset();
+    auto server = StartServer();
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials());
+  }
+
+  // "SERVING", "NOT_SERVING", or the status code.
+  std::string Health(const std::string& name) { return cli::CheckHealth(channel_, name, absl::Seconds(10)); }
+
+  grpc::Status Complete(uint32_t max_tokens, v1::CompleteResponse* response = nullptr) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::CompleteResponse ignored;
+    return v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(max_tokens),
+                                                      response != nullptr ? response : &ignored);
+  }
+  static v1::GenerateRequest MakeRequest(uint32_t max_tokens) {
+    v1::GenerateRequest request;
+    request.mutable_token_ids()->add_ids(1);
+    request.mutable_stopping()->set_max_tokens(max_tokens);
+    return request;
+  }
+
+  // Waits until the engine runs `n` requests.
+  void WaitForRunning(int64_t n) {
+    v1::GetLoadResponse load;
+    while (load.running() != n) {
+      grpc::ClientContext context;
+      ASSERT_TRUE(v1::Control::NewStub(channel_)->GetLoad(&context, {}, &load).ok());
+    }
+  }
+
+  Config config_;
+  CachePlan plan_;
+  std::unique_ptr<ArenaStorage> storage_;
+  SevenRunner runner_;
+  FakeTextCodec text_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(ServerTest, ServesAndSaysSo) {
+  config_.metrics_listen = "127.0.0.1:0";
+  Restart();
+  for (const char* name : {"", "liveness", "readiness", "berth.v1.Inference", "berth.v1.Control"}) {
+    EXPECT_EQ(Health(name), "SERVING") << name;
+  }
+  EXPECT_EQ(Health("no.such.Service"), "NOT_FOUND");
+  v1::CompleteResponse response;
+  const grpc::Status status = Complete(3, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(response.token_ids(), testing::ElementsAre(7, 7, 7));
+  EXPECT_GT(server_->metrics_port(), 0);
+  EXPECT_EQ(server_->max_sequence_tokens(), 1000);
+}
+
+TEST_F(ServerTest, ReflectionIsServed) {
+  // ServerReflectionRequest { string list_services = 7; }, by hand; the answer names the services in clear.
+  grpc::ClientContext context;
+  grpc::GenericStub stub(channel_);
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  const grpc::Slice list_services(std::string("\x3a\x01*", 3));
+  call->WriteLast(grpc::ByteBuffer(&list_services, 1), {}, nullptr);
+  ASSERT_TRUE(next());
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  ASSERT_TRUE(next());
+  grpc::Slice slice;
+  ASSERT_TRUE(answer.DumpToSingleSlice(&slice).ok());
+  const std::string text(slice.begin(), slice.end());
+  EXPECT_THAT(text, HasSubstr("berth.v1.Inference"));
+  EXPECT_THAT(text, HasSubstr("grpc.health.v1.Health"));
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(next());
+}
+
+TEST_F(ServerTest, DrainLetsRequestsEnd) {
+  runner_.SetOpen(false);
+  grpc::Status status;
+  std::thread client([&] { status = Complete(5); });
+  WaitForRunning(1);
+  std::thread drain([&] { server_->Drain(absl::Seconds(60)); });
+  while (Health("readiness") != "NOT_SERVING") {
+  }
+  EXPECT_EQ(Health("berth.v1.Inference"), "NOT_SERVING");
+  EXPECT_EQ(Health(""), "SERVING");
+  EXPECT_EQ(Health("liveness"), "SERVING");
+  // Readiness falls a moment before the engine refuses.
+  grpc::Status refused;
+  while (refused.ok()) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    v1::CompleteResponse response;
+    refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
+    if (refused.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) refused = grpc::Status::OK;
+  }
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+  runner_.SetOpen(true);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
+  grpc::Status status;
+  runner_.SetOpen(false);
+  std::thread client([&] { status = Complete(900); });
+  WaitForRunning(1);
+  std::thread drain([&] { server_->Drain(absl::ZeroDuration()); });
+  while (Health("readiness") != "NOT_SERVING") {
+  }
+  runner_.SetOpen(true);
+  drain.join();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+}
+
+TEST_F(ServerTest, ADeadEngineFailsLiveness) {
+  runner_.Fail(absl::InternalError("the device is lost"));
+  for (int i = 0; i < 20 && Complete(2).error_code() != grpc::StatusCode::UNAVAILABLE; ++i) {
+  }
+  server_->UpdateHealth();
+  for (const char* name : {"", "liveness", "readiness", "berth.v1.Inference"}) {
+    EXPECT_EQ(Health(name), "NOT_SERVING") << name;
+  }
+}
+
+TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
+  config_.metrics_listen = "127.0.0.1:0";
+  Restart();
+  config_.listen = absl::StrCat("127.0.0.1:", server_->port());
+  const auto second = StartServer();
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(config_.listen));
+  config_.listen = "127.0.0.1:0";
+  config_.metrics_listen = absl::StrCat("127.0.0.1:", server_->metrics_port());
+  const auto third = StartServer();
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr(config_.metrics_listen));
+}
+
+TEST_F(ServerTest, AnArenaThatHoldsNoSequenceIsAnError) {
+  server_.reset();
+  storage_ = *CreateHostStorage(plan_.slab_bytes);
+  EXPECT_FALSE(StartServer().ok());
+}
+
+}  // namespace
+}  // namespace berth
