@@ -75,7 +75,7 @@ class InferenceService::GenerateCall final : public grpc::ServerWriteReactor<v1:
 class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, public OutputWriter {
  public:
   CompleteCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request,
-               v1::CompleteResponse* response)
+               v1::GenerateResponse* response)
       : service_(service), response_(response), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
     if (absl::Status s = service->Begin(context, request, /*stream=*/false, this, &output_); !s.ok()) End(nullptr, s);
   }
@@ -83,7 +83,7 @@ class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, pu
   void Write(const v1::GenerateResponse*) override {}  // an output that does not stream has an End only
   void End(v1::GenerateResponse* last, const absl::Status& status) override {
     status_ = status;
-    if (last != nullptr && status.ok()) Fill(last);
+    if (last != nullptr && status.ok()) response_->Swap(last);
     Finish(ToGrpcStatus(status));
   }
 
@@ -96,21 +96,8 @@ class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, pu
   }
 
  private:
-  void Fill(v1::GenerateResponse* all) {
-    response_->set_request_id(all->request_id());
-    response_->mutable_text()->swap(*all->mutable_text());
-    response_->mutable_token_ids()->Swap(all->mutable_token_ids());
-    response_->mutable_logprobs()->Swap(all->mutable_logprobs());
-    response_->mutable_prompt_token_ids()->Swap(all->mutable_prompt_token_ids());
-    response_->mutable_usage()->Swap(all->mutable_usage());
-    response_->set_finish_reason(all->finish_reason());
-    if (all->has_stop_string()) response_->set_stop_string(all->stop_string());
-    if (all->has_stop_token_id()) response_->set_stop_token_id(all->stop_token_id());
-    response_->mutable_timings()->Swap(all->mutable_timings());
-  }
-
   InferenceService* const service_;
-  v1::CompleteResponse* const response_;
+  v1::GenerateResponse* const response_;
   const absl::Time start_;
   const absl::Time deadline_;
   std::shared_ptr<RequestOutput> output_;  // null: refused
@@ -129,7 +116,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc:
 
 grpc::ServerUnaryReactor* InferenceService::Complete(grpc::CallbackServerContext* context,
                                                      const v1::GenerateRequest* request,
-                                                     v1::CompleteResponse* response) {
+                                                     v1::GenerateResponse* response) {
   return new CompleteCall(this, context, *request, response);
 }
 

@@ -98,10 +98,10 @@ class ServerTest : public testing::Test {
   // "SERVING", "NOT_SERVING", or the status code.
   std::string Health(const std::string& name) { return cli::CheckHealth(channel_, name, absl::Seconds(10)); }
 
-  grpc::Status Complete(uint32_t max_tokens, v1::CompleteResponse* response = nullptr) {
+  grpc::Status Complete(uint32_t max_tokens, v1::GenerateResponse* response = nullptr) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
-    v1::CompleteResponse ignored;
+    v1::GenerateResponse ignored;
     return v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(max_tokens),
                                                       response != nullptr ? response : &ignored);
   }
@@ -137,7 +137,7 @@ TEST_F(ServerTest, ServesAndSaysSo) {
     EXPECT_EQ(Health(name), "SERVING") << name;
   }
   EXPECT_EQ(Health("no.such.Service"), "NOT_FOUND");
-  v1::CompleteResponse response;
+  v1::GenerateResponse response;
   const grpc::Status status = Complete(3, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_THAT(response.token_ids(), testing::ElementsAre(7, 7, 7));
@@ -190,7 +190,7 @@ TEST_F(ServerTest, DrainLetsRequestsEnd) {
   while (refused.ok()) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-    v1::CompleteResponse response;
+    v1::GenerateResponse response;
     refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
     if (refused.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) refused = grpc::Status::OK;
   }

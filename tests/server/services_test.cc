@@ -117,7 +117,7 @@ TEST_F(ServicesTest, CompleteAnswersTheSameInOnePiece) {
   request.set_logprobs(0);
   request.set_request_id("mine");
   grpc::ClientContext context;
-  v1::CompleteResponse response;
+  v1::GenerateResponse response;
   ASSERT_TRUE(server_->inference_stub->Complete(&context, request, &response).ok());
   const std::vector<int32_t> tokens(response.token_ids().begin(), response.token_ids().end());
   EXPECT_EQ(tokens, ExpectedTokens(request));
@@ -225,7 +225,7 @@ TEST_F(ServicesTest, DisconnectOfACompleteReturnsTheLease) {
   Start();
   server_->gate.Close();
   grpc::ClientContext context;
-  v1::CompleteResponse response;
+  v1::GenerateResponse response;
   grpc::Status status;
   std::thread client([&] { status = server_->inference_stub->Complete(&context, MakeRequest({1}, 9000), &response); });
   while (server_->Load().running() + server_->Load().waiting() == 0) {
@@ -354,7 +354,7 @@ TEST_F(ServicesTest, InvalidRequestsAreRefusedOnTheWire) {
   Call exactly(server_.get(), MakeRequest(std::vector<int32_t>(9999, 1), 1));
   EXPECT_TRUE(exactly.ReadAll().status.ok()) << exactly.answer.status.error_message();
   grpc::ClientContext context;
-  v1::CompleteResponse response;
+  v1::GenerateResponse response;
   EXPECT_EQ(server_->inference_stub->Complete(&context, v1::GenerateRequest(), &response).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
 }
