@@ -71,9 +71,9 @@ Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_token
       continue;
     }
     int64_t blocks = CeilDiv(num_tokens, plan_.block_tokens);
-    if (group.kv.window > 0) {
-      // The window behind the step's first query, the step itself, and one block because neither starts on a boundary.
-      blocks = std::min(blocks, CeilDiv(group.kv.window - 1 + step_tokens, plan_.block_tokens) + 1);
+    if (const int64_t reach = group.kv.Reach(); reach > 0) {
+      // What the step's first query sees, the step itself, and one block because neither starts on a boundary.
+      blocks = std::min(blocks, CeilDiv(reach - 1 + step_tokens, plan_.block_tokens) + 1);
     }
     units.push_back(blocks);
   }

@@ -38,9 +38,7 @@ void SequenceLease::Release() {
 }
 
 int64_t SequenceLease::FirstVisibleBlock(int g, int64_t position) const {
-  const int64_t window = cache_->plan().groups[g].kv.window;
-  if (window == 0) return 0;
-  return std::max<int64_t>(0, position - window + 1) / cache_->plan().block_tokens;
+  return cache_->plan().groups[g].kv.FirstVisible(position) / cache_->plan().block_tokens;
 }
 
 int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {

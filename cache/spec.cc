@@ -29,7 +29,8 @@ absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
     for (auto [what, value] : {std::pair<absl::string_view, int64_t>{"kv_heads", kv.kv_heads},
                                {"key_dim", kv.key_dim},
                                {"value_dim", kv.value_dim},
-                               {"window", kv.window == 0 ? 1 : kv.window}}) {
+                               {"window", kv.window == 0 ? 1 : kv.window},
+                               {"chunk", kv.chunk == 0 ? 1 : kv.chunk}}) {
       if (absl::Status status = CheckDimension(index, what, value); !status.ok()) return status;
     }
   }
@@ -49,7 +50,7 @@ int64_t StateBytes(const StateSpec& state) {
 
 // Index of the KV group with need `kv`, made if there is none.
 int KvGroup(const KvSpec& kv, std::vector<CacheGroup>* groups) {
-  const CacheKind kind = kv.window > 0 ? CacheKind::kSliding : CacheKind::kStatic;
+  const CacheKind kind = kv.window > 0 ? CacheKind::kSliding : kv.chunk > 0 ? CacheKind::kChunked : CacheKind::kStatic;
   for (size_t g = 0; g < groups->size(); ++g) {
     if ((*groups)[g].kind == kind && (*groups)[g].kv == kv) return static_cast<int>(g);
   }
@@ -127,10 +128,17 @@ absl::string_view CacheKindName(CacheKind kind) {
       return "static";
     case CacheKind::kSliding:
       return "sliding";
+    case CacheKind::kChunked:
+      return "chunked";
     case CacheKind::kRecurrent:
       return "recurrent";
   }
   return "unknown";
+}
+
+int64_t KvSpec::FirstVisible(int64_t position) const {
+  if (chunk > 0) return position - position % chunk;
+  return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
 }
 
 int64_t CachePlan::BytesPerToken() const {

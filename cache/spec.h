@@ -24,9 +24,9 @@ int64_t DTypeBytes(DType dtype);
 absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
 
 // The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too.
-enum class CacheKind : uint8_t { kStatic, kSliding, kRecurrent };
-inline constexpr int kNumCacheKinds = 3;
-absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "recurrent"
+enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent };
+inline constexpr int kNumCacheKinds = 4;
+absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "chunked", "recurrent"
 
 // Keys and values of one attention layer.
 struct KvSpec {
@@ -35,6 +35,12 @@ struct KvSpec {
   int64_t value_dim = 0;  // per head
   DType dtype = DType::kFloat32;
   int64_t window = 0;  // a query at position p sees keys at positions > p - window; 0: all of them
+  int64_t chunk = 0;   // a query sees the keys of its own chunk of positions; 0: all. Not together with a window.
+
+  // The oldest position that a query at `position` sees.
+  int64_t FirstVisible(int64_t position) const;
+  // The most positions that any query sees; 0: no limit.
+  int64_t Reach() const { return window > 0 ? window : chunk; }
 
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };

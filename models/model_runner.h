@@ -23,6 +23,9 @@ struct ModelInfo {
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;
   int64_t max_positions = 0;  // the model's own limit of positions; 0: none said
+  // The length past which a sequence's tokens are all computed otherwise (phi3's longrope), so that its cache has to be
+  // computed anew when it grows past it; 0: none.
+  int64_t recompute_length = 0;
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations
   std::string device;             // "cpu", "cuda"

@@ -38,7 +38,8 @@ struct StepRow {
   bool sample = false;                   // whether to choose the token that follows the last of `tokens`
   const SamplingParams* sampling = nullptr;
   absl::Span<const int32_t> history;  // the whole sequence so far, `tokens` included; for the penalties
-  int64_t prompt_length = 0;          // how many of `history` are the prompt's
+  int64_t prompt_length = 0;          // of the whole prompt, computed or not
+  int64_t sequence_length = 0;        // of prompt and output so far, computed or not
   absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
 };
 

@@ -187,6 +187,7 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.sampling = &request.sampling;
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;
+  row.sequence_length = sequence->num_tokens();
   if (row.sample && sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
   plan_.num_tokens += sequence->step_tokens;
   planned_.push_back(sequence);
@@ -229,6 +230,19 @@ void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now,
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
   } else if (sequence->num_generated() >= sequence->request.max_tokens) {
     Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
+  } else {
+    Rewind(sequence);
+  }
+}
+
+void Scheduler::Rewind(Sequence* sequence) {
+  if (options_.recompute_length > 0 && sequence->num_tokens() == options_.recompute_length + 1) {
+    sequence->lease.Reset();
+  }
+  if (options_.crop_every > 0 && sequence->num_generated() % options_.crop_every == 0) {
+    // Depths of all sizes, within a block and beyond.
+    const int64_t depth = 1 + sequence->num_generated() * 7 % 23;
+    sequence->lease.Crop(std::max<int64_t>(0, sequence->num_computed() - depth));
   }
 }
 

@@ -40,6 +40,11 @@ class Scheduler {
     int64_t max_step_tokens = 512;       // token budget of one step; at least max_running
     int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; max_step_tokens if that is less
     int64_t max_sequence_tokens = 0;     // prompt + output of one sequence; must be set; less if the arena holds less
+    // A sequence that grows past this length is computed anew, because the model computes all its tokens otherwise from
+    // there on (ModelInfo::recompute_length); 0: none.
+    int64_t recompute_length = 0;
+    // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
+    int64_t crop_every = 0;
   };
 
   // What the metrics say. The first four are of now, the others since the start.
@@ -95,6 +100,8 @@ class Scheduler {
   void AddRow(Sequence* sequence);
   // Appends the row's token and finishes the sequence if that was its last.
   void Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);
+  // Drops what of the sequence's cache has to be computed again (recompute_length, crop_every).
+  void Rewind(Sequence* sequence);
   // Writes the end of `sequence` into `event`. Its owner destroys it afterwards, which returns its lease.
   void Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence, TokenEvent* event);
   void RemoveFinished();

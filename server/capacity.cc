@@ -25,8 +25,9 @@ int64_t SaturatingMultiply(int64_t a, int64_t b) { return b > 0 && a > kMaxBytes
 int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, int64_t num_tokens, int64_t step_tokens) {
   if (group.kind == CacheKind::kRecurrent) return 1;
   const int64_t blocks = CeilDiv(num_tokens, plan.block_tokens);
-  if (group.kv.window == 0) return blocks;
-  return std::min(blocks, CeilDiv(group.kv.window - 1 + step_tokens, plan.block_tokens) + 1);
+  const int64_t reach = group.kv.Reach();
+  if (reach == 0) return blocks;
+  return std::min(blocks, CeilDiv(reach - 1 + step_tokens, plan.block_tokens) + 1);
 }
 
 std::string ReadText(const std::string& path) {
@@ -90,6 +91,7 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
     return text;
   }
   if (group.kv.window > 0) absl::StrAppend(&text, ", window of ", group.kv.window, " tokens");
+  if (group.kv.chunk > 0) absl::StrAppend(&text, ", chunks of ", group.kv.chunk, " tokens");
   absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per token in blocks of ",
                   plan.block_tokens, "; the arena alone would hold ", units * plan.block_tokens, " tokens");
   return text;

@@ -39,6 +39,10 @@ ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units 
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
 
+ABSL_FLAG(
+    int64_t, crop_every, Config{}.crop_every,
+    "Drop some of a sequence's cache after every so many output tokens and compute it again. For tests; 0: never.");
+
 ABSL_FLAG(int64_t, max_running, Config{}.max_running, "Sequences computed at once.");
 ABSL_FLAG(int64_t, max_step_tokens, Config{}.max_step_tokens, "Tokens computed in one step.");
 ABSL_FLAG(int64_t, prefill_chunk_tokens, Config{}.prefill_chunk_tokens, "Tokens of one prompt computed in one step.");
@@ -67,7 +71,7 @@ const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
       {"Model", {"model", "model_name", "dtype", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
-      {"Cache", {"arena", "block_tokens", "poison_cache", "check_integrity"}},
+      {"Cache", {"arena", "block_tokens", "poison_cache", "check_integrity", "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
         "default_max_tokens", "max_logprobs", "drain_grace"}},
@@ -130,6 +134,7 @@ absl::Status CheckRanges(const Config& config) {
       {"max_queue", config.max_queue, 1, 1 << 20},
       {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
       {"max_logprobs", config.max_logprobs, 0, 1024},
+      {"crop_every", config.crop_every, 0, 1 << 20},
   };
   for (const Row& row : rows) {
     if (absl::Status s = CheckRange(row.flag, row.value, row.least, row.most); !s.ok()) return s;
@@ -194,6 +199,7 @@ absl::StatusOr<Config> FromFlags() {
   config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
+  config.crop_every = absl::GetFlag(FLAGS_crop_every);
   config.max_running = absl::GetFlag(FLAGS_max_running);
   config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
   config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);
@@ -250,6 +256,7 @@ std::string HelpText() {
   }
   absl::StrAppend(&text, "\nAlso\n",
                   "  --flagfile=FILE                 Flags from a file, one a line; # begins a comment.\n"
+                  "  --list_models                   The architectures that are served, and their cache kinds.\n"
                   "  --version                       Berth's version.\n");
   return text;
 }

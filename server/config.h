@@ -34,6 +34,7 @@ struct Config {
   int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
   bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
   bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
+  int64_t crop_every = 0;        // for tests: output tokens after which some cache is dropped and computed again
 
   // Limits.
   int64_t max_running = 64;            // sequences that are computed at once

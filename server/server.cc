@@ -86,7 +86,9 @@ absl::Status Server::StartEngine() {
   options.scheduler = {.max_running = config_.max_running,
                        .max_step_tokens = config_.max_step_tokens,
                        .prefill_chunk_tokens = config_.prefill_chunk_tokens,
-                       .max_sequence_tokens = parts_.max_sequence_tokens};
+                       .max_sequence_tokens = parts_.max_sequence_tokens,
+                       .recompute_length = parts_.runner->info().recompute_length,
+                       .crop_every = config_.crop_every};
   options.max_queue = config_.max_queue;
   options.check_integrity = config_.check_integrity;
   absl::StatusOr<std::unique_ptr<Engine>> engine =

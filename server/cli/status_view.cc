@@ -28,7 +28,9 @@ std::string DrawModel(const StatusView& view) {
     } else {
       absl::StrAppend(&text, FormatBytes(group.bytes_per_token()), " a token, ", group.block_tokens(),
                       " tokens a block");
-      absl::StrAppend(&text, group.window() > 0 ? absl::StrCat(", window ", group.window()) : "", "\n");
+      if (group.window() > 0) absl::StrAppend(&text, ", window ", group.window());
+      if (group.chunk() > 0) absl::StrAppend(&text, ", chunks of ", group.chunk());
+      absl::StrAppend(&text, "\n");
     }
   }
   return text;

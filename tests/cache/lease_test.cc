@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kBlock = 4;
 constexpr KvSpec kStatic = {.kv_heads = 2, .key_dim = 8, .value_dim = 8};
 constexpr KvSpec kSliding = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .window = 6};
+constexpr KvSpec kChunked = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .chunk = 6};
 
 class LeaseTest : public ::testing::Test {
  protected:
@@ -76,6 +77,16 @@ TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
               position / kBlock + 1);
   }
   EXPECT_LE(LiveUnits(0), (kSliding.window + kBlock - 1) / kBlock + 1);
+}
+
+TEST_F(LeaseTest, ChunksBeforeTheQuerysOwnAreGivenBack) {
+  MakeCache({{.kv = kChunked}}, 2);
+  SequenceLease lease = cache_->NewLease();
+  for (int position = 0; position < 100; ++position) {
+    ASSERT_TRUE(lease.Grow(1).ok());
+    EXPECT_EQ(lease.blocks(0).first_block, position / kChunked.chunk * kChunked.chunk / kBlock) << position;
+  }
+  EXPECT_LE(LiveUnits(0), (kChunked.chunk + kBlock - 1) / kBlock + 1);
 }
 
 TEST_F(LeaseTest, FailedGrowthChangesNothing) {

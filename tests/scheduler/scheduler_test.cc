@@ -349,6 +349,39 @@ TEST(Scheduler, EndAllLeavesNothing) {
   h.ExpectAllEnded();
 }
 
+TEST(Scheduler, CropsAndComputesAgainWithoutChangingTheOutput) {
+  using Layers = std::vector<LayerCacheSpec>;
+  for (const Layers& layers :
+       {HybridLayers(), Layers{StaticLayer()}, Layers{StaticLayer(), SlidingLayer(6)}, Layers{ChunkedLayer(5)}}) {
+    SchedulerHarness plain(layers, 400, kOptions);
+    Scheduler::Options options = kOptions;
+    options.crop_every = 3;
+    SchedulerHarness cropping(layers, 400, options);
+    for (SchedulerHarness* harness : {&plain, &cropping}) {
+      for (int64_t prompt : {1, 5, 17}) harness->Add(prompt, 20);
+      harness->RunToEnd();
+    }
+    for (const auto& [key, record] : plain.records) EXPECT_EQ(cropping.records[key].tokens, record.tokens);
+    EXPECT_GT(cropping.num_steps, plain.num_steps);
+  }
+}
+
+TEST(Scheduler, ComputesASequenceAnewThatGrowsPastTheRecomputeLength) {
+  Scheduler::Options options = kOptions;
+  options.recompute_length = 8;
+  SchedulerHarness harness({StaticLayer()}, 400, options);
+  harness.Add(6, 6);
+  std::vector<RowShape> shapes;
+  while (!harness.scheduler->empty()) {
+    harness.Step();
+    shapes.insert(shapes.end(), harness.shapes.begin(), harness.shapes.end());
+  }
+  // Tokens 7, 8 and 9 are sampled; the ninth makes the sequence too long for the cache that it has.
+  std::vector<RowShape> expected = {{0, 6, true}, {6, 1, true}, {7, 1, true},
+                                    {0, 9, true}, {9, 1, true}, {10, 1, true}};
+  EXPECT_EQ(shapes, expected);
+}
+
 TEST(Scheduler, CountsTokens) {
   SchedulerHarness h(HybridLayers(), kPlenty, kOptions);
   h.Add(20, 3);

@@ -51,6 +51,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--block_tokens=32",
                              "--poison_cache",
                              "--check_integrity=true",
+                             "--crop_every=9",
                              "--max_running=7",
                              "--max_step_tokens=64",
                              "--prefill_chunk_tokens=33",
@@ -75,6 +76,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .block_tokens = 32,
                              .poison_cache = true,
                              .check_integrity = true,
+                             .crop_every = 9,
                              .max_running = 7,
                              .max_step_tokens = 64,
                              .prefill_chunk_tokens = 33,
@@ -178,7 +180,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 23);
+  EXPECT_EQ(ours, 24);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -109,8 +109,7 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
       return absl::StrCat("layer ", l, " has another's state at position ", row.start);
     }
     if (slot.kv_group < 0) continue;
-    const int64_t window = cache_->plan().groups[slot.kv_group].kv.window;
-    const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, row.start - window + 1);
+    const int64_t first = cache_->plan().groups[slot.kv_group].kv.FirstVisible(row.start);
     if (row.lease->blocks(slot.kv_group).first_block * cache_->plan().block_tokens > first) {
       return absl::StrCat("layer ", l, " has lost position ", first);
     }

@@ -22,6 +22,9 @@ inline LayerCacheSpec OtherStaticLayer() { return {.kv = KvSpec{.kv_heads = 1, .
 inline LayerCacheSpec SlidingLayer(int64_t window) {
   return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .window = window}};
 }
+inline LayerCacheSpec ChunkedLayer(int64_t chunk) {
+  return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .chunk = chunk}};
+}
 inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
 
 struct TinyCache {
