@@ -24,7 +24,7 @@ namespace {
 class TorchModel : public LoadedModel {
  public:
   TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device,
-             std::unique_ptr<DecoderModel> model)
+             std::unique_ptr<Model> model)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
@@ -46,7 +46,7 @@ class TorchModel : public LoadedModel {
   CachePlan plan_;
   GenerationDefaults defaults_;
   at::Device device_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<Model> model_;
 };
 
 absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config) {
@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!checkpoint.ok()) return checkpoint.status();
 
   WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device});
-  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<Model> model;
   try {
     model = (*family)->build(config, weights);
   } catch (const c10::Error& error) {
@@ -114,6 +114,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
 
   auto plan = BuildCachePlan(model->cache_specs(), options.block_tokens);
   if (!plan.ok()) return plan.status();
+  info.recompute_length = model->recompute_length();
   info.vocab_size = model->vocab_size();
   info.hidden_size = model->hidden_size();
   info.num_parameters = weights.num_parameters();

@@ -1,4 +1,4 @@
-// Runs steps of a DecoderModel: fills the batch, computes, samples. The only place where torch's exceptions end.
+// Runs steps of a Model: fills the batch, computes, samples. The only place where torch's exceptions end.
 // Engine thread only.
 #ifndef BERTH_MODELS_TORCH_RUNNER_H_
 #define BERTH_MODELS_TORCH_RUNNER_H_
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "models/kernels/step_batch.h"
-#include "models/layers/decoder.h"
+#include "models/layers/model.h"
 #include "models/model_runner.h"
 
 namespace berth {
@@ -14,7 +14,7 @@ namespace berth {
 class TorchRunner : public ModelRunner {
  public:
   // `model` must outlive the runner.
-  TorchRunner(ModelInfo info, const DecoderModel* model, StepBatch batch)
+  TorchRunner(ModelInfo info, const Model* model, StepBatch batch)
       : info_(std::move(info)), model_(model), batch_(std::move(batch)) {}
 
   const ModelInfo& info() const override { return info_; }
@@ -22,7 +22,7 @@ class TorchRunner : public ModelRunner {
 
  private:
   ModelInfo info_;
-  const DecoderModel* model_;
+  const Model* model_;
   StepBatch batch_;
 };
 

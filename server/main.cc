@@ -137,7 +137,17 @@ absl::Status Run(const Config& config) {
   return absl::OkStatus();
 }
 
+// The README's table.
+void PrintModels() {
+  std::printf("| model_type | cache kinds |\n|---|---|\n");
+  for (const auto& [type, kinds] : SupportedModelTypes()) std::printf("| %s | %s |\n", type.c_str(), kinds.c_str());
+}
+
 int Main(int argc, char** argv) {
+  if (argc == 2 && absl::string_view(argv[1]) == "--list_models") {
+    PrintModels();
+    return 0;
+  }
   const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
   absl::Status status = config.status();
   if (status.ok()) {

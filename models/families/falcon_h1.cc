@@ -1,7 +1,5 @@
 // falcon_h1: attention and a Mamba-2 mixer side by side on the same normed input, summed; muP constants on nearly every
 // product, all folded into the weights here. Source: transformers' models/falcon_h1.
-#include <ATen/ops/mul.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,34 +10,9 @@
 namespace berth {
 namespace {
 
-class FalconH1Layer : public DecoderLayer {
- public:
-  FalconH1Layer(Attention attention, Mamba2Mixer mixer, GatedMlp mlp, DType dtype)
-      : attention_(std::move(attention)), mixer_(std::move(mixer)), mlp_(std::move(mlp)), dtype_(dtype) {}
-
-  LayerCacheSpec cache_spec() const override {
-    return {.kv = attention_.cache_spec(dtype_), .states = mixer_.cache_specs(dtype_)};
-  }
-
-  at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const override {
-    const at::Tensor normed = input_norm(x);
-    const at::Tensor middle = x.add(mixer_(normed, batch).add_(attention_(normed, batch)));
-    return middle.add(mlp_(pre_mlp_norm(middle)));
-  }
-
-  RmsNorm input_norm, pre_mlp_norm;
-
- private:
-  Attention attention_;
-  Mamba2Mixer mixer_;
-  GatedMlp mlp_;
-  DType dtype_;
-};
-
 struct FalconH1Config {
   TransformerConfig transformer;
   Mamba2Config mixer;
-  double lm_head_multiplier = 1;
   double key_multiplier = 1;
   double attention_in_multiplier = 1;
   double attention_out_multiplier = 1;
@@ -81,12 +54,12 @@ Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
 FalconH1Config Read(ConfigReader& config) {
   FalconH1Config c;
   c.transformer = ReadTransformer(config, /*tied_by_default=*/false);
-  config.RefuseUnless("hidden_act", "silu");
+  c.transformer.activation = ReadActivation(config, "hidden_act", "silu");
   c.transformer.qkv_bias = c.transformer.output_bias = config.BoolOr("attention_bias", false);
   c.transformer.mlp_bias = config.BoolOr("mlp_bias", false);
   c.transformer.embedding_scale = config.DoubleOr("embedding_multiplier", 1);
   c.mixer = ReadMixer(config, c.transformer);
-  c.lm_head_multiplier = config.DoubleOr("lm_head_multiplier", 1);
+  c.transformer.logit_scale = config.DoubleOr("lm_head_multiplier", 1);
   c.key_multiplier = config.DoubleOr("key_multiplier", 1);
   c.attention_in_multiplier = config.DoubleOr("attention_in_multiplier", 1);
   c.attention_out_multiplier = config.DoubleOr("attention_out_multiplier", 1);
@@ -99,68 +72,46 @@ FalconH1Config Read(ConfigReader& config) {
   return c;
 }
 
-Attention LoadAttention(WeightLoader& weights, const FalconH1Config& c, int layer,
-                        const std::shared_ptr<RotaryEmbedding>& rotary) {
-  const TransformerConfig& t = c.transformer;
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".self_attn.");
-  const auto part = [&](const char* name, int64_t heads, double output_scale) -> LinearPart {
-    return {.name = prefix + name,
-            .out = heads * t.head_dim,
-            .has_bias = t.qkv_bias,
-            .input_scale = c.attention_in_multiplier,
-            .output_scale = output_scale};
-  };
-  Attention::Weights parts;
-  parts.qkv = LoadLinear(
-      weights, t.hidden,
-      {part("q_proj", t.q_heads, 1), part("k_proj", t.kv_heads, c.key_multiplier), part("v_proj", t.kv_heads, 1)});
-  parts.output = LoadLinear(weights, t.q_heads * t.head_dim,
-                            {{.name = prefix + "o_proj",
-                              .out = t.hidden,
-                              .has_bias = t.output_bias,
-                              .output_scale = c.attention_out_multiplier}});
-  parts.rotary = rotary;
-  return Attention({.layer = layer,
-                    .q_heads = t.q_heads,
-                    .kv_heads = t.kv_heads,
-                    .head_dim = t.head_dim,
-                    .scale = 1 / std::sqrt(static_cast<double>(t.head_dim))},
-                   std::move(parts));
+std::unique_ptr<Mixer> LoadMixers(WeightLoader& weights, const std::string& prefix, FalconH1Config& c, int layer) {
+  c.mixer.layer = layer;
+  return std::make_unique<MixerPair>(Mamba2Mixer::Load(weights, prefix + "mamba.", c.mixer),
+                                     LoadAttention(weights, prefix + "self_attn.", c.transformer, layer));
 }
 
-GatedMlp LoadMlp(WeightLoader& weights, const FalconH1Config& c, int layer) {
-  const TransformerConfig& t = c.transformer;
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".feed_forward.");
-  GatedMlp mlp;
-  mlp.gate_up = LoadLinear(
-      weights, t.hidden,
-      {{.name = prefix + "gate_proj", .out = t.intermediate, .has_bias = t.mlp_bias, .output_scale = c.gate_multiplier},
-       {.name = prefix + "up_proj", .out = t.intermediate, .has_bias = t.mlp_bias}});
-  mlp.down = LoadLinear(
-      weights, t.intermediate,
-      {{.name = prefix + "down_proj", .out = t.hidden, .has_bias = t.mlp_bias, .output_scale = c.down_multiplier}});
-  return mlp;
+// The muP constants around attention, folded into its products.
+void ScaleAttention(const FalconH1Config& c, const AttentionConfig& attention, Attention::Weights* parts) {
+  const int64_t q_columns = attention.q_heads * attention.head_dim;
+  const int64_t kv_columns = attention.kv_heads * attention.head_dim;
+  ScaleLinear(&parts->qkv, 0, q_columns, c.attention_in_multiplier, 1);
+  ScaleLinear(&parts->qkv, q_columns, kv_columns, c.attention_in_multiplier, c.key_multiplier);
+  ScaleLinear(&parts->qkv, q_columns + kv_columns, kv_columns, c.attention_in_multiplier, 1);
+  ScaleLinear(&parts->output, 0, c.transformer.hidden, 1, c.attention_out_multiplier);
 }
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> BuildFalconH1(ConfigReader& config, WeightLoader& weights) {
+std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights) {
   FalconH1Config c = Read(config);
-  const RopeConfig rope = ReadRope(config, {.types = RotaryTypes()});
+  TransformerConfig& t = c.transformer;
+  ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
   if (!config.status().ok()) return nullptr;
-  const TransformerConfig& t = c.transformer;
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.final_layernorm.weight");
-  parts.final_norm.weight = at::mul(parts.final_norm.weight, c.lm_head_multiplier);
-  const auto rotary = std::make_shared<RotaryEmbedding>(rope, t.head_dim, weights.options().device);
+  t.edit_attention = [&](int, AttentionConfig* attention, Attention::Weights* parts) {
+    ScaleAttention(c, *attention, parts);
+  };
+  const MlpConfig mlp = {.hidden = t.hidden,
+                         .intermediate = t.intermediate,
+                         .bias = t.mlp_bias,
+                         .activation = t.activation,
+                         .gate_scale = c.gate_multiplier,
+                         .output_scale = c.down_multiplier};
+  DecoderModel::Parts parts = LoadEnds(weights, t, "model.final_layernorm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
-    c.mixer.layer = i;
-    auto layer = std::make_unique<FalconH1Layer>(LoadAttention(weights, c, i, rotary),
-                                                 Mamba2Mixer::Load(weights, prefix + "mamba.", c.mixer),
-                                                 LoadMlp(weights, c, i), weights.options().dtype);
-    layer->input_norm = LoadNorm(weights, prefix + "input_layernorm.weight", t.hidden, t.norm_eps);
-    layer->pre_mlp_norm = LoadNorm(weights, prefix + "pre_ff_layernorm.weight", t.hidden, t.norm_eps);
-    parts.layers.push_back(std::move(layer));
+    auto block = std::make_unique<Block>(weights.options().dtype, LoadMixers(weights, prefix, c, i),
+                                         LoadGatedMlp(weights, prefix + "feed_forward.", mlp));
+    block->input_norm = LoadNormOf(weights, prefix + "input_layernorm", t);
+    block->pre_mlp_norm = LoadNormOf(weights, prefix + "pre_ff_layernorm", t);
+    parts.layers.push_back(std::move(block));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

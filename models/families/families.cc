@@ -7,13 +7,21 @@ namespace berth {
 namespace {
 
 constexpr Family kFamilies[] = {
+    {"cohere2", BuildCohere2, "sliding, static"},
+    {"exaone4", BuildExaone4, "sliding, static"},
     {"falcon_h1", BuildFalconH1, "static and recurrent in every layer"},
+    {"gemma2", BuildGemma2, "sliding, static"},
     {"gemma3_text", BuildGemma3, "sliding, static"},
     {"llama", BuildLlama, "static"},
     {"mamba2", BuildMamba2, "recurrent"},
     {"mistral", BuildMistral, "sliding, or static without a window"},
+    {"mixtral", BuildMixtral, "static, sliding where configured"},
+    {"olmo3", BuildOlmo3, "sliding, static"},
+    {"phi3", BuildPhi3, "static, sliding where configured"},
     {"qwen2", BuildQwen2, "static, sliding where configured"},
     {"qwen3", BuildQwen3, "static, sliding where configured"},
+    {"qwen3_moe", BuildQwen3Moe, "static, sliding where configured"},
+    {"smollm3", BuildSmolLm3, "static, sliding where configured"},
 };
 
 }  // namespace

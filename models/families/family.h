@@ -1,6 +1,6 @@
 // The table of architectures: which code builds which model_type of config.json.
 //
-// To add a family: 1. one .cc here that reads its configuration and builds a DecoderModel from models/layers/, holding
+// To add a family: 1. one .cc here that reads its configuration and builds a Model from models/layers/, holding
 // only what differs; 2. one line in the table of families.cc; 3. one case in tests/parity/cases.py. What two families
 // need alike belongs in models/layers/.
 #ifndef BERTH_MODELS_FAMILIES_FAMILY_H_
@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "models/layers/decoder.h"
+#include "models/layers/model.h"
 #include "models/weights/json_config.h"
 #include "models/weights/weight_loader.h"
 
@@ -20,15 +20,23 @@ namespace berth {
 
 // Builds a model. Errors of configuration and of weights stick to the reader and the loader, which the caller asks
 // before it uses the model: a builder returns nullptr as soon as going on makes no sense.
-using BuildModel = std::unique_ptr<DecoderModel> (*)(ConfigReader& config, WeightLoader& weights);
+using BuildModel = std::unique_ptr<Model> (*)(ConfigReader& config, WeightLoader& weights);
 
-std::unique_ptr<DecoderModel> BuildLlama(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildMistral(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildQwen2(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildQwen3(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildGemma3(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildMamba2(ConfigReader& config, WeightLoader& weights);
-std::unique_ptr<DecoderModel> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildCohere2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildExaone4(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildGemma2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildGemma3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildMamba2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildMixtral(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildOlmo3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildQwen2(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildQwen3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights);
 
 struct Family {
   absl::string_view model_type;

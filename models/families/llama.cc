@@ -1,66 +1,87 @@
-// llama, and what is llama by configuration: mistral (a window on every layer), qwen2 (biases on q, k, v), qwen3 (norms
-// of q and k). Source: transformers' models/{llama,mistral,qwen2,qwen3}.
+// llama, and what is llama by configuration: mistral and phi3 (a window on every layer; phi3's fused products, partial
+// and "longrope" positions), qwen2 (biases on q, k, v), qwen3 (norms of q and k), smollm3 (some layers without
+// positions). Source: transformers' models/{llama,mistral,phi3,qwen2,qwen3,smollm3}.
+#include <utility>
+
 #include "models/families/family.h"
 #include "models/families/transformer.h"
 
 namespace berth {
 namespace {
 
-TransformerConfig ReadCommon(ConfigReader& config, const WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false);
-  config.RefuseUnless("hidden_act", "silu");
-  const RopeConfig rope = ReadRope(config, {.types = RotaryTypes()});
-  if (config.status().ok()) {
-    c.rotaries.assign(c.num_layers, std::make_shared<RotaryEmbedding>(rope, c.head_dim, weights.options().device));
-  }
-  return c;
-}
-
-std::unique_ptr<DecoderModel> Build(const ConfigReader& config, WeightLoader& weights, const TransformerConfig& c) {
-  return config.status().ok() ? BuildTransformer(weights, c) : nullptr;
-}
-
 // qwen2 and qwen3: only the layers from max_window_layers on may slide, and only where use_sliding_window says so.
 void ReadQwenWindows(ConfigReader& config, TransformerConfig* c) {
   const bool sliding = config.BoolOr("use_sliding_window", false);
-  const int64_t window = sliding ? config.IntOr("sliding_window", 4096, 1, int64_t{1} << 40) : 0;
+  const int64_t window = sliding ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0;
   const int64_t first = config.IntOr("max_window_layers", 28, 0, kMaxLayers);
-  std::vector<int64_t> fallback(c->num_layers, 0);
-  for (int64_t i = first; i < c->num_layers; ++i) fallback[i] = window;
-  c->windows = ReadWindows(config, c->num_layers, window, fallback);
+  std::vector<std::string> types(c->num_layers, "full_attention");
+  for (int64_t i = first; i < c->num_layers && sliding; ++i) types[i] = "sliding_attention";
+  c->windows = ReadWindows(config, c->num_layers, window, std::move(types));
 }
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> BuildLlama(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadCommon(config, weights);
+std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights);
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.mlp_bias = config.BoolOr("mlp_bias", false);
-  return Build(config, weights, c);
+  return BuildTransformer(config, weights, c);
 }
 
-std::unique_ptr<DecoderModel> BuildMistral(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadCommon(config, weights);
-  // Absent means the class's default; an explicit null means no window.
-  const int64_t window =
-      config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", 4096, 1, int64_t{1} << 40);
-  c.windows.assign(c.num_layers, window);
-  return Build(config, weights, c);
+std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights);
+  ReadOneWindow(config, 4096, &c);
+  return BuildTransformer(config, weights, c);
 }
 
-std::unique_ptr<DecoderModel> BuildQwen2(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadCommon(config, weights);
+std::unique_ptr<Model> BuildQwen2(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights);
   c.qkv_bias = true;
   ReadQwenWindows(config, &c);
-  return Build(config, weights, c);
+  return BuildTransformer(config, weights, c);
 }
 
-std::unique_ptr<DecoderModel> BuildQwen3(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadCommon(config, weights);
+std::unique_ptr<Model> BuildQwen3(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights);
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
-  c.qk_norm = true;
+  c.qk_norm = QkNorm::kHead;
   ReadQwenWindows(config, &c);
-  return Build(config, weights, c);
+  return BuildTransformer(config, weights, c);
+}
+
+std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5);
+  c.activation = ReadActivation(config, "hidden_act", "silu");
+  c.fused_projections = true;
+  ReadOneWindow(config, 0, &c);
+  std::vector<absl::string_view> types = RotaryTypes();
+  types.push_back("longrope");
+  ReadSharedRotary(config, weights, {.types = types}, {}, &c);
+  const RopeConfig rope = ReadRope(config, {.types = types});
+  if (rope.type == "longrope") {
+    const size_t half = static_cast<size_t>(static_cast<double>(c.head_dim) * rope.partial_rotary_factor) / 2;
+    config.Require(rope.short_factor.size() == half && rope.long_factor.size() == half, "rope_scaling",
+                   "has factors of another number than half the rotated dimensions");
+    c.recompute_length = rope.original_max_positions;
+  }
+  return BuildTransformer(config, weights, c);
+}
+
+std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/true);
+  c.activation = ReadActivation(config, "hidden_act", "silu");
+  c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
+  c.mlp_bias = config.BoolOr("mlp_bias", false);
+  const std::vector<bool> rotates = ReadRotatingLayers(config, c.num_layers);
+  ReadSharedRotary(config, weights, {.default_theta = 2e6, .types = RotaryTypes()}, rotates, &c);
+  const bool sliding = config.BoolOr("use_sliding_window", false);
+  const int64_t window = sliding ? config.IntOr("sliding_window", 0, 0, kMaxWindow) : 0;
+  std::vector<std::string> types(c.num_layers, "full_attention");
+  for (int64_t i = 0; i < c.num_layers && window > 0; ++i) {
+    if (!rotates[i]) types[i] = "sliding_attention";
+  }
+  c.windows = ReadWindows(config, c.num_layers, window, std::move(types));
+  return BuildTransformer(config, weights, c);
 }
 
 }  // namespace berth

@@ -9,25 +9,6 @@
 namespace berth {
 namespace {
 
-class Mamba2Layer : public DecoderLayer {
- public:
-  Mamba2Layer(RmsNorm norm, Mamba2Mixer mixer, DType dtype)
-      : norm_(std::move(norm)), mixer_(std::move(mixer)), dtype_(dtype) {}
-
-  LayerCacheSpec cache_spec() const override { return {.states = mixer_.cache_specs(dtype_)}; }
-
-  at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const override {
-    // x may be the float32 residual of a bfloat16 model: the norm takes it rounded, the sum keeps it whole.
-    const at::Tensor rounded = x.to(dtype_ == DType::kFloat32 ? at::kFloat : at::kBFloat16);
-    return x.add(mixer_(norm_(rounded), batch));
-  }
-
- private:
-  RmsNorm norm_;
-  Mamba2Mixer mixer_;
-  DType dtype_;
-};
-
 Mamba2Config ReadMixer(ConfigReader& config) {
   Mamba2Config c;
   c.hidden = config.Int("hidden_size", 1, kMaxDimension);
@@ -55,7 +36,7 @@ Mamba2Config ReadMixer(ConfigReader& config) {
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> BuildMamba2(ConfigReader& config, WeightLoader& weights) {
+std::unique_ptr<Model> BuildMamba2(ConfigReader& config, WeightLoader& weights) {
   config.RefuseUnless("hidden_act", "silu");
   config.RefuseUnless("quantization_config");
   const int64_t vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
@@ -70,19 +51,20 @@ std::unique_ptr<DecoderModel> BuildMamba2(ConfigReader& config, WeightLoader& we
   const char* embedding =
       weights.Has("backbone.embedding.weight") ? "backbone.embedding.weight" : "backbone.embeddings.weight";
   parts.embedding = weights.Get(embedding, {vocab_size, mixer.hidden});
-  parts.final_norm = LoadNorm(weights, "backbone.norm_f.weight", mixer.hidden, mixer.norm_eps);
+  parts.head.norm = LoadNorm(weights, "backbone.norm_f.weight", mixer.hidden, mixer.norm_eps);
   if (tied) {
-    parts.head.weight = parts.embedding;
+    parts.head.linear.weight = parts.embedding;
     weights.IgnoreUnder("lm_head.weight");
   } else {
-    parts.head = LoadLinear(weights, mixer.hidden, {{.name = "lm_head", .out = vocab_size}});
+    parts.head.linear = LoadLinear(weights, mixer.hidden, {{.name = "lm_head", .out = vocab_size}});
   }
   for (int i = 0; i < static_cast<int>(num_layers); ++i) {
     const std::string prefix = absl::StrCat("backbone.layers.", i, ".");
     mixer.layer = i;
-    parts.layers.push_back(
-        std::make_unique<Mamba2Layer>(LoadNorm(weights, prefix + "norm.weight", mixer.hidden, mixer.norm_eps),
-                                      Mamba2Mixer::Load(weights, prefix + "mixer.", mixer), weights.options().dtype));
+    auto layer =
+        std::make_unique<Block>(weights.options().dtype, Mamba2Mixer::Load(weights, prefix + "mixer.", mixer), nullptr);
+    layer->input_norm = LoadNorm(weights, prefix + "norm.weight", mixer.hidden, mixer.norm_eps);
+    parts.layers.push_back(std::move(layer));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

@@ -1,7 +1,9 @@
 #include "models/families/transformer.h"
 
-#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -10,48 +12,22 @@
 namespace berth {
 namespace {
 
-Attention LoadAttention(WeightLoader& weights, const TransformerConfig& c, int layer) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".self_attn.");
+Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c) {
   const int64_t q_columns = c.q_heads * c.head_dim;
   const int64_t kv_columns = c.kv_heads * c.head_dim;
-  Attention::Weights parts;
-  parts.qkv = LoadLinear(weights, c.hidden,
-                         {{.name = prefix + "q_proj", .out = q_columns, .has_bias = c.qkv_bias},
-                          {.name = prefix + "k_proj", .out = kv_columns, .has_bias = c.qkv_bias},
-                          {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
-  parts.output =
-      LoadLinear(weights, q_columns, {{.name = prefix + "o_proj", .out = c.hidden, .has_bias = c.output_bias}});
-  if (c.qk_norm) {
-    parts.q_norm = LoadNorm(weights, prefix + "q_norm.weight", c.head_dim, c.norm_eps, c.norm_adds_one);
-    parts.k_norm = LoadNorm(weights, prefix + "k_norm.weight", c.head_dim, c.norm_eps, c.norm_adds_one);
+  if (c.fused_projections) {
+    return LoadLinear(weights, c.hidden,
+                      {{.name = prefix + "qkv_proj", .out = q_columns + 2 * kv_columns, .has_bias = c.qkv_bias}});
   }
-  parts.rotary = c.rotaries[layer];
-  const double scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
-  return Attention({.layer = layer,
-                    .q_heads = c.q_heads,
-                    .kv_heads = c.kv_heads,
-                    .head_dim = c.head_dim,
-                    .window = c.windows[layer],
-                    .scale = scale,
-                    .softcap = c.score_softcap},
-                   std::move(parts));
-}
-
-GatedMlp LoadMlp(WeightLoader& weights, const TransformerConfig& c, int layer) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".mlp.");
-  GatedMlp mlp;
-  mlp.gate_up = LoadLinear(weights, c.hidden,
-                           {{.name = prefix + "gate_proj", .out = c.intermediate, .has_bias = c.mlp_bias},
-                            {.name = prefix + "up_proj", .out = c.intermediate, .has_bias = c.mlp_bias}});
-  mlp.down =
-      LoadLinear(weights, c.intermediate, {{.name = prefix + "down_proj", .out = c.hidden, .has_bias = c.mlp_bias}});
-  mlp.activation = c.activation;
-  return mlp;
+  return LoadLinear(weights, c.hidden,
+                    {{.name = prefix + "q_proj", .out = q_columns, .has_bias = c.qkv_bias},
+                     {.name = prefix + "k_proj", .out = kv_columns, .has_bias = c.qkv_bias},
+                     {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
 }
 
 }  // namespace
 
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default) {
+TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default) {
   TransformerConfig c;
   c.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
   c.hidden = config.Int("hidden_size", 1, kMaxDimension);
@@ -63,68 +39,220 @@ TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default) {
   c.head_dim = config.IntOr("head_dim", c.hidden / c.q_heads, 1, kMaxDimension);
   config.Require(c.head_dim > 0 && c.head_dim % 2 == 0, config.Has("head_dim") ? "head_dim" : "hidden_size",
                  "gives heads of an odd dimension, which rotary positions cannot pair");
-  c.norm_eps = config.DoubleOr("rms_norm_eps", 1e-6, 0, 1);
+  c.norm_eps = config.DoubleOr("rms_norm_eps", eps_by_default, 0, 1);
   c.tied_head = config.BoolOr("tie_word_embeddings", tied_by_default);
   c.windows.assign(c.num_layers, 0);
+  c.rotaries.resize(c.num_layers);
   config.RefuseUnless("quantization_config");
   return c;
 }
 
-std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64_t window,
-                                 const std::vector<int64_t>& fallback) {
-  if (!config.Has("layer_types")) return fallback;
-  const std::vector<std::string> types = config.StringList("layer_types");
+TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default,
+                                double eps_by_default) {
+  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, eps_by_default);
+  c.activation = ReadActivation(config, "hidden_act", "silu");
+  ReadSharedRotary(config, weights, {.default_theta = theta_by_default, .types = RotaryTypes()}, {}, &c);
+  return c;
+}
+
+ops::Activation ReadActivation(ConfigReader& config, absl::string_view key, absl::string_view fallback) {
+  const std::string name = config.StringOr(key, fallback);
+  if (name == "silu" || name == "swish") return ops::Activation::kSilu;
+  if (name == "gelu") return ops::Activation::kGelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::kGeluTanh;
+  if (name == "relu") return ops::Activation::kRelu;
+  if (name == "relu2") return ops::Activation::kReluSquared;
+  config.RefuseUnless(key, "silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "relu2");
+  return ops::Activation::kSilu;
+}
+
+std::vector<std::string> ReadLayerTypes(ConfigReader& config, int64_t num_layers,
+                                        const std::vector<absl::string_view>& known,
+                                        std::vector<std::string> fallback) {
+  std::vector<std::string> types = config.StringListOr("layer_types", std::move(fallback));
   config.Require(static_cast<int64_t>(types.size()) == num_layers, "layer_types",
                  "does not have num_hidden_layers entries");
-  std::vector<int64_t> windows(num_layers, 0);
-  for (size_t i = 0; i < types.size() && i < windows.size(); ++i) {
-    const bool sliding = types[i] == "sliding_attention";
-    config.Require(sliding || types[i] == "full_attention", "layer_types",
-                   "holds a type other than full_attention and sliding_attention");
+  for (const std::string& type : types) {
+    const bool is_known = std::find(known.begin(), known.end(), type) != known.end();
+    config.Require(is_known, "layer_types",
+                   absl::StrCat("holds \"", type, "\", which this architecture does not have"));
+  }
+  types.resize(num_layers);
+  return types;
+}
+
+std::vector<std::string> PeriodicLayerTypes(int64_t num_layers, int64_t period, absl::string_view other,
+                                            absl::string_view full) {
+  std::vector<std::string> types(num_layers, std::string(other));
+  for (int64_t i = period - 1; i < num_layers; i += period) types[i] = std::string(full);
+  return types;
+}
+
+std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64_t window,
+                                 std::vector<std::string> fallback) {
+  const std::vector<std::string> types =
+      ReadLayerTypes(config, num_layers, {"full_attention", "sliding_attention"}, std::move(fallback));
+  std::vector<int64_t> windows;
+  for (const std::string& type : types) {
+    const bool sliding = type == "sliding_attention";
     config.Require(!sliding || window > 0, "sliding_window", "is needed by layer_types");
-    windows[i] = sliding ? window : 0;
+    windows.push_back(sliding ? window : 0);
   }
   return windows;
 }
 
-RmsNorm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one) {
-  const at::Tensor weight = weights.GetFloat32(name, {dim});
-  return {.weight = adds_one ? at::add(weight, 1.0) : weight, .eps = eps};
+void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c) {
+  const int64_t window = config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", fallback, 0, kMaxWindow);
+  c->windows.assign(c->num_layers, window);
 }
 
-DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, const std::string& norm_name) {
+std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers) {
+  const int64_t interval = config.IntOr("no_rope_layer_interval", 4, 1, kMaxLayers);
+  std::vector<bool> rotates(num_layers);
+  for (int64_t i = 0; i < num_layers; ++i) rotates[i] = (i + 1) % interval != 0;
+  const std::vector<int64_t> given = config.IntListOr("no_rope_layers", {}, 0, 1);
+  config.Require(given.empty() || static_cast<int64_t>(given.size()) >= num_layers, "no_rope_layers",
+                 "has fewer than num_hidden_layers entries");
+  for (size_t i = 0; i < given.size() && i < rotates.size(); ++i) rotates[i] = given[i] != 0;
+  return rotates;
+}
+
+void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,
+                      const std::vector<bool>& rotates, TransformerConfig* c) {
+  const RopeConfig rope = ReadRope(config, fields);
+  if (!config.status().ok()) return;
+  const auto rotary = std::make_shared<RotaryEmbedding>(rope, c->head_dim, weights.options().device);
+  for (int64_t i = 0; i < c->num_layers; ++i) {
+    if (rotates.empty() || rotates[i]) c->rotaries[i] = rotary;
+  }
+}
+
+void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFields full, RopeFields sliding,
+                      TransformerConfig* c) {
+  full.layer_type = "full_attention";
+  sliding.layer_type = "sliding_attention";
+  full.types = sliding.types = RotaryTypes();
+  const RopeConfig full_rope = ReadRope(config, full);
+  const RopeConfig sliding_rope = ReadRope(config, sliding);
+  if (!config.status().ok()) return;
+  const at::Device device = weights.options().device;
+  const auto full_rotary = std::make_shared<RotaryEmbedding>(full_rope, c->head_dim, device);
+  const auto sliding_rotary = std::make_shared<RotaryEmbedding>(sliding_rope, c->head_dim, device);
+  for (int64_t i = 0; i < c->num_layers; ++i) c->rotaries[i] = c->windows[i] > 0 ? sliding_rotary : full_rotary;
+}
+
+void SplitRotaryPairs(Linear* qkv, int64_t heads, int64_t head_dim) {
+  const auto reorder = [&](const at::Tensor& rows) {
+    const at::Tensor pairs = rows.narrow(0, 0, heads * head_dim).reshape({heads, head_dim / 2, 2, -1});
+    const at::Tensor halves = pairs.transpose(1, 2).reshape({heads * head_dim, -1});
+    const at::Tensor rest = rows.narrow(0, heads * head_dim, rows.size(0) - heads * head_dim);
+    return at::cat({halves.view_as(rows.narrow(0, 0, heads * head_dim)), rest});
+  };
+  qkv->weight = reorder(qkv->weight);
+  if (qkv->bias.defined()) qkv->bias = reorder(qkv->bias);
+}
+
+double SqrtEmbeddingScale(int64_t hidden, DType dtype) {
+  const float scale = std::sqrt(static_cast<float>(hidden));
+  if (dtype == DType::kFloat32) return scale;
+  return at::tensor(scale).to(at::kBFloat16).to(at::kFloat).item<float>();
+}
+
+std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
+                                         int layer) {
+  Attention::Weights parts;
+  parts.qkv = LoadQkv(weights, prefix, c);
+  parts.output = LoadLinear(weights, c.q_heads * c.head_dim,
+                            {{.name = prefix + "o_proj", .out = c.hidden, .has_bias = c.output_bias}});
+  if (c.qk_norm != QkNorm::kNone) {
+    const bool whole = c.qk_norm == QkNorm::kProjection;
+    const int64_t q_dim = whole ? c.q_heads * c.head_dim : c.head_dim;
+    const int64_t k_dim = whole ? c.kv_heads * c.head_dim : c.head_dim;
+    parts.q_norm = LoadNorm(weights, prefix + "q_norm.weight", q_dim, c.norm_eps, c.norm_adds_one);
+    parts.k_norm = LoadNorm(weights, prefix + "k_norm.weight", k_dim, c.norm_eps, c.norm_adds_one);
+  }
+  parts.rotary = c.rotaries[layer];
+  AttentionConfig config = {
+      .layer = layer,
+      .q_heads = c.q_heads,
+      .kv_heads = c.kv_heads,
+      .head_dim = c.head_dim,
+      .window = c.windows[layer],
+      .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
+      .softcap = c.score_softcap};
+  if (c.edit_attention) c.edit_attention(layer, &config, &parts);
+  return std::make_unique<Attention>(config, std::move(parts));
+}
+
+std::unique_ptr<FeedForward> LoadDenseMlp(WeightLoader& weights, const std::string& prefix,
+                                          const TransformerConfig& c) {
+  const MlpConfig config = {
+      .hidden = c.hidden, .intermediate = c.intermediate, .bias = c.mlp_bias, .activation = c.activation};
+  if (!c.fused_projections) return LoadGatedMlp(weights, prefix, config);
+  auto mlp = std::make_unique<GatedMlp>();
+  mlp->gate_up = LoadLinear(weights, c.hidden, {{.name = prefix + "gate_up_proj", .out = 2 * c.intermediate}});
+  mlp->down = LoadLinear(weights, c.intermediate, {{.name = prefix + "down_proj", .out = c.hidden}});
+  mlp->activation = c.activation;
+  return mlp;
+}
+
+Norm LoadNormOf(WeightLoader& weights, const std::string& name, const TransformerConfig& c) {
+  if (c.layer_norm) return LoadLayerNorm(weights, name, c.hidden, c.norm_eps, /*has_bias=*/false);
+  return LoadNorm(weights, name + ".weight", c.hidden, c.norm_eps, c.norm_adds_one);
+}
+
+DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, const std::string& norm_name,
+                             const std::string& embed_name) {
   DecoderModel::Parts parts;
-  parts.embedding = weights.Get("model.embed_tokens.weight", {c.vocab_size, c.hidden});
+  parts.embedding = weights.Get(embed_name + ".weight", {c.vocab_size, c.hidden});
   parts.embedding_scale = c.embedding_scale;
-  parts.final_norm = LoadNorm(weights, norm_name, c.hidden, c.norm_eps, c.norm_adds_one);
-  parts.logit_softcap = c.logit_softcap;
+  parts.recompute_length = c.recompute_length;
+  parts.head.norm = LoadNormOf(weights, norm_name, c);
+  parts.head.softcap = c.logit_softcap;
+  parts.head.scale = c.logit_scale;
   if (c.tied_head) {
-    parts.head.weight = parts.embedding;
+    parts.head.linear.weight = parts.embedding;
     weights.IgnoreUnder("lm_head.weight");  // some checkpoints store the tied matrix twice
   } else {
-    parts.head = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
+    parts.head.linear = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
   }
   return parts;
 }
 
-std::unique_ptr<DecoderModel> BuildTransformer(WeightLoader& weights, const TransformerConfig& c) {
-  DecoderModel::Parts parts = LoadEnds(weights, c, "model.norm.weight");
+std::unique_ptr<Block> LoadBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
+                                 std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp) {
+  const auto norm = [&](const char* name) { return LoadNormOf(weights, prefix + name, c); };
+  const DType dtype = weights.options().dtype;
+  std::unique_ptr<Block> block;
+  if (c.parallel) {
+    block = std::make_unique<ParallelBlock>(dtype, std::move(mixer), std::move(mlp));
+  } else {
+    block = std::make_unique<Block>(dtype, std::move(mixer), std::move(mlp));
+  }
+  if (c.norms != NormPlacement::kPost) block->input_norm = norm("input_layernorm");
+  if (c.parallel) return block;
+  switch (c.norms) {
+    case NormPlacement::kPre:
+      block->pre_mlp_norm = norm("post_attention_layernorm");
+      break;
+    case NormPlacement::kBoth:
+      block->pre_mlp_norm = norm("pre_feedforward_layernorm");
+      [[fallthrough]];
+    case NormPlacement::kPost:
+      block->post_mixer_norm = norm("post_attention_layernorm");
+      block->post_mlp_norm = norm("post_feedforward_layernorm");
+  }
+  return block;
+}
+
+std::unique_ptr<Model> BuildTransformer(const ConfigReader& config, WeightLoader& weights, const TransformerConfig& c) {
+  if (!config.status().ok()) return nullptr;
+  DecoderModel::Parts parts = LoadEnds(weights, c, "model.norm");
   for (int i = 0; i < static_cast<int>(c.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
-    const auto norm = [&](const char* name) {
-      return LoadNorm(weights, absl::StrCat(prefix, name, ".weight"), c.hidden, c.norm_eps, c.norm_adds_one);
-    };
-    auto block =
-        std::make_unique<AttentionBlock>(LoadAttention(weights, c, i), LoadMlp(weights, c, i), weights.options().dtype);
-    block->input_norm = norm("input_layernorm");
-    if (c.post_norms) {
-      block->post_attention_norm = norm("post_attention_layernorm");
-      block->pre_mlp_norm = norm("pre_feedforward_layernorm");
-      block->post_mlp_norm = norm("post_feedforward_layernorm");
-    } else {
-      block->pre_mlp_norm = norm("post_attention_layernorm");
-    }
-    parts.layers.push_back(std::move(block));
+    auto attention = LoadAttention(weights, prefix + "self_attn.", c, i);
+    auto mlp = c.load_mlp ? c.load_mlp(weights, prefix, i) : LoadDenseMlp(weights, prefix + "mlp.", c);
+    parts.layers.push_back(LoadBlock(weights, prefix, c, std::move(attention), std::move(mlp)));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

@@ -1,14 +1,18 @@
-// What the attention-only families share: the common fields of their configuration and the common names of their
-// tensors. A family fills in what differs.
+// What attention-based families share: the common fields of their configuration and the common names of their tensors.
+// A family fills in what differs.
 #ifndef BERTH_MODELS_FAMILIES_TRANSFORMER_H_
 #define BERTH_MODELS_FAMILIES_TRANSFORMER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "models/layers/attention.h"
+#include "models/layers/block.h"
 #include "models/layers/decoder.h"
+#include "models/layers/mlp.h"
 #include "models/weights/json_config.h"
 #include "models/weights/weight_loader.h"
 
@@ -19,6 +23,17 @@ inline constexpr int64_t kMaxDimension = 1 << 20;
 inline constexpr int64_t kMaxHeads = 1 << 14;
 inline constexpr int64_t kMaxLayers = 4096;
 inline constexpr int64_t kMaxVocabulary = 1 << 24;
+inline constexpr int64_t kMaxWindow = int64_t{1} << 30;
+
+// Where a block's norms stand.
+enum class NormPlacement {
+  kPre,   // before attention and feed-forward (llama)
+  kPost,  // after each, before the sum (olmo3, exaone4)
+  kBoth,  // before and after each (gemma)
+};
+
+// What norms of q and k go over.
+enum class QkNorm { kNone, kHead, kProjection };
 
 struct TransformerConfig {
   int64_t vocab_size = 0;
@@ -35,33 +50,90 @@ struct TransformerConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;        // q_norm, k_norm over head_dim, before the rotation
-  bool norm_adds_one = false;  // norms multiply by (1 + weight)
-  bool post_norms = false;     // gemma's four norms per layer
-  double score_scale = 0;      // 0: head_dim^-0.5
+  bool fused_projections = false;  // the checkpoint stores qkv_proj and gate_up_proj (phi3)
+  QkNorm qk_norm = QkNorm::kNone;  // q_norm, k_norm, before the rotation
+  bool norm_adds_one = false;      // norms multiply by (1 + weight)
+  bool layer_norm = false;         // norms subtract the mean (cohere2)
+  NormPlacement norms = NormPlacement::kPre;
+  bool parallel = false;   // attention and feed-forward side by side on one norm (cohere2)
+  double score_scale = 0;  // 0: head_dim^-0.5
   double score_softcap = 0;
   double logit_softcap = 0;
+  double logit_scale = 1;
   double embedding_scale = 1;
+  int64_t recompute_length = 0;  // ModelInfo::recompute_length
   ops::Activation activation = ops::Activation::kSilu;
-  std::vector<int64_t> windows;                            // by layer; 0: none
-  std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;  // by layer
+  std::vector<int64_t> windows;                                                          // by layer; 0: none
+  std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;                                // by layer; null: no positions
+  std::function<void(int layer, AttentionConfig*, Attention::Weights*)> edit_attention;  // a family's last word, or {}
+  // The feed-forward of a layer, whose names begin with `prefix`; {}: a dense gated one.
+  std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
 
 // Reads the first group of fields; errors stick to `config`.
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default);
+TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default = 1e-6);
 
-// Windows by layer from layer_types ("full_attention", "sliding_attention"), else `fallback`. Other types are refused.
+// The same, hidden_act, and one rotary embedding for all layers.
+TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default = 1e4,
+                                double eps_by_default = 1e-6);
+
+// The activation under `key`; one that is not implemented is refused.
+ops::Activation ReadActivation(ConfigReader& config, absl::string_view key, absl::string_view fallback);
+
+// layer_types, of which each must be one of `known`; absent: `fallback`.
+std::vector<std::string> ReadLayerTypes(ConfigReader& config, int64_t num_layers,
+                                        const std::vector<absl::string_view>& known, std::vector<std::string> fallback);
+
+// Every `period`-th layer `full`, the others `other`: what configurations mean that have no layer_types.
+std::vector<std::string> PeriodicLayerTypes(int64_t num_layers, int64_t period, absl::string_view other,
+                                            absl::string_view full = "full_attention");
+
+// sliding_window for the layers that layer_types calls "sliding_attention", 0 for "full_attention".
 std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64_t window,
-                                 const std::vector<int64_t>& fallback);
+                                 std::vector<std::string> fallback);
 
-// A norm's weight as the kernels want it: float32, the one added where the model says so.
-RmsNorm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one = false);
+// sliding_window of every layer. Absent means the family's default, an explicit null no window.
+void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c);
 
-// The parts around the layers: embed_tokens, the final norm under `norm_name`, lm_head or the tied embedding.
-DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& config, const std::string& norm_name);
+// no_rope_layers: 1 where a layer rotates (sic); else every no_rope_layer_interval-th does not.
+std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers);
 
-// The whole model. REQUIRES: no error so far.
-std::unique_ptr<DecoderModel> BuildTransformer(WeightLoader& weights, const TransformerConfig& config);
+// One rotary embedding for every layer that `rotates` says (empty: all).
+void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,
+                      const std::vector<bool>& rotates, TransformerConfig* c);
+
+// One for the full and one for the sliding layers. `full` and `sliding` need neither layer_type nor types.
+void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFields full, RopeFields sliding,
+                      TransformerConfig* c);
+
+// Reorders each head's rows of a product, the first `heads` heads of it, from pairs side by side (cohere2, llama4) to
+// halves, as the rotary kernel pairs them. Scores stay the same: q and k are reordered alike.
+void SplitRotaryPairs(Linear* qkv, int64_t heads, int64_t head_dim);
+
+// sqrt(hidden), rounded to the embedding's type as the reference rounds it (gemma).
+double SqrtEmbeddingScale(int64_t hidden, DType dtype);
+
+// `prefix`q_proj, k_proj, v_proj, o_proj (or the fused ones), q_norm, k_norm.
+std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
+                                         int layer);
+
+// The feed-forward of `c`, dense.
+std::unique_ptr<FeedForward> LoadDenseMlp(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c);
+
+// A norm as `c` has them. `name` is without ".weight".
+Norm LoadNormOf(WeightLoader& weights, const std::string& name, const TransformerConfig& c);
+
+// The parts around the layers: `embed_name`, the final norm under `norm_name` (both without ".weight"), lm_head or the
+// tied embedding.
+DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, const std::string& norm_name,
+                             const std::string& embed_name = "model.embed_tokens");
+
+// A mixer, a feed-forward and their norms, by llama's names; either may be null.
+std::unique_ptr<Block> LoadBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
+                                 std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp);
+
+// The whole model, or null after an error.
+std::unique_ptr<Model> BuildTransformer(const ConfigReader& config, WeightLoader& weights, const TransformerConfig& c);
 
 }  // namespace berth
 

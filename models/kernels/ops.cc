@@ -1,8 +1,15 @@
 #include "models/kernels/ops.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/square.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <vector>
@@ -117,10 +124,50 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
   return out;
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch) {
-  if (!x.is_cpu()) return reference::Rotary(x, cos, sin, head_dim, batch);
+at::Tensor Activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case cpu::kSilu:
+      return at::silu(x);
+    case cpu::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case cpu::kGelu:
+      return at::gelu(x, "none");
+    case cpu::kRelu:
+      return at::relu(x);
+    case cpu::kReluSquared:
+      return at::square(at::relu(x));
+    case cpu::kClampedSwiglu:
+      break;
+  }
+  TORCH_CHECK(false, "activation ", static_cast<int>(activation), " has two arguments");
+}
+
+at::Tensor GroupedLinear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const std::vector<int64_t>& ends) {
+  at::Tensor out = at::empty({x.size(0), weight.size(1)}, x.options());
+  int64_t begin = 0;
+  for (size_t e = 0; e < ends.size(); ++e) {
+    if (ends[e] > begin) {
+      const auto expert = static_cast<int64_t>(e);
+      at::Tensor rows = out.narrow(0, begin, ends[e] - begin);
+      const at::Tensor input = x.narrow(0, begin, ends[e] - begin);
+      const at::Tensor transposed = weight.select(0, expert).t();
+      if (bias.defined()) {
+        at::addmm_out(rows, bias.select(0, expert), input, transposed);
+      } else {
+        at::mm_out(rows, input, transposed);
+      }
+    }
+    begin = ends[e];
+  }
+  return out;
+}
+
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
+            int64_t head_dim) {
+  if (!x.is_cpu()) return reference::Rotary(x, cos, sin, rows, head_dim);
   const cpu::RotaryArgs args = {.x = x.data_ptr(),
-                                .positions = batch.positions().data(),
+                                .rows = rows.data(),
                                 .cos = cos.const_data_ptr<float>(),
                                 .sin = sin.const_data_ptr<float>(),
                                 .stride = x.stride(0),
@@ -156,6 +203,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .query_stride = query.stride(0),
                              .q_heads = shape.q_heads,
                              .window = batch.group(group).kv.window,
+                             .chunk = batch.group(group).kv.chunk,
+                             .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
                              .scale = static_cast<float>(shape.scale),
                              .softcap = static_cast<float>(shape.softcap),
                              .scratch = nullptr,

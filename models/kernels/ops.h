@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "models/kernels/step_batch.h"
 
@@ -30,10 +31,19 @@ using cpu::Activation;
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
+// activation(x). REQUIRES: an activation of one argument.
+at::Tensor Activate(const at::Tensor& x, Activation activation);
 
-// Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [positions, rotary_dim / 2], float32, rows indexed
-// by the batch's positions.
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch);
+// x: [pairs, in], the pairs of one expert side by side: expert e's are rows [ends[e - 1], ends[e]).
+// weight: [experts, out, in], bias: [experts, out] or undefined. Returns [pairs, out]. Work grows with the experts that
+// have pairs, not with all of them.
+at::Tensor GroupedLinear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const std::vector<int64_t>& ends);
+
+// Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
+// each token's row of them.
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
+            int64_t head_dim);
 
 // How one layer attends.
 struct AttentionShape {
@@ -42,12 +52,13 @@ struct AttentionShape {
   int64_t head_dim = 0;
   double scale = 1;
   double softcap = 0;  // 0: none
+  at::Tensor sinks;    // [q_heads], float32, or undefined: one more score per head in the softmax, without a value
 };
 
 // Writes the new tokens' keys and values [tokens, kv_heads * dim] to the cache.
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 // query: [tokens, q_heads * head_dim] -> [tokens, q_heads * value_dim]: causal attention of each row over its own
-// blocks, within the group's window. The new tokens' keys must be written.
+// blocks, within the group's window or chunk. The new tokens' keys must be written.
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch);
 
 // x: [tokens, channels] -> silu(depthwise causal convolution + bias), and the state (`state` of the layer's states,
@@ -81,7 +92,8 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first);
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch);
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
+            int64_t head_dim);
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,

@@ -7,9 +7,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
@@ -78,15 +78,19 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation
   const int64_t dim = gate_up.size(1) / 2;
   const at::Tensor gate = gate_up.narrow(1, 0, dim).to(at::kFloat);
   const at::Tensor up = gate_up.narrow(1, dim, dim).to(at::kFloat);
-  const at::Tensor active = activation == ops::Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh");
-  return (active * up).to(gate_up.scalar_type());
+  if (activation == ops::Activation::kClampedSwiglu) {
+    const at::Tensor g = gate.clamp_max(7);
+    return ((up.clamp(-7, 7) + 1) * g * at::sigmoid(g * 1.702)).to(gate_up.scalar_type());
+  }
+  return (ops::Activate(gate, activation) * up).to(gate_up.scalar_type());
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, const StepBatch& batch) {
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
+            int64_t head_dim) {
   const int64_t half = cos.size(1);
-  const at::Tensor positions = at::tensor(batch.positions(), at::TensorOptions().dtype(at::kLong)).to(x.device());
-  const at::Tensor c = cos.index_select(0, positions).unsqueeze(1);
-  const at::Tensor s = sin.index_select(0, positions).unsqueeze(1);
+  const at::Tensor index = at::tensor(rows, at::TensorOptions().dtype(at::kLong)).to(x.device());
+  const at::Tensor c = cos.index_select(0, index).unsqueeze(1);
+  const at::Tensor s = sin.index_select(0, index).unsqueeze(1);
   const at::Tensor heads = x.unflatten(1, {-1, head_dim});  // a view of x
   const at::Tensor x1 = heads.narrow(2, 0, half).to(at::kFloat);
   const at::Tensor x2 = heads.narrow(2, half, half).to(at::kFloat);
@@ -142,8 +146,14 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
     const at::Tensor j = at::arange(first, end, options).unsqueeze(0);
     at::Tensor hidden = j > p;
     if (kv.window > 0) hidden = hidden.logical_or(j <= p - kv.window);
+    if (kv.chunk > 0) hidden = hidden.logical_or(j < p - p.remainder(kv.chunk));
     scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
-    const at::Tensor out = at::matmul(at::softmax(scores, -1), v);  // [q_heads, tokens, value_dim]
+    if (shape.sinks.defined()) {
+      const at::Tensor sinks = shape.sinks.view({-1, 1, 1}).expand({-1, row.num_tokens, 1});
+      scores = at::cat({scores, sinks}, -1);
+    }
+    const at::Tensor probabilities = at::softmax(scores, -1).narrow(2, 0, end - first);
+    const at::Tensor out = at::matmul(probabilities, v);  // [q_heads, tokens, value_dim]
     outputs.push_back(out.transpose(0, 1).reshape({row.num_tokens, -1}).to(query.scalar_type()));
   }
   return at::cat(outputs, 0);

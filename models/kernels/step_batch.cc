@@ -21,6 +21,8 @@ void StepBatch::Fill(const StepPlan& step) {
   host_sample_tokens_.clear();
   positions_.clear();
   rows_.clear();
+  prompt_lengths_.clear();
+  sequence_lengths_.clear();
   tiles_.clear();
   sample_rows_.clear();
   for (auto& blocks : blocks_) blocks.clear();
@@ -39,6 +41,8 @@ void StepBatch::FillRow(const StepRow& row) {
   const int64_t count = static_cast<int64_t>(row.tokens.size());
   const int64_t index = static_cast<int64_t>(rows_.size());
   rows_.push_back({.first_token = num_tokens_, .num_tokens = count, .start = row.start});
+  prompt_lengths_.push_back(row.prompt_length);
+  sequence_lengths_.push_back(row.sequence_length);
   for (int64_t i = 0; i < count; ++i) {
     host_token_ids_.push_back(row.tokens[i]);
     positions_.push_back(row.start + i);

@@ -28,6 +28,9 @@ class StepBatch {
   const std::vector<int64_t>& positions() const { return positions_; }  // [tokens], absolute
   int64_t max_position() const { return max_position_; }
   const std::vector<cpu::Row>& rows() const { return rows_; }
+  // By row, in tokens: the prompt's length, and the sequence's so far with what is not computed yet.
+  const std::vector<int64_t>& prompt_lengths() const { return prompt_lengths_; }
+  const std::vector<int64_t>& sequence_lengths() const { return sequence_lengths_; }
   const std::vector<cpu::Blocks>& blocks(int group) const { return blocks_[group]; }  // by row
   const std::vector<int64_t>& units(int group) const { return units_[group]; }        // by row
   const std::vector<int64_t>& tiles() const { return tiles_; }  // [tiles, 2]: row, first query; longest rows first
@@ -56,6 +59,8 @@ class StepBatch {
   std::vector<int64_t> host_sample_tokens_;
   std::vector<int64_t> positions_;
   std::vector<cpu::Row> rows_;
+  std::vector<int64_t> prompt_lengths_;
+  std::vector<int64_t> sequence_lengths_;
   std::vector<std::vector<cpu::Blocks>> blocks_;
   std::vector<std::vector<int64_t>> units_;
   std::vector<int64_t> tiles_;

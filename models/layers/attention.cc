@@ -1,43 +1,77 @@
 #include "models/layers/attention.h"
 
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
 #include <utility>
+#include <vector>
 
 namespace berth {
 
 Attention::Attention(const AttentionConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
 
-KvSpec Attention::cache_spec(DType dtype) const {
-  return {.kv_heads = config_.kv_heads,
-          .key_dim = config_.head_dim,
-          .value_dim = config_.head_dim,
-          .dtype = dtype,
-          .window = config_.window};
+LayerCacheSpec Attention::cache_spec(DType dtype) const {
+  if (config_.borrows_layer >= 0) return {};
+  return {.kv = KvSpec{.kv_heads = config_.kv_heads,
+                       .key_dim = config_.head_dim,
+                       .value_dim = config_.head_dim,
+                       .dtype = dtype,
+                       .window = config_.window,
+                       .chunk = config_.chunk}};
 }
 
-at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const int64_t q_columns = config_.q_heads * config_.head_dim;
-  const int64_t kv_columns = config_.kv_heads * config_.head_dim;
-  const at::Tensor qkv = weights_.qkv(x);
-  at::Tensor q = qkv.narrow(1, 0, q_columns);
-  at::Tensor k = qkv.narrow(1, q_columns, kv_columns);
-  const at::Tensor v = qkv.narrow(1, q_columns + kv_columns, kv_columns);
-  if (weights_.q_norm.defined()) {
-    ops::RmsNormInPlace(q, weights_.q_norm.weight, weights_.q_norm.eps);
-    ops::RmsNormInPlace(k, weights_.k_norm.weight, weights_.k_norm.eps);
+void Attention::NormQueriesAndKeys(Projected& p) const {
+  if (weights_.q_norm.defined()) weights_.q_norm.InPlace(p.q);
+  if (weights_.k_norm.defined() && p.k.defined()) weights_.k_norm.InPlace(p.k);
+}
+
+void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
+  std::vector<float> factors;
+  for (int64_t position : batch.positions()) {
+    const double steps = std::floor(static_cast<double>(position + 1) / config_.position_floor);
+    factors.push_back(static_cast<float>(1 + config_.position_scale * std::log1p(steps)));
   }
+  q.mul_(at::tensor(factors).to(q.options()).unsqueeze(1));
+}
+
+Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& batch) const {
+  const int64_t q_columns = config_.q_heads * config_.head_dim;
+  const int64_t kv_columns = config_.borrows_layer >= 0 ? 0 : config_.kv_heads * config_.head_dim;
+  const at::Tensor qkv = weights_.qkv(x);
+  Projected p;
+  p.q = qkv.narrow(1, 0, q_columns);
+  if (kv_columns > 0) {
+    p.k = qkv.narrow(1, q_columns, kv_columns);
+    p.v = qkv.narrow(1, q_columns + kv_columns, kv_columns);
+  }
+  if (config_.output_gate) p.gate = qkv.narrow(1, q_columns + 2 * kv_columns, q_columns);
+  if (!config_.norms_after_rotary) NormQueriesAndKeys(p);
   if (weights_.rotary != nullptr) {
     // q and k lie side by side: one call rotates the heads of both.
     at::Tensor qk = qkv.narrow(1, 0, q_columns + kv_columns);
     weights_.rotary->Apply(qk, batch);
   }
-  ops::WriteKv(k, v, config_.layer, batch);
-  return weights_.output(ops::Attention(q,
-                                        {.layer = config_.layer,
-                                         .q_heads = config_.q_heads,
-                                         .head_dim = config_.head_dim,
-                                         .scale = config_.scale,
-                                         .softcap = config_.softcap},
-                                        batch));
+  if (config_.norms_after_rotary) NormQueriesAndKeys(p);
+  if (weights_.v_norm.defined() && p.v.defined()) weights_.v_norm.InPlace(p.v);
+  if (config_.position_scale != 0) ScaleByPosition(p.q, batch);
+  return p;
+}
+
+at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  const Projected p = Project(x, batch);
+  const int layer = config_.borrows_layer >= 0 ? config_.borrows_layer : config_.layer;
+  if (p.k.defined()) ops::WriteKv(p.k, p.v, layer, batch);
+  at::Tensor out = ops::Attention(p.q,
+                                  {.layer = layer,
+                                   .q_heads = config_.q_heads,
+                                   .head_dim = config_.head_dim,
+                                   .scale = config_.scale,
+                                   .softcap = config_.softcap,
+                                   .sinks = weights_.sinks},
+                                  batch);
+  if (p.gate.defined()) out.mul_(at::sigmoid(p.gate));
+  return weights_.output(out);
 }
 
 }  // namespace berth

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/split_with_sizes.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -35,6 +36,17 @@ Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPar
   linear.weight = matrices.size() == 1 ? matrices[0] : at::cat(matrices, 0);
   if (any_bias) linear.bias = biases.size() == 1 ? biases[0] : at::cat(biases, 0);
   return linear;
+}
+
+void ScaleLinear(Linear* linear, int64_t first, int64_t count, double input_scale, double output_scale) {
+  const auto scale = [&](at::Tensor* tensor, double factor) {
+    if (!tensor->defined() || factor == 1) return;
+    std::vector<at::Tensor> parts = at::split_with_sizes(*tensor, {first, count, tensor->size(0) - first - count});
+    parts[1] = Scaled(parts[1], factor);
+    *tensor = at::cat(parts);  // a copy: the weights may be a view of the file
+  };
+  scale(&linear->weight, input_scale * output_scale);
+  scale(&linear->bias, output_scale);
 }
 
 }  // namespace berth

@@ -34,6 +34,9 @@ struct LinearPart {
 // The parts side by side as one product: out is the sum of theirs. Errors stick to the loader.
 Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts);
 
+// Makes rows [first, first + count) of `linear` compute output_scale * (W (input_scale * x) + b).
+void ScaleLinear(Linear* linear, int64_t first, int64_t count, double input_scale, double output_scale);
+
 }  // namespace berth
 
 #endif  // BERTH_MODELS_LAYERS_LINEAR_H_

@@ -33,40 +33,42 @@ at::Tensor ScaleRows(const at::Tensor& tensor, const at::Tensor& scales) {
 
 }  // namespace
 
-Mamba2Mixer Mamba2Mixer::Load(WeightLoader& weights, const std::string& prefix, const Mamba2Config& config) {
-  Mamba2Mixer mixer;
-  mixer.config_ = config;
+std::unique_ptr<Mamba2Mixer> Mamba2Mixer::Load(WeightLoader& weights, const std::string& prefix,
+                                               const Mamba2Config& config) {
+  auto mixer = std::make_unique<Mamba2Mixer>();
+  mixer->config_ = config;
   const int64_t channels = config.conv_channels();
-  mixer.in_ = LoadLinear(weights, config.hidden,
-                         {{.name = prefix + "in_proj",
-                           .out = config.inner() + channels + config.heads,
-                           .has_bias = config.in_bias,
-                           .input_scale = config.input_scale}});
+  mixer->in_ = LoadLinear(weights, config.hidden,
+                          {{.name = prefix + "in_proj",
+                            .out = config.inner() + channels + config.heads,
+                            .has_bias = config.in_bias,
+                            .input_scale = config.input_scale}});
   if (const at::Tensor scales = RowScales(config); scales.defined()) {
-    mixer.in_.weight = ScaleRows(mixer.in_.weight, scales);
-    if (config.in_bias) mixer.in_.bias = ScaleRows(mixer.in_.bias, scales);
+    mixer->in_.weight = ScaleRows(mixer->in_.weight, scales);
+    if (config.in_bias) mixer->in_.bias = ScaleRows(mixer->in_.bias, scales);
   }
-  mixer.out_ = LoadLinear(weights, config.inner(),
-                          {{.name = prefix + "out_proj",
-                            .out = config.hidden,
-                            .has_bias = config.out_bias,
-                            .output_scale = config.output_scale}});
-  mixer.conv_weight_ = weights.GetFloat32(prefix + "conv1d.weight", {channels, 1, config.kernel})
-                           .reshape({channels, config.kernel})
-                           .t()
-                           .contiguous();
-  if (config.conv_bias) mixer.conv_bias_ = weights.GetFloat32(prefix + "conv1d.bias", {channels});
-  mixer.a_ = at::neg(at::exp(weights.GetFloat32(prefix + "A_log", {config.heads})));
-  mixer.d_ = weights.GetFloat32(prefix + "D", {config.heads});
-  mixer.dt_bias_ = weights.GetFloat32(prefix + "dt_bias", {config.heads});
-  if (config.norm_groups > 0) mixer.norm_weight_ = weights.GetFloat32(prefix + "norm.weight", {config.inner()});
+  mixer->out_ = LoadLinear(weights, config.inner(),
+                           {{.name = prefix + "out_proj",
+                             .out = config.hidden,
+                             .has_bias = config.out_bias,
+                             .output_scale = config.output_scale}});
+  mixer->conv_weight_ = weights.GetFloat32(prefix + "conv1d.weight", {channels, 1, config.kernel})
+                            .reshape({channels, config.kernel})
+                            .t()
+                            .contiguous();
+  if (config.conv_bias) mixer->conv_bias_ = weights.GetFloat32(prefix + "conv1d.bias", {channels});
+  mixer->a_ = at::neg(at::exp(weights.GetFloat32(prefix + "A_log", {config.heads})));
+  mixer->d_ = weights.GetFloat32(prefix + "D", {config.heads});
+  mixer->dt_bias_ = weights.GetFloat32(prefix + "dt_bias", {config.heads});
+  if (config.norm_groups > 0) mixer->norm_weight_ = weights.GetFloat32(prefix + "norm.weight", {config.inner()});
   return mixer;
 }
 
-std::vector<StateSpec> Mamba2Mixer::cache_specs(DType dtype) const {
-  return {
-      {.name = "conv", .shape = {config_.kernel - 1, config_.conv_channels()}, .dtype = dtype},
-      {.name = "recurrent", .shape = {config_.heads, config_.head_dim, config_.state_dim}, .dtype = DType::kFloat32}};
+LayerCacheSpec Mamba2Mixer::cache_spec(DType dtype) const {
+  return {.states = {{.name = "conv", .shape = {config_.kernel - 1, config_.conv_channels()}, .dtype = dtype},
+                     {.name = "recurrent",
+                      .shape = {config_.heads, config_.head_dim, config_.state_dim},
+                      .dtype = DType::kFloat32}}};
 }
 
 at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) const {

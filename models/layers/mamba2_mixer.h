@@ -10,14 +10,16 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cache/spec.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/step_batch.h"
+#include "models/layers/block.h"
 #include "models/layers/linear.h"
-#include "models/layers/rms_norm.h"
 #include "models/weights/weight_loader.h"
 
 namespace berth {
@@ -52,16 +54,16 @@ struct Mamba2Config {
   int64_t conv_channels() const { return inner() + 2 * groups * state_dim; }
 };
 
-class Mamba2Mixer {
+class Mamba2Mixer : public Mixer {
  public:
   // Reads `prefix`in_proj, conv1d, A_log, D, dt_bias, norm, out_proj. Errors stick to the loader.
-  static Mamba2Mixer Load(WeightLoader& weights, const std::string& prefix, const Mamba2Config& config);
+  static std::unique_ptr<Mamba2Mixer> Load(WeightLoader& weights, const std::string& prefix,
+                                           const Mamba2Config& config);
 
   // Two states: the convolution's inputs, in the model's type, and the recurrent state in float32, as transformers
   // keeps them.
-  std::vector<StateSpec> cache_specs(DType dtype) const;
-  // x: [tokens, hidden] -> [tokens, hidden].
-  at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const;
+  LayerCacheSpec cache_spec(DType dtype) const override;
+  at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const override;
 
  private:
   Mamba2Config config_;

@@ -1,22 +1,38 @@
-// Root-mean-square norm with a float32 weight. Thread-compatible.
-#ifndef BERTH_MODELS_LAYERS_RMS_NORM_H_
-#define BERTH_MODELS_LAYERS_RMS_NORM_H_
+// The norms of a model's layers: root-mean-square, or layer norm where the mean is subtracted. Thread-compatible.
+#ifndef BERTH_MODELS_LAYERS_NORM_H_
+#define BERTH_MODELS_LAYERS_NORM_H_
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "models/kernels/ops.h"
+#include "models/weights/weight_loader.h"
 
 namespace berth {
 
-struct RmsNorm {
+struct Norm {
   at::Tensor weight;  // [dim], float32; undefined: no norm
+  at::Tensor bias;    // [dim], float32, of a centered norm; undefined: none
   double eps = 0;
+  bool centered = false;  // a layer norm
 
   bool defined() const { return weight.defined(); }
-  // x: [tokens, n * dim], each dim columns normed alone. Returns x's shape and type.
-  at::Tensor operator()(const at::Tensor& x) const { return ops::RmsNorm(x, weight, eps); }
+  // x: [tokens, n * dim], each dim columns normed alone (n is 1 where centered). Returns x's shape and type.
+  at::Tensor operator()(const at::Tensor& x) const;
+  // The same in place. REQUIRES: not centered.
+  void InPlace(at::Tensor& x) const { ops::RmsNormInPlace(x, weight, eps); }
 };
+
+// A root-mean-square norm's weight as the kernels want it: float32, the one added where the model says so.
+Norm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one = false);
+
+// The norm without a weight of its own.
+Norm UnitNorm(const WeightLoader& weights, int64_t dim, double eps);
+
+// `name`.weight and, where has_bias, `name`.bias.
+Norm LoadLayerNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool has_bias);
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_LAYERS_RMS_NORM_H_
+#endif  // BERTH_MODELS_LAYERS_NORM_H_

@@ -2,14 +2,19 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "models/kernels/ops.h"
 
@@ -17,13 +22,22 @@ namespace berth {
 namespace {
 
 constexpr int64_t kFirstPositions = 2048;
+const double kPi = std::acos(-1.0);
+
+// theta ^ (2 i / rotary_dim), theta a number or a scalar tensor: what a position is divided by.
+template <typename Theta>
+at::Tensor Wavelengths(const Theta& theta, int64_t rotary_dim) {
+  const at::Tensor exponents =
+      at::arange(0, rotary_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(rotary_dim);
+  return at::pow(theta, exponents);
+}
 
 // _compute_llama3_parameters: long waves are slowed by `factor`, short ones kept, those between blended.
 at::Tensor Llama3Frequencies(const at::Tensor& frequencies, const RopeConfig& rope) {
   const double original = static_cast<double>(rope.original_max_positions);
   const double longest = original / rope.low_freq_factor;
   const double shortest = original / rope.high_freq_factor;
-  const at::Tensor wavelengths = at::reciprocal(frequencies) * (2 * std::acos(-1.0));
+  const at::Tensor wavelengths = at::reciprocal(frequencies) * (2 * kPi);
   const at::Tensor slowed = at::where(wavelengths > longest, frequencies / rope.factor, frequencies);
   const at::Tensor smooth =
       (at::reciprocal(wavelengths) * original - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
@@ -32,38 +46,134 @@ at::Tensor Llama3Frequencies(const at::Tensor& frequencies, const RopeConfig& ro
   return at::where(between, blended, slowed);
 }
 
-at::Tensor Frequencies(const RopeConfig& rope, int64_t head_dim) {
-  const int64_t rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
-  const at::Tensor exponents =
-      at::arange(0, rotary_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(rotary_dim);
-  const at::Tensor frequencies = at::reciprocal(at::pow(rope.theta, exponents));
+// The dimension whose wave turns `rotations` times within the trained length (YaRN, Peng et al. 2023, equation 18).
+double CorrectionDimension(double rotations, int64_t rotary_dim, const RopeConfig& rope) {
+  const double length = static_cast<double>(rope.original_max_positions);
+  return static_cast<double>(rotary_dim) * std::log(length / (rotations * 2 * kPi)) / (2 * std::log(rope.theta));
+}
+
+// YaRN: dimensions that turn often keep their frequency, those that turn seldom are slowed, a ramp between.
+at::Tensor YarnFrequencies(const RopeConfig& rope, int64_t rotary_dim) {
+  double low = CorrectionDimension(rope.beta_fast, rotary_dim, rope);
+  double high = CorrectionDimension(rope.beta_slow, rotary_dim, rope);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(rotary_dim - 1));
+  if (low == high) high += 0.001;
+  const at::Tensor ramp =
+      at::clamp((at::arange(rotary_dim / 2, at::TensorOptions().dtype(at::kFloat)) - low) / (high - low), 0, 1);
+  const at::Tensor kept = 1 - ramp;
+  const at::Tensor waves = Wavelengths(rope.theta, rotary_dim);
+  return at::reciprocal(rope.factor * waves) * (1 - kept) + at::reciprocal(waves) * kept;
+}
+
+// _compute_dynamic_ntk_parameters: a theta that grows with the length past the trained one.
+at::Tensor DynamicFrequencies(const RopeConfig& rope, int64_t rotary_dim, int64_t length) {
+  const double dim = static_cast<double>(rotary_dim);
+  const at::Tensor ratio =
+      at::tensor(length) * rope.factor / static_cast<double>(rope.max_positions) - (rope.factor - 1);
+  const at::Tensor theta = at::pow(ratio, dim / (dim - 2)) * rope.theta;  // a float32 scalar, as in the reference
+  return at::reciprocal(Wavelengths(theta, rotary_dim));
+}
+
+at::Tensor LongRopeFrequencies(const RopeConfig& rope, int64_t rotary_dim, const std::vector<double>& factors) {
+  const at::Tensor stretch = at::tensor(factors, at::TensorOptions().dtype(at::kDouble)).to(at::kFloat);
+  return at::reciprocal(stretch * Wavelengths(rope.theta, rotary_dim));
+}
+
+at::Tensor Frequencies(const RopeConfig& rope, int64_t rotary_dim) {
+  if (rope.type == "yarn") return YarnFrequencies(rope, rotary_dim);
+  if (rope.type == "longrope") return LongRopeFrequencies(rope, rotary_dim, rope.short_factor);
+  const at::Tensor frequencies = at::reciprocal(Wavelengths(rope.theta, rotary_dim));
   if (rope.type == "linear") return frequencies / rope.factor;
   if (rope.type == "llama3") return Llama3Frequencies(frequencies, rope);
   return frequencies;
 }
 
+double YarnScale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
+double AttentionFactor(const RopeConfig& rope) {
+  if (rope.attention_factor != 0) return rope.attention_factor;
+  if (rope.type == "yarn") {
+    if (rope.mscale != 0 && rope.mscale_all_dim != 0) {
+      return YarnScale(rope.factor, rope.mscale) / YarnScale(rope.factor, rope.mscale_all_dim);
+    }
+    return YarnScale(rope.factor, 1);
+  }
+  if (rope.type == "longrope" && rope.factor > 1) {
+    return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_positions)));
+  }
+  return 1;
+}
+
 }  // namespace
 
 const std::vector<absl::string_view>& RotaryTypes() {
-  static const auto* const types = new std::vector<absl::string_view>{"default", "linear", "llama3"};
+  static const auto* const types = new std::vector<absl::string_view>{"default", "linear", "dynamic", "yarn", "llama3"};
   return *types;
 }
 
 RotaryEmbedding::RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::Device device)
-    : head_dim_(head_dim), device_(device), frequencies_(Frequencies(rope, head_dim)) {}
+    : rope_(rope),
+      head_dim_(head_dim),
+      rotary_dim_(static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor)),
+      device_(device),
+      attention_factor_(AttentionFactor(rope)),
+      frequencies_(Frequencies(rope, rotary_dim_)) {
+  if (rope.type == "longrope") long_frequencies_ = LongRopeFrequencies(rope, rotary_dim_, rope.long_factor);
+}
 
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
+  SelectRows(batch);
+  ops::Rotary(x, cos_, sin_, rows_, head_dim_);
+}
+
+void RotaryEmbedding::SelectRows(const StepBatch& batch) {
+  if (rope_.type == "dynamic") return FillDynamic(batch);
   Cover(batch.max_position());
-  ops::Rotary(x, cos_, sin_, head_dim_, batch);
+  rows_.assign(batch.positions().begin(), batch.positions().end());
+  if (!long_frequencies_.defined()) return;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    if (batch.sequence_lengths()[r] <= rope_.original_max_positions) continue;
+    const cpu::Row& row = batch.rows()[r];
+    for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) rows_[t] += covered_;
+  }
+}
+
+void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
+  std::vector<at::Tensor> angles;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {
+      const int64_t position = batch.positions()[t];
+      const int64_t length = std::max(batch.prompt_lengths()[r], position + 1);
+      const at::Tensor frequencies =
+          length > rope_.max_positions ? DynamicFrequencies(rope_, rotary_dim_, length) : frequencies_;
+      angles.push_back(frequencies * static_cast<double>(position));
+    }
+  }
+  SetTables(at::stack(angles));
+  rows_.resize(angles.size());
+  std::iota(rows_.begin(), rows_.end(), 0);
 }
 
 void RotaryEmbedding::Cover(int64_t position) {
-  const int64_t covered = cos_.defined() ? cos_.size(0) : 0;
-  if (position < covered) return;
-  const int64_t positions = std::max({kFirstPositions, 2 * covered, position + 1});
-  const at::Tensor angles = at::arange(positions, frequencies_.options()).unsqueeze(1) * frequencies_;
-  cos_ = at::cos(angles).to(device_);
-  sin_ = at::sin(angles).to(device_);
+  if (position < covered_) return;
+  covered_ = std::max({kFirstPositions, 2 * covered_, position + 1});
+  const at::Tensor positions = at::arange(covered_, frequencies_.options()).unsqueeze(1);
+  const at::Tensor angles = positions * frequencies_;
+  SetTables(long_frequencies_.defined() ? at::cat({angles, positions * long_frequencies_}) : angles);
+}
+
+void RotaryEmbedding::SetTables(const at::Tensor& angles) {
+  const auto scaled = [&](const at::Tensor& table) {
+    return (attention_factor_ == 1 ? table : table * attention_factor_).to(device_);
+  };
+  cos_ = scaled(at::cos(angles));
+  sin_ = scaled(at::sin(angles));
 }
 
 }  // namespace berth

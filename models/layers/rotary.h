@@ -1,7 +1,6 @@
 // Rotary position embedding: cosines and sines by position, in float32, computed once and shared by the layers.
-// Frequencies as transformers' modeling_rope_utils.py computes them (default, linear, llama3), by the same ATen
-// operations in the same order: an angle is position * frequency, so a last bit of a frequency grows with the position.
-// Engine thread only.
+// Frequencies as transformers' modeling_rope_utils.py computes them, by the same ATen operations in the same order: an
+// angle is position * frequency, so a last bit of a frequency grows with the position. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_ROTARY_H_
 #define BERTH_MODELS_LAYERS_ROTARY_H_
 
@@ -16,26 +15,40 @@
 
 namespace berth {
 
-// What RotaryEmbedding implements; give it to ReadRope, which refuses the rest.
+// What RotaryEmbedding implements and every family may use; give it to ReadRope, which refuses the rest.
+//
+// "dynamic" (NTK by length): a token's frequencies depend on the length that is known when it is first computed, which
+// is the prompt's, or its own position. "longrope" is not among them: its frequencies change for the whole sequence
+// when it outgrows the trained length, which only a family that says so to the scheduler may ask for (phi3).
 const std::vector<absl::string_view>& RotaryTypes();
 
 class RotaryEmbedding {
  public:
-  // REQUIRES: rope.type is one of RotaryTypes(); head_dim is even.
+  // REQUIRES: rope.type is one of RotaryTypes() or "longrope"; head_dim is even.
   RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::Device device);
 
   // Rotates the heads of x [tokens, heads * head_dim] in place by the batch's positions.
   void Apply(at::Tensor& x, const StepBatch& batch);
 
  private:
+  // Rows of cos_ and sin_ for the batch's tokens, into rows_; extends or refills the tables.
+  void SelectRows(const StepBatch& batch);
+  void FillDynamic(const StepBatch& batch);
   // Extends the tables to hold position `position`, doubling.
   void Cover(int64_t position);
+  void SetTables(const at::Tensor& angles);
 
+  RopeConfig rope_;
   int64_t head_dim_;
+  int64_t rotary_dim_;
   at::Device device_;
-  at::Tensor frequencies_;  // [rotary_dim / 2], on the CPU
-  at::Tensor cos_;          // [positions, rotary_dim / 2]
+  double attention_factor_;      // of cosines and sines
+  at::Tensor frequencies_;       // [rotary_dim / 2], on the CPU
+  at::Tensor long_frequencies_;  // longrope: past the trained length
+  int64_t covered_ = 0;          // positions in the tables; longrope has as many rows again for the long ones
+  at::Tensor cos_;               // [rows, rotary_dim / 2]
   at::Tensor sin_;
+  std::vector<int64_t> rows_;  // by token; of the last Apply
 };
 
 }  // namespace berth

@@ -35,7 +35,6 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
     rope.RefuseUnless(rope.Has("rope_type") ? "rope_type" : "type", absl::StrJoin(fields.types, " or "));
   }
   c.partial_rotary_factor = rope.DoubleOr("partial_rotary_factor", r.DoubleOr("partial_rotary_factor", 1, 0, 1), 0, 1);
-  c.factor = rope.DoubleOr("factor", c.factor, tiny, huge);
   c.attention_factor = rope.DoubleOr("attention_factor", c.attention_factor, 0, huge);
   c.beta_fast = rope.DoubleOr("beta_fast", c.beta_fast, tiny, huge);
   c.beta_slow = rope.DoubleOr("beta_slow", c.beta_slow, tiny, huge);
@@ -46,10 +45,18 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
   c.high_freq_factor = rope.DoubleOr("high_freq_factor", c.high_freq_factor, tiny, huge);
   c.short_factor = rope.DoubleListOr("short_factor", {}, tiny, huge);
   c.long_factor = rope.DoubleListOr("long_factor", {}, tiny, huge);
+  c.max_positions = r.IntOr("max_position_embeddings", 0, 0, kMaxPositions);
   // phi3 keeps the trained length outside; transformers gives that priority.
-  const int64_t trained = rope.IntOr("original_max_position_embeddings",
-                                     r.IntOr("max_position_embeddings", 0, 0, kMaxPositions), 0, kMaxPositions);
+  const int64_t trained = rope.IntOr("original_max_position_embeddings", c.max_positions, 0, kMaxPositions);
   c.original_max_positions = r.IntOr("original_max_position_embeddings", trained, 0, kMaxPositions);
+  const bool stretches = c.type == "yarn" || c.type == "longrope";
+  const double ratio = stretches && c.original_max_positions > 0
+                           ? static_cast<double>(c.max_positions) / static_cast<double>(c.original_max_positions)
+                           : c.factor;
+  c.factor = rope.DoubleOr("factor", std::max(ratio, tiny), tiny, huge);
+  rope.Require(c.original_max_positions > 0 || !(stretches || c.type == "llama3"), "original_max_position_embeddings",
+               "is needed by this rope_type");
+  rope.Require(c.max_positions > 0 || c.type != "dynamic", "rope_type", "needs max_position_embeddings");
   return c;
 }
 

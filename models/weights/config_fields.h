@@ -18,6 +18,7 @@ struct RopeConfig {
   std::string type = "default";
   double partial_rotary_factor = 1;
   double factor = 1;                   // every type but "default"
+  int64_t max_positions = 0;           // dynamic: max_position_embeddings; 0: not said
   int64_t original_max_positions = 0;  // llama3, yarn, longrope; max_position_embeddings where not said; 0: neither
   double attention_factor = 0;         // yarn, longrope; 0: as the type computes it
   double beta_fast = 32;               // yarn

@@ -67,3 +67,10 @@ def test_files_that_documents_link_to_exist():
             text = file.read()
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert os.path.exists(os.path.join(ROOT, target)), f"{document} links to {target}"
+
+
+def test_readme_table_of_architectures_is_the_binarys():
+    table = subprocess.run(["bazel-bin/server/berth-server", "--list_models"], cwd=ROOT, capture_output=True, text=True,
+                           check=True).stdout
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        assert table in file.read()

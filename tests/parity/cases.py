@@ -16,6 +16,9 @@ class Case:
     config: str  # class of transformers
     fields: dict
     embedding_scale: float = 1.0  # a tied head on large embeddings would only repeat its input
+    # Ask the model's whole forward for each token instead of generate(). For longrope, where generate() means to compute
+    # the cache anew when the sequence outgrows the trained length, but then gives the model its last token alone.
+    whole_forward: bool = False
 
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
@@ -42,12 +45,50 @@ CASES = {
     "llama-rope-llama3": Case("LlamaConfig", dict(COMMON, rope_parameters=LLAMA3_ROPE)),
     "llama-rope-linear": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(rope_type="linear", factor=4.0,
                                                                                   rope_theta=1000.0))),
+    "llama-rope-dynamic": Case("LlamaConfig", dict(ATTENTION, max_position_embeddings=90, rope_parameters=dict(
+        rope_type="dynamic", factor=3.0, rope_theta=1000.0))),
+    "llama-rope-yarn": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(
+        rope_type="yarn", factor=6.0, rope_theta=1000.0, original_max_position_embeddings=64))),
+    "llama-rope-yarn-mscale": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(
+        rope_type="yarn", factor=6.0, rope_theta=1000.0, original_max_position_embeddings=64, mscale=0.8,
+        mscale_all_dim=1.3, beta_fast=20.0, beta_slow=2.0))),
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     "mistral-full": Case("MistralConfig", dict(ATTENTION, sliding_window=None, num_key_value_heads=3)),
+    "mixtral": Case("MixtralConfig", dict(ATTENTION, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "mixtral-sliding": Case("MixtralConfig", dict(ATTENTION, num_local_experts=4, num_experts_per_tok=3,
+                                                  sliding_window=21)),
     "qwen2": Case("Qwen2Config", dict(COMMON, num_key_value_heads=6)),
     "qwen2-sliding": Case("Qwen2Config", dict(COMMON, use_sliding_window=True, sliding_window=21,
                                               max_window_layers=1)),
     "qwen3": Case("Qwen3Config", dict(ATTENTION, attention_bias=True)),
+    "qwen3_moe": Case("Qwen3MoeConfig", dict(ATTENTION, num_hidden_layers=4, num_experts=7, num_experts_per_tok=3,
+                                             moe_intermediate_size=36, norm_topk_prob=True, decoder_sparse_step=1,
+                                             mlp_only_layers=[2])),
+    "qwen3_moe-plain": Case("Qwen3MoeConfig", dict(ATTENTION, num_hidden_layers=4, num_experts=6, num_experts_per_tok=2,
+                                                   moe_intermediate_size=36, norm_topk_prob=False,
+                                                   decoder_sparse_step=2, attention_bias=True)),
+    "phi3": Case("Phi3Config", dict(COMMON, sliding_window=21)),
+    "phi3-longrope": Case("Phi3Config", dict(
+        COMMON, hidden_size=96, initializer_range=0.2, original_max_position_embeddings=80, rope_parameters=dict(
+            rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75,
+            short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], long_factor=[1.0, 1.5, 2.0, 4.0, 6.0, 9.0])), whole_forward=True),
+    "smollm3": Case("SmolLM3Config", dict(ATTENTION, num_hidden_layers=4, no_rope_layers=[1, 0, 1, 1],
+                                          tie_word_embeddings=False)),
+    "smollm3-sliding": Case("SmolLM3Config", dict(ATTENTION, num_hidden_layers=4, no_rope_layer_interval=2,
+                                                  use_sliding_window=True, sliding_window=21, attention_bias=True,
+                                                  mlp_bias=True, initializer_range=0.2, tie_word_embeddings=False)),
+    "olmo3": Case("Olmo3Config", dict(ATTENTION, initializer_range=0.2, num_hidden_layers=4, sliding_window=21, rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", factor=4.0, rope_theta=1000.0, original_max_position_embeddings=64),
+        sliding_attention=dict(rope_type="default", rope_theta=1000.0)))),
+    "exaone4": Case("Exaone4Config", dict(ATTENTION, num_hidden_layers=4, sliding_window=21, sliding_window_pattern=4)),
+    "exaone4-full": Case("Exaone4Config", dict(ATTENTION, sliding_window=None, rope_parameters=LLAMA3_ROPE,
+                                               layer_types=["full_attention"] * 3)),
+    "cohere2": Case("Cohere2Config", dict(COMMON, num_hidden_layers=4, sliding_window=21, logit_scale=0.25,
+                                          tie_word_embeddings=False)),
+    "cohere2-tied-bias": Case("Cohere2Config", dict(COMMON, num_hidden_layers=4, sliding_window=37, logit_scale=0.5,
+                                                    attention_bias=True), 0.3),
+    "gemma2": Case("Gemma2Config", dict(ATTENTION, num_hidden_layers=4, sliding_window=21, query_pre_attn_scalar=17,
+                                        attn_logit_softcapping=5.0, final_logit_softcapping=8.0), 0.05),
     "gemma3_text": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False)),
     "gemma3_text-tied": Case("Gemma3TextConfig", dict(GEMMA3, final_logit_softcapping=8.0), 0.05),
     "mamba2": Case("Mamba2Config", dict(MAMBA2, n_groups=2, use_bias=True, conv_kernel=4)),

@@ -1,5 +1,6 @@
 """Makes a case's checkpoint and asks transformers what it generates. Kept by the hash of all that decides it."""
 
+import copy
 import hashlib
 import json
 import os
@@ -35,7 +36,7 @@ def make_model(case):
     torch.set_num_threads(2)
     torch.manual_seed(0)
     config = getattr(transformers, case.config)(**case.fields)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         # Norms and biases start as ones and zeros: a port that forgot them would pass.
@@ -45,17 +46,25 @@ def make_model(case):
     return model
 
 
-def generate(model, prompt):
+def generate(model, prompt, whole_forward=False):
+    """Greedy tokens, margins and distributions. Give it a fresh copy: "dynamic" positions remember the last length."""
     import torch
 
     ids = torch.tensor([prompt])
     with torch.no_grad():
-        out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=2,
-                             output_logits=True, return_dict_in_generate=True)
-    logits = torch.stack([step[0].float() for step in out.logits])  # [steps, vocab]
+        if whole_forward:
+            steps = []
+            for _ in range(NEW_TOKENS):
+                steps.append(model(ids, use_cache=False).logits[0, -1].float())
+                ids = torch.cat([ids, steps[-1].argmax().view(1, 1)], 1)
+        else:
+            out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=2,
+                                 output_logits=True, return_dict_in_generate=True)
+            ids, steps = out.sequences, [step[0].float() for step in out.logits]
+    logits = torch.stack(steps)  # [steps, vocab]
     best = logits.topk(2).values
     logprobs = torch.log_softmax(logits.double(), -1)
-    return out.sequences[0, len(prompt):].tolist(), (best[:, 0] - best[:, 1]).tolist(), logprobs[LOGIT_STEPS].numpy()
+    return ids[0, len(prompt):].tolist(), (best[:, 0] - best[:, 1]).tolist(), logprobs[LOGIT_STEPS].numpy()
 
 
 def first_logprobs(model, prompts):
@@ -90,7 +99,7 @@ def make(name, folder):
     model = make_model(CASES[name])
     generator = torch.Generator().manual_seed(2)
     prompts = [torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
-    tokens, margins, logprobs = zip(*(generate(model, prompt) for prompt in prompts))
+    tokens, margins, logprobs = zip(*(generate(copy.deepcopy(model), prompt, CASES[name].whole_forward) for prompt in prompts))
     variety = np.mean([len(set(row)) for row in tokens])
     assert variety >= MIN_VARIETY, f"{name}: {variety:.1f} different tokens per output: choose another scale"
     model.save_pretrained(folder)

@@ -22,8 +22,8 @@ TIE_MARGIN = 1e-4
 MAX_TIE_SHARE = 0.05
 FP32_TOLERANCE = 1e-4
 BF16_TOLERANCE = 2e-2
-REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "bf16"]
-BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
+REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "cropped", "bf16"]
+BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16", "--max_sequence_tokens=400",
               f"--max_logprobs={VOCAB}"]
 
 
@@ -150,6 +150,8 @@ def run_case(name):
         flags = [*BASE_FLAGS, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
         with BerthServer(folder, *flags) as server:
             together(server, answers, outcomes[f"chunk {chunk}"])
+    with BerthServer(folder, *BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
+        together(server, answers, outcomes["cropped"])
     preempted(folder, groups, answers, outcomes["preempted"])
     with BerthServer(folder / "bf16", *BASE_FLAGS, "--arena=64MiB") as server:
         bf16(server, answers, arrays, outcomes["bf16"])

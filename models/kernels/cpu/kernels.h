@@ -29,7 +29,8 @@ struct Blocks {
   int64_t first_block;
 };
 
-enum Activation { kSilu = 0, kGeluTanh = 1 };
+// kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
+enum Activation { kSilu, kGeluTanh, kGelu, kRelu, kReluSquared, kClampedSwiglu };
 
 // out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
 struct RmsNormArgs {
@@ -54,9 +55,9 @@ struct GatedActivationArgs {
 
 // Rotates `heads` heads in place, halves paired: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin). Items: tokens.
 struct RotaryArgs {
-  void* x;                   // [tokens, stride], heads from column 0
-  const int64_t* positions;  // [tokens]
-  const float* cos;          // [positions, rotary_dim / 2]
+  void* x;              // [tokens, stride], heads from column 0
+  const int64_t* rows;  // [tokens]: each one's row of cos and sin
+  const float* cos;     // [rows, rotary_dim / 2]
   const float* sin;
   int64_t stride, heads, head_dim, rotary_dim;
 };
@@ -79,7 +80,9 @@ struct WriteKvArgs {
   int64_t key_stride, value_stride;
 };
 
-// softmax(scale * q k^T, masked to positions in (p - window, p]) v. Items: query tiles * kv_heads, tile-major.
+// softmax(scale * q k^T) v over the positions that the query at p sees: up to p, within its window (p - window, p] or
+// its chunk [p - p % chunk, p]. A sink is one more score in the softmax, without a value.
+// Items: query tiles * kv_heads, tile-major.
 struct AttentionArgs {
   KvLayout kv;
   const Row* rows;
@@ -89,7 +92,9 @@ struct AttentionArgs {
   void* out;             // [tokens, q_heads * value_dim]
   int64_t query_stride;
   int64_t q_heads;
-  int64_t window;  // 0: none
+  int64_t window;      // 0: none
+  int64_t chunk;       // 0: none
+  const float* sinks;  // [q_heads] or null
   float scale;
   float softcap;           // 0: none; else scores become softcap * tanh(score / softcap)
   float* scratch;          // attention_scratch_floats() per item slot

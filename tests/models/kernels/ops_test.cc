@@ -8,11 +8,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +28,8 @@ namespace {
 constexpr int64_t kQHeads = 6;
 constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 20;
-constexpr int64_t kChannels = 301;  // more than one conv chunk, no multiple of a vector
+constexpr int kAttentionLayers[] = {0, 1, 3};  // static, sliding, chunked
+constexpr int64_t kChannels = 301;             // more than one conv chunk, no multiple of a vector
 constexpr int64_t kConvKernel = 4;
 constexpr ops::Mamba2Shape kMamba = {
     .layer = 2, .state = 1, .heads = 6, .head_dim = 5, .state_dim = 7, .groups = 2, .dt_min = 0.01, .dt_max = 1.5};
@@ -58,10 +61,13 @@ class OpsTest : public ::testing::TestWithParam<Param> {
     const KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype};
     KvSpec sliding = kv;
     sliding.window = 13;
+    KvSpec chunked = kv;
+    chunked.chunk = 11;
     const std::vector<StateSpec> states = {
         {.name = "conv", .shape = {kConvKernel - 1, kChannels}, .dtype = dtype},
         {.name = "recurrent", .shape = {kMamba.heads, kMamba.head_dim, kMamba.state_dim}}};
-    const CachePlan plan = *BuildCachePlan({{.kv = kv}, {.kv = sliding}, {.states = states}}, /*block_tokens=*/8);
+    const CachePlan plan =
+        *BuildCachePlan({{.kv = kv}, {.kv = sliding}, {.states = states}, {.kv = chunked}}, /*block_tokens=*/8);
     fast_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
     reference_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
     for (ArenaStorage* storage : {fast_storage_.get(), reference_storage_.get()}) {
@@ -140,7 +146,9 @@ TEST_P(OpsTest, GatedRmsNorm) {
 
 TEST_P(OpsTest, GatedActivation) {
   const at::Tensor x = Random(9, 2 * 77) * 6;
-  for (ops::Activation activation : {ops::Activation::kSilu, ops::Activation::kGeluTanh}) {
+  for (ops::Activation activation :
+       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kRelu,
+        ops::Activation::kReluSquared, ops::Activation::kClampedSwiglu}) {
     ExpectClose(ops::GatedActivation(x, activation), reference::GatedActivation(x, activation));
   }
 }
@@ -151,8 +159,8 @@ TEST_P(OpsTest, Rotary) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     at::Tensor fast = Random(fast_->num_tokens(), kQHeads * kHeadDim);
     at::Tensor expected = fast.clone();
-    ops::Rotary(fast, angles.cos(), angles.sin(), kHeadDim, *fast_);
-    reference::Rotary(expected, angles.cos(), angles.sin(), kHeadDim, *reference_);
+    ops::Rotary(fast, angles.cos(), angles.sin(), fast_->positions(), kHeadDim);
+    reference::Rotary(expected, angles.cos(), angles.sin(), fast_->positions(), kHeadDim);
     ASSERT_NO_FATAL_FAILURE(ExpectClose(fast, expected));
   }
 }
@@ -160,15 +168,16 @@ TEST_P(OpsTest, Rotary) {
 TEST_P(OpsTest, AttentionOverTheBlocks) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
-    for (int layer : {0, 1}) {
+    for (int layer : kAttentionLayers) {
       const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kHeadDim);
       const at::Tensor k = Random(fast_->num_tokens(), kKvHeads * kHeadDim);
       const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * kHeadDim);
       ops::WriteKv(k, v, layer, *fast_);
       reference::WriteKv(k, v, layer, *reference_);
       for (double softcap : {0.0, 1.5}) {
-        const ops::AttentionShape shape = {
+        ops::AttentionShape shape = {
             .layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3, .softcap = softcap};
+        if (softcap == 0) shape.sinks = at::randn({kQHeads}) * 3;
         ASSERT_NO_FATAL_FAILURE(
             ExpectClose(ops::Attention(q, shape, *fast_), reference::Attention(q, shape, *reference_)));
       }
@@ -201,6 +210,22 @@ TEST_P(OpsTest, Mamba2ScanCarriesItsState) {
   }
 }
 
+TEST_P(OpsTest, GroupedLinearLeavesIdleExpertsAlone) {
+  const at::Tensor x = Random(9, 20);
+  const at::Tensor weight = at::randn({5, 7, 20}).to(GetParam().type);
+  const at::Tensor bias = at::randn({5, 7}).to(GetParam().type);
+  weight[1].fill_(std::numeric_limits<float>::quiet_NaN());
+  const std::vector<int64_t> ends = {4, 4, 5, 9, 9};
+  for (const at::Tensor& b : {at::Tensor(), bias}) {
+    const at::Tensor out = ops::GroupedLinear(x, weight, b, ends);
+    for (int64_t e : {0, 2, 3}) {
+      const int64_t begin = e == 0 ? 0 : ends[e - 1];
+      const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
+      ExpectClose(out.narrow(0, begin, ends[e] - begin), at::linear(rows, weight[e], b.defined() ? b[e] : b));
+    }
+  }
+}
+
 // What one token computes must not depend on its chunk: equal bits, whatever the steps' lengths.
 TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
   const int64_t total = 50;
@@ -217,7 +242,7 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
       NextStep({count});
       const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
       std::vector<at::Tensor> columns = {ops::CausalConv(slice(x), weight, {}, 2, 0, *fast_)};
-      for (int layer : {0, 1}) {
+      for (int layer : kAttentionLayers) {
         ops::WriteKv(slice(k), slice(v), layer, *fast_);
         const ops::AttentionShape shape = {.layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3};
         columns.push_back(ops::Attention(slice(q), shape, *fast_));

@@ -1,0 +1,69 @@
+// mixtral and qwen3_moe: llama's layers with experts. Source: transformers' models/{mixtral,qwen3_moe}.
+#include <algorithm>
+#include <utility>
+
+#include "models/families/family.h"
+#include "models/families/transformer.h"
+#include "models/layers/experts.h"
+
+namespace berth {
+namespace {
+
+// The number of experts has two names in files of both.
+RouterConfig ReadRouter(ConfigReader& config, int64_t default_top_k) {
+  const char* const count = config.Has("num_experts") ? "num_experts" : "num_local_experts";
+  RouterConfig router = {.num_experts = config.Int(count, 1, kMaxHeads), .renormalize = true};
+  router.top_k = config.IntOr("num_experts_per_tok", default_top_k, 1, router.num_experts);
+  return router;
+}
+
+// Every decoder_sparse_step-th layer has experts, but for those of mlp_only_layers.
+std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers) {
+  const int64_t step = config.IntOr("decoder_sparse_step", 1, 1, kMaxLayers);
+  const std::vector<int64_t> dense = config.IntListOr("mlp_only_layers", {}, 0, kMaxLayers);
+  std::vector<bool> sparse(num_layers);
+  for (int64_t i = 0; i < num_layers; ++i) {
+    sparse[i] = (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
+  }
+  return sparse;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> BuildMixtral(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights, 1e6, 1e-5);
+  ReadOneWindow(config, 0, &c);
+  const RouterConfig router = ReadRouter(config, 2);
+  c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int) {
+    const std::string prefix = layer + "block_sparse_moe.";
+    auto matrices = LoadExperts(loader, prefix + "experts.", router.num_experts, c.hidden, c.intermediate,
+                                {.gate = "w1", .up = "w3", .down = "w2"});
+    return std::make_unique<Experts>(Router::Load(loader, prefix + "gate", c.hidden, router), std::move(matrices),
+                                     Experts::Options{.activation = c.activation});
+  };
+  return BuildTransformer(config, weights, c);
+}
+
+std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights) {
+  TransformerConfig c = ReadLlamaLike(config, weights);
+  c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
+  c.qk_norm = QkNorm::kHead;
+  // Here a window is for every layer.
+  const bool sliding = config.BoolOr("use_sliding_window", false);
+  c.windows.assign(c.num_layers, sliding ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0);
+  RouterConfig router = ReadRouter(config, 8);
+  router.renormalize = config.BoolOr("norm_topk_prob", false);
+  const int64_t intermediate = config.IntOr("moe_intermediate_size", 768, 1, kMaxDimension);
+  const std::vector<bool> sparse = ReadSparseLayers(config, c.num_layers);
+  c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int index) -> std::unique_ptr<FeedForward> {
+    const std::string prefix = layer + "mlp.";
+    if (!sparse[index]) return LoadDenseMlp(loader, prefix, c);
+    return std::make_unique<Experts>(
+        Router::Load(loader, prefix + "gate", c.hidden, router),
+        LoadExperts(loader, prefix + "experts.", router.num_experts, c.hidden, intermediate),
+        Experts::Options{.activation = c.activation});
+  };
+  return BuildTransformer(config, weights, c);
+}
+
+}  // namespace berth

@@ -1,0 +1,133 @@
+#include "models/layers/experts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+// The pairs (token, chosen expert) in the order of their experts.
+struct Pairs {
+  at::Tensor order;           // [pairs]: index into the flattened choice
+  at::Tensor tokens;          // [pairs]
+  at::Tensor places;          // [pairs]: where flattened choice i stands in `order`
+  std::vector<int64_t> ends;  // by expert
+};
+
+Pairs SortByExpert(const at::Tensor& experts, int64_t num_experts) {
+  const at::Tensor chosen = experts.cpu().contiguous();
+  const int64_t* expert = chosen.const_data_ptr<int64_t>();
+  const int64_t count = chosen.numel();
+  const int64_t top_k = chosen.size(1);
+  Pairs pairs;
+  pairs.ends.assign(num_experts, 0);
+  for (int64_t i = 0; i < count; ++i) ++pairs.ends[expert[i]];
+  int64_t sum = 0;
+  for (int64_t& end : pairs.ends) end = std::exchange(sum, sum + end);  // begins, for now
+  std::vector<int64_t> order(count), tokens(count), places(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t place = pairs.ends[expert[i]]++;
+    order[place] = i;
+    tokens[place] = i / top_k;
+    places[i] = place;
+  }
+  pairs.order = at::tensor(order).to(experts.device());
+  pairs.tokens = at::tensor(tokens).to(experts.device());
+  pairs.places = at::tensor(places).to(experts.device());
+  return pairs;
+}
+
+}  // namespace
+
+Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
+                    bool has_bias) {
+  Weights weights;
+  weights.scores.weight = loader.GetFloat32(name + ".weight", {config.num_experts, hidden});
+  if (has_bias) weights.scores.bias = loader.GetFloat32(name + ".bias", {config.num_experts});
+  return Router(config, std::move(weights));
+}
+
+at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
+  const at::Tensor grouped = scores.view({scores.size(0), config_.num_groups, -1});
+  const at::Tensor group_scores = std::get<0>(grouped.topk(2, -1)).sum(-1);
+  const at::Tensor best = std::get<1>(group_scores.topk(config_.top_groups, -1));
+  const at::Tensor kept = at::zeros_like(group_scores).scatter(1, best, 1.0).unsqueeze(-1).expand_as(grouped);
+  return grouped.masked_fill(kept == 0, 0.0).reshape(scores.sizes());
+}
+
+Router::Choice Router::operator()(const at::Tensor& x) const {
+  at::Tensor scores = weights_.scores(x.to(at::kFloat));
+  if (config_.routing == Routing::kSoftmax) scores = at::softmax(scores, -1);
+  if (config_.routing == Routing::kSigmoid) scores = at::sigmoid(scores);
+  at::Tensor ranked = weights_.choice_bias.defined() ? scores + weights_.choice_bias : scores;
+  if (config_.num_groups > 1) ranked = MaskGroups(ranked);
+  Choice choice;
+  choice.experts = std::get<1>(ranked.topk(config_.top_k, -1));
+  choice.weights = scores.gather(1, choice.experts);
+  if (config_.routing == Routing::kSoftmaxOfChosen) choice.weights = at::softmax(choice.weights, -1);
+  if (config_.renormalize) {
+    choice.weights = choice.weights / (choice.weights.sum({-1}, /*keepdim=*/true) + config_.sum_floor);
+  }
+  if (config_.scale != 1) choice.weights = choice.weights * config_.scale;
+  return choice;
+}
+
+void Experts::set_shared(std::unique_ptr<FeedForward> shared, Linear gate) {
+  shared_ = std::move(shared);
+  shared_gate_ = std::move(gate);
+}
+
+at::Tensor Experts::Routed(const at::Tensor& x) const {
+  const Router::Choice choice = router_(x);
+  const Pairs pairs = SortByExpert(choice.experts, router_.num_experts());
+  at::Tensor rows = at::index_select(x, 0, pairs.tokens);
+  if (options_.scale_input) {
+    const at::Tensor weights = choice.weights.flatten().index_select(0, pairs.order);
+    rows.mul_(weights.to(rows.scalar_type()).unsqueeze(1));
+  }
+  const at::Tensor up = ops::GroupedLinear(rows, weights_.up, weights_.up_bias, pairs.ends);
+  const at::Tensor active =
+      options_.gated ? ops::GatedActivation(up, options_.activation) : ops::Activate(up, options_.activation);
+  const at::Tensor out = ops::GroupedLinear(active, weights_.down, weights_.down_bias, pairs.ends);
+  // Back to the order of the choice, so that a token's sum does not depend on the batch.
+  at::Tensor parts = at::index_select(out, 0, pairs.places).view({x.size(0), -1, x.size(1)}).to(at::kFloat);
+  if (!options_.scale_input) parts = parts * choice.weights.unsqueeze(-1);
+  return parts.sum({1}).to(x.scalar_type());
+}
+
+at::Tensor Experts::operator()(const at::Tensor& x) const {
+  at::Tensor out = Routed(x);
+  if (shared_ == nullptr) return out;
+  at::Tensor shared = (*shared_)(x);
+  if (shared_gate_.weight.defined()) shared = shared * at::sigmoid(shared_gate_(x));
+  return out + shared;
+}
+
+Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
+                             int64_t intermediate, const ExpertNames& names) {
+  std::vector<at::Tensor> ups, downs;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const auto name = [&](const char* matrix) { return absl::StrCat(prefix, e, ".", matrix, ".weight"); };
+    at::Tensor up = weights.Get(name(names.up), {intermediate, hidden});
+    if (names.gate != nullptr) up = at::cat({weights.Get(name(names.gate), {intermediate, hidden}), up});
+    ups.push_back(std::move(up));
+    downs.push_back(weights.Get(name(names.down), {hidden, intermediate}));
+  }
+  return {.up = at::stack(ups), .down = at::stack(downs)};
+}
+
+}  // namespace berth

@@ -1,0 +1,113 @@
+// A mixture of experts: a router chooses a few feed-forwards for each token; their pairs are sorted by expert, so that
+// each chosen expert's product runs once over all its tokens. Engine thread only.
+#ifndef BERTH_MODELS_LAYERS_EXPERTS_H_
+#define BERTH_MODELS_LAYERS_EXPERTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "models/kernels/ops.h"
+#include "models/layers/block.h"
+#include "models/layers/linear.h"
+#include "models/weights/weight_loader.h"
+
+namespace berth {
+
+// How the scores of a router become choice and weights.
+enum class Routing {
+  kSoftmax,          // softmax over all experts, the best chosen
+  kSoftmaxOfChosen,  // the best logits chosen, softmax over those
+  kSigmoid,          // sigmoid of each
+};
+
+struct RouterConfig {
+  Routing routing = Routing::kSoftmax;
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  bool renormalize = false;  // the chosen weights are divided by their sum...
+  double sum_floor = 0;      // ...plus this
+  double scale = 1;          // of the weights, at last
+  // DeepSeek-V3's choice within the best groups of experts, a group's score being that of its two best (1: no groups).
+  int64_t num_groups = 1;
+  int64_t top_groups = 1;
+};
+
+class Router {
+ public:
+  // Weights are float32: which expert is chosen should not hang on a rounding.
+  struct Weights {
+    Linear scores;           // [num_experts, hidden]
+    at::Tensor choice_bias;  // [num_experts] added to scores for the choice alone, or undefined
+  };
+  struct Choice {
+    at::Tensor experts;  // [tokens, top_k], int64
+    at::Tensor weights;  // [tokens, top_k], float32
+  };
+
+  Router(const RouterConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
+  // Reads `name`.weight and, where has_bias, `name`.bias.
+  static Router Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
+                     bool has_bias = false);
+  void set_choice_bias(at::Tensor bias) { weights_.choice_bias = std::move(bias); }
+
+  // x: [tokens, hidden].
+  Choice operator()(const at::Tensor& x) const;
+  int64_t num_experts() const { return config_.num_experts; }
+
+ private:
+  // Scores with all experts outside the best groups put out.
+  at::Tensor MaskGroups(const at::Tensor& scores) const;
+
+  RouterConfig config_;
+  Weights weights_;
+};
+
+class Experts : public FeedForward {
+ public:
+  struct Weights {
+    at::Tensor up;    // gated: [experts, 2 * intermediate, hidden], gates first; else [experts, intermediate, hidden]
+    at::Tensor down;  // [experts, hidden, intermediate]
+    at::Tensor up_bias;    // [experts, 2 * intermediate], or undefined
+    at::Tensor down_bias;  // [experts, hidden], or undefined
+  };
+  struct Options {
+    ops::Activation activation = ops::Activation::kSilu;
+    bool gated = true;
+    bool scale_input = false;  // Llama 4: the weight multiplies what goes into the expert, not what comes out
+  };
+
+  Experts(Router router, Weights weights, const Options& options)
+      : router_(std::move(router)), weights_(std::move(weights)), options_(options) {}
+
+  // A feed-forward that every token goes through as well, times sigmoid(gate x) where a gate is given.
+  void set_shared(std::unique_ptr<FeedForward> shared, Linear gate = {});
+
+  at::Tensor operator()(const at::Tensor& x) const override;
+
+ private:
+  at::Tensor Routed(const at::Tensor& x) const;
+
+  Router router_;
+  Weights weights_;
+  Options options_;
+  std::unique_ptr<FeedForward> shared_;
+  Linear shared_gate_;
+};
+
+// Names of the matrices of one expert, under `prefix`<expert>.
+struct ExpertNames {
+  const char* gate = "gate_proj";  // nullptr: not gated
+  const char* up = "up_proj";
+  const char* down = "down_proj";
+};
+
+// One matrix per expert, stacked. Errors stick to the loader.
+Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
+                             int64_t intermediate, const ExpertNames& names = {});
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_LAYERS_EXPERTS_H_

@@ -1,0 +1,33 @@
+// What a step runs: the whole model behind one call. Families build one; most build a DecoderModel. Engine thread only.
+#ifndef BERTH_MODELS_LAYERS_MODEL_H_
+#define BERTH_MODELS_LAYERS_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/spec.h"
+#include "models/kernels/step_batch.h"
+
+namespace berth {
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // By layer.
+  virtual std::vector<LayerCacheSpec> cache_specs() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t hidden_size() const = 0;
+  // ModelInfo::recompute_length.
+  virtual int64_t recompute_length() const { return 0; }
+
+  // Runs the batch and writes its cache. Returns the logits of the rows that sample, [sample_rows, vocab], float32;
+  // undefined when none does.
+  virtual at::Tensor Forward(const StepBatch& batch) const = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_LAYERS_MODEL_H_
