@@ -27,6 +27,9 @@ std::unique_ptr<Model> BuildExaone4(ConfigReader& config, WeightLoader& weights)
 std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGemma2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGemma3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildLlama4(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildGemma3n(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMamba2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights);

@@ -12,9 +12,14 @@
 namespace berth {
 namespace {
 
-Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c) {
+Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c, bool borrows) {
   const int64_t q_columns = c.q_heads * c.head_dim;
   const int64_t kv_columns = c.kv_heads * c.head_dim;
+  if (borrows) {
+    // Real checkpoints keep what these layers once had.
+    for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) weights.IgnoreUnder(prefix + name);
+    return LoadLinear(weights, c.hidden, {{.name = prefix + "q_proj", .out = q_columns, .has_bias = c.qkv_bias}});
+  }
   if (c.fused_projections) {
     return LoadLinear(weights, c.hidden,
                       {{.name = prefix + "qkv_proj", .out = q_columns + 2 * kv_columns, .has_bias = c.qkv_bias}});
@@ -27,11 +32,14 @@ Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const Transform
 
 }  // namespace
 
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default) {
+TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default,
+                                  absl::string_view quantization) {
   TransformerConfig c;
   c.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
   c.hidden = config.Int("hidden_size", 1, kMaxDimension);
-  c.intermediate = config.Int("intermediate_size", 1, kMaxDimension);
+  const std::vector<int64_t> intermediate = config.IntOrIntList("intermediate_size", 1, kMaxDimension);  // gemma3n's
+  config.Require(!intermediate.empty(), "intermediate_size", "is missing");
+  if (!intermediate.empty()) c.intermediate = intermediate.front();
   c.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
   c.q_heads = config.Int("num_attention_heads", 1, kMaxHeads);
   c.kv_heads = config.IntOr("num_key_value_heads", c.q_heads, 1, kMaxHeads);
@@ -43,7 +51,11 @@ TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, do
   c.tied_head = config.BoolOr("tie_word_embeddings", tied_by_default);
   c.windows.assign(c.num_layers, 0);
   c.rotaries.resize(c.num_layers);
-  config.RefuseUnless("quantization_config");
+  if (quantization.empty()) {
+    config.RefuseUnless("quantization_config");
+  } else {
+    config.ObjectOr("quantization_config").RefuseUnless("quant_method", quantization);
+  }
   return c;
 }
 
@@ -161,7 +173,8 @@ double SqrtEmbeddingScale(int64_t hidden, DType dtype) {
 std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
                                          int layer) {
   Attention::Weights parts;
-  parts.qkv = LoadQkv(weights, prefix, c);
+  const int lender = c.lenders.empty() ? -1 : c.lenders[layer];
+  parts.qkv = LoadQkv(weights, prefix, c, lender >= 0);
   parts.output = LoadLinear(weights, c.q_heads * c.head_dim,
                             {{.name = prefix + "o_proj", .out = c.hidden, .has_bias = c.output_bias}});
   if (c.qk_norm != QkNorm::kNone) {
@@ -169,7 +182,7 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
     const int64_t q_dim = whole ? c.q_heads * c.head_dim : c.head_dim;
     const int64_t k_dim = whole ? c.kv_heads * c.head_dim : c.head_dim;
     parts.q_norm = LoadNorm(weights, prefix + "q_norm.weight", q_dim, c.norm_eps, c.norm_adds_one);
-    parts.k_norm = LoadNorm(weights, prefix + "k_norm.weight", k_dim, c.norm_eps, c.norm_adds_one);
+    if (lender < 0) parts.k_norm = LoadNorm(weights, prefix + "k_norm.weight", k_dim, c.norm_eps, c.norm_adds_one);
   }
   parts.rotary = c.rotaries[layer];
   AttentionConfig config = {
@@ -179,7 +192,8 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
       .head_dim = c.head_dim,
       .window = c.windows[layer],
       .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
-      .softcap = c.score_softcap};
+      .softcap = c.score_softcap,
+      .borrows_layer = lender};
   if (c.edit_attention) c.edit_attention(layer, &config, &parts);
   return std::make_unique<Attention>(config, std::move(parts));
 }

@@ -63,15 +63,19 @@ struct TransformerConfig {
   double embedding_scale = 1;
   int64_t recompute_length = 0;  // ModelInfo::recompute_length
   ops::Activation activation = ops::Activation::kSilu;
-  std::vector<int64_t> windows;                                                          // by layer; 0: none
-  std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;                                // by layer; null: no positions
+  std::vector<int64_t> windows;                            // by layer; 0: none
+  std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;  // by layer; null: no positions
+  // By layer: whose keys and values it reads instead of its own, -1: its own; empty: all their own.
+  std::vector<int> lenders;
   std::function<void(int layer, AttentionConfig*, Attention::Weights*)> edit_attention;  // a family's last word, or {}
   // The feed-forward of a layer, whose names begin with `prefix`; {}: a dense gated one.
   std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
 
 // Reads the first group of fields; errors stick to `config`.
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default = 1e-6);
+// `quantization`: the only quant_method of quantization_config that the family's weights may be stored in; "": none.
+TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default = 1e-6,
+                                  absl::string_view quantization = "");
 
 // The same, hidden_act, and one rotary embedding for all layers.
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default = 1e4,

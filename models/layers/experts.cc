@@ -79,6 +79,7 @@ Router::Choice Router::operator()(const at::Tensor& x) const {
   choice.experts = std::get<1>(ranked.topk(config_.top_k, -1));
   choice.weights = scores.gather(1, choice.experts);
   if (config_.routing == Routing::kSoftmaxOfChosen) choice.weights = at::softmax(choice.weights, -1);
+  if (config_.routing == Routing::kSigmoidOfChosen) choice.weights = at::sigmoid(choice.weights);
   if (config_.renormalize) {
     choice.weights = choice.weights / (choice.weights.sum({-1}, /*keepdim=*/true) + config_.sum_floor);
   }

@@ -20,7 +20,8 @@ namespace berth {
 enum class Routing {
   kSoftmax,          // softmax over all experts, the best chosen
   kSoftmaxOfChosen,  // the best logits chosen, softmax over those
-  kSigmoid,          // sigmoid of each
+  kSigmoid,          // sigmoid of each, the best chosen
+  kSigmoidOfChosen,  // the best logits chosen, sigmoid of each (not the same where sigmoids round to one)
 };
 
 struct RouterConfig {

@@ -95,43 +95,72 @@ std::vector<int64_t> WeightLoader::Shape(absl::string_view name) const {
   return view == nullptr ? std::vector<int64_t>{} : view->shape;
 }
 
-at::Tensor WeightLoader::Fail(absl::Status status, at::IntArrayRef shape, DType dtype) {
+void WeightLoader::Fail(absl::Status status) {
   if (state_->status.ok()) state_->status = std::move(status);
-  return at::zeros({}, at::TensorOptions(ToScalarType(dtype)).device(state_->options.device)).expand(shape);
+}
+
+at::Tensor WeightLoader::Zeros(at::IntArrayRef shape, at::ScalarType type) const {
+  return at::zeros({}, at::TensorOptions(type).device(state_->options.device)).expand(shape);
+}
+
+const TensorView* WeightLoader::Find(const std::string& full_name, at::IntArrayRef shape) {
+  const TensorView* view = state_->checkpoint->Find(full_name);
+  if (view == nullptr) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("checkpoint: ", full_name, ": is absent, expected shape ", ShapeText(shape))));
+    return nullptr;
+  }
+  if (at::IntArrayRef(view->shape) != shape) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": shape ", ShapeText(view->shape),
+                                                 " found, ", ShapeText(shape), " expected")));
+    return nullptr;
+  }
+  return view;
+}
+
+void WeightLoader::Count(const std::string& full_name, const at::Tensor& tensor) {
+  if (!state_->read.insert(full_name).second) return;
+  state_->num_parameters += tensor.numel();
+  state_->weight_bytes += static_cast<int64_t>(tensor.nbytes());
+}
+
+at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView& view, at::ScalarType from,
+                                 at::ScalarType to) {
+  try {
+    at::Tensor tensor = FromFile(view, from, state_->checkpoint).to(state_->options.device, to);
+    Count(full_name, tensor);
+    return tensor;
+  } catch (const c10::Error& e) {
+    Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view.bytes,
+                                                   " bytes could not be placed: ", e.what_without_backtrace())));
+    return Zeros(view.shape, to);
+  }
 }
 
 at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype) {
   const std::string full_name = absl::StrCat(prefix_, name);
-  const TensorView* view = state_->checkpoint->Find(full_name);
-  if (view == nullptr) {
-    return Fail(absl::InvalidArgumentError(
-                    absl::StrCat("checkpoint: ", full_name, ": is absent, expected shape ", ShapeText(shape))),
-                shape, dtype);
-  }
-  if (at::IntArrayRef(view->shape) != shape) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": shape ", ShapeText(view->shape),
-                                                        " found, ", ShapeText(shape), " expected")),
-                shape, dtype);
-  }
+  const TensorView* view = Find(full_name, shape);
+  if (view == nullptr) return Zeros(shape, ToScalarType(dtype));
   const at::ScalarType type = ToScalarType(view->dtype);
   if (type == at::ScalarType::Undefined) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
-                                                        std::string(TensorDTypeName(view->dtype)),
-                                                        " found, F32, BF16 or F16 expected")),
-                shape, dtype);
+    Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
+                                                 std::string(TensorDTypeName(view->dtype)),
+                                                 " found, F32, BF16 or F16 expected")));
+    return Zeros(shape, ToScalarType(dtype));
   }
-  try {
-    at::Tensor tensor = FromFile(*view, type, state_->checkpoint).to(state_->options.device, ToScalarType(dtype));
-    if (state_->read.insert(full_name).second) {
-      state_->num_parameters += tensor.numel();
-      state_->weight_bytes += static_cast<int64_t>(tensor.nbytes());
-    }
-    return tensor;
-  } catch (const c10::Error& e) {
-    return Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view->bytes,
-                                                          " bytes could not be placed: ", e.what_without_backtrace())),
-                shape, dtype);
+  return Convert(full_name, *view, type, ToScalarType(dtype));
+}
+
+at::Tensor WeightLoader::GetBytes(absl::string_view name, at::IntArrayRef shape) {
+  const std::string full_name = absl::StrCat(prefix_, name);
+  const TensorView* view = Find(full_name, shape);
+  if (view == nullptr) return Zeros(shape, at::kByte);
+  if (view->dtype != TensorDType::kU8) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
+                                                 std::string(TensorDTypeName(view->dtype)), " found, U8 expected")));
+    return Zeros(shape, at::kByte);
   }
+  return Convert(full_name, *view, at::kByte, at::kByte);
 }
 
 at::Tensor WeightLoader::Get(absl::string_view name, at::IntArrayRef shape) {

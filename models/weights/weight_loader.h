@@ -55,6 +55,9 @@ class WeightLoader {
   // In float32 whatever the run's dtype: A_log, dt_bias, router biases.
   at::Tensor GetFloat32(absl::string_view name, at::IntArrayRef shape);
 
+  // A tensor of bytes (U8) as it is stored: packed weights. INVALID_ARGUMENT (sticky): absent, another shape or type.
+  at::Tensor GetBytes(absl::string_view name, at::IntArrayRef shape);
+
   bool Has(absl::string_view name) const;
   // Empty when absent.
   std::vector<int64_t> Shape(absl::string_view name) const;
@@ -77,7 +80,13 @@ class WeightLoader {
   WeightLoader(std::shared_ptr<State> state, std::string prefix);
 
   at::Tensor Load(absl::string_view name, at::IntArrayRef shape, DType dtype);
-  at::Tensor Fail(absl::Status status, at::IntArrayRef shape, DType dtype);
+  // The tensor's place in the file, or null after an error.
+  const TensorView* Find(const std::string& full_name, at::IntArrayRef shape);
+  // Its values, converted and placed.
+  at::Tensor Convert(const std::string& full_name, const TensorView& view, at::ScalarType from, at::ScalarType to);
+  void Count(const std::string& full_name, const at::Tensor& tensor);
+  at::Tensor Zeros(at::IntArrayRef shape, at::ScalarType type) const;
+  void Fail(absl::Status status);
 
   std::shared_ptr<State> state_;
   std::string prefix_;

@@ -19,6 +19,8 @@ class Case:
     # Ask the model's whole forward for each token instead of generate(). For longrope, where generate() means to compute
     # the cache anew when the sequence outgrows the trained length, but then gives the model its last token alone.
     whole_forward: bool = False
+    # The experts' weights are drawn as MXFP4 and stored so.
+    mxfp4: bool = False
 
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
@@ -31,6 +33,18 @@ GEMMA3 = dict(ATTENTION, num_hidden_layers=4, sliding_window=21, query_pre_attn_
               layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
               rope_parameters=dict(full_attention=dict(rope_type="linear", factor=2.0, rope_theta=20000.0),
                                    sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
+GEMMA3N = dict(ATTENTION, num_hidden_layers=6, sliding_window=21, intermediate_size=[100, 90, 100, 110, 100, 80],
+               layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                            "full_attention", "sliding_attention"], num_kv_shared_layers=3, laurel_rank=14,
+               altup_num_inputs=4, hidden_size_per_layer_input=18, vocab_size_per_layer_input=VOCAB,
+               activation_sparsity_pattern=[0.9, 0.5, 0.0, 0.0, 0.0, 0.0], final_logit_softcapping=8.0,
+               tie_word_embeddings=False, initializer_range=0.2, rope_parameters=GEMMA3["rope_parameters"])
+GPT_OSS = dict(ATTENTION, initializer_range=0.2, num_hidden_layers=4, num_local_experts=6, num_experts_per_tok=3, sliding_window=21,
+               rope_parameters=dict(rope_type="yarn", factor=4.0, rope_theta=1000.0, truncate=False, beta_fast=32.0,
+                                    beta_slow=1.0, original_max_position_embeddings=64))
+LLAMA4 = dict(ATTENTION, num_hidden_layers=4, intermediate_size_mlp=90, num_local_experts=5, num_experts_per_tok=1,
+              attention_chunk_size=21, no_rope_layer_interval=3, attn_scale=0.3, floor_scale=8, initializer_range=0.2,
+              rope_parameters=dict(rope_type="default", rope_theta=1000.0))
 MAMBA2 = dict(vocab_size=VOCAB, hidden_size=60, num_heads=6, head_dim=20, state_size=12, num_hidden_layers=3, expand=2,
               chunk_size=16, initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=2)
 FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_d_conv=4,
@@ -91,6 +105,15 @@ CASES = {
                                         attn_logit_softcapping=5.0, final_logit_softcapping=8.0), 0.05),
     "gemma3_text": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False)),
     "gemma3_text-tied": Case("Gemma3TextConfig", dict(GEMMA3, final_logit_softcapping=8.0), 0.05),
+    "gemma3n_text": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_active_idx=0)),
+    "gemma3n_text-tied": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_correct_scale=False, altup_num_inputs=3,
+                                                        num_kv_shared_layers=0, tie_word_embeddings=True), 0.2),
+    "gpt_oss": Case("GptOssConfig", GPT_OSS),
+    "gpt_oss-mxfp4": Case("GptOssConfig", dict(GPT_OSS, hidden_size=64, intermediate_size=96), mxfp4=True),
+    "llama4_text": Case("Llama4TextConfig", LLAMA4),
+    "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,
+                                                       interleave_moe_layer_step=2, num_experts_per_tok=2,
+                                                       no_rope_layer_interval=2, attention_bias=True)),
     "mamba2": Case("Mamba2Config", dict(MAMBA2, n_groups=2, use_bias=True, conv_kernel=4)),
     "mamba2-tied": Case("Mamba2Config", dict(MAMBA2, n_groups=1, conv_kernel=3, tie_word_embeddings=True,
                                              residual_in_fp32=False), 0.3),

@@ -33,17 +33,47 @@ def make_model(case):
 
     transformers.logging.set_verbosity_error()
     assert transformers.__version__ == TRANSFORMERS, transformers.__version__
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # faster than more for models this small
     torch.manual_seed(0)
     config = getattr(transformers, case.config)(**case.fields)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         # Norms and biases start as ones and zeros: a port that forgot them would pass.
-        if parameter.dim() == 1 and not name.endswith("A_log"):
+        if (parameter.dim() == 1 or name.endswith("bias")) and not name.endswith("A_log"):
             parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     model.get_input_embeddings().weight.data.mul_(case.embedding_scale)
     return model
+
+
+def draw_mxfp4(model, generator):
+    """Gives the experts weights that MXFP4 holds exactly. Returns what a checkpoint stores of them."""
+    import torch
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    packed = {}
+    for name, parameter in model.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, columns, rows = parameter.shape  # transposed
+            blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=generator, dtype=torch.uint8)
+            scales = torch.randint(122, 126, (experts, rows, columns // 32), generator=generator, dtype=torch.uint8)
+            parameter.data.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            packed[name] = {"_blocks": blocks, "_scales": scales}
+    return packed
+
+
+def store_mxfp4(folder, packed):
+    """Replaces the matrices of a saved checkpoint by their packed form."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    for name, parts in packed.items():
+        del tensors[name]
+        tensors.update({name + suffix: tensor for suffix, tensor in parts.items()})
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def generate(model, prompt, whole_forward=False):
@@ -98,11 +128,14 @@ def make(name, folder):
 
     model = make_model(CASES[name])
     generator = torch.Generator().manual_seed(2)
+    packed = draw_mxfp4(model, generator) if CASES[name].mxfp4 else {}
     prompts = [torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
     tokens, margins, logprobs = zip(*(generate(copy.deepcopy(model), prompt, CASES[name].whole_forward) for prompt in prompts))
     variety = np.mean([len(set(row)) for row in tokens])
     assert variety >= MIN_VARIETY, f"{name}: {variety:.1f} different tokens per output: choose another scale"
     model.save_pretrained(folder)
+    if packed:
+        store_mxfp4(folder, packed)
     rounded = as_bfloat16(model)
     rounded.save_pretrained(folder / "bf16")
     exact = first_logprobs(rounded.to(torch.float32), prompts)

@@ -371,14 +371,14 @@ TEST(Scheduler, ComputesASequenceAnewThatGrowsPastTheRecomputeLength) {
   options.recompute_length = 8;
   SchedulerHarness harness({StaticLayer()}, 400, options);
   harness.Add(6, 6);
-  std::vector<RowShape> shapes;
+  Shapes shapes;
   while (!harness.scheduler->empty()) {
     harness.Step();
     shapes.insert(shapes.end(), harness.shapes.begin(), harness.shapes.end());
   }
   // Tokens 7, 8 and 9 are sampled; the ninth makes the sequence too long for the cache that it has.
-  std::vector<RowShape> expected = {{0, 6, true}, {6, 1, true}, {7, 1, true},
-                                    {0, 9, true}, {9, 1, true}, {10, 1, true}};
+  const Shapes expected = {{0, 6, true},  {6, 1, true}, {7, 1, true}, {0, 8, false},
+                           {8, 1, true}, {9, 1, true}, {10, 1, true}};
   EXPECT_EQ(shapes, expected);
 }
 
