@@ -50,7 +50,9 @@ Cache::~Cache() {
   if (!leases_.empty()) ABSL_RAW_LOG(FATAL, "%zu leases outlive their cache", leases_.size());
 }
 
-SequenceLease Cache::NewLease() { return SequenceLease(this, next_generation_++); }
+SequenceLease Cache::NewLease(int64_t num_cross_tokens) {
+  return SequenceLease(this, next_generation_++, num_cross_tokens);
+}
 
 bool Cache::CanAllocate(const UnitCounts& units) const {
   int64_t slabs = 0;
@@ -63,11 +65,15 @@ void Cache::FreeUnit(int group, int64_t offset, uint64_t generation) {
   pools_[group].Free(offset, generation);
 }
 
-Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_tokens) const {
+Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const {
   UnitCounts units;
   for (const CacheGroup& group : plan_.groups) {
     if (group.kind == CacheKind::kRecurrent) {
       units.push_back(num_tokens > 0 ? 1 : 0);
+      continue;
+    }
+    if (group.kind == CacheKind::kCross) {
+      units.push_back(num_tokens > 0 ? CeilDiv(num_cross_tokens, plan_.block_tokens) : 0);
       continue;
     }
     int64_t blocks = CeilDiv(num_tokens, plan_.block_tokens);
@@ -80,25 +86,26 @@ Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_token
   return units;
 }
 
-bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens) const {
-  return CanAllocate(UnitsForSequence(num_tokens, step_tokens));
+bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const {
+  return CanAllocate(UnitsForSequence(num_tokens, step_tokens, num_cross_tokens));
 }
 
-int64_t Cache::MaxSequenceTokens(int64_t step_tokens, int64_t limit) const {
+int64_t Cache::MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit) const {
   return LargestThat(limit, [&](int64_t n) {
-    const UnitCounts units = UnitsForSequence(n, step_tokens);
+    const UnitCounts units = UnitsForSequence(n, step_tokens, std::min(n, cross_limit));
     int64_t slabs = 0;
     for (size_t g = 0; g < pools_.size(); ++g) slabs += CeilDiv(units[g], pools_[g].units_per_slab());
     return slabs <= slabs_.num_slabs();
   });
 }
 
-void Cache::GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out) const {
+void Cache::GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int64_t cross_limit) const {
   out->arena_bytes = storage_->size_bytes();
   out->unassigned_free_bytes = slabs_.num_free() * slabs_.slab_bytes();
   out->unassigned_overhead_bytes = out->arena_bytes - slabs_.num_slabs() * slabs_.slab_bytes();
   out->num_leases = static_cast<int64_t>(leases_.size());
-  out->largest_admissible_tokens = LargestThat(limit, [&](int64_t n) { return CanFit(n, step_tokens); });
+  out->largest_admissible_tokens =
+      LargestThat(limit, [&](int64_t n) { return CanFit(n, step_tokens, std::min(n, cross_limit)); });
   out->pools.resize(pools_.size());
   for (size_t g = 0; g < pools_.size(); ++g) {
     PoolOccupancy& pool = out->pools[g];
@@ -118,6 +125,14 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
       if (pools_[g].HolderOf(offset) == lease.generation()) continue;
       return absl::InternalError(absl::StrCat("lease ", lease.generation(), " lists the unit at byte ", offset,
                                               " of group ", g, ", held by ", pools_[g].HolderOf(offset)));
+    }
+    const int64_t end = lease.groups_[g].first_block + static_cast<int64_t>(lease.groups_[g].units.size());
+    const int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
+    const bool not_grown = plan_.groups[g].kind == CacheKind::kCross && lease.num_tokens() == 0 && end == 0;
+    if (end != wanted && !not_grown) {
+      return absl::InternalError(absl::StrCat("lease ", lease.generation(), " of ", lease.num_tokens(), " tokens and ",
+                                              lease.num_cross_tokens(), " of its encoder ends at unit ", end,
+                                              " of group ", g, ", not at ", wanted));
     }
   }
   return absl::OkStatus();

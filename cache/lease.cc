@@ -9,8 +9,11 @@
 
 namespace berth {
 
-SequenceLease::SequenceLease(Cache* cache, uint64_t generation)
-    : cache_(cache), generation_(generation), groups_(cache->plan().groups.size()) {
+SequenceLease::SequenceLease(Cache* cache, uint64_t generation, int64_t num_cross_tokens)
+    : cache_(cache),
+      generation_(generation),
+      num_cross_tokens_(num_cross_tokens),
+      groups_(cache->plan().groups.size()) {
   cache_->leases_.insert(this);
 }
 
@@ -22,6 +25,7 @@ SequenceLease& SequenceLease::operator=(SequenceLease&& other) noexcept {
   cache_ = std::exchange(other.cache_, nullptr);
   generation_ = std::exchange(other.generation_, 0);
   num_tokens_ = std::exchange(other.num_tokens_, 0);
+  num_cross_tokens_ = std::exchange(other.num_cross_tokens_, 0);
   groups_ = std::exchange(other.groups_, {});
   if (cache_ != nullptr) {
     cache_->leases_.erase(&other);
@@ -42,8 +46,10 @@ int64_t SequenceLease::FirstVisibleBlock(int g, int64_t position) const {
 }
 
 int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {
+  const CacheKind kind = cache_->plan().groups[g].kind;
+  if (kind == CacheKind::kCross) num_tokens = num_cross_tokens_;
   if (num_tokens == 0) return 0;
-  if (cache_->plan().groups[g].kind == CacheKind::kRecurrent) return 1;
+  if (kind == CacheKind::kRecurrent) return 1;
   return (num_tokens + cache_->plan().block_tokens - 1) / cache_->plan().block_tokens;
 }
 
@@ -58,7 +64,8 @@ absl::Status SequenceLease::Grow(int64_t n) {
   }
   if (!cache_->CanAllocate(wanted)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_));
+        absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_,
+                     num_cross_tokens_ > 0 ? absl::StrCat(" with ", num_cross_tokens_, " of its encoder") : ""));
   }
   for (int g = 0; g < num_groups; ++g) {
     Group& group = groups_[g];
@@ -88,7 +95,10 @@ int64_t SequenceLease::Crop(int64_t length) {
   return length;
 }
 
-void SequenceLease::Reset() { Crop(0); }
+void SequenceLease::Reset() {
+  Crop(0);
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) FreeTail(g, static_cast<int64_t>(groups_[g].units.size()));
+}
 
 BlockTable SequenceLease::blocks(int group) const {
   return {.first_block = groups_[group].first_block, .offsets = groups_[group].units};
@@ -110,7 +120,9 @@ void SequenceLease::FreeTail(int g, int64_t count) {
 }
 
 int64_t SequenceLease::TokensIn(int g) const {
-  if (cache_->plan().groups[g].kind == CacheKind::kRecurrent) return num_tokens_ > 0 ? 1 : 0;
+  const CacheKind kind = cache_->plan().groups[g].kind;
+  if (kind == CacheKind::kRecurrent) return num_tokens_ > 0 ? 1 : 0;
+  if (kind == CacheKind::kCross) return groups_[g].units.empty() ? 0 : num_cross_tokens_;
   return num_tokens_ - groups_[g].first_block * cache_->plan().block_tokens;
 }
 

@@ -15,7 +15,7 @@ struct PoolOccupancy {
   int64_t live_units = 0;      // held by leases
   int64_t free_units = 0;      // in the pool's slabs, held by nobody
   int64_t overhead_bytes = 0;  // tails of slabs too short for a unit
-  int64_t live_tokens = 0;     // tokens in the live units (KV), or sequences (states)
+  int64_t live_tokens = 0;     // tokens in the live units (KV), the encoders' (cross), or sequences (states)
 
   int64_t live_bytes() const { return live_units * unit_bytes; }
   int64_t free_bytes() const { return free_units * unit_bytes; }

@@ -23,16 +23,25 @@ absl::Status CheckDimension(int layer, absl::string_view what, int64_t value) {
       absl::StrCat("layer ", layer, ": cache ", what, " is ", value, ", outside [1, 2^31)"));
 }
 
+absl::Status CheckKv(int index, const KvSpec& kv) {
+  for (auto [what, value] : {std::pair<absl::string_view, int64_t>{"kv_heads", kv.kv_heads},
+                             {"key_dim", kv.key_dim},
+                             {"value_dim", kv.value_dim},
+                             {"window", kv.window == 0 ? 1 : kv.window},
+                             {"chunk", kv.chunk == 0 ? 1 : kv.chunk}}) {
+    if (absl::Status status = CheckDimension(index, what, value); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
-  if (layer.kv.has_value()) {
-    const KvSpec& kv = *layer.kv;
-    for (auto [what, value] : {std::pair<absl::string_view, int64_t>{"kv_heads", kv.kv_heads},
-                               {"key_dim", kv.key_dim},
-                               {"value_dim", kv.value_dim},
-                               {"window", kv.window == 0 ? 1 : kv.window},
-                               {"chunk", kv.chunk == 0 ? 1 : kv.chunk}}) {
-      if (absl::Status status = CheckDimension(index, what, value); !status.ok()) return status;
-    }
+  for (const std::optional<KvSpec>& kv : {layer.kv, layer.cross}) {
+    if (!kv.has_value()) continue;
+    if (absl::Status status = CheckKv(index, *kv); !status.ok()) return status;
+  }
+  if (layer.cross.has_value() && layer.cross->Reach() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", index, ": cache cross has a window of ",
+                                                   layer.cross->Reach(), "; an encoder's output is seen whole"));
   }
   for (const StateSpec& state : layer.states) {
     for (int64_t dim : state.shape) {
@@ -48,9 +57,8 @@ int64_t StateBytes(const StateSpec& state) {
   return RoundUp(elements * DTypeBytes(state.dtype), kAlignment);
 }
 
-// Index of the KV group with need `kv`, made if there is none.
-int KvGroup(const KvSpec& kv, std::vector<CacheGroup>* groups) {
-  const CacheKind kind = kv.window > 0 ? CacheKind::kSliding : kv.chunk > 0 ? CacheKind::kChunked : CacheKind::kStatic;
+// Index of the group of `kind` with need `kv`, made if there is none.
+int KvGroup(CacheKind kind, const KvSpec& kv, std::vector<CacheGroup>* groups) {
   for (size_t g = 0; g < groups->size(); ++g) {
     if ((*groups)[g].kind == kind && (*groups)[g].kv == kv) return static_cast<int>(g);
   }
@@ -69,17 +77,40 @@ int StateGroup(std::vector<CacheGroup>* groups) {
   return static_cast<int>(groups->size()) - 1;
 }
 
+struct KvPlace {
+  int group;
+  int64_t key_offset, value_offset;
+};
+
+// Appends a layer's keys and values to the units of their group.
+KvPlace PlaceKv(int index, CacheKind kind, const KvSpec& kv, int64_t block_tokens, std::vector<CacheGroup>* groups) {
+  KvPlace place = {.group = KvGroup(kind, kv, groups), .key_offset = 0, .value_offset = 0};
+  CacheGroup& group = (*groups)[place.group];
+  const int64_t per_dim = block_tokens * kv.kv_heads * DTypeBytes(kv.dtype);
+  place.key_offset = group.unit_bytes;
+  place.value_offset = place.key_offset + RoundUp(per_dim * kv.key_dim, kAlignment);
+  group.unit_bytes = place.value_offset + RoundUp(per_dim * kv.value_dim, kAlignment);
+  group.layers.push_back(index);
+  return place;
+}
+
 LayerCacheSlot PlaceLayer(int index, const LayerCacheSpec& layer, int64_t block_tokens,
                           std::vector<CacheGroup>* groups) {
   LayerCacheSlot slot;
   if (layer.kv.has_value()) {
-    slot.kv_group = KvGroup(*layer.kv, groups);
-    CacheGroup& group = (*groups)[slot.kv_group];
-    const int64_t per_dim = block_tokens * layer.kv->kv_heads * DTypeBytes(layer.kv->dtype);
-    slot.key_offset = group.unit_bytes;
-    slot.value_offset = slot.key_offset + RoundUp(per_dim * layer.kv->key_dim, kAlignment);
-    group.unit_bytes = slot.value_offset + RoundUp(per_dim * layer.kv->value_dim, kAlignment);
-    group.layers.push_back(index);
+    const CacheKind kind = layer.kv->window > 0  ? CacheKind::kSliding
+                           : layer.kv->chunk > 0 ? CacheKind::kChunked
+                                                 : CacheKind::kStatic;
+    const KvPlace place = PlaceKv(index, kind, *layer.kv, block_tokens, groups);
+    slot.kv_group = place.group;
+    slot.key_offset = place.key_offset;
+    slot.value_offset = place.value_offset;
+  }
+  if (layer.cross.has_value()) {
+    const KvPlace place = PlaceKv(index, CacheKind::kCross, *layer.cross, block_tokens, groups);
+    slot.cross_group = place.group;
+    slot.cross_key_offset = place.key_offset;
+    slot.cross_value_offset = place.value_offset;
   }
   if (!layer.states.empty()) {
     slot.state_group = StateGroup(groups);
@@ -132,6 +163,8 @@ absl::string_view CacheKindName(CacheKind kind) {
       return "chunked";
     case CacheKind::kRecurrent:
       return "recurrent";
+    case CacheKind::kCross:
+      return "cross";
   }
   return "unknown";
 }
@@ -144,7 +177,16 @@ int64_t KvSpec::FirstVisible(int64_t position) const {
 int64_t CachePlan::BytesPerToken() const {
   int64_t bytes = 0;
   for (const CacheGroup& group : groups) {
-    if (group.kind != CacheKind::kRecurrent) bytes += group.unit_bytes / block_tokens;
+    const bool grows = group.kind != CacheKind::kRecurrent && group.kind != CacheKind::kCross;
+    if (grows) bytes += group.unit_bytes / block_tokens;
+  }
+  return bytes;
+}
+
+int64_t CachePlan::CrossBytesPerToken() const {
+  int64_t bytes = 0;
+  for (const CacheGroup& group : groups) {
+    if (group.kind == CacheKind::kCross) bytes += group.unit_bytes / block_tokens;
   }
   return bytes;
 }

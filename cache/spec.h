@@ -23,10 +23,11 @@ enum class DType : uint8_t { kFloat32, kBFloat16 };
 int64_t DTypeBytes(DType dtype);
 absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
 
-// The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too.
-enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent };
-inline constexpr int kNumCacheKinds = 4;
-absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "chunked", "recurrent"
+// The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too. kCross
+// holds what a decoder layer keeps of the encoder's output: as long as the encoder's input, whatever is generated.
+enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent, kCross };
+inline constexpr int kNumCacheKinds = 5;
+absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "chunked", "recurrent", "cross"
 
 // Keys and values of one attention layer.
 struct KvSpec {
@@ -54,18 +55,20 @@ struct StateSpec {
   friend bool operator==(const StateSpec&, const StateSpec&) = default;
 };
 
-// A layer may need keys and values, states, both (falcon_h1), or nothing (an MLP).
+// A layer may need keys and values, states, both (falcon_h1), or nothing (an MLP); a layer with cross-attention also
+// the keys and values of the encoder's output.
 struct LayerCacheSpec {
   std::optional<KvSpec> kv;
   std::vector<StateSpec> states;
+  std::optional<KvSpec> cross;  // without a window
 };
 
 // One pool's worth: all layers with the same need.
 struct CacheGroup {
   CacheKind kind = CacheKind::kStatic;
-  KvSpec kv;                // KV kinds only
+  KvSpec kv;                // all but kRecurrent
   std::vector<int> layers;  // model layer indices, ascending
-  int64_t unit_bytes = 0;   // KV: one block of tokens, all layers. kRecurrent: all states of one sequence.
+  int64_t unit_bytes = 0;   // KV and cross: one block of tokens, all layers. kRecurrent: all states of one sequence.
 };
 
 // Where one layer's bytes lie inside a unit of its group(s).
@@ -75,10 +78,13 @@ struct LayerCacheSlot {
   int64_t value_offset = 0;
   int state_group = -1;                // -1: none
   std::vector<int64_t> state_offsets;  // one per StateSpec, in the layer's order
+  int cross_group = -1;                // -1: none
+  int64_t cross_key_offset = 0;
+  int64_t cross_value_offset = 0;
 };
 
 // Unit layouts, all offsets in bytes and 64-byte aligned:
-//   KV     [layer of the group][key | value][kv_head][token of the block][dim]
+//   KV     [layer of the group][key | value][kv_head][token of the block][dim]; cross the same, of encoder tokens
 //   states [layer of the group][state][the state's own shape]
 struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit
@@ -88,6 +94,9 @@ struct CachePlan {
 
   // Bytes a sequence's KV grows by for each token while no window has filled.
   int64_t BytesPerToken() const;
+  // Bytes that each encoder token takes, from the sequence's first step on; 0: a model without an encoder.
+  int64_t CrossBytesPerToken() const;
+  bool has_cross() const { return CrossBytesPerToken() > 0; }
   // Bytes of state a sequence holds from its first token on.
   int64_t StateBytesPerSequence() const;
 };

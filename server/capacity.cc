@@ -22,12 +22,13 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t SaturatingMultiply(int64_t a, int64_t b) { return b > 0 && a > kMaxBytes / b ? kMaxBytes : a * b; }
 
 // Units of `group` that a sequence holds at its fullest; the cache's own rule (Cache::UnitsForSequence).
-int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, int64_t num_tokens, int64_t step_tokens) {
+int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, const SequenceShape& shape) {
   if (group.kind == CacheKind::kRecurrent) return 1;
-  const int64_t blocks = CeilDiv(num_tokens, plan.block_tokens);
+  if (group.kind == CacheKind::kCross) return CeilDiv(shape.num_encoder_tokens, plan.block_tokens);
+  const int64_t blocks = CeilDiv(shape.num_tokens, plan.block_tokens);
   const int64_t reach = group.kv.Reach();
   if (reach == 0) return blocks;
-  return std::min(blocks, CeilDiv(reach - 1 + step_tokens, plan.block_tokens) + 1);
+  return std::min(blocks, CeilDiv(reach - 1 + shape.step_tokens, plan.block_tokens) + 1);
 }
 
 std::string ReadText(const std::string& path) {
@@ -92,8 +93,9 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   }
   if (group.kv.window > 0) absl::StrAppend(&text, ", window of ", group.kv.window, " tokens");
   if (group.kv.chunk > 0) absl::StrAppend(&text, ", chunks of ", group.kv.chunk, " tokens");
-  absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per token in blocks of ",
-                  plan.block_tokens, "; the arena alone would hold ", units * plan.block_tokens, " tokens");
+  const absl::string_view token = group.kind == CacheKind::kCross ? "encoder token" : "token";
+  absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per ", token, " in blocks of ",
+                  plan.block_tokens, "; the arena alone would hold ", units * plan.block_tokens, " ", token, "s");
   return text;
 }
 
@@ -104,22 +106,27 @@ int64_t MaxSequenceTokens(const Config& config, const ModelInfo& model) {
   return model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxSequenceTokens) : kDefaultMaxSequenceTokens;
 }
 
-int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, int64_t num_tokens, int64_t step_tokens) {
+SequenceShape LongestSequence(const Config& config, int64_t max_tokens) {
+  return {.num_tokens = max_tokens,
+          .step_tokens = config.prefill_chunk_tokens,
+          .num_encoder_tokens = std::min(max_tokens, config.max_step_tokens - 1)};
+}
+
+int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const SequenceShape& shape) {
   int64_t slabs = 0;
   for (const CacheGroup& group : plan.groups) {
-    const int64_t units = SaturatingMultiply(num_sequences, UnitsOfSequence(plan, group, num_tokens, step_tokens));
+    const int64_t units = SaturatingMultiply(num_sequences, UnitsOfSequence(plan, group, shape));
     slabs += CeilDiv(units, std::max<int64_t>(1, plan.slab_bytes / group.unit_bytes));
   }
   return SaturatingMultiply(slabs, plan.slab_bytes);
 }
 
-int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, int64_t num_tokens, int64_t step_tokens,
-                    int64_t limit) {
+int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit) {
   int64_t low = 0;  // fits
   int64_t high = limit;
   while (low < high) {
     const int64_t middle = low + (high - low + 1) / 2;
-    if (ArenaBytesFor(plan, middle, num_tokens, step_tokens) <= arena_bytes) {
+    if (ArenaBytesFor(plan, middle, shape) <= arena_bytes) {
       low = middle;
     } else {
       high = middle - 1;
@@ -131,13 +138,14 @@ int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, int64_t num_toke
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
                                          int64_t available_bytes) {
   if (config.arena_bytes > 0) return config.arena_bytes;
-  const int64_t one = ArenaBytesFor(plan, 1, max_tokens, config.prefill_chunk_tokens);
+  const SequenceShape shape = LongestSequence(config, max_tokens);
+  const int64_t one = ArenaBytesFor(plan, 1, shape);
   if (one > available_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("--arena: a sequence of ", max_tokens, " tokens needs ", FormatByteSize(one), " of cache and ",
                      FormatByteSize(available_bytes), " are available; lower --max_sequence_tokens, or set --arena"));
   }
-  const int64_t all = ArenaBytesFor(plan, config.max_running, max_tokens, config.prefill_chunk_tokens);
+  const int64_t all = ArenaBytesFor(plan, config.max_running, shape);
   // Whole slabs: what is left of one is of no use.
   const int64_t quarter = available_bytes / 4 / plan.slab_bytes * plan.slab_bytes;
   return std::max(one, std::min(quarter, all));
@@ -173,10 +181,12 @@ std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_byte
                                        const Config& config) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < plan.groups.size(); ++i) lines.push_back(DescribeGroup(plan, i, arena_bytes));
-  const int64_t step = config.prefill_chunk_tokens;
-  lines.push_back(absl::StrCat("cache arena: ", FormatByteSize(arena_bytes), "; a sequence of ", max_tokens,
-                               " tokens takes ", FormatByteSize(ArenaBytesFor(plan, 1, max_tokens, step)), ", and ",
-                               SequencesIn(plan, arena_bytes, max_tokens, step, config.max_running), " of at most ",
+  const SequenceShape shape = LongestSequence(config, max_tokens);
+  const std::string encoder =
+      plan.has_cross() ? absl::StrCat(" and ", shape.num_encoder_tokens, " encoder tokens") : "";
+  lines.push_back(absl::StrCat("cache arena: ", FormatByteSize(arena_bytes), "; a sequence of ", max_tokens, " tokens",
+                               encoder, " takes ", FormatByteSize(ArenaBytesFor(plan, 1, shape)), ", and ",
+                               SequencesIn(plan, arena_bytes, shape, config.max_running), " of at most ",
                                config.max_running, " such sequences fit at once"));
   return lines;
 }

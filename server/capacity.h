@@ -21,12 +21,21 @@ inline constexpr int64_t kDefaultMaxSequenceTokens = 32768;
 // Prompt + output of one sequence: what the user set, else the model's limit, at most kDefaultMaxSequenceTokens.
 int64_t MaxSequenceTokens(const Config& config, const ModelInfo& model);
 
-// The smallest arena in which `num_sequences` sequences of `num_tokens` tokens fit at once, growing at most
-// `step_tokens` at a time. Saturates at 2^60.
-int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, int64_t num_tokens, int64_t step_tokens);
+// What a sequence is measured as.
+struct SequenceShape {
+  int64_t num_tokens = 0;
+  int64_t step_tokens = 0;         // it grows at most so many at a time
+  int64_t num_encoder_tokens = 0;  // of models with an encoder
+};
 
-// How many sequences of `num_tokens` tokens an arena of `arena_bytes` holds at once; at most `limit`.
-int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, int64_t num_tokens, int64_t step_tokens, int64_t limit);
+// The shape of the longest sequence that is accepted: an encoder reads at most what one step holds beside a token.
+SequenceShape LongestSequence(const Config& config, int64_t max_tokens);
+
+// The smallest arena in which `num_sequences` such sequences fit at once. Saturates at 2^60.
+int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const SequenceShape& shape);
+
+// How many such sequences an arena of `arena_bytes` holds at once; at most `limit`.
+int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit);
 
 // What --arena says; for auto a quarter of `available_bytes`, at most what max_running sequences of `max_tokens` fill,
 // at least what one needs. RESOURCE_EXHAUSTED when auto would need more than is available.

@@ -88,7 +88,7 @@ void CollectUnits(const Totals& totals, const CachePlan& plan, MetricFamilies* f
     for (absl::string_view state : kUnusedStates) families->Add(0, PoolState(KindName(k), state));
   }
   families->Start(Type::kGauge, "berth_cache_tokens", "Tokens whose keys and values the pools hold, or have room for");
-  for (CacheKind kind : {CacheKind::kStatic, CacheKind::kSliding, CacheKind::kChunked}) {
+  for (CacheKind kind : {CacheKind::kStatic, CacheKind::kSliding, CacheKind::kChunked, CacheKind::kCross}) {
     const KindTotals& total = totals[static_cast<size_t>(kind)];
     families->Add(static_cast<double>(total.live_tokens), PoolState(CacheKindName(kind), "live"));
     families->Add(static_cast<double>(total.free_units * plan.block_tokens), PoolState(CacheKindName(kind), "free"));

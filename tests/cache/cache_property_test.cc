@@ -12,12 +12,13 @@
 namespace berth {
 namespace {
 
-std::vector<LayerCacheSpec> FiveNeeds() {
+std::vector<LayerCacheSpec> SixNeeds() {
   return {
       {.kv = KvSpec{.kv_heads = 1, .key_dim = 24, .value_dim = 24, .dtype = DType::kFloat32}},  // 3 KiB
       {.kv = KvSpec{.kv_heads = 4, .key_dim = 64, .value_dim = 64, .dtype = DType::kBFloat16, .window = 50}},
       {.kv = KvSpec{.kv_heads = 2, .key_dim = 33, .value_dim = 17, .dtype = DType::kFloat32, .window = 7}},
-      {.kv = KvSpec{.kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = DType::kBFloat16}},
+      {.kv = KvSpec{.kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = DType::kBFloat16},
+       .cross = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .dtype = DType::kBFloat16}},
       {.states = {{.name = "conv", .shape = {100, 4}}, {.name = "recurrent", .shape = {40, 64, 128}}}},  // 1.3 MB
   };
 }
@@ -50,7 +51,7 @@ bool HoldsStamp(const Cache& cache, const Row& row) {
 
 TEST(CacheProperty, RandomSchedulesKeepTheLedger) {
   const int num_operations = std::getenv("BERTH_FULL") != nullptr ? 100000 : 5000;
-  auto plan = BuildCachePlan(FiveNeeds(), 16);
+  auto plan = BuildCachePlan(SixNeeds(), 16);
   ASSERT_TRUE(plan.ok());
   auto storage = CreateHostStorage(8 * plan->slab_bytes + 12345);
   ASSERT_TRUE(storage.ok());
@@ -67,7 +68,7 @@ TEST(CacheProperty, RandomSchedulesKeepTheLedger) {
     for (int i = 0; i < num_operations; ++i) {
       const int choice = below(100);
       if (rows.empty() || choice < 10) {
-        rows.push_back({(*cache)->NewLease(), static_cast<uint8_t>(1 + below(250))});
+        rows.push_back({(*cache)->NewLease(below(3) * below(400)), static_cast<uint8_t>(1 + below(250))});
       } else if (choice < 80) {
         Row& row = rows[below(static_cast<int>(rows.size()))];
         ASSERT_TRUE(HoldsStamp(**cache, row)) << i;

@@ -132,6 +132,59 @@ TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
   EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
 }
 
+TEST_F(LeaseTest, CrossBlocksComeWithTheFirstGrowthAndStay) {
+  MakeCache({{.kv = kStatic, .cross = kStatic}}, 2);
+  SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/2 * kBlock + 1);
+  EXPECT_EQ(LiveUnits(1), 0);
+  ASSERT_TRUE(lease.Grow(1).ok());
+  EXPECT_EQ(lease.num_cross_tokens(), 2 * kBlock + 1);
+  ASSERT_EQ(lease.blocks(1).offsets.size(), 3u);
+  const std::vector<int64_t> blocks(lease.blocks(1).offsets.begin(), lease.blocks(1).offsets.end());
+  ASSERT_TRUE(lease.Grow(30).ok());
+  EXPECT_EQ(lease.Crop(17), 17);
+  EXPECT_EQ(lease.Crop(0), 0);
+  EXPECT_EQ(lease.blocks(1).offsets, absl::MakeConstSpan(blocks));
+  EXPECT_TRUE(cache_->CheckIntegrity().ok()) << cache_->CheckIntegrity();
+  ASSERT_TRUE(lease.Grow(5).ok());
+  EXPECT_EQ(lease.blocks(1).offsets, absl::MakeConstSpan(blocks));
+  lease.Reset();
+  EXPECT_EQ(LiveUnits(0) + LiveUnits(1), 0);
+  ASSERT_TRUE(lease.Grow(1).ok());
+  EXPECT_EQ(LiveUnits(1), 3);
+}
+
+TEST_F(LeaseTest, ALostStateDoesNotTakeTheCrossBlocksAlong) {
+  MakeCache({{.kv = kStatic, .cross = kStatic}, StateLayer()}, 3);
+  SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/1);
+  ASSERT_TRUE(lease.Grow(9).ok());
+  EXPECT_EQ(lease.Crop(8), 0);
+  EXPECT_EQ(LiveUnits(1), 1);
+}
+
+TEST_F(LeaseTest, ACrossSpanThatDoesNotFitLeavesTheLeaseEmpty) {
+  MakeCache({{.kv = kStatic, .cross = kStatic}}, 2);
+  SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/1 << 20);
+  EXPECT_FALSE(cache_->CanFit(1, 1, 1 << 20));
+  EXPECT_EQ(lease.Grow(1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(LiveUnits(0) + LiveUnits(1), 0);
+}
+
+TEST_F(LeaseTest, TheLongestSequenceHasAnEncoderInputAsLong) {
+  MakeCache({{.kv = kStatic, .cross = kStatic}}, 4);
+  const int64_t longest = cache_->MaxSequenceTokens(kBlock, 1 << 20);
+  EXPECT_LT(longest, cache_->MaxSequenceTokens(kBlock, 1 << 20, /*cross_limit=*/kBlock));
+  {
+    SequenceLease lease = cache_->NewLease(longest);
+    EXPECT_TRUE(lease.Grow(longest).ok());
+    Occupancy occupancy;
+    cache_->GetOccupancy(1, 1, &occupancy);
+    EXPECT_EQ(occupancy.pools[1].kind, CacheKind::kCross);
+    EXPECT_EQ(occupancy.pools[1].live_tokens, longest);
+  }
+  SequenceLease longer = cache_->NewLease(longest + kBlock);
+  EXPECT_FALSE(longer.Grow(longest + kBlock).ok());
+}
+
 TEST_F(LeaseTest, DestructionReturnsEverythingPoisoned) {
   MakeCache({{.kv = kStatic}, StateLayer()}, 2);
   int64_t unit = 0;

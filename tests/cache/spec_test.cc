@@ -40,6 +40,23 @@ TEST(BuildCachePlan, TensorsOfAUnitAreAlignedAndDoNotOverlap) {
   EXPECT_EQ(plan->layers[1].state_offsets, (std::vector<int64_t>{128, 256}));  // 11 * 3 * 2 bytes, rounded up to 128
 }
 
+TEST(BuildCachePlan, CrossAttentionHasAGroupOfItsOwn) {
+  const auto plan = BuildCachePlan({{.kv = kKv, .cross = kKv}, {.kv = kKv, .cross = kKv}}, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->groups.size(), 2u);
+  EXPECT_EQ(plan->groups[0].kind, CacheKind::kStatic);
+  EXPECT_EQ(plan->groups[1].kind, CacheKind::kCross);
+  EXPECT_EQ(plan->groups[1].layers, (std::vector<int>{0, 1}));
+  EXPECT_EQ(plan->groups[1].unit_bytes, plan->groups[0].unit_bytes);
+  EXPECT_EQ(plan->layers[1].cross_group, 1);
+  EXPECT_EQ(plan->layers[1].cross_key_offset, plan->layers[1].key_offset);
+  EXPECT_EQ(plan->layers[1].cross_value_offset, plan->layers[1].value_offset);
+  EXPECT_EQ(plan->BytesPerToken(), plan->groups[0].unit_bytes / 4);
+  EXPECT_EQ(plan->CrossBytesPerToken(), plan->groups[1].unit_bytes / 4);
+  EXPECT_TRUE(plan->has_cross());
+  EXPECT_FALSE(BuildCachePlan({{.kv = kKv}}, 4)->has_cross());
+}
+
 TEST(BuildCachePlan, SlabsHoldEveryUnitWithAShortTail) {
   KvSpec large = kKv;
   large.kv_heads = 1000;
@@ -57,6 +74,10 @@ TEST(BuildCachePlan, NamesWhatIsWrong) {
   EXPECT_EQ(BuildCachePlan({{.kv = bad}}, 16).status().message(), "layer 0: cache value_dim is -1, outside [1, 2^31)");
   EXPECT_EQ(BuildCachePlan({{.kv = kKv}}, 12).status().message(),
             "block_tokens is 12, not a power of two in [1, 1024]");
+  KvSpec sliding = kKv;
+  sliding.window = 9;
+  EXPECT_EQ(BuildCachePlan({{.cross = sliding}}, 16).status().message(),
+            "layer 0: cache cross has a window of 9; an encoder's output is seen whole");
   EXPECT_FALSE(BuildCachePlan({{}, {}}, 16).ok());
 }
 

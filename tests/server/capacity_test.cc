@@ -28,6 +28,14 @@ CachePlan HybridPlan() {
   return *BuildCachePlan(layers, 16);
 }
 
+// Self- and cross-attention of the same shape in every layer.
+CachePlan EncoderDecoderPlan() {
+  constexpr KvSpec kv = {.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  return *BuildCachePlan({{.kv = kv, .cross = kv}, {.kv = kv, .cross = kv}, {.kv = kv, .cross = kv}}, 16);
+}
+
+constexpr SequenceShape kShape = {.num_tokens = 1000, .step_tokens = 64};
+
 TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
   ModelInfo model;
   EXPECT_EQ(MaxSequenceTokens(Config{}, model), 32768);
@@ -41,9 +49,10 @@ TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
 }
 
 TEST(CapacityTest, AgreesWithTheCacheToTheSlab) {
-  const CachePlan plan = HybridPlan();
+  CachePlan plan = HybridPlan();
   for (int64_t tokens : {1, 2, 15, 16, 17, 100, 1000, 5000}) {
-    const int64_t bytes = ArenaBytesFor(plan, 1, tokens, 64);
+    if (tokens == 1000) plan = EncoderDecoderPlan();
+    const int64_t bytes = ArenaBytesFor(plan, 1, {.num_tokens = tokens, .step_tokens = 64, .num_encoder_tokens = 333});
     for (const auto& [arena, fits] : {std::pair(bytes, true), std::pair(bytes - plan.slab_bytes, false)}) {
       auto storage = CreateHostStorage(arena);
       ASSERT_TRUE(storage.ok()) << storage.status();
@@ -52,7 +61,7 @@ TEST(CapacityTest, AgreesWithTheCacheToTheSlab) {
         EXPECT_FALSE(fits) << tokens;
         continue;
       }
-      EXPECT_EQ((*cache)->CanFit(tokens, 64), fits) << tokens;
+      EXPECT_EQ((*cache)->CanFit(tokens, 64, 333), fits) << tokens;
     }
   }
 }
@@ -60,23 +69,24 @@ TEST(CapacityTest, AgreesWithTheCacheToTheSlab) {
 TEST(CapacityTest, SequencesInIsTheInverse) {
   const CachePlan plan = HybridPlan();
   for (int64_t n : {1, 2, 7, 64}) {
-    const int64_t bytes = ArenaBytesFor(plan, n, 1000, 64);
-    EXPECT_GE(SequencesIn(plan, bytes, 1000, 64, 1000), n);
-    EXPECT_LT(SequencesIn(plan, bytes - plan.slab_bytes, 1000, 64, 1000), n);
-    EXPECT_EQ(SequencesIn(plan, bytes, 1000, 64, n), n);
+    const int64_t bytes = ArenaBytesFor(plan, n, kShape);
+    EXPECT_GE(SequencesIn(plan, bytes, kShape, 1000), n);
+    EXPECT_LT(SequencesIn(plan, bytes - plan.slab_bytes, kShape, 1000), n);
+    EXPECT_EQ(SequencesIn(plan, bytes, kShape, n), n);
   }
-  EXPECT_EQ(SequencesIn(plan, 0, 1000, 64, 64), 0);
+  EXPECT_EQ(SequencesIn(plan, 0, kShape, 64), 0);
 }
 
 TEST(CapacityTest, HugeSizesSaturate) {
-  EXPECT_EQ(ArenaBytesFor(HybridPlan(), int64_t{1} << 40, int64_t{1} << 40, 64), int64_t{1} << 60);
+  EXPECT_EQ(ArenaBytesFor(HybridPlan(), int64_t{1} << 40, {.num_tokens = int64_t{1} << 40, .step_tokens = 64}),
+            int64_t{1} << 60);
 }
 
 TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
   const CachePlan plan = HybridPlan();
   Config config;
-  const int64_t one = ArenaBytesFor(plan, 1, 4096, config.prefill_chunk_tokens);
-  const int64_t all = ArenaBytesFor(plan, config.max_running, 4096, config.prefill_chunk_tokens);
+  const int64_t one = ArenaBytesFor(plan, 1, LongestSequence(config, 4096));
+  const int64_t all = ArenaBytesFor(plan, config.max_running, LongestSequence(config, 4096));
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 1000 * kGiB), all);
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, one), one);
   const int64_t quarter = *ChooseArenaBytes(config, plan, 4096, 2 * all + 1);
@@ -144,6 +154,14 @@ TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, window of 100 tokens"));
   EXPECT_THAT(lines[2], HasSubstr("recurrent, 2 layers, 16 KiB per sequence"));
   EXPECT_THAT(lines[3], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
+}
+
+TEST(CapacityTest, DescribesAnEncodersShare) {
+  const std::vector<std::string> lines =
+      DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Config{.max_step_tokens = 801});
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[1], HasSubstr("cross, 3 layers, 3 KiB per encoder token in blocks of 16"));
+  EXPECT_THAT(lines[2], HasSubstr("a sequence of 4096 tokens and 800 encoder tokens takes"));
 }
 
 }  // namespace
