@@ -4,7 +4,7 @@
 //
 // Contract with the kernels: tokens [0, num_tokens()) have a place; the kernel writes the new ones. A state is read
 // only when the step's start is > 0: start == 0 *means* zero state, so nothing is cleared on reuse. Cross blocks come
-// with the first growth, all at once, and are written in the step that starts at 0.
+// with the first growth, all at once, and are written once, in the step that follows.
 #ifndef BERTH_CACHE_LEASE_H_
 #define BERTH_CACHE_LEASE_H_
 

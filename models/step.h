@@ -15,7 +15,7 @@
 namespace berth {
 
 // How the next token is chosen. Applied in this order (transformers' order): logit_bias, banned tokens, penalties,
-// temperature, top_k, top_p, min_p. Defaults change nothing.
+// forced tokens, temperature, top_k, top_p, min_p. Defaults change nothing.
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy
   int32_t top_k = 0;                // keep the k likeliest tokens; 0: all
@@ -41,12 +41,16 @@ struct StepRow {
   int64_t prompt_length = 0;          // of the whole prompt, computed or not
   int64_t sequence_length = 0;        // of prompt and output so far, computed or not
   absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
+  absl::Span<const int32_t> forced;   // not empty: equally likely, and no other token may be chosen (forced BOS, EOS)
+  // Encoder-decoder models: all that the encoder reads, in the first row of a lease, whose cross blocks are then
+  // written. Empty in every other row.
+  absl::Span<const int32_t> encoder_tokens;
 };
 
 // Rows that decode come first, then prefill chunks.
 struct StepPlan {
   std::vector<StepRow> rows;
-  int64_t num_tokens = 0;       // over all rows
+  int64_t num_tokens = 0;       // over all rows, the encoders' included
   int64_t num_decode_rows = 0;  // rows of one token that are past their prompt
 
   bool empty() const { return rows.empty(); }

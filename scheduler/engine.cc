@@ -32,6 +32,7 @@ Engine::Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options optio
       sink_(sink),
       options_(std::move(options)),
       max_sequence_tokens_(scheduler->max_sequence_tokens()),
+      max_encoder_tokens_(scheduler->max_encoder_tokens()),
       scheduler_(std::move(scheduler)) {
   PublishAndDeliver();
 }
@@ -57,7 +58,8 @@ void Engine::Start() {
 
 absl::Status Engine::Submit(Request request) {
   const int64_t vocab_size = runner_->info().vocab_size;
-  if (absl::Status status = ValidateRequest(request, vocab_size, max_sequence_tokens_); !status.ok()) return status;
+  absl::Status status = ValidateRequest(request, vocab_size, max_sequence_tokens_, max_encoder_tokens_);
+  if (!status.ok()) return status;
   // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
   std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });
 
@@ -68,7 +70,7 @@ absl::Status Engine::Submit(Request request) {
         absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
   }
   ++num_open_;
-  inbox_.num_tokens += static_cast<int64_t>(request.prompt.size());
+  inbox_.num_tokens += static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
   inbox_.requests.push_back(std::move(request));
   work_.Signal();
   return absl::OkStatus();
@@ -202,7 +204,7 @@ void Engine::PublishAndDeliver() {
     const absl::Status status = cache_->CheckIntegrity();
     if (!status.ok()) ABSL_RAW_LOG(FATAL, "the cache's ledger is broken: %s", status.ToString().c_str());
   }
-  cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_);
+  cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_, max_encoder_tokens_);
   {
     MutexLock lock(&mutex_);
     PublishCounts();

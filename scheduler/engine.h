@@ -94,13 +94,15 @@ class Engine {
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
   // The longest sequence (prompt + output) that is accepted.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+  // The longest input of an encoder that is accepted; 0: the model has none.
+  int64_t max_encoder_tokens() const { return max_encoder_tokens_; }
 
  private:
   // What clients left for the engine thread.
   struct Inbox {
     std::vector<Request> requests;
     std::vector<std::pair<RequestKey, FinishReason>> cancels;
-    int64_t num_tokens = 0;  // of the requests' prompts
+    int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
   };
 
   Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::unique_ptr<Scheduler> scheduler);
@@ -123,6 +125,7 @@ class Engine {
   EventSink* const sink_;
   const Options options_;
   const int64_t max_sequence_tokens_;
+  const int64_t max_encoder_tokens_;
   std::atomic<bool> healthy_{true};
 
   mutable Mutex mutex_;

@@ -1,5 +1,7 @@
 #include "scheduler/request.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace berth {
@@ -22,7 +24,24 @@ absl::string_view FinishReasonName(FinishReason reason) {
   return "unknown";
 }
 
-absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens) {
+namespace {
+
+absl::Status CheckEncoderTokens(const Request& request, int64_t max_encoder_tokens) {
+  const int64_t count = static_cast<int64_t>(request.encoder_tokens.size());
+  if (max_encoder_tokens == 0 && count > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("encoder_tokens has ", count, " tokens; the model has no encoder"));
+  }
+  if (max_encoder_tokens > 0 && (count < 1 || count > max_encoder_tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("encoder_tokens has ", count, " tokens, outside [1, ", max_encoder_tokens, "]"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
+                             int64_t max_encoder_tokens) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("prompt has no token; at least 1 is needed");
   if (request.max_tokens < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", request.max_tokens, "; at least 1 is needed"));
@@ -34,11 +53,17 @@ absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t
                                                    request.max_tokens, " exceed max_sequence_tokens of ",
                                                    max_sequence_tokens));
   }
+  if (absl::Status status = CheckEncoderTokens(request, max_encoder_tokens); !status.ok()) return status;
   const auto outside = [vocab_size](int32_t token) { return token < 0 || token >= vocab_size; };
-  for (int32_t token : request.prompt) {
-    if (outside(token)) {
+  for (const auto& [what, tokens] :
+       {std::pair<absl::string_view, const std::vector<int32_t>*>{"prompt", &request.prompt},
+        {"encoder_tokens", &request.encoder_tokens},
+        {"forced_first", &request.forced_first},
+        {"forced_last", &request.forced_last}}) {
+    for (int32_t token : *tokens) {
+      if (!outside(token)) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("prompt has token ", token, ", outside the vocabulary of ", vocab_size));
+          absl::StrCat(what, " has token ", token, ", outside the vocabulary of ", vocab_size));
     }
   }
   for (const auto& [token, bias] : request.sampling.logit_bias) {

@@ -18,18 +18,23 @@ using RequestKey = uint64_t;
 
 struct Request {
   RequestKey key = 0;
-  std::vector<int32_t> prompt;  // at least one token
+  std::vector<int32_t> prompt;          // at least one token; of an encoder-decoder model what the decoder starts from
+  std::vector<int32_t> encoder_tokens;  // at least one for an encoder-decoder model, none for another
   SamplingParams sampling;
   int64_t max_tokens = 0;               // at least one; prompt + max_tokens is within the engine's max_sequence_tokens
   int64_t min_tokens = 0;               // stop tokens are not chosen before
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
+  std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
+  std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
 // What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over
-// `max_sequence_tokens`, or a token outside [0, vocab_size).
-absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens);
+// `max_sequence_tokens`, encoder tokens outside [1, max_encoder_tokens] (or any where that is 0: the model has no
+// encoder), or a token outside [0, vocab_size).
+absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
+                             int64_t max_encoder_tokens = 0);
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
 absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"

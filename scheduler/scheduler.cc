@@ -28,7 +28,12 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
     if (!status.ok()) return status;
   }
   options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
-  options.max_sequence_tokens = cache->MaxSequenceTokens(options.prefill_chunk_tokens, options.max_sequence_tokens);
+  if (cache->plan().has_cross() && options.max_step_tokens < 2) {
+    return absl::InvalidArgumentError(
+        "max_step_tokens is 1; at least 2 are needed: an encoder runs whole, beside a token of the decoder");
+  }
+  options.max_sequence_tokens = cache->MaxSequenceTokens(options.prefill_chunk_tokens, options.max_sequence_tokens,
+                                                         /*cross_limit=*/options.max_step_tokens - 1);
   if (options.max_sequence_tokens < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("the arena of ", cache->storage().size_bytes(), " bytes holds a sequence of ",
@@ -142,6 +147,7 @@ void Scheduler::PreemptYoungest() {
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
   sequence->lease = SequenceLease();
+  sequence->encoded = false;
   sequence->step_tokens = 0;
   ++sequence->times.num_preemptions;
   ++counts_.num_preemptions;
@@ -156,9 +162,12 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
     if (!running_.empty() && running_.front()->runs_alone) return;
     Sequence& sequence = *waiting_.front();
-    if (!cache_->CanFit(promised + sequence.num_tokens() + 1, options_.prefill_chunk_tokens)) return;
-    sequence.lease = cache_->NewLease();
+    const int64_t encoder = sequence.num_encoder_tokens();
+    if (encoder >= budget) return;
+    if (!cache_->CanFit(promised + sequence.num_tokens() + 1, options_.prefill_chunk_tokens, encoder)) return;
+    sequence.lease = cache_->NewLease(encoder);
     sequence.step_decodes = false;
+    budget -= encoder;
     sequence.step_tokens = std::min({sequence.num_tokens(), options_.prefill_chunk_tokens, budget});
     if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
       ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
@@ -188,8 +197,15 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;
   row.sequence_length = sequence->num_tokens();
-  if (row.sample && sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
-  plan_.num_tokens += sequence->step_tokens;
+  if (row.sample) {
+    if (sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
+    if (sequence->num_generated() == 0) row.forced = request.forced_first;
+    const bool last = sequence->num_generated() + 1 == request.max_tokens;
+    if (last && !request.forced_last.empty()) row.forced = request.forced_last;
+  }
+  if (!sequence->encoded) row.encoder_tokens = request.encoder_tokens;
+  sequence->encoded = true;
+  plan_.num_tokens += sequence->step_tokens + static_cast<int64_t>(row.encoder_tokens.size());
   planned_.push_back(sequence);
 }
 
@@ -197,6 +213,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   bool any_finished = false;
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
+    if (sequence.num_prompt_counted == 0) counts_.prompt_tokens += sequence.num_encoder_tokens();
     const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
     counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
     sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
@@ -237,7 +254,7 @@ void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now,
 
 void Scheduler::Rewind(Sequence* sequence) {
   if (options_.recompute_length > 0 && sequence->num_tokens() == options_.recompute_length + 1) {
-    sequence->lease.Reset();
+    sequence->lease.Crop(0);
   }
   if (options_.crop_every > 0 && sequence->num_generated() % options_.crop_every == 0) {
     // Depths of all sizes, within a block and beyond.
@@ -282,7 +299,7 @@ void Scheduler::RemoveFinished() {
 
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
-  counts_.waiting_tokens += sign * sequence.num_tokens();
+  counts_.waiting_tokens += sign * (sequence.num_tokens() + sequence.num_encoder_tokens());
   if (!sequence.ever_admitted()) counts_.num_new += sign;
 }
 

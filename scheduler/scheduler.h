@@ -5,7 +5,9 @@
 // the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
 // be had, and nobody overtakes one that has to wait. When a running sequence cannot grow, younger ones give their
 // leases back, youngest first, and wait to be recomputed (their tokens are kept, nothing is lost); when there is no
-// younger one it sits the step out.
+// younger one it sits the step out. The encoder of an encoder-decoder model sees all its tokens at once, so it runs
+// whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the budget
+// holds that.
 //
 // Why nothing deadlocks: the oldest running sequence grows in every step. Should it fail even alone, because what it
 // holds is scattered over half-empty slabs, it starts again in an empty arena, where it fits by max_sequence_tokens(),
@@ -17,6 +19,7 @@
 #ifndef BERTH_SCHEDULER_SCHEDULER_H_
 #define BERTH_SCHEDULER_SCHEDULER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -39,7 +42,8 @@ class Scheduler {
     int64_t max_running = 64;            // sequences that hold a lease at once
     int64_t max_step_tokens = 512;       // token budget of one step; at least max_running
     int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; max_step_tokens if that is less
-    int64_t max_sequence_tokens = 0;     // prompt + output of one sequence; must be set; less if the arena holds less
+    int64_t max_sequence_tokens = 0;     // prompt + output of one sequence; must be set; less if the arena holds less.
+                                         // Of an encoder-decoder model what the decoder holds.
     // A sequence that grows past this length is computed anew, because the model computes all its tokens otherwise from
     // there on (ModelInfo::recompute_length); 0: none.
     int64_t recompute_length = 0;
@@ -86,6 +90,10 @@ class Scheduler {
   bool empty() const { return running_.empty() && waiting_.empty(); }
   const Counts& counts() const { return counts_; }
   int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
+  // What an encoder may read: as much as a step holds beside a token of the decoder. 0: the model has no encoder.
+  int64_t max_encoder_tokens() const {
+    return cache_->plan().has_cross() ? std::min(options_.max_sequence_tokens, options_.max_step_tokens - 1) : 0;
+  }
   int64_t prefill_chunk_tokens() const { return options_.prefill_chunk_tokens; }
 
  private:

@@ -32,6 +32,7 @@ struct Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_encoder_tokens() const { return static_cast<int64_t>(request.encoder_tokens.size()); }
   int64_t num_computed() const { return lease.num_tokens(); }
   int64_t num_remaining() const { return num_tokens() - num_computed(); }
   int64_t num_generated() const { return num_tokens() - prompt_length; }
@@ -49,9 +50,10 @@ struct Sequence {
   SequenceLease lease;
   RequestTimes times;
 
-  int64_t step_tokens = 0;                       // tokens it has in the step being planned or run
-  bool step_decodes = false;                     // whether those are one decoded token
-  int64_t num_prompt_counted = 0;                // prompt tokens computed at least once
+  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
+  int64_t step_tokens = 0;         // tokens it has in the step being planned or run
+  bool step_decodes = false;       // whether those are one decoded token
+  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
   FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
   bool runs_alone = false;                       // nothing is admitted beside it
 };

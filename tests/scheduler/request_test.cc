@@ -22,6 +22,21 @@ void ExpectRefused(const Request& request, absl::string_view message) {
 
 TEST(ValidateRequest, AcceptsWhatJustFits) { EXPECT_TRUE(ValidateRequest(GoodRequest(), 100, 10).ok()); }
 
+TEST(ValidateRequest, ChecksWhatTheEncoderReads) {
+  Request request = GoodRequest();
+  request.encoder_tokens.assign(5, 1);
+  EXPECT_TRUE(ValidateRequest(request, 100, 10, /*max_encoder_tokens=*/5).ok());
+  ExpectRefused(request, "encoder_tokens has 5 tokens; the model has no encoder");
+  EXPECT_EQ(ValidateRequest(request, 100, 10, 4).message(), "encoder_tokens has 5 tokens, outside [1, 4]");
+  EXPECT_EQ(ValidateRequest(GoodRequest(), 100, 10, 4).message(), "encoder_tokens has 0 tokens, outside [1, 4]");
+  request.encoder_tokens[4] = 100;
+  EXPECT_EQ(ValidateRequest(request, 100, 10, 5).message(),
+            "encoder_tokens has token 100, outside the vocabulary of 100");
+  request = GoodRequest();
+  request.forced_last = {3, -1};
+  ExpectRefused(request, "forced_last has token -1, outside the vocabulary of 100");
+}
+
 TEST(ValidateRequest, NamesWhatIsWrong) {
   Request request = GoodRequest();
   request.prompt.clear();

@@ -57,6 +57,7 @@ struct SchedulerHarness {
     for (int64_t i = 0; i < prompt_tokens; ++i) {
       request.prompt.push_back(static_cast<int32_t>((request.key * 31 + i * 7) % 100));
     }
+    if (tiny.cache->plan().has_cross()) request.encoder_tokens = {static_cast<int32_t>(request.key % 100), 3, 5};
     request.max_tokens = max_tokens;
     request.arrival = clock.Now();
     return request;
@@ -81,6 +82,7 @@ struct SchedulerHarness {
       for (const StepRow& row : plan.rows) {
         const int64_t n = static_cast<int64_t>(row.tokens.size());
         EXPECT_LE(n, options.prefill_chunk_tokens);
+        EXPECT_LE(static_cast<int64_t>(row.encoder_tokens.size()), scheduler->max_encoder_tokens());
         shapes.push_back({row.start, n, row.sample});
       }
       num_decode_rows = plan.num_decode_rows;

@@ -20,7 +20,7 @@ struct RandomSchedule {
   bool OneIn(int64_t n) { return Between(1, n) == 1; }
 
   std::vector<LayerCacheSpec> Layers() {
-    switch (Between(0, 5)) {
+    switch (Between(0, 7)) {
       case 0:
         return {StaticLayer()};
       case 1:
@@ -31,6 +31,10 @@ struct RandomSchedule {
         return {SlidingLayer(Between(1, 12)), RecurrentLayer()};
       case 4:
         return {SlidingLayer(Between(20, 60)), StaticLayer()};
+      case 5:
+        return {CrossLayer(), CrossLayer()};
+      case 6:
+        return {CrossLayer(), RecurrentLayer(), SlidingLayer(Between(1, 12))};
       default:
         return HybridLayers();
     }
@@ -38,7 +42,7 @@ struct RandomSchedule {
   Scheduler::Options Options() {
     Scheduler::Options options;
     options.max_running = Between(1, 8);
-    options.max_step_tokens = options.max_running + Between(0, 20);
+    options.max_step_tokens = options.max_running + Between(1, 20);
     options.prefill_chunk_tokens = Between(1, 12);
     options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
     return options;
@@ -50,6 +54,12 @@ struct RandomSchedule {
     for (int64_t i = Between(0, 3); i > 0; --i) {
       request.stop_token_ids.push_back(static_cast<int32_t>(Between(0, 99)));
     }
+    if (const int64_t most = h->scheduler->max_encoder_tokens(); most > 0) {
+      request.encoder_tokens.resize(OneIn(3) ? most : Between(1, most));
+      for (int32_t& token : request.encoder_tokens) token = static_cast<int32_t>(Between(0, 99));
+    }
+    if (OneIn(4)) request.forced_first = {static_cast<int32_t>(Between(0, 99))};
+    if (OneIn(4)) request.forced_last = {static_cast<int32_t>(Between(0, 49)), static_cast<int32_t>(Between(50, 99))};
     if (OneIn(3)) request.min_tokens = Between(0, request.max_tokens);
     if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
     return request;

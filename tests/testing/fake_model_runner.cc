@@ -18,7 +18,9 @@ uint64_t Mix(uint64_t x) {
 
 uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
 
-int32_t Choose(uint64_t hash, uint64_t seed, int64_t vocab_size, absl::Span<const int32_t> banned) {
+int32_t Choose(uint64_t hash, uint64_t seed, int64_t vocab_size, absl::Span<const int32_t> banned,
+               absl::Span<const int32_t> forced) {
+  if (!forced.empty()) return forced[Mix(hash ^ seed) % forced.size()];
   int64_t token = static_cast<int64_t>(Mix(hash ^ seed) % static_cast<uint64_t>(vocab_size));
   while (std::find(banned.begin(), banned.end(), token) != banned.end()) token = (token + 1) % vocab_size;
   return static_cast<int32_t>(token);
@@ -35,12 +37,17 @@ FakeModelRunner::FakeModelRunner(Cache* cache, int64_t vocab_size) : cache_(cach
 
 FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_t vocab_size) {
   uint64_t hash = 0;
+  for (int32_t token : request.encoder_tokens) hash = Extend(hash, token);
   for (int32_t token : request.prompt) hash = Extend(hash, token);
   Answer answer;
   while (answer.finish == FinishReason::kNone) {
     absl::Span<const int32_t> banned;
     if (static_cast<int64_t>(answer.tokens.size()) < request.min_tokens) banned = request.stop_token_ids;
-    const int32_t token = Choose(hash, request.sampling.seed, vocab_size, banned);
+    absl::Span<const int32_t> forced;
+    if (answer.tokens.empty()) forced = request.forced_first;
+    const bool last = static_cast<int64_t>(answer.tokens.size()) + 1 == request.max_tokens;
+    if (last && !request.forced_last.empty()) forced = request.forced_last;
+    const int32_t token = Choose(hash, request.sampling.seed, vocab_size, banned, forced);
     answer.tokens.push_back(token);
     hash = Extend(hash, token);
     if (std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) > 0) {
@@ -66,13 +73,15 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     RowResult& out = result->rows[i];
     out = {};
     hashes_.assign(1, 0);
+    std::string difference = Encode(row, &hashes_[0]);
     for (int32_t token : row.history) hashes_.push_back(Extend(hashes_.back(), token));
-    const std::string difference = CheckVisible(row);
+    if (difference.empty()) difference = CheckVisible(row);
     Write(row);
     if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
     if (!row.sample) continue;
-    out.token = difference.empty() ? Choose(hashes_.back(), row.sampling->seed, info_.vocab_size, row.banned)
-                                   : RowResult::kBadLogits;
+    out.token = difference.empty()
+                    ? Choose(hashes_.back(), row.sampling->seed, info_.vocab_size, row.banned, row.forced)
+                    : RowResult::kBadLogits;
     if (on_row) on_row(row, &out);
   }
   return absl::OkStatus();
@@ -83,7 +92,13 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
     const int64_t n = static_cast<int64_t>(row.tokens.size());
-    num_tokens += n;
+    const int64_t num_encoder = static_cast<int64_t>(row.encoder_tokens.size());
+    num_tokens += n + num_encoder;
+    const int64_t wanted = row.start == 0 ? row.lease->num_cross_tokens() : 0;
+    if (num_encoder != 0 && (num_encoder != wanted || !cache_->plan().has_cross())) {
+      return absl::InternalError(
+          absl::StrCat("row ", i, " from ", row.start, " has ", num_encoder, " encoder tokens, not ", wanted));
+    }
     const bool first_rows = static_cast<int64_t>(i) < plan.num_decode_rows;
     if (n == 0 || row.lease == nullptr || row.lease->num_tokens() != row.start + n ||
         static_cast<int64_t>(row.history.size()) != row.start + n ||
@@ -132,6 +147,33 @@ void FakeModelRunner::Write(const StepRow& row) {
       *Cell(row, slot, t, /*value=*/true) = static_cast<int32_t>(hashes_[t + 1]);
     }
   }
+}
+
+std::string FakeModelRunner::Encode(const StepRow& row, uint64_t* hash) {
+  for (size_t l = 0; l < cache_->plan().layers.size(); ++l) {
+    const LayerCacheSlot& slot = cache_->plan().layers[l];
+    if (slot.cross_group < 0) continue;
+    *hash = 0;
+    for (int64_t t = 0; t < row.lease->num_cross_tokens(); ++t) {
+      int32_t* const key = CrossCell(row, slot, t, /*value=*/false);
+      int32_t* const value = CrossCell(row, slot, t, /*value=*/true);
+      if (!row.encoder_tokens.empty()) *key = row.encoder_tokens[t];
+      *hash = Extend(*hash, *key);
+      if (!row.encoder_tokens.empty()) *value = static_cast<int32_t>(*hash);
+      if (*value != static_cast<int32_t>(*hash)) return absl::StrCat("layer ", l, " has another's encoder token ", t);
+    }
+  }
+  return "";
+}
+
+int32_t* FakeModelRunner::CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position,
+                                    bool value) const {
+  const KvSpec& kv = cache_->plan().groups[slot.cross_group].kv;
+  const int64_t block_tokens = cache_->plan().block_tokens;
+  const int64_t unit = row.lease->blocks(slot.cross_group).offsets[position / block_tokens];
+  const int64_t cell = (value ? slot.cross_value_offset : slot.cross_key_offset) +
+                       position % block_tokens * (value ? kv.value_dim : kv.key_dim) * 4;
+  return reinterpret_cast<int32_t*>(cache_->storage().base() + unit + cell);
 }
 
 int32_t* FakeModelRunner::Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const {

@@ -1,6 +1,6 @@
-// A model without weights: the next token is a hash of all tokens before it. It keeps its cache where a real model
-// would, in the arena behind the rows' leases, and reads back in every step all that a real model could see, so that a
-// mistake of the scheduler or the cache becomes a mismatch.
+// A model without weights: the next token is a hash of all tokens before it, the encoder's included. It keeps its cache
+// where a real model would, in the arena behind the rows' leases, and reads back in every step all that a real model
+// could see, so that a mistake of the scheduler or the cache becomes a mismatch.
 //
 // Run is the engine thread's; mismatch() may be read when no step runs.
 #ifndef BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
@@ -47,13 +47,18 @@ class FakeModelRunner : public ModelRunner {
   // Compares what the row's layers hold of tokens before row.start with its history. Empty when they agree.
   std::string CheckVisible(const StepRow& row) const;
   void Write(const StepRow& row);
+  // Writes the row's encoder tokens to its cross blocks, or reads what those hold; into *hash the hash of all of them.
+  // Empty when what was read belongs together.
+  std::string Encode(const StepRow& row, uint64_t* hash);
   // Where a layer keeps token `position` of the row: the token in its key, the hash up to it in its value.
   int32_t* Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
+  // The same for encoder token `position`.
+  int32_t* CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
   uint64_t* State(const StepRow& row, const LayerCacheSlot& slot) const;
 
   Cache* cache_;
   ModelInfo info_;
-  std::vector<uint64_t> hashes_;  // of the row's first 0, 1, 2, ... tokens
+  std::vector<uint64_t> hashes_;  // of the encoder's tokens and the row's first 0, 1, 2, ... tokens
   std::string mismatch_;
 };
 

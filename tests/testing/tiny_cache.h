@@ -25,6 +25,10 @@ inline LayerCacheSpec SlidingLayer(int64_t window) {
 inline LayerCacheSpec ChunkedLayer(int64_t chunk) {
   return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .chunk = chunk}};
 }
+inline LayerCacheSpec CrossLayer() {
+  return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1},
+          .cross = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1}};
+}
 inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
 
 struct TinyCache {
