@@ -39,8 +39,8 @@ absl::Span<const int32_t> Output(const StepRow& row) {
 
 bool ChangesLogits(const StepRow& row) {
   const SamplingParams& p = *row.sampling;
-  return !p.logit_bias.empty() || !row.banned.empty() || p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f ||
-         p.frequency_penalty != 0.0f;
+  return !p.logit_bias.empty() || !row.banned.empty() || !row.forced.empty() || p.repetition_penalty != 1.0f ||
+         p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
 }
 
 void Sampler::SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result) {
@@ -113,6 +113,12 @@ const float* Sampler::Edit(absl::Span<const float> logits, const StepRow& row) {
       edited_[token] -= params.frequency_penalty * static_cast<float>(counts_[token]);
       edited_[token] -= params.presence_penalty;
       counts_[token] = 0;
+    }
+  }
+  if (!row.forced.empty()) {
+    std::fill(edited_.begin(), edited_.end(), kNegativeInfinity);
+    for (int32_t token : row.forced) {
+      if (InVocabulary(token, vocab)) edited_[token] = 0;
     }
   }
   return edited_.data();

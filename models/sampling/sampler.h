@@ -33,7 +33,7 @@ class Sampler {
  public:
   // Chooses the token that follows `row`; fills token, logprob and top of `result`. kBadLogits when a logit is NaN or
   // +inf, or when none is above -inf, as the model gave them or after bias, bans and penalties.
-  // logits: [vocab]. Token ids outside the vocabulary (in history, bias, banned) are passed over.
+  // logits: [vocab]. Token ids outside the vocabulary (in history, bias, banned, forced) are passed over.
   // REQUIRES: row.sampling is set and valid (temperature finite and >= 0, repetition_penalty > 0); vocab > 0.
   void SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result);
 

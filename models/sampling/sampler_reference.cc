@@ -66,6 +66,21 @@ std::map<int32_t, LogitEdit> EditsOf(const StepRow& row, int64_t vocab) {
   return edits;
 }
 
+// logits with only the forced tokens left in the rows that have some, all at 0.
+at::Tensor ForceTokens(const at::Tensor& logits, absl::Span<const StepRow* const> rows) {
+  at::Tensor edited = logits;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r]->forced.empty()) continue;
+    if (edited.is_same(logits)) edited = logits.clone();
+    const at::Tensor row = edited.select(0, static_cast<int64_t>(r));
+    row.fill_(-kInfinity);
+    for (int32_t token : rows[r]->forced) {
+      if (token >= 0 && token < logits.size(1)) row.narrow(0, token, 1).fill_(0);
+    }
+  }
+  return edited;
+}
+
 // logits after bias, bans and penalties: gathers the edited logits of all rows, changes them, and puts them back.
 at::Tensor EditLogits(const at::Tensor& logits, absl::Span<const StepRow* const> rows) {
   enum { kIndex, kBias, kBanned, kPenalty, kFrequency, kCount, kPresence, kNumColumns };
@@ -146,7 +161,7 @@ at::Tensor DrawTokens(const at::Tensor& sorted, const at::Tensor& ids, absl::Spa
 // [rows, 3 + 2 * num_top] float64: token (or kBadLogits), logprob, number of top tokens that are possible, their ids,
 // their logprobs. num_top < 0: no logprobs, [rows, 1].
 at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const> rows, int64_t num_top) {
-  const at::Tensor edited = EditLogits(logits, rows);
+  const at::Tensor edited = ForceTokens(EditLogits(logits, rows), rows);
   const auto [sorted, ids] = Rank(edited);
 
   std::vector<double> greedy(rows.size());
@@ -155,9 +170,10 @@ at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const
       at::from_blob(greedy.data(), {static_cast<int64_t>(rows.size()), 1}, at::kDouble).clone().to(logits.device());
   at::Tensor token = at::where(is_greedy != 0, ids.slice(1, 0, 1), DrawTokens(sorted, ids, rows));
 
-  // NaN, +inf, and rows without any possible token. `x < inf` is false for the first two.
+  // NaN, +inf, and rows without any possible token, forced or not. `x < inf` is false for the first two.
   const at::Tensor good = (logits < kInfinity)
                               .all(1, true)
+                              .logical_and((logits > -kInfinity).any(1, true))
                               .logical_and((edited < kInfinity).all(1, true))
                               .logical_and(sorted.slice(1, 0, 1) > -kInfinity);
   std::vector<at::Tensor> columns = {at::where(good, token, int64_t{RowResult::kBadLogits}).to(at::kDouble)};

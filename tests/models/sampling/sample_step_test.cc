@@ -36,6 +36,7 @@ class Batch {
       row.history = o.history;
       row.prompt_length = o.prompt_length;
       row.banned = o.banned;
+      row.forced = o.forced;
       indices_.push_back(static_cast<int>(plan_.rows.size()));
       plan_.rows.push_back(row);
     }
@@ -69,6 +70,7 @@ class Batch {
     std::vector<int32_t> history;
     int64_t prompt_length = 0;
     std::vector<int32_t> banned;
+    std::vector<int32_t> forced;
   };
 
   template <typename T>
@@ -106,6 +108,7 @@ class Batch {
     while (o->history.size() < length) o->history.push_back(token());
     o->prompt_length = static_cast<int64_t>(random_() % length);
     if (random_() % 3 == 0) o->banned = {token(), token()};
+    if (random_() % 9 == 0) o->forced = {token(), token(), token()};
   }
 
   std::mt19937_64 random_;

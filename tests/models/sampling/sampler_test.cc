@@ -23,6 +23,7 @@ struct Case {
   int64_t prompt_length = 1;
   std::vector<int32_t> banned;
   int64_t start = 9;
+  std::vector<int32_t> forced;
 
   StepRow Row() const {
     StepRow row;
@@ -33,6 +34,7 @@ struct Case {
     row.history = history;
     row.prompt_length = prompt_length;
     row.banned = banned;
+    row.forced = forced;
     return row;
   }
 };
@@ -249,6 +251,19 @@ TEST(Sampler, AllBannedButOne) {
     c.banned.push_back(vocab / 2);
     EXPECT_EQ(Sample(logits, c).token, RowResult::kBadLogits);
   }
+}
+
+TEST(Sampler, ForcedTokensAreEquallyLikelyAndTheOnlyOnes) {
+  const std::vector<float> logits = RandomLogits(3000, 4);
+  Case c = {.params = {.temperature = 0, .repetition_penalty = 2, .logit_bias = {{1, 50.0f}}, .num_logprobs = 0},
+            .banned = {1234},
+            .forced = {1234}};
+  EXPECT_EQ(Sample(logits, c).token, 1234) << "forced after bias and bans";
+  EXPECT_LT(Sample(logits, c).logprob, -1) << "the model's own logprob, not that of the forced choice";
+  c.forced = {2000, 7};
+  EXPECT_EQ(Sample(logits, c).token, 7);
+  c.params = {.temperature = 0.3f};
+  EXPECT_EQ(Distribution(logits, c), (std::map<int32_t, double>{{7, 0.5}, {2000, 0.5}}));
 }
 
 TEST(Sampler, BadLogitsAreSaid) {
