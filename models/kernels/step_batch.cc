@@ -6,13 +6,27 @@
 #include <utility>
 
 namespace berth {
+namespace {
+
+// The tiles of one row of `count` queries.
+void AddTiles(int64_t row, int64_t count, std::vector<int64_t>* tiles) {
+  for (int64_t first = 0; first < count; first += cpu::kQueryTile) {
+    tiles->push_back(row);
+    tiles->push_back(first);
+  }
+}
+
+}  // namespace
 
 StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device)
     : plan_(std::move(plan)),
       arena_(reinterpret_cast<char*>(arena)),
       device_(device),
       blocks_(plan_.groups.size()),
-      units_(plan_.groups.size()) {}
+      units_(plan_.groups.size()),
+      has_cross_(plan_.has_cross()) {
+  encoder_.blocks.resize(plan_.groups.size());
+}
 
 void StepBatch::Fill(const StepPlan& step) {
   num_tokens_ = 0;
@@ -33,6 +47,7 @@ void StepBatch::Fill(const StepPlan& step) {
     sample_rows_.push_back(static_cast<int>(i));
     host_sample_tokens_.push_back(num_tokens_ - 1);
   }
+  if (has_cross_) FillEncoders(step);
   token_ids_ = ToDevice(host_token_ids_);
   sample_tokens_ = ToDevice(host_sample_tokens_);
 }
@@ -47,10 +62,7 @@ void StepBatch::FillRow(const StepRow& row) {
     host_token_ids_.push_back(row.tokens[i]);
     positions_.push_back(row.start + i);
   }
-  for (int64_t first = 0; first < count; first += cpu::kQueryTile) {
-    tiles_.push_back(index);
-    tiles_.push_back(first);
-  }
+  AddTiles(index, count, &tiles_);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     if (plan_.groups[g].kind == CacheKind::kRecurrent) {
       units_[g].push_back(row.lease->state_unit(static_cast<int>(g)));
@@ -61,6 +73,39 @@ void StepBatch::FillRow(const StepRow& row) {
   }
   num_tokens_ += count;
   max_position_ = std::max(max_position_, row.start + count - 1);
+}
+
+void StepBatch::FillEncoders(const StepPlan& step) {
+  cross_lengths_.clear();
+  histories_.clear();
+  encoder_.host_token_ids.clear();
+  encoder_.positions.clear();
+  encoder_.rows.clear();
+  encoder_.lengths.clear();
+  encoder_.tiles.clear();
+  for (auto& blocks : encoder_.blocks) blocks.clear();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const StepRow& row = step.rows[i];
+    cross_lengths_.push_back(row.lease->num_cross_tokens());
+    histories_.push_back(row.history);
+    if (!row.encoder_tokens.empty()) FillEncoderRow(row, i);
+  }
+  encoder_.token_ids = ToDevice(encoder_.host_token_ids);
+}
+
+void StepBatch::FillEncoderRow(const StepRow& row, size_t index) {
+  const int64_t count = static_cast<int64_t>(row.encoder_tokens.size());
+  AddTiles(static_cast<int64_t>(encoder_.rows.size()), count, &encoder_.tiles);
+  encoder_.rows.push_back(
+      {.first_token = static_cast<int64_t>(encoder_.positions.size()), .num_tokens = count, .start = 0});
+  encoder_.lengths.push_back(count);
+  for (int64_t i = 0; i < count; ++i) {
+    encoder_.host_token_ids.push_back(row.encoder_tokens[i]);
+    encoder_.positions.push_back(i);
+  }
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (plan_.groups[g].kind == CacheKind::kCross) encoder_.blocks[g].push_back(blocks_[g][index]);
+  }
 }
 
 at::Tensor StepBatch::ToDevice(const std::vector<int64_t>& values) const {

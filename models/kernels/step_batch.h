@@ -9,11 +9,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "cache/spec.h"
 #include "models/kernels/cpu/kernels.h"
 #include "models/step.h"
 
 namespace berth {
+
+// The encoders that run in a step: all their tokens packed, positions from 0 in each row.
+struct EncoderBatch {
+  at::Tensor token_ids;                          // [tokens], int64, on the device
+  std::vector<int64_t> host_token_ids;           // the same on the host
+  std::vector<int64_t> positions;                // [tokens]
+  std::vector<cpu::Row> rows;                    // start is 0
+  std::vector<int64_t> lengths;                  // by row
+  std::vector<int64_t> tiles;                    // as StepBatch's
+  std::vector<std::vector<cpu::Blocks>> blocks;  // by group (cross ones), by row
+
+  bool empty() const { return rows.empty(); }
+};
 
 class StepBatch {
  public:
@@ -34,6 +48,12 @@ class StepBatch {
   const std::vector<cpu::Blocks>& blocks(int group) const { return blocks_[group]; }  // by row
   const std::vector<int64_t>& units(int group) const { return units_[group]; }        // by row
   const std::vector<int64_t>& tiles() const { return tiles_; }  // [tiles, 2]: row, first query; longest rows first
+  // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
+  // far, prompt first.
+  const EncoderBatch& encoder() const { return encoder_; }
+  const std::vector<int64_t>& cross_lengths() const { return cross_lengths_; }
+  const std::vector<absl::Span<const int32_t>>& histories() const { return histories_; }
+  const std::vector<int64_t>& host_token_ids() const { return host_token_ids_; }  // [tokens]
   // Plan rows that sample, and the packed index of each one's last token.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
   const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], int64, on the device
@@ -46,6 +66,8 @@ class StepBatch {
 
  private:
   void FillRow(const StepRow& row);
+  void FillEncoders(const StepPlan& step);
+  void FillEncoderRow(const StepRow& row, size_t index);
   at::Tensor ToDevice(const std::vector<int64_t>& values) const;
 
   CachePlan plan_;
@@ -65,6 +87,10 @@ class StepBatch {
   std::vector<std::vector<int64_t>> units_;
   std::vector<int64_t> tiles_;
   std::vector<int> sample_rows_;
+  bool has_cross_;
+  EncoderBatch encoder_;
+  std::vector<int64_t> cross_lengths_;
+  std::vector<absl::Span<const int32_t>> histories_;
 };
 
 }  // namespace berth

@@ -23,6 +23,12 @@ int64_t AttentionScratchFloats(const AttentionArgs& args) {
   return lanes * (args.kv.key_dim + args.kv.value_dim + 2) + args.kv.block_tokens;
 }
 
+int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
+  const int64_t lanes = kQueryTile * (args.q_heads / args.kv_heads);
+  const int64_t span = args.blocks == nullptr ? kPackedSpan : args.block_tokens;
+  return lanes * (args.key_dim + args.value_dim + 2) + span;
+}
+
 bool IsSupported(const Kernels& kernels) {
   if (strcmp(kernels.capability, "avx512") == 0) return __builtin_cpu_supports("x86-64-v4") != 0;
   if (strcmp(kernels.capability, "avx2") == 0) return __builtin_cpu_supports("x86-64-v3") != 0;

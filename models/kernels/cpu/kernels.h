@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "models/kernels/cpu/span_attention.h"
+
 namespace berth::cpu {
 
 // One row of the ragged batch: its tokens are [first_token, first_token + num_tokens) of the packed tensors, at
@@ -147,6 +149,7 @@ struct Kernels {
   void (*attention[2])(const AttentionArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*conv[2])(const ConvArgs&, int64_t begin, int64_t end);
   void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end);
+  void (*span_attention[2])(const SpanAttentionArgs&, int64_t begin, int64_t end, int64_t slot);
 };
 
 // Floats of scratch that one worker of `attention` needs.

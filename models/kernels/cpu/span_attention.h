@@ -1,0 +1,49 @@
+// Arguments of the attention that encoders and cross-attention need: over keys packed beside the queries or in blocks
+// of the arena, causal or not, with an optional bias by distance. See kernels.h for the rules that hold for all
+// kernels.
+#ifndef BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
+#define BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
+
+#include <stdint.h>
+
+namespace berth::cpu {
+
+struct Row;
+struct Blocks;
+
+// softmax(scale * q k^T + bias) v. A row's keys are taken a span at a time: a block of the arena, or kPackedSpan packed
+// tokens; the order of every sum depends on the row's own positions only.
+// Items: query tiles * kv_heads, tile-major.
+struct SpanAttentionArgs {
+  const Row* rows;         // of the queries
+  const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row
+  const int64_t* lengths;  // by row: keys, all of which every query sees; null: causal over start + num_tokens keys
+
+  const Blocks* blocks;  // by row; null: key and value are packed, and row r's keys are the tokens of rows[r]
+  const char* arena;
+  int64_t key_offset, value_offset;
+  int64_t block_tokens;
+  const void* key;    // [tokens, key_stride], kv_heads * key_dim columns
+  const void* value;  // [tokens, value_stride]
+  int64_t key_stride, value_stride;
+
+  const void* query;  // [tokens, query_stride]
+  void* out;          // [tokens, q_heads * value_dim]
+  int64_t query_stride;
+  int64_t q_heads, kv_heads, key_dim, value_dim;
+  float scale;
+  // [q_heads, 2 * bias_reach + 1] or null: added to the score of key k and query q at column
+  // clamp(k - q, -bias_reach, bias_reach) + bias_reach.
+  const float* bias;
+  int64_t bias_reach;
+  float* scratch;          // SpanAttentionScratchFloats() per item slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
+};
+inline constexpr int64_t kPackedSpan = 32;
+
+// Floats of scratch that one worker needs.
+int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args);
+
+}  // namespace berth::cpu
+
+#endif  // BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_

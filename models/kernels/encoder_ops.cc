@@ -1,0 +1,123 @@
+#include "models/kernels/encoder_ops.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "models/kernels/parallel.h"
+
+namespace berth::ops {
+namespace {
+
+// What the three attentions have in common; keys and values are still to be named.
+cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape,
+                                  const std::vector<cpu::Row>& rows, const std::vector<int64_t>& tiles) {
+  cpu::SpanAttentionArgs args = {};
+  args.rows = rows.data();
+  args.tiles = tiles.data();
+  args.query = query.const_data_ptr();
+  args.query_stride = query.stride(0);
+  args.q_heads = shape.q_heads;
+  args.scale = static_cast<float>(shape.scale);
+  if (shape.distance_bias.defined()) {
+    args.bias = shape.distance_bias.const_data_ptr<float>();
+    args.bias_reach = shape.distance_bias.size(1) / 2;
+  }
+  return args;
+}
+
+// Keys and values in `group` of the arena, a layer's at the given offsets of each block.
+void SetBlocks(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch,
+               cpu::SpanAttentionArgs* args) {
+  const KvSpec& kv = batch.group(group).kv;
+  args->blocks = batch.blocks(group).data();
+  args->arena = batch.arena();
+  args->key_offset = key_offset;
+  args->value_offset = value_offset;
+  args->block_tokens = batch.block_tokens();
+  args->kv_heads = kv.kv_heads;
+  args->key_dim = kv.key_dim;
+  args->value_dim = kv.value_dim;
+}
+
+// `keys`: that the queries see, summed over the rows.
+at::Tensor Run(cpu::SpanAttentionArgs args, const at::Tensor& query, int64_t num_tiles, int64_t keys) {
+  at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
+  args.out = out.data_ptr();
+  args.scratch_stride = cpu::SpanAttentionScratchFloats(args);
+  args.scratch = WorkerScratch(args.scratch_stride);
+  const int64_t items = num_tiles * args.kv_heads;
+  const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
+  Parallel(items, operations, [&](int64_t begin, int64_t end) {
+    cpu::GetKernels().span_attention[TypeOf(query)](args, begin, end, at::get_thread_num());
+  });
+  return out;
+}
+
+int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
+
+}  // namespace
+
+at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const SpanAttentionShape& shape, const StepBatch& batch) {
+  if (!query.is_cpu()) return reference::EncoderAttention(query, key, value, shape, batch);
+  const EncoderBatch& encoder = batch.encoder();
+  cpu::SpanAttentionArgs args = CommonArgs(query, shape, encoder.rows, encoder.tiles);
+  args.lengths = encoder.lengths.data();
+  args.key = key.const_data_ptr();
+  args.value = value.const_data_ptr();
+  args.key_stride = key.stride(0);
+  args.value_stride = value.stride(0);
+  args.kv_heads = shape.q_heads;
+  args.key_dim = shape.head_dim;
+  args.value_dim = shape.head_dim;
+  int64_t keys = 0;
+  for (int64_t length : encoder.lengths) keys += length * length;
+  return Run(args, query, NumTiles(encoder.tiles), keys);
+}
+
+void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
+  if (!key.is_cpu()) return reference::WriteCross(key, value, layer, batch);
+  const EncoderBatch& encoder = batch.encoder();
+  const LayerCacheSlot& slot = batch.slot(layer);
+  const KvSpec& kv = batch.group(slot.cross_group).kv;
+  const cpu::WriteKvArgs args = {.kv = {.arena = batch.arena(),
+                                        .key_offset = slot.cross_key_offset,
+                                        .value_offset = slot.cross_value_offset,
+                                        .block_tokens = batch.block_tokens(),
+                                        .kv_heads = kv.kv_heads,
+                                        .key_dim = kv.key_dim,
+                                        .value_dim = kv.value_dim},
+                                 .rows = encoder.rows.data(),
+                                 .blocks = encoder.blocks[slot.cross_group].data(),
+                                 .key = key.const_data_ptr(),
+                                 .value = value.const_data_ptr(),
+                                 .key_stride = key.stride(0),
+                                 .value_stride = value.stride(0)};
+  const int64_t rows = static_cast<int64_t>(encoder.rows.size());
+  Parallel(rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows),
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+}
+
+at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
+  if (!query.is_cpu()) return reference::CrossAttention(query, shape, batch);
+  const LayerCacheSlot& slot = batch.slot(shape.layer);
+  cpu::SpanAttentionArgs args = CommonArgs(query, shape, batch.rows(), batch.tiles());
+  SetBlocks(slot.cross_group, slot.cross_key_offset, slot.cross_value_offset, batch, &args);
+  args.lengths = batch.cross_lengths().data();
+  int64_t keys = 0;
+  for (size_t r = 0; r < batch.rows().size(); ++r) keys += batch.rows()[r].num_tokens * batch.cross_lengths()[r];
+  return Run(args, query, NumTiles(batch.tiles()), keys);
+}
+
+at::Tensor BiasedAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
+  if (!query.is_cpu()) return reference::BiasedAttention(query, shape, batch);
+  const LayerCacheSlot& slot = batch.slot(shape.layer);
+  cpu::SpanAttentionArgs args = CommonArgs(query, shape, batch.rows(), batch.tiles());
+  SetBlocks(slot.kv_group, slot.key_offset, slot.value_offset, batch, &args);
+  int64_t keys = 0;
+  for (const cpu::Row& row : batch.rows()) keys += row.num_tokens * (row.start + row.num_tokens);
+  return Run(args, query, NumTiles(batch.tiles()), keys);
+}
+
+}  // namespace berth::ops

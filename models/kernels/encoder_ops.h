@@ -1,0 +1,56 @@
+// The operations of encoder-decoder models beyond those of ops.h: attention inside the encoder, which needs no cache,
+// the cross blocks of the encoder's output, and T5's bias by distance. Same rules: kernels of cpu/ on CPU tensors, the
+// ATen reference elsewhere. Thread-compatible; engine thread only.
+#ifndef BERTH_MODELS_KERNELS_ENCODER_OPS_H_
+#define BERTH_MODELS_KERNELS_ENCODER_OPS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "models/kernels/step_batch.h"
+
+namespace berth::ops {
+
+// How a layer attends; as many heads of keys and values as of queries, and equal dimensions, where there is no cache
+// that says otherwise.
+struct SpanAttentionShape {
+  int layer = 0;  // of the decoder: finds its place in the cache; of no meaning in the encoder
+  int64_t q_heads = 0;
+  int64_t head_dim = 0;
+  double scale = 1;
+  // [q_heads, 2 * reach + 1], float32, or undefined. Column clamp(k - q, -reach, reach) + reach is added to the score
+  // of the key at position k and the query at q.
+  at::Tensor distance_bias;
+};
+
+// query, key, value: [encoder tokens, q_heads * head_dim] of batch.encoder() -> the query's shape: every token of a row
+// sees all tokens of that row.
+at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const SpanAttentionShape& shape, const StepBatch& batch);
+
+// Writes keys and values of the encoder's output, [encoder tokens, kv_heads * dim], to the layer's cross blocks of the
+// rows whose encoder runs.
+void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
+
+// query: [tokens, q_heads * head_dim] -> [tokens, q_heads * value_dim]: each row's tokens see all that its encoder
+// read.
+at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch);
+
+// ops::Attention without a window and with the bias. REQUIRES: distance_bias is defined; the new keys are written.
+at::Tensor BiasedAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch);
+
+}  // namespace berth::ops
+
+namespace berth::reference {
+
+// The same contracts in ATen operations, on any device.
+at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const ops::SpanAttentionShape& shape, const StepBatch& batch);
+void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
+at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch);
+at::Tensor BiasedAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch);
+
+}  // namespace berth::reference
+
+#endif  // BERTH_MODELS_KERNELS_ENCODER_OPS_H_

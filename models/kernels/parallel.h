@@ -1,0 +1,49 @@
+// How the dispatch of the CPU kernels splits their items over ATen's threads. Engine thread only.
+#ifndef BERTH_MODELS_KERNELS_PARALLEL_H_
+#define BERTH_MODELS_KERNELS_PARALLEL_H_
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "models/kernels/cpu/kernels.h"
+#include "models/kernels/step_batch.h"
+
+namespace berth::ops {
+
+// Below this many float operations a second thread costs more than it brings.
+inline constexpr int64_t kOperationsPerTask = 32768;
+
+inline cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
+
+inline int64_t NumRows(const StepBatch& batch) { return static_cast<int64_t>(batch.rows().size()); }
+
+// On average, rounded up.
+inline int64_t TokensPerRow(const StepBatch& batch) {
+  return (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
+}
+
+// Runs kernel(begin, end) over [0, items), each item costing about `operations`.
+template <typename Kernel>
+void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
+  const int64_t grain = std::max<int64_t>(1, kOperationsPerTask / std::max<int64_t>(1, operations));
+  if (items <= grain) {
+    if (items > 0) kernel(0, items);
+  } else {
+    at::parallel_for(0, items, grain, kernel);
+  }
+}
+
+// `stride` floats for each of ATen's threads, at thread * stride, kept for the next call on this thread.
+inline float* WorkerScratch(int64_t stride) {
+  static thread_local std::vector<float> scratch;
+  scratch.resize(std::max<size_t>(scratch.size(), at::get_num_threads() * stride));
+  return scratch.data();
+}
+
+}  // namespace berth::ops
+
+#endif  // BERTH_MODELS_KERNELS_PARALLEL_H_
