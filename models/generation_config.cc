@@ -27,10 +27,11 @@ std::optional<int32_t> OptionalToken(std::vector<ConfigReader*> sources, absl::s
   return std::nullopt;
 }
 
-std::vector<int32_t> EosTokens(std::vector<ConfigReader*> sources) {
+// First-found of one id or a list of them; ascending, distinct.
+std::vector<int32_t> TokenList(std::vector<ConfigReader*> sources, absl::string_view key) {
   std::vector<int32_t> result;
   for (ConfigReader* r : sources) {
-    for (int64_t id : r->IntOrIntList("eos_token_id", -1, kMaxTokenId)) {
+    for (int64_t id : r->IntOrIntList(key, -1, kMaxTokenId)) {
       if (id >= 0) result.push_back(static_cast<int32_t>(id));
     }
     if (!result.empty()) break;
@@ -45,9 +46,9 @@ std::vector<int32_t> EosTokens(std::vector<ConfigReader*> sources) {
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config) {
   const std::filesystem::path path = std::filesystem::path(model_dir) / "generation_config.json";
   std::error_code error;
-  absl::StatusOr<JsonConfig> generation = std::filesystem::exists(path, error)
-                                              ? JsonConfig::Create(path.string())
-                                              : JsonConfig::Parse("{}", "generation_config.json");
+  const bool has_file = std::filesystem::exists(path, error);
+  absl::StatusOr<JsonConfig> generation =
+      has_file ? JsonConfig::Create(path.string()) : JsonConfig::Parse("{}", "generation_config.json");
   if (!generation.ok()) return generation.status();
 
   ConfigReader r(*generation);
@@ -63,9 +64,16 @@ absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& mod
   // vLLM's files write -1 for all tokens.
   if (r.Has("top_k")) d.top_k = static_cast<int32_t>(std::max<int64_t>(0, r.Int("top_k", -1, kMaxTokenId)));
   d.do_sample = r.BoolOr("do_sample", false);
-  d.eos_token_ids = EosTokens({&r, &model, &text});
+  d.eos_token_ids = TokenList({&r, &model, &text}, "eos_token_id");
   d.bos_token_id = OptionalToken({&r, &model, &text}, "bos_token_id");
   d.pad_token_id = OptionalToken({&r, &model, &text}, "pad_token_id");
+  d.decoder_start_token_id = OptionalToken({&r, &model}, "decoder_start_token_id");
+  if (!d.decoder_start_token_id.has_value()) d.decoder_start_token_id = d.bos_token_id;
+  ConfigReader* const behaviour = has_file ? &r : &model;
+  d.forced_bos_token_id = OptionalToken({behaviour}, "forced_bos_token_id");
+  d.forced_eos_token_ids = TokenList({behaviour}, "forced_eos_token_id");
+  // What BART's first configurations said instead.
+  if (!has_file && model.BoolOr("force_bos_token_to_be_generated", false)) d.forced_bos_token_id = d.bos_token_id;
   if (!r.status().ok()) return r.status();
   if (!model.status().ok()) return model.status();
   return d;

@@ -26,6 +26,11 @@ struct GenerationDefaults {
   std::optional<int32_t> bos_token_id;
   std::optional<int32_t> pad_token_id;
 
+  // Of encoder-decoder models.
+  std::optional<int32_t> decoder_start_token_id;
+  std::optional<int32_t> forced_bos_token_id;  // the first generated token
+  std::vector<int32_t> forced_eos_token_ids;   // ascending, distinct; one of them is the token at the maximum length
+
   friend bool operator==(const GenerationDefaults&, const GenerationDefaults&) = default;
 };
 
@@ -34,7 +39,9 @@ struct GenerationDefaults {
 //    not: that is what vLLM does (--generation-config auto), whose users send requests without parameters and expect
 //    the model's recommended ones. do_sample false therefore does not mean greedy; a client asks for that with
 //    temperature 0.
-//  - Token ids come from generation_config.json; each one it lacks from config.json, or from its text_config.
+//  - Token ids come from generation_config.json; each one it lacks from config.json, or from its text_config. The two
+//    forced ones are behaviour rather than ids: from generation_config.json, from config.json only where there is no
+//    such file, as transformers does. A model without a decoder_start_token_id starts from its BOS.
 // INVALID_ARGUMENT: no JSON, or a value out of range; names file, field, value and range.
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config);
 

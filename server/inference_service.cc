@@ -161,7 +161,7 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
     return registered.status();
   }
   *output = *registered;
-  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
   if (absl::Status s = options_.engine->Submit(std::move(request)); !s.ok()) {
     options_.dispatcher->Unregister((*registered)->key());
     options_.registry->Remove((*registered)->request_id());
@@ -184,8 +184,10 @@ absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(Valida
   out.request_id = valid->request_id.empty() ? absl::StrFormat("req-%016x%08x", RandomSeed(), request.key)
                                              : std::move(valid->request_id);
   out.arrival = request.arrival;
-  out.num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (valid->output.return_prompt_token_ids) out.prompt_token_ids = request.prompt;
+  out.num_prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  if (valid->output.return_prompt_token_ids) {
+    out.prompt_token_ids = request.encoder_tokens.empty() ? request.prompt : request.encoder_tokens;
+  }
   out.output = std::move(valid->output);
   out.stream = stream;
   out.hooks = MakeHooks();

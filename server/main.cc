@@ -37,9 +37,13 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
   }
 }
 
-void LogLimits(const Config& config, const ModelInfo& model, int64_t wanted, int64_t accepted) {
+void LogLimits(const Config& config, const ModelInfo& model, int64_t wanted, const Server& server) {
+  const int64_t accepted = server.max_sequence_tokens();
   spdlog::info("limits: {} tokens per sequence, {} running, {} waiting, {} tokens per step, {} of one prompt", accepted,
                config.max_running, config.max_queue, config.max_step_tokens, config.prefill_chunk_tokens);
+  if (server.max_encoder_tokens() > 0) {
+    spdlog::info("the encoder reads prompts of at most {} tokens, each in one step", server.max_encoder_tokens());
+  }
   if (config.max_sequence_tokens == 0 && model.max_positions > wanted) {
     spdlog::info("the model allows {} tokens; set --max_sequence_tokens for more than {}", model.max_positions, wanted);
   }
@@ -109,6 +113,11 @@ absl::Status Run(const Config& config) {
         absl::StrCat("--arena: auto knows the host's memory only; set a size for --device=", config.device));
   }
   const int64_t max_tokens = MaxSequenceTokens(config, info);
+  if (info.position_limit > 0 && max_tokens > info.position_limit) {
+    return absl::FailedPreconditionError(absl::StrCat("--max_sequence_tokens: ", max_tokens, " is over the ",
+                                                      info.position_limit,
+                                                      " positions that the model has weights for"));
+  }
   const absl::StatusOr<int64_t> arena_bytes =
       ChooseArenaBytes(config, (*model)->cache_plan(), max_tokens, AvailableMemory());
   if (!arena_bytes.ok()) return arena_bytes.status();
@@ -130,7 +139,7 @@ absl::Status Run(const Config& config) {
   for (const std::string& line : DescribeCache((*model)->cache_plan(), *arena_bytes, accepted, config)) {
     spdlog::info("{}", line);
   }
-  LogLimits(config, info, max_tokens, accepted);
+  LogLimits(config, info, max_tokens, **server);
   if (absl::Status s = ShutdownSignal::Install(); !s.ok()) return s;
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
   ServeUntilSignal(config, server->get());

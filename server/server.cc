@@ -102,6 +102,7 @@ absl::Status Server::StartEngine() {
 v1::Limits Server::Limits() const {
   v1::Limits limits;
   limits.set_max_sequence_tokens(engine_->max_sequence_tokens());
+  limits.set_max_encoder_tokens(engine_->max_encoder_tokens());
   limits.set_max_running(config_.max_running);
   limits.set_max_queue(config_.max_queue);
   limits.set_max_step_tokens(config_.max_step_tokens);
@@ -121,6 +122,7 @@ void Server::MakeServices() {
   inference.metrics = &metrics_;
   inference.model = model;
   inference.limits.max_sequence_tokens = engine_->max_sequence_tokens();
+  inference.limits.max_encoder_tokens = engine_->max_encoder_tokens();
   inference.limits.default_max_tokens = config_.default_max_tokens;
   inference.limits.max_logprobs = config_.max_logprobs;
   inference.defaults = parts_.defaults;

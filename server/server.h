@@ -63,6 +63,7 @@ class Server {
   int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
   // What the engine accepts.
   int64_t max_sequence_tokens() const { return engine_->max_sequence_tokens(); }
+  int64_t max_encoder_tokens() const { return engine_->max_encoder_tokens(); }
 
  private:
   Server(const Config& config, Parts parts);

@@ -167,6 +167,53 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in,
   }
 }
 
+// Moves the prompt to the encoder, and says what the decoder starts from and is made to say: GenerationMixin's
+// _prepare_decoder_input_ids_for_generation and its forced-token processors.
+absl::Status FillDecoder(const v1::GenerateRequest& in, const ValidationContext& context, Request* request) {
+  const GenerationDefaults& defaults = context.defaults;
+  const int64_t count = static_cast<int64_t>(request->prompt.size());
+  const int64_t limit = context.limits.max_encoder_tokens;
+  if (count == 0) return Invalid("prompt: 0 tokens; at least 1 is needed");
+  if (count > limit) {
+    return absl::OutOfRangeError(
+        absl::StrCat("prompt: ", count, " tokens are over the limit of ", limit, " tokens that the encoder reads"));
+  }
+  request->encoder_tokens = std::move(request->prompt);
+  const auto& ids = in.decoder_token_ids().ids();
+  if (in.has_decoder_token_ids() && ids.empty()) return Invalid("decoder_token_ids: 0 tokens; at least 1 is needed");
+  if (absl::Status s = CheckTokens("decoder_token_ids.ids", ids, context.model->vocab_size); !s.ok()) return s;
+  if (ids.empty() && !defaults.decoder_start_token_id.has_value()) {
+    return Invalid("decoder_token_ids: needed, because the model names no decoder_start_token_id");
+  }
+  request->prompt.assign(ids.begin(), ids.end());
+  if (const auto start = defaults.decoder_start_token_id; start.has_value() && (ids.empty() || ids[0] != *start)) {
+    request->prompt.insert(request->prompt.begin(), *start);
+  }
+
+  const int64_t decoder_tokens = static_cast<int64_t>(request->prompt.size());
+  if (in.has_forced_bos_token_id()) {
+    const int32_t token = in.forced_bos_token_id();
+    if (absl::Status s = CheckToken("forced_bos_token_id", token, context.model->vocab_size); !s.ok()) return s;
+    if (decoder_tokens > 1) {
+      return Invalid("forced_bos_token_id: ", token, " goes with a decoder that starts from 1 token; it starts from ",
+                     decoder_tokens);
+    }
+    request->forced_first = {token};
+  } else if (defaults.forced_bos_token_id.has_value() && decoder_tokens == 1) {
+    request->forced_first = {*defaults.forced_bos_token_id};
+  }
+  request->forced_last = defaults.forced_eos_token_ids;
+  return absl::OkStatus();
+}
+
+absl::Status RefuseDecoderFields(const v1::GenerateRequest& in, const ModelInfo& model) {
+  const char* field = in.has_decoder_token_ids()     ? "decoder_token_ids"
+                      : in.has_forced_bos_token_id() ? "forced_bos_token_id"
+                                                     : nullptr;
+  if (field == nullptr) return absl::OkStatus();
+  return Invalid(field, ": goes with encoder-decoder models only; ", model.model_type, " has no encoder");
+}
+
 absl::Status FillLengths(const v1::Stopping& in, const RequestLimits& limits, Request* request) {
   const int64_t prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t limit = limits.max_sequence_tokens;
@@ -175,7 +222,8 @@ absl::Status FillLengths(const v1::Stopping& in, const RequestLimits& limits, Re
     return Invalid("stopping.max_tokens: 0 is outside [1, ", limit - 1, "]");
   const int64_t wanted = in.has_max_tokens() ? int64_t{in.max_tokens()} : 1;
   if (prompt > limit - wanted) {
-    return absl::OutOfRangeError(absl::StrCat("prompt: ", prompt, " tokens and stopping.max_tokens ",
+    const absl::string_view field = request->encoder_tokens.empty() ? "prompt" : "decoder_token_ids";
+    return absl::OutOfRangeError(absl::StrCat(field, ": ", prompt, " tokens and stopping.max_tokens ",
                                               in.has_max_tokens() ? absl::StrCat(wanted) : "(absent, at least 1)",
                                               " are over the limit of ", limit, " tokens of prompt and output"));
   }
@@ -226,11 +274,15 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, context);
   if (!prompt.ok()) return prompt.status();
   out.request.prompt = *std::move(prompt);
+  absl::Status decoder = context.limits.max_encoder_tokens > 0 ? FillDecoder(in, context, &out.request)
+                                                               : RefuseDecoderFields(in, *context.model);
+  if (!decoder.ok()) return decoder;
   if (absl::Status s = FillLengths(in.stopping(), context.limits, &out.request); !s.ok()) return s;
   out.request_id = in.request_id();
   out.output.text.skip_special_tokens = in.has_skip_special_tokens() ? in.skip_special_tokens() : true;
   out.output.return_prompt_token_ids = in.return_prompt_token_ids();
-  if (!in.has_chat()) {  // an answer in a chat is a text of its own
+  // An answer in a chat is a text of its own; so is what a decoder says that starts from nothing but its start token.
+  if (out.request.encoder_tokens.empty() ? !in.has_chat() : in.has_decoder_token_ids()) {
     const std::vector<int32_t>& tokens = out.request.prompt;
     out.output.text.context.assign(tokens.end() - std::min<int64_t>(kContextTokens, tokens.size()), tokens.end());
   }

@@ -37,6 +37,7 @@ TEST(GenerationDefaults, ReadsWhatIsThere) {
   expected.do_sample = true;
   expected.eos_token_ids = {151643, 151645};
   expected.bos_token_id = 151643;
+  expected.decoder_start_token_id = 151643;
   expected.pad_token_id = 0;
   EXPECT_EQ(*Read(R"({"temperature": 0.6, "top_p": 0.95, "min_p": 0.1, "repetition_penalty": 1.05, "top_k": 20,
                       "do_sample": true, "eos_token_id": [151645, 151643, 151645], "bos_token_id": 151643,
@@ -49,6 +50,25 @@ TEST(GenerationDefaults, ValuesCountWhateverDoSampleSays) {
   EXPECT_EQ(d.temperature, 0.7f);
   EXPECT_EQ(d.top_k, 0);
   EXPECT_FALSE(d.top_p.has_value());
+}
+
+TEST(GenerationDefaults, ReadsHowADecoderStartsAndEnds) {
+  const GenerationDefaults d =
+      *Read(R"({"decoder_start_token_id": 2, "forced_bos_token_id": 0, "forced_eos_token_id": [9, 2, 9]})");
+  EXPECT_EQ(d.decoder_start_token_id, 2);
+  EXPECT_EQ(d.forced_bos_token_id, 0);
+  EXPECT_EQ(d.forced_eos_token_ids, (std::vector<int32_t>{2, 9}));
+  EXPECT_EQ(Read("{}", R"({"decoder_start_token_id": 5, "bos_token_id": 1})")->decoder_start_token_id, 5);
+  EXPECT_EQ(Read("{}", R"({"bos_token_id": 1})")->decoder_start_token_id, 1);
+}
+
+TEST(GenerationDefaults, ForcedTokensOfTheModelsConfigCountWithoutAFileOnly) {
+  constexpr char kConfig[] = R"({"forced_bos_token_id": 3, "forced_eos_token_id": 4})";
+  EXPECT_EQ(Read(nullptr, kConfig)->forced_bos_token_id, 3);
+  EXPECT_EQ(Read(nullptr, kConfig)->forced_eos_token_ids, std::vector<int32_t>{4});
+  EXPECT_FALSE(Read("{}", kConfig)->forced_bos_token_id.has_value());
+  EXPECT_TRUE(Read("{}", kConfig)->forced_eos_token_ids.empty());
+  EXPECT_EQ(Read(nullptr, R"({"force_bos_token_to_be_generated": true, "bos_token_id": 6})")->forced_bos_token_id, 6);
 }
 
 TEST(GenerationDefaults, TokenIdsFallBackToTheModelsConfig) {

@@ -99,6 +99,28 @@ TEST_F(ServicesTest, StreamsTheModelsTokensAndTheirText) {
   }
 }
 
+TEST_F(ServicesTest, AnEncoderReadsThePromptAndTheDecoderAnswers) {
+  Start({.has_encoder = true});
+  v1::GenerateRequest request = MakeRequest({1, 2, 3, 4}, 20);
+  request.set_return_prompt_token_ids(true);
+  request.set_forced_bos_token_id(42);
+  Call call(server_.get(), request);
+  const Answer& answer = call.ReadAll();
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  Request expected;
+  expected.encoder_tokens = {1, 2, 3, 4};
+  expected.prompt = {95};
+  expected.forced_first = {42};
+  expected.forced_last = {99};
+  expected.max_tokens = 20;
+  expected.sampling.seed = 1;
+  EXPECT_EQ(answer.tokens, FakeModelRunner::AnswerTo(expected, kFakeVocabSize).tokens);
+  EXPECT_EQ(answer.tokens.front(), 42);
+  EXPECT_EQ(answer.tokens.back(), 99);
+  EXPECT_EQ(answer.messages[0].prompt_token_ids_size(), 4);
+  EXPECT_EQ(answer.messages[0].usage().prompt_tokens(), 5u);
+}
+
 TEST_F(ServicesTest, EachStepReachesTheClientBeforeTheNext) {
   Start();
   server_->gate.Close();

@@ -58,11 +58,13 @@ struct TestServer {
     int64_t max_queue = 1024;
     int64_t max_running = 64;
     int64_t max_sequence_tokens = 10000;
+    bool has_encoder = false;
   };
 
   TestServer() : TestServer(Options{}) {}
   explicit TestServer(const Options& options)
-      : cache({StaticLayer(), RecurrentLayer()}, /*num_slabs=*/4096), runner(cache.cache.get()) {
+      : cache({options.has_encoder ? CrossLayer() : StaticLayer(), RecurrentLayer()}, /*num_slabs=*/4096),
+        runner(cache.cache.get()) {
     runner.on_run = [this](const StepPlan&) {
       gate.Pass();
       return step_status;
@@ -83,6 +85,11 @@ struct TestServer {
     inference_options.text = &codec;
     inference_options.model = model;
     inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
+    inference_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
+    if (options.has_encoder) {
+      inference_options.defaults.decoder_start_token_id = 95;
+      inference_options.defaults.forced_eos_token_ids = {99};
+    }
     inference_options.retry_after = absl::Milliseconds(250);
     inference = std::make_unique<InferenceService>(inference_options);
     ControlService::Options control_options;
