@@ -106,7 +106,6 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   } catch (const c10::Error& error) {
     return absl::InternalError(absl::StrCat("loading failed: ", error.what_without_backtrace()));
   }
-  info.num_layers = config.Int("num_hidden_layers", 1, int64_t{1} << 20);
   info.max_positions = config.IntOr("max_position_embeddings", 0, 0, int64_t{1} << 40);
   if (!config.status().ok()) return config.status();
   if (!weights.status().ok()) return weights.status();
@@ -115,6 +114,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto plan = BuildCachePlan(model->cache_specs(), options.block_tokens);
   if (!plan.ok()) return plan.status();
   info.recompute_length = model->recompute_length();
+  info.num_layers = static_cast<int64_t>(plan->layers.size());
+  info.position_limit = model->position_limit();
   info.vocab_size = model->vocab_size();
   info.hidden_size = model->hidden_size();
   info.num_parameters = weights.num_parameters();

@@ -7,6 +7,7 @@ namespace berth {
 namespace {
 
 constexpr Family kFamilies[] = {
+    {"bart", BuildBart, "static and cross"},
     {"cohere2", BuildCohere2, "sliding, static"},
     {"exaone4", BuildExaone4, "sliding, static"},
     {"falcon_h1", BuildFalconH1, "static and recurrent in every layer"},
@@ -16,6 +17,7 @@ constexpr Family kFamilies[] = {
     {"gpt_oss", BuildGptOss, "sliding, static"},
     {"llama", BuildLlama, "static"},
     {"llama4_text", BuildLlama4, "chunked, static"},
+    {"m2m_100", BuildM2m100, "static and cross"},
     {"mamba2", BuildMamba2, "recurrent"},
     {"mistral", BuildMistral, "sliding, or static without a window"},
     {"mixtral", BuildMixtral, "static, sliding where configured"},
@@ -25,6 +27,7 @@ constexpr Family kFamilies[] = {
     {"qwen3", BuildQwen3, "static, sliding where configured"},
     {"qwen3_moe", BuildQwen3Moe, "static, sliding where configured"},
     {"smollm3", BuildSmolLm3, "static, sliding where configured"},
+    {"t5", BuildT5, "static and cross"},
 };
 
 }  // namespace

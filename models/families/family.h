@@ -41,6 +41,10 @@ std::unique_ptr<Model> BuildQwen3(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights);
 
+std::unique_ptr<Model> BuildBart(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildM2m100(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildT5(ConfigReader& config, WeightLoader& weights);
+
 struct Family {
   absl::string_view model_type;
   BuildModel build;

@@ -19,7 +19,7 @@ namespace berth {
 
 // From the stream to logits.
 struct Head {
-  Norm norm;
+  Norm norm;  // undefined: none
   Linear linear;
   double scale = 1;    // of the logits
   double softcap = 0;  // 0: none

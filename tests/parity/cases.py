@@ -21,6 +21,14 @@ class Case:
     whole_forward: bool = False
     # The experts' weights are drawn as MXFP4 and stored so.
     mxfp4: bool = False
+    # Encoder-decoder models: prompts go to the encoder.
+    forced_bos: int | None = None  # in each request, beside what the configuration says
+    decoder_tokens: tuple = ()  # what the decoder starts from after its start token
+    own_head: bool = False  # for a class that ties the head whatever the configuration says
+    # (part of a parameter's name, factor): what one prompt gives a decoder is the same at every token, and would drown
+    # the tokens.
+    scales: tuple = ()
+    generation: dict = dataclasses.field(default_factory=dict)  # put into generation_config.json
 
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
@@ -51,6 +59,13 @@ FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamb
                  mamba_chunk_size=16, lm_head_multiplier=0.7, embedding_multiplier=1.7, mlp_multipliers=[1.3, 0.7],
                  key_multiplier=0.8, attention_out_multiplier=0.9, attention_in_multiplier=1.1,
                  ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7], ssm_in_multiplier=1.2, ssm_out_multiplier=0.9)
+
+BART = dict(vocab_size=VOCAB, d_model=60, encoder_layers=3, decoder_layers=2, encoder_attention_heads=6,
+            decoder_attention_heads=3, encoder_ffn_dim=100, decoder_ffn_dim=84, init_std=0.3,
+            max_position_embeddings=512, bos_token_id=0, eos_token_id=1, pad_token_id=2, decoder_start_token_id=1)
+T5 = dict(vocab_size=VOCAB, d_model=60, d_kv=14, num_heads=6, d_ff=100, num_layers=3, num_decoder_layers=2,
+          initializer_factor=2.0, eos_token_id=1, pad_token_id=2, decoder_start_token_id=2)
+QUIET = (("encoder_attn.out_proj", 0.1), ("self_attn.out_proj", 0.1))
 
 CASES = {
     "llama": Case("LlamaConfig", ATTENTION),
@@ -120,6 +135,19 @@ CASES = {
     "falcon_h1": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=False)),
     "falcon_h1-norm-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=True,
                                                         attention_bias=True, mlp_bias=True)),
+    "bart": Case("BartConfig", BART, 0.5, scales=(*QUIET, ("embed_positions", 3.0)),
+                 generation=dict(forced_bos_token_id=17, forced_eos_token_id=1)),
+    "bart-untied-relu": Case("BartConfig", dict(BART, activation_function="relu", scale_embedding=True,
+                                                forced_eos_token_id=None, tie_word_embeddings=False), 0.3,
+                             decoder_tokens=tuple(range(40, 60)), scales=(*QUIET, ("embed_positions", 8.0))),
+    "m2m_100": Case("M2M100Config", BART, 0.1, forced_bos=23, scales=(*QUIET, ("fc2", 3.0))),
+    "m2m_100-decoder-tokens": Case("M2M100Config", dict(BART, activation_function="gelu"), 0.1, decoder_tokens=(
+        2, 50, 51, 2, 2, 52, 53, 54, 2, 55, 56, 57, 58, 59, 60, 61, 62), scales=(*QUIET, ("fc2", 3.0))),
+    "t5": Case("T5Config", T5, 0.05, decoder_tokens=tuple(range(70, 90)), scales=(("EncDecAttention.o", 0.3),)),
+    # With factors of 2 transformers' own float32 is 6e-4 away from float64: scores are not scaled.
+    "t5-gated": Case("T5Config", dict(T5, initializer_factor=1.0, feed_forward_proj="gated-gelu",
+                                      tie_word_embeddings=False, relative_attention_num_buckets=8,
+                                      relative_attention_max_distance=20), forced_bos=23, own_head=True),
     "falcon_h1-gate-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False,
                                                         projectors_bias=True, mamba_proj_bias=True, head_dim=16)),
 }

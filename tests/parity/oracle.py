@@ -36,13 +36,25 @@ def make_model(case):
     torch.set_num_threads(1)  # faster than more for models this small
     torch.manual_seed(0)
     config = getattr(transformers, case.config)(**case.fields)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         # Norms and biases start as ones and zeros: a port that forgot them would pass.
         if (parameter.dim() == 1 or name.endswith("bias")) and not name.endswith("A_log"):
             parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     model.get_input_embeddings().weight.data.mul_(case.embedding_scale)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(std=0.2, generator=generator)
+    for field, value in case.generation.items():
+        setattr(model.generation_config, field, value)
+    for name, parameter in model.named_parameters():
+        for part, factor in case.scales:
+            if part in name:
+                parameter.data.mul_(factor)
+    if case.own_head:
+        weight = torch.randn(model.lm_head.weight.shape, generator=generator)
+        model.lm_head.weight = torch.nn.Parameter(weight * weight.shape[1] ** -0.5)
     return model
 
 
@@ -76,35 +88,55 @@ def store_mxfp4(folder, packed):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def generate(model, prompt, whole_forward=False):
+def request_fields(case):
+    """What every request of the case says beside its prompt."""
+    fields = {}
+    if case.forced_bos is not None:
+        fields["forced_bos_token_id"] = case.forced_bos
+    if case.decoder_tokens:
+        fields["decoder_token_ids"] = {"ids": list(case.decoder_tokens)}
+    return fields
+
+
+def decoder_inputs(model, case):
+    """Arguments of a forward or of generate() that say what the decoder starts from."""
+    import torch
+
+    if not model.config.is_encoder_decoder:
+        return {}
+    return {"decoder_input_ids": torch.tensor([[model.config.decoder_start_token_id, *case.decoder_tokens]])}
+
+
+def generate(model, prompt, case):
     """Greedy tokens, margins and distributions. Give it a fresh copy: "dynamic" positions remember the last length."""
     import torch
 
     ids = torch.tensor([prompt])
     with torch.no_grad():
-        if whole_forward:
+        if case.whole_forward:
             steps = []
             for _ in range(NEW_TOKENS):
                 steps.append(model(ids, use_cache=False).logits[0, -1].float())
                 ids = torch.cat([ids, steps[-1].argmax().view(1, 1)], 1)
         else:
             out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=2,
-                                 output_logits=True, return_dict_in_generate=True)
+                                 output_logits=True, return_dict_in_generate=True, **decoder_inputs(model, case),
+                                 **({} if case.forced_bos is None else {"forced_bos_token_id": case.forced_bos}))
             ids, steps = out.sequences, [step[0].float() for step in out.logits]
     logits = torch.stack(steps)  # [steps, vocab]
     best = logits.topk(2).values
     logprobs = torch.log_softmax(logits.double(), -1)
-    return ids[0, len(prompt):].tolist(), (best[:, 0] - best[:, 1]).tolist(), logprobs[LOGIT_STEPS].numpy()
+    return ids[0, -NEW_TOKENS:].tolist(), (best[:, 0] - best[:, 1]).tolist(), logprobs[LOGIT_STEPS].numpy()
 
 
-def first_logprobs(model, prompts):
+def first_logprobs(model, prompts, case):
     """The distribution after each prompt, [prompts, vocab]."""
     import torch
 
     rows = []
     with torch.no_grad():
         for prompt in prompts:
-            logits = model(torch.tensor([prompt])).logits[0, -1].double()
+            logits = model(torch.tensor([prompt]), **decoder_inputs(model, case)).logits[0, -1].double()
             rows.append(torch.log_softmax(logits, -1).numpy())
     return np.stack(rows)
 
@@ -126,11 +158,12 @@ def as_bfloat16(model):
 def make(name, folder):
     import torch
 
-    model = make_model(CASES[name])
+    case = CASES[name]
+    model = make_model(case)
     generator = torch.Generator().manual_seed(2)
     packed = draw_mxfp4(model, generator) if CASES[name].mxfp4 else {}
     prompts = [torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
-    tokens, margins, logprobs = zip(*(generate(copy.deepcopy(model), prompt, CASES[name].whole_forward) for prompt in prompts))
+    tokens, margins, logprobs = zip(*(generate(copy.deepcopy(model), prompt, case) for prompt in prompts))
     variety = np.mean([len(set(row)) for row in tokens])
     assert variety >= MIN_VARIETY, f"{name}: {variety:.1f} different tokens per output: choose another scale"
     model.save_pretrained(folder)
@@ -138,10 +171,11 @@ def make(name, folder):
         store_mxfp4(folder, packed)
     rounded = as_bfloat16(model)
     rounded.save_pretrained(folder / "bf16")
-    exact = first_logprobs(rounded.to(torch.float32), prompts)
+    exact = first_logprobs(rounded.to(torch.float32), prompts, case)
     np.savez(folder / "oracle.npz", logprobs=np.stack(logprobs), bf16=exact)
     with open(folder / "oracle.json", "w", encoding="utf-8") as file:
-        json.dump({"prompts": prompts, "tokens": tokens, "margins": margins, "variety": variety}, file)
+        json.dump({"prompts": prompts, "tokens": tokens, "margins": margins, "variety": variety,
+                   "request": request_fields(case), "forced_eos": model.generation_config.forced_eos_token_id}, file)
 
 
 def load(name):

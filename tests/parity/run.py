@@ -36,10 +36,12 @@ class Outcome:
         self.misses += 1
         self.notes.append(note)
 
-    def compare(self, got, expected, margins, what):
+    def compare(self, got, answers, index, what):
         """Tokens against the oracle's, of which the request may have asked for fewer."""
         self.rows += 1
-        expected = expected[: len(got)]
+        expected, margins = answers["tokens"][index][: len(got)], answers["margins"][index]
+        if answers["forced_eos"] is not None:
+            expected[-1] = answers["forced_eos"]  # the token that reaches max_tokens
         if got == expected:
             return
         at = next(i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1])
@@ -56,8 +58,9 @@ class Outcome:
         return f"ok {self.rows}" + (f" ({self.ties} tie)" if self.ties else "")
 
 
-def complete(server, prompt, max_tokens=NEW_TOKENS, logprobs=None):
-    request = generate_request(ids=prompt, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs)
+def complete(server, answers, prompt, max_tokens=NEW_TOKENS, logprobs=None):
+    request = generate_request(ids=prompt, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs,
+                               **answers["request"])
     response = server.inference.Complete(request, timeout=300)
     assert len(response.token_ids) == max_tokens == response.usage.completion_tokens, response.usage
     return response
@@ -73,15 +76,15 @@ def distribution(logprobs):
 def alone(server, answers, outcome, limit=None):
     for i, prompt in enumerate(answers["prompts"]):
         if limit is None or len(prompt) <= limit:
-            got = list(complete(server, prompt).token_ids)
-            outcome.compare(got, answers["tokens"][i], answers["margins"][i], f"prompt of {len(prompt)}")
+            got = list(complete(server, answers, prompt).token_ids)
+            outcome.compare(got, answers, i, f"prompt of {len(prompt)}")
     server.wait_idle()
 
 
 def logits(server, answers, arrays, outcome):
     """Whole distributions, as far as the tokens before them are equal."""
     for i, prompt in enumerate(answers["prompts"]):
-        response = complete(server, prompt, logprobs=VOCAB)
+        response = complete(server, answers, prompt, logprobs=VOCAB)
         for step, expected in zip(oracle.LOGIT_STEPS, arrays["logprobs"][i]):
             if list(response.token_ids)[:step] != answers["tokens"][i][:step]:
                 break
@@ -95,7 +98,7 @@ def bf16(server, answers, arrays, outcome):
     """Against float32 arithmetic on the same rounded weights."""
     assert server.model_info().dtype == "bfloat16"
     for i, prompt in enumerate(answers["prompts"]):
-        got = distribution(complete(server, prompt, max_tokens=1, logprobs=VOCAB).logprobs[0])
+        got = distribution(complete(server, answers, prompt, max_tokens=1, logprobs=VOCAB).logprobs[0])
         error = np.abs(got - arrays["bf16"][i]).max()
         outcome.rows += 1
         if not error <= BF16_TOLERANCE:
@@ -108,10 +111,10 @@ def together(server, answers, outcome, requests=16, limit=None):
     picks = [indices[n % len(indices)] for n in range(requests)]
     lengths = [NEW_TOKENS if n < len(indices) else 5 + 11 * (n - len(indices)) for n in range(requests)]
     with concurrent.futures.ThreadPoolExecutor(requests) as pool:
-        futures = [pool.submit(complete, server, answers["prompts"][i], min(length, NEW_TOKENS))
+        futures = [pool.submit(complete, server, answers, answers["prompts"][i], min(length, NEW_TOKENS))
                    for i, length in zip(picks, lengths)]
         for i, future in zip(picks, futures):
-            outcome.compare(list(future.result().token_ids), answers["tokens"][i], answers["margins"][i],
+            outcome.compare(list(future.result().token_ids), answers, i,
                             f"prompt of {len(answers['prompts'][i])} among {requests}")
     server.wait_idle()
 

@@ -351,8 +351,8 @@ TEST(Scheduler, EndAllLeavesNothing) {
 
 TEST(Scheduler, CropsAndComputesAgainWithoutChangingTheOutput) {
   using Layers = std::vector<LayerCacheSpec>;
-  for (const Layers& layers :
-       {HybridLayers(), Layers{StaticLayer()}, Layers{StaticLayer(), SlidingLayer(6)}, Layers{ChunkedLayer(5)}}) {
+  for (const Layers& layers : {HybridLayers(), Layers{StaticLayer()}, Layers{StaticLayer(), SlidingLayer(6)},
+                               Layers{ChunkedLayer(5)}, Layers{CrossLayer()}, Layers{CrossLayer(), RecurrentLayer()}}) {
     SchedulerHarness plain(layers, 400, kOptions);
     Scheduler::Options options = kOptions;
     options.crop_every = 3;

@@ -90,6 +90,12 @@ def gpt2():
     return tokenizer
 
 
+def bart():
+    tokenizer = gpt2()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=False)
+    return tokenizer
+
+
 def llama3():
     tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
@@ -153,7 +159,7 @@ def bert():
     return tokenizer
 
 
-@pytest.mark.parametrize("make", [gpt2, llama3, qwen, llama2, gemma, t5, bert])
+@pytest.mark.parametrize("make", [gpt2, bart, llama3, qwen, llama2, gemma, t5, bert])
 def test_tokens_and_streams_equal_pythons(make, oracle, tmp_path):
     reference = make()
     reference.save(str(tmp_path / "tokenizer.json"))

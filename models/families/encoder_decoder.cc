@@ -1,0 +1,19 @@
+#include "models/families/encoder_decoder.h"
+
+#include <ATen/ops/equal.h>
+
+namespace berth {
+
+void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab_size, int64_t hidden,
+                          EncoderDecoderModel::Parts* parts) {
+  const at::Tensor shared = model.Get("shared.weight", {vocab_size, hidden});
+  const auto own_or_shared = [&](WeightLoader& loader, const char* name) {
+    const at::Tensor own = loader.GetOptional(name, {vocab_size, hidden});
+    return !own.defined() || at::equal(own, shared) ? shared : own;
+  };
+  parts->encoder.embedding = own_or_shared(model, "encoder.embed_tokens.weight");
+  parts->decoder.embedding = own_or_shared(model, "decoder.embed_tokens.weight");
+  parts->head.linear.weight = own_or_shared(root, "lm_head.weight");
+}
+
+}  // namespace berth

@@ -1,0 +1,20 @@
+// What the encoder-decoder families share: one embedding that the encoder, the decoder and the head may or may not have
+// in common. Load time only.
+#ifndef BERTH_MODELS_FAMILIES_ENCODER_DECODER_H_
+#define BERTH_MODELS_FAMILIES_ENCODER_DECODER_H_
+
+#include <cstdint>
+
+#include "models/layers/encoder_decoder.h"
+#include "models/weights/weight_loader.h"
+
+namespace berth {
+
+// Reads `model`'s shared.weight, {encoder,decoder}.embed_tokens.weight and `root`'s lm_head.weight. Of the last three,
+// one that is absent or equal to the first is the first, as transformers ties them whatever the configuration says.
+void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab_size, int64_t hidden,
+                          EncoderDecoderModel::Parts* parts);
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_FAMILIES_ENCODER_DECODER_H_

@@ -1,0 +1,44 @@
+#include "models/layers/encoder_attention.h"
+
+#include "models/kernels/ops.h"
+
+namespace berth {
+namespace {
+
+KvSpec SpecOf(const ops::SpanAttentionShape& shape, DType dtype) {
+  return {.kv_heads = shape.q_heads, .key_dim = shape.head_dim, .value_dim = shape.head_dim, .dtype = dtype};
+}
+
+// Column block `index` of a fused product.
+at::Tensor Columns(const at::Tensor& product, const ops::SpanAttentionShape& shape, int64_t index) {
+  const int64_t width = shape.q_heads * shape.head_dim;
+  return product.narrow(1, index * width, width);
+}
+
+}  // namespace
+
+at::Tensor EncoderSelfAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  const at::Tensor p = qkv(x);
+  return output(ops::EncoderAttention(Columns(p, shape, 0), Columns(p, shape, 1), Columns(p, shape, 2), shape, batch));
+}
+
+LayerCacheSpec BiasedAttention::cache_spec(DType dtype) const { return {.kv = SpecOf(shape_, dtype)}; }
+
+at::Tensor BiasedAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  const at::Tensor p = qkv_(x);
+  ops::WriteKv(Columns(p, shape_, 1), Columns(p, shape_, 2), shape_.layer, batch);
+  return output_(ops::BiasedAttention(Columns(p, shape_, 0), shape_, batch));
+}
+
+LayerCacheSpec CrossAttention::cache_spec(DType dtype) const { return {.cross = SpecOf(shape_, dtype)}; }
+
+void CrossAttention::Remember(const at::Tensor& encoded, const StepBatch& batch) const {
+  const at::Tensor kv = weights_.kv(encoded);
+  ops::WriteCross(Columns(kv, shape_, 0), Columns(kv, shape_, 1), shape_.layer, batch);
+}
+
+at::Tensor CrossAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  return weights_.output(ops::CrossAttention(weights_.q(x), shape_, batch));
+}
+
+}  // namespace berth
