@@ -1,6 +1,5 @@
 #include "models/kernels/ops.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -12,28 +11,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <vector>
+
+#include "models/kernels/parallel.h"
 
 namespace berth::ops {
 namespace {
-
-// Below this many float operations a second thread costs more than it brings.
-constexpr int64_t kOperationsPerTask = 32768;
-
-cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
-
-// Runs kernel(begin, end) over [0, items), each item costing about `operations`.
-template <typename Kernel>
-void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
-  const int64_t grain = std::max<int64_t>(1, kOperationsPerTask / std::max<int64_t>(1, operations));
-  if (items <= grain) {
-    if (items > 0) kernel(0, items);
-  } else {
-    at::parallel_for(0, items, grain, kernel);
-  }
-}
-
-int64_t NumRows(const StepBatch& batch) { return static_cast<int64_t>(batch.rows().size()); }
 
 void RunRmsNorm(const cpu::RmsNormArgs& args, int64_t tokens, cpu::TypeIndex type) {
   Parallel(tokens * args.groups, args.dim * 4,
@@ -212,9 +194,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value_dim}, query.options());
   args.out = out.data_ptr();
   args.scratch_stride = cpu::AttentionScratchFloats(args);
-  static thread_local std::vector<float> scratch;  // engine thread's: one slot per worker
-  scratch.resize(std::max<size_t>(scratch.size(), at::get_num_threads() * args.scratch_stride));
-  args.scratch = scratch.data();
+  args.scratch = WorkerScratch(args.scratch_stride);
 
   const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, args.window) * shape.q_heads * (args.kv.key_dim + args.kv.value_dim) /
@@ -242,38 +222,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                               .channels = x.size(1),
                               .kernel = weight.size(0)};
   const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
-  const int64_t tokens_per_row = (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
-  Parallel(NumRows(batch) * chunks, tokens_per_row * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
+  Parallel(NumRows(batch) * chunks, TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
-  return out;
-}
-
-at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
-                      const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
-  if (!xbc.is_cpu()) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
-  at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
-  const LayerCacheSlot& slot = batch.slot(shape.layer);
-  const cpu::Mamba2ScanArgs args = {.arena = batch.arena(),
-                                    .rows = batch.rows().data(),
-                                    .units = batch.units(slot.state_group).data(),
-                                    .state_offset = slot.state_offsets[shape.state],
-                                    .xbc = xbc.const_data_ptr(),
-                                    .dt = dt.const_data_ptr(),
-                                    .a = a.const_data_ptr<float>(),
-                                    .d = d.const_data_ptr<float>(),
-                                    .dt_bias = dt_bias.const_data_ptr<float>(),
-                                    .out = out.data_ptr(),
-                                    .xbc_stride = xbc.stride(0),
-                                    .dt_stride = dt.stride(0),
-                                    .heads = shape.heads,
-                                    .head_dim = shape.head_dim,
-                                    .state_dim = shape.state_dim,
-                                    .groups = shape.groups,
-                                    .dt_min = static_cast<float>(shape.dt_min),
-                                    .dt_max = static_cast<float>(shape.dt_max)};
-  const int64_t tokens_per_row = (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
-  Parallel(NumRows(batch) * shape.heads, tokens_per_row * shape.head_dim * shape.state_dim * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().mamba2_scan[TypeOf(xbc)](args, begin, end); });
   return out;
 }
 

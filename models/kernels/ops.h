@@ -9,7 +9,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "models/kernels/step_batch.h"
@@ -66,23 +65,6 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch);
 
-struct Mamba2Shape {
-  int layer = 0;
-  int state = 0;  // which of the layer's states: [heads, head_dim, state_dim], float32
-  int64_t heads = 0;
-  int64_t head_dim = 0;
-  int64_t state_dim = 0;
-  int64_t groups = 0;
-  double dt_min = 0;
-  double dt_max = std::numeric_limits<double>::infinity();
-};
-
-// The recurrence of Mamba-2 (Dao and Gu, 2024, section 3). xbc: [tokens, heads * head_dim + 2 * groups * state_dim],
-// dt: [tokens, heads] before bias and softplus; a (negative), d, dt_bias: [heads], float32.
-// Returns y: [tokens, heads * head_dim].
-at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
-                      const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch);
-
 }  // namespace berth::ops
 
 namespace berth::reference {
@@ -98,8 +80,6 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch);
-at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
-                      const at::Tensor& dt_bias, const ops::Mamba2Shape& shape, const StepBatch& batch);
 
 }  // namespace berth::reference
 

@@ -5,32 +5,22 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/softplus.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "models/kernels/ops.h"
+#include "models/kernels/reference_views.h"
 
 namespace berth::reference {
 namespace {
-
-at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
-
-// The arena's bytes from `offset` on, as a tensor on the batch's device.
-at::Tensor ArenaView(const StepBatch& batch, int64_t offset, at::IntArrayRef shape, at::ScalarType type) {
-  return at::from_blob(batch.arena() + offset, shape, at::TensorOptions().dtype(type).device(batch.device()));
-}
 
 struct KvView {
   at::Tensor key;    // [kv_heads, block_tokens, key_dim]
@@ -47,14 +37,6 @@ KvView BlockView(const StepBatch& batch, int layer, int64_t row, int64_t block) 
   return {ArenaView(batch, unit + slot.key_offset, {kv.kv_heads, batch.block_tokens(), kv.key_dim}, type),
           ArenaView(batch, unit + slot.value_offset, {kv.kv_heads, batch.block_tokens(), kv.value_dim}, type)};
 }
-
-at::Tensor StateView(const StepBatch& batch, int layer, int state, int64_t row, at::IntArrayRef shape,
-                     at::ScalarType type) {
-  const LayerCacheSlot& slot = batch.slot(layer);
-  return ArenaView(batch, batch.units(slot.state_group)[row] + slot.state_offsets[state], shape, type);
-}
-
-at::Tensor RowSlice(const at::Tensor& x, const cpu::Row& row) { return x.narrow(0, row.first_token, row.num_tokens); }
 
 }  // namespace
 
@@ -175,38 +157,6 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                                 at::IntArrayRef{0}, at::IntArrayRef{1}, channels);
     outputs.push_back(at::silu(out).squeeze(0).t().to(x.scalar_type()));
     view.copy_(input.narrow(0, row.num_tokens, history));
-  }
-  return at::cat(outputs, 0);
-}
-
-at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
-                      const at::Tensor& dt_bias, const ops::Mamba2Shape& shape, const StepBatch& batch) {
-  const int64_t inner = shape.heads * shape.head_dim;
-  const int64_t repeat = shape.heads / shape.groups;
-  std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
-    const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
-                                      {shape.heads, shape.head_dim, shape.state_dim}, at::kFloat);
-    at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
-    const at::Tensor rows = RowSlice(xbc, row).to(at::kFloat);
-    const at::Tensor step = at::softplus(RowSlice(dt, row).to(at::kFloat) + dt_bias).clamp(shape.dt_min, shape.dt_max);
-    for (int64_t t = 0; t < row.num_tokens; ++t) {
-      const at::Tensor x = rows[t].narrow(0, 0, inner).view({shape.heads, shape.head_dim});
-      const auto per_head = [&](int64_t first) {
-        return rows[t]
-            .narrow(0, first, shape.groups * shape.state_dim)
-            .view({shape.groups, shape.state_dim})
-            .repeat_interleave(repeat, 0);  // [heads, state_dim]
-      };
-      const at::Tensor b = per_head(inner);
-      const at::Tensor c = per_head(inner + shape.groups * shape.state_dim);
-      const at::Tensor decay = at::exp(step[t] * a).view({-1, 1, 1});
-      h = h * decay + (x * step[t].unsqueeze(1)).unsqueeze(2) * b.unsqueeze(1);
-      const at::Tensor y = at::matmul(h, c.unsqueeze(2)).squeeze(2) + x * d.unsqueeze(1);
-      outputs.push_back(y.reshape({1, inner}).to(xbc.scalar_type()));
-    }
-    view.copy_(h);
   }
   return at::cat(outputs, 0);
 }

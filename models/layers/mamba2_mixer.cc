@@ -67,7 +67,7 @@ std::unique_ptr<Mamba2Mixer> Mamba2Mixer::Load(WeightLoader& weights, const std:
 LayerCacheSpec Mamba2Mixer::cache_spec(DType dtype) const {
   return {.states = {{.name = "conv", .shape = {config_.kernel - 1, config_.conv_channels()}, .dtype = dtype},
                      {.name = "recurrent",
-                      .shape = {config_.heads, config_.head_dim, config_.state_dim},
+                      .shape = {config_.heads, config_.state_dim, config_.head_dim},
                       .dtype = DType::kFloat32}}};
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cache/spec.h"
+#include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/step_batch.h"
 #include "models/layers/block.h"

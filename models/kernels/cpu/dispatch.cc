@@ -29,6 +29,18 @@ int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
   return lanes * (args.key_dim + args.value_dim + 2) + span;
 }
 
+int64_t MambaTiles(const MambaScanArgs& args) {
+  return args.groups * ((args.channels / args.groups + kMambaTile - 1) / kMambaTile);
+}
+
+int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_dim * kMambaTile; }
+
+int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
+  constexpr int64_t kQ = kMamba2Chunk;
+  const int64_t columns = (args.head_dim + kMamba2Pad - 1) / kMamba2Pad * kMamba2Pad;
+  return args.heads_per_item * args.state_dim * columns + 2 * args.state_dim * kQ + 2 * kQ * kQ + 3 * kQ * columns;
+}
+
 bool IsSupported(const Kernels& kernels) {
   if (strcmp(kernels.capability, "avx512") == 0) return __builtin_cpu_supports("x86-64-v4") != 0;
   if (strcmp(kernels.capability, "avx2") == 0) return __builtin_cpu_supports("x86-64-v3") != 0;

@@ -4,7 +4,8 @@
 // No torch here and no standard-library templates with code in them: an inline function compiled for AVX-512 must never
 // be the copy that the linker picks for an older machine. bf16 travels as its 16 bits. All sums are in float32.
 //
-// For one token the order of every sum depends on positions only, never on the batch or the chunk it came in.
+// For one token the order of every sum depends on positions only, never on the batch or the chunk it came in, except in
+// mamba2_scan.
 //
 // To add a kernel: 1. its arguments and a table entry here; 2. its code in kernels.inc; 3. the dispatch and an ATen
 // reference in models/kernels/ops.cc; 4. a case in tests/models/kernels/ops_test.cc that compares the two.
@@ -119,13 +120,38 @@ struct ConvArgs {
 };
 inline constexpr int64_t kConvChunk = 256;
 
+// Mamba-1's recurrence, per channel: dt = softplus(dt + dt_bias); h = exp(dt A) h + dt B x; y = (C h + D x) silu(gate).
+// Channels lie in `groups` equal groups, each with its own B and C.
+// Items: rows * MambaTiles().
+struct MambaScanArgs {
+  char* arena;
+  const Row* rows;
+  const int64_t* units;
+  int64_t state_offset;  // [state_dim, channels], float32: neighbouring channels fill a vector
+  const void* x;         // [tokens, x_stride], channels columns
+  const void* gate;      // [tokens, gate_stride], the same
+  const void* dt;        // [tokens, dt_stride], the same
+  const void* b;         // [tokens, b_stride], group g from column g * b_group_stride
+  const void* c;
+  const float* a;        // [state_dim, channels], negative
+  const float* d;        // [channels]
+  const float* dt_bias;  // [channels]
+  void* out;             // [tokens, channels]
+  int64_t x_stride, gate_stride, dt_stride, b_stride, b_group_stride, c_stride, c_group_stride;
+  int64_t channels, state_dim, groups;
+  float* scratch;          // MambaScratchFloats() per slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
+};
+inline constexpr int64_t kMambaTile = 64;  // channels of one group per item
+
 // Mamba-2's recurrence, per head: dt = clamp(softplus(dt + dt_bias)); h = exp(dt A) h + dt B x; y = C h + D x.
-// Items: rows * heads.
+// Rows of kMamba2Chunked tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
+// Items: rows * heads / heads_per_item.
 struct Mamba2ScanArgs {
   char* arena;
   const Row* rows;
   const int64_t* units;
-  int64_t state_offset;  // [heads, head_dim, state_dim], float32
+  int64_t state_offset;  // [heads, state_dim, head_dim], float32
   const void* xbc;       // [tokens, xbc_stride]: x [heads * head_dim], B [groups * state_dim], C the same
   const void* dt;        // [tokens, dt_stride], heads columns
   const float* a;        // [heads], negative
@@ -134,8 +160,14 @@ struct Mamba2ScanArgs {
   void* out;             // [tokens, heads * head_dim]
   int64_t xbc_stride, dt_stride;
   int64_t heads, head_dim, state_dim, groups;
+  int64_t heads_per_item;  // divides heads / groups: they share the product of B and C
   float dt_min, dt_max;
+  float* scratch;          // Mamba2ScratchFloats() per slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
 };
+inline constexpr int64_t kMamba2Chunked = 16;  // tokens of a row in this step
+inline constexpr int64_t kMamba2Chunk = 64;   // tokens of one matrix product
+inline constexpr int64_t kMamba2Pad = 16;     // columns are padded to a multiple, the widest vector
 
 // Index of a storage type in the tables.
 enum TypeIndex { kF32 = 0, kBF16 = 1 };
@@ -148,12 +180,17 @@ struct Kernels {
   void (*write_kv[2])(const WriteKvArgs&, int64_t begin, int64_t end);
   void (*attention[2])(const AttentionArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*conv[2])(const ConvArgs&, int64_t begin, int64_t end);
-  void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end);
   void (*span_attention[2])(const SpanAttentionArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*mamba_scan[2])(const MambaScanArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end, int64_t slot);
 };
 
 // Floats of scratch that one worker of `attention` needs.
 int64_t AttentionScratchFloats(const AttentionArgs& args);
+// Items of `mamba_scan` in one row, and the floats of scratch that one worker of it and of `mamba2_scan` needs.
+int64_t MambaTiles(const MambaScanArgs& args);
+int64_t MambaScratchFloats(const MambaScanArgs& args);
+int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args);
 
 // The best set that this machine runs, or the one set by UseKernels.
 const Kernels& GetKernels();

@@ -1,0 +1,97 @@
+#include "models/kernels/mamba_ops.h"
+
+#include <ATen/ops/empty.h>
+
+#include "models/kernels/parallel.h"
+
+namespace berth::ops {
+namespace {
+
+// Heads that share one product of B and C: more save work, fewer leave more items to the threads.
+int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
+  const int64_t group_heads = shape.heads / shape.groups;
+  for (int64_t heads : {4, 2}) {
+    const int64_t items = NumRows(batch) * shape.heads / heads;
+    if (group_heads % heads == 0 && items >= 2 * at::get_num_threads()) return heads;
+  }
+  return 1;
+}
+
+}  // namespace
+
+at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::Tensor& d, const at::Tensor& dt_bias,
+                     int layer, int state, const StepBatch& batch) {
+  if (!inputs.x.is_cpu()) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
+  at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
+  const LayerCacheSlot& slot = batch.slot(layer);
+  cpu::MambaScanArgs args = {.arena = batch.arena(),
+                             .rows = batch.rows().data(),
+                             .units = batch.units(slot.state_group).data(),
+                             .state_offset = slot.state_offsets[state],
+                             .x = inputs.x.const_data_ptr(),
+                             .gate = inputs.gate.const_data_ptr(),
+                             .dt = inputs.dt.const_data_ptr(),
+                             .b = inputs.b.const_data_ptr(),
+                             .c = inputs.c.const_data_ptr(),
+                             .a = a.const_data_ptr<float>(),
+                             .d = d.const_data_ptr<float>(),
+                             .dt_bias = dt_bias.const_data_ptr<float>(),
+                             .out = out.data_ptr(),
+                             .x_stride = inputs.x.stride(0),
+                             .gate_stride = inputs.gate.stride(0),
+                             .dt_stride = inputs.dt.stride(0),
+                             .b_stride = inputs.b.stride(0),
+                             .b_group_stride = inputs.b.stride(1),
+                             .c_stride = inputs.c.stride(0),
+                             .c_group_stride = inputs.c.stride(1),
+                             .channels = inputs.x.size(1),
+                             .state_dim = inputs.b.size(2),
+                             .groups = inputs.b.size(1),
+                             .scratch = nullptr,
+                             .scratch_stride = 0};
+  args.scratch_stride = cpu::MambaScratchFloats(args);
+  args.scratch = WorkerScratch(args.scratch_stride);
+  Parallel(NumRows(batch) * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
+           [&](int64_t begin, int64_t end) {
+             cpu::GetKernels().mamba_scan[TypeOf(inputs.x)](args, begin, end, at::get_thread_num());
+           });
+  return out;
+}
+
+at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
+                      const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
+  if (!xbc.is_cpu()) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
+  at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
+  const LayerCacheSlot& slot = batch.slot(shape.layer);
+  cpu::Mamba2ScanArgs args = {.arena = batch.arena(),
+                              .rows = batch.rows().data(),
+                              .units = batch.units(slot.state_group).data(),
+                              .state_offset = slot.state_offsets[shape.state],
+                              .xbc = xbc.const_data_ptr(),
+                              .dt = dt.const_data_ptr(),
+                              .a = a.const_data_ptr<float>(),
+                              .d = d.const_data_ptr<float>(),
+                              .dt_bias = dt_bias.const_data_ptr<float>(),
+                              .out = out.data_ptr(),
+                              .xbc_stride = xbc.stride(0),
+                              .dt_stride = dt.stride(0),
+                              .heads = shape.heads,
+                              .head_dim = shape.head_dim,
+                              .state_dim = shape.state_dim,
+                              .groups = shape.groups,
+                              .heads_per_item = HeadsPerItem(shape, batch),
+                              .dt_min = static_cast<float>(shape.dt_min),
+                              .dt_max = static_cast<float>(shape.dt_max),
+                              .scratch = nullptr,
+                              .scratch_stride = 0};
+  args.scratch_stride = cpu::Mamba2ScratchFloats(args);
+  args.scratch = WorkerScratch(args.scratch_stride);
+  Parallel(NumRows(batch) * shape.heads / args.heads_per_item,
+           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4,
+           [&](int64_t begin, int64_t end) {
+             cpu::GetKernels().mamba2_scan[TypeOf(xbc)](args, begin, end, at::get_thread_num());
+           });
+  return out;
+}
+
+}  // namespace berth::ops

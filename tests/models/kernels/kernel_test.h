@@ -1,0 +1,107 @@
+// The fixture of the kernel tests: every instruction set that the machine has, both types, and two equal arenas,
+// poisoned: one for the kernels, one for their ATen references. Single-threaded.
+#ifndef BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
+#define BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/storage.h"
+#include "models/kernels/cpu/kernels.h"
+#include "models/kernels/step_batch.h"
+
+namespace berth {
+
+struct KernelParam {
+  const cpu::Kernels* kernels;
+  at::ScalarType type;
+};
+
+inline std::vector<KernelParam> KernelParams() {
+  std::vector<KernelParam> params;
+  for (const cpu::Kernels* kernels : {&cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
+    if (!cpu::IsSupported(*kernels)) continue;
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
+  }
+  return params;
+}
+
+inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& info) {
+  return std::string(info.param.kernels->capability) + (info.param.type == at::kFloat ? "_float32" : "_bfloat16");
+}
+
+class KernelTest : public ::testing::TestWithParam<KernelParam> {
+ protected:
+  // Layers with these needs; sequences have no tokens yet.
+  void SetUpCache(const std::vector<LayerCacheSpec>& specs) {
+    cpu::UseKernels(*GetParam().kernels);
+    at::manual_seed(3);
+    const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
+    fast_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
+    reference_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
+    for (ArenaStorage* storage : {fast_storage_.get(), reference_storage_.get()}) {
+      storage->Poison(0, storage->size_bytes());
+    }
+    cache_ = *Cache::Create(plan, fast_storage_.get(), {.poison_returned_units = true});
+    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU);
+    reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU);
+    for (int i = 0; i < 5; ++i) leases_.push_back(cache_->NewLease());
+  }
+
+  DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
+
+  // Grows each lease by its count and fills both batches.
+  void NextStep(const std::vector<int64_t>& counts) {
+    StepPlan plan;
+    tokens_.assign(1000, 1);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      const int64_t start = leases_[i].num_tokens();
+      ASSERT_TRUE(leases_[i].Grow(counts[i]).ok());
+      plan.rows.push_back(
+          {.lease = &leases_[i], .tokens = absl::MakeConstSpan(tokens_).subspan(0, counts[i]), .start = start});
+      plan.num_tokens += counts[i];
+    }
+    fast_->Fill(plan);
+    reference_->Fill(plan);
+  }
+
+  // Prefill of ragged lengths, continuation in chunks shorter than the convolution, decode, and mixes of them.
+  static std::vector<std::vector<int64_t>> Steps() {
+    return {{1, 7, 40, 0, 2}, {1, 1, 1, 33, 1}, {17, 2, 1, 1, 9}, {1, 1, 1, 1, 1}, {3, 0, 25, 1, 1}};
+  }
+
+  at::Tensor Random(int64_t tokens, int64_t columns) {
+    // A slice of a wider product, as layers give it.
+    return at::randn({tokens, columns + 24}).to(GetParam().type).narrow(1, 8, columns);
+  }
+
+  // float32: only the order of sums differs, so the error is a few roundings of the largest terms. bfloat16: the same,
+  // and then one rounding of each result to 8 bits may fall the other way.
+  void ExpectClose(const at::Tensor& actual, const at::Tensor& expected) {
+    const at::Tensor a = actual.to(at::kFloat);
+    const at::Tensor e = expected.to(at::kFloat);
+    const double relative = GetParam().type == at::kFloat ? 0 : 1.0 / 128;
+    const double absolute = 2e-6 * e.abs().max().item<float>();
+    ASSERT_TRUE(at::allclose(a, e, relative, absolute))
+        << "largest difference " << (a - e).abs().max().item<float>() << ", largest value " << absolute / 2e-6;
+  }
+
+  std::unique_ptr<ArenaStorage> fast_storage_, reference_storage_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<StepBatch> fast_, reference_;
+  std::vector<int32_t> tokens_;
+  std::vector<SequenceLease> leases_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_

@@ -1,0 +1,133 @@
+// The recurrences against their ATen references, under the fixture's ragged rows and at lengths of several chunks.
+#include "models/kernels/mamba_ops.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/models/kernels/kernel_test.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kChannels = 3 * 70;  // groups of more than one tile, no multiple of a vector
+constexpr int64_t kStateDim = 7;
+constexpr int64_t kGroups = 3;
+
+// Layers 1 and on: heads narrower and wider than a vector, one and several groups.
+const std::vector<ops::Mamba2Shape> kShapes = {
+    {.layer = 1, .heads = 6, .head_dim = 5, .state_dim = 7, .groups = 2, .dt_min = 0.01, .dt_max = 1.5},
+    {.layer = 2, .heads = 4, .head_dim = 64, .state_dim = 16, .groups = 1},
+    {.layer = 3, .heads = 4, .head_dim = 83, .state_dim = 13, .groups = 2},
+};
+
+class MambaOpsTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    std::vector<LayerCacheSpec> specs = {{.states = {{.name = "mamba", .shape = {kStateDim, kChannels}}}}};
+    for (const ops::Mamba2Shape& shape : kShapes) {
+      specs.push_back({.states = {{.name = "mamba2", .shape = {shape.heads, shape.state_dim, shape.head_dim}}}});
+    }
+    SetUpCache(specs);
+  }
+
+  ops::MambaInputs MambaInputs(int64_t tokens, int64_t groups) {
+    const auto per_group = [&] {
+      return Random(tokens, groups * (kStateDim + 5)).unflatten(1, {groups, kStateDim + 5}).narrow(2, 0, kStateDim);
+    };
+    return {.x = Random(tokens, kChannels),
+            .gate = Random(tokens, kChannels),
+            .dt = Random(tokens, kChannels),
+            .b = per_group(),
+            .c = per_group()};
+  }
+};
+
+struct Mamba2Inputs {
+  explicit Mamba2Inputs(const ops::Mamba2Shape& shape)
+      : a(-at::rand({shape.heads}) * 3), d(at::randn({shape.heads})), dt_bias(at::randn({shape.heads})) {}
+  at::Tensor a, d, dt_bias;
+};
+
+int64_t Columns(const ops::Mamba2Shape& shape) {
+  return shape.heads * shape.head_dim + 2 * shape.groups * shape.state_dim;
+}
+
+TEST_P(MambaOpsTest, MambaScanCarriesItsState) {
+  const at::Tensor a = -at::rand({kStateDim, kChannels}) * 3;
+  const at::Tensor d = at::randn({kChannels});
+  const at::Tensor dt_bias = at::randn({kChannels}) * 3;
+  for (int64_t groups : {int64_t{1}, kGroups}) {
+    for (SequenceLease& lease : leases_) lease.Reset();
+    for (const auto& counts : Steps()) {
+      ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+      const ops::MambaInputs inputs = MambaInputs(fast_->num_tokens(), groups);
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::MambaScan(inputs, a, d, dt_bias, 0, 0, *fast_),
+                                          reference::MambaScan(inputs, a, d, dt_bias, 0, 0, *reference_)));
+    }
+  }
+}
+
+// What one token computes must not depend on its chunk: equal bits, whatever the steps' lengths.
+TEST_P(MambaOpsTest, ChunksDoNotChangeTheBitsOfMambaScan) {
+  const int64_t total = 50;
+  const ops::MambaInputs all = MambaInputs(total, kGroups);
+  const at::Tensor a = -at::rand({kStateDim, kChannels}) * 3;
+  const at::Tensor d = at::randn({kChannels});
+  const auto run = [&](const std::vector<int64_t>& chunks) {
+    leases_[0].Reset();
+    std::vector<at::Tensor> outputs;
+    int64_t done = 0;
+    for (int64_t count : chunks) {
+      NextStep({count});
+      const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
+      outputs.push_back(ops::MambaScan({slice(all.x), slice(all.gate), slice(all.dt), slice(all.b), slice(all.c)}, a, d,
+                                       d, 0, 0, *fast_));
+      done += count;
+    }
+    return at::cat(outputs, 0);
+  };
+  const at::Tensor whole = run({total});
+  EXPECT_TRUE(at::equal(whole, run({1, 7, 19, 23})));
+  EXPECT_TRUE(at::equal(whole, run({49, 1})));
+}
+
+TEST_P(MambaOpsTest, Mamba2ScanCarriesItsState) {
+  std::vector<std::vector<int64_t>> steps = Steps();
+  steps.push_back({cpu::kMamba2Chunk, cpu::kMamba2Chunk + 21, 1, cpu::kMamba2Chunked - 1, cpu::kMamba2Chunk + 1});
+  steps.push_back({1, 3, cpu::kMamba2Chunked, cpu::kMamba2Chunk - 1, 1});
+  for (const ops::Mamba2Shape& shape : kShapes) {
+    for (SequenceLease& lease : leases_) lease.Reset();
+    const Mamba2Inputs in(shape);
+    for (const auto& counts : steps) {
+      ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+      const at::Tensor xbc = Random(fast_->num_tokens(), Columns(shape));
+      const at::Tensor dt = Random(fast_->num_tokens(), shape.heads);
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *fast_),
+                                          reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_)));
+    }
+  }
+}
+
+// A sum of large decays must not blur a small difference of two of them.
+TEST_P(MambaOpsTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
+  const ops::Mamba2Shape& shape = kShapes[1];
+  const Mamba2Inputs in(shape);
+  ASSERT_NO_FATAL_FAILURE(NextStep({100}));
+  const at::Tensor xbc = Random(100, Columns(shape));
+  at::Tensor dt = Random(100, shape.heads).clone();
+  dt.narrow(0, 0, 10).fill_(5000);  // decays of exp(-5000 a)
+  dt.narrow(0, 10, 90).fill_(-4);
+  ExpectClose(ops::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *fast_).narrow(0, 10, 90),
+              reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MambaOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+
+}  // namespace
+}  // namespace berth
