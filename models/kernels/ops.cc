@@ -206,8 +206,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 }
 
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch) {
-  if (!x.is_cpu()) return reference::CausalConv(x, weight, bias, layer, state, batch);
+                      const StepBatch& batch, ConvActivation activation) {
+  if (!x.is_cpu()) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const cpu::ConvArgs args = {.arena = batch.arena(),
@@ -220,7 +220,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                               .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
                               .x_stride = x.stride(0),
                               .channels = x.size(1),
-                              .kernel = weight.size(0)};
+                              .kernel = weight.size(0),
+                              .activation = activation};
   const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
   Parallel(NumRows(batch) * chunks, TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });

@@ -27,6 +27,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
                         int64_t groups, bool gate_first);
 
 using cpu::Activation;
+using cpu::ConvActivation;
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
@@ -60,10 +61,10 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 // blocks, within the group's window or chunk. The new tokens' keys must be written.
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch);
 
-// x: [tokens, channels] -> silu(depthwise causal convolution + bias), and the state (`state` of the layer's states,
-// [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
+// x: [tokens, channels] -> activation(depthwise causal convolution + bias), and the state (`state` of the layer's
+// states, [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch);
+                      const StepBatch& batch, ConvActivation activation = ConvActivation::kSilu);
 
 }  // namespace berth::ops
 
@@ -79,7 +80,7 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const s
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch);
+                      const StepBatch& batch, ops::ConvActivation activation = ops::ConvActivation::kSilu);
 
 }  // namespace berth::reference
 

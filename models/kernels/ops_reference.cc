@@ -142,7 +142,7 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
 }
 
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch) {
+                      const StepBatch& batch, ops::ConvActivation activation) {
   const int64_t channels = x.size(1);
   const int64_t history = weight.size(0) - 1;
   const at::Tensor filter = weight.t().unsqueeze(1);  // [channels, 1, kernel]
@@ -155,7 +155,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
     const at::Tensor input = at::cat({past, RowSlice(x, row)}, 0);
     at::Tensor out = at::conv1d(input.to(at::kFloat).t().unsqueeze(0), filter, bias, at::IntArrayRef{1},
                                 at::IntArrayRef{0}, at::IntArrayRef{1}, channels);
-    outputs.push_back(at::silu(out).squeeze(0).t().to(x.scalar_type()));
+    if (activation == ops::ConvActivation::kSilu) out = at::silu(out);
+    outputs.push_back(out.squeeze(0).t().to(x.scalar_type()));
     view.copy_(input.narrow(0, row.num_tokens, history));
   }
   return at::cat(outputs, 0);

@@ -37,8 +37,18 @@ int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_di
 
 int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
   constexpr int64_t kQ = kMamba2Chunk;
-  const int64_t columns = (args.head_dim + kMamba2Pad - 1) / kMamba2Pad * kMamba2Pad;
+  const int64_t columns = (args.head_dim + kColumnPad - 1) / kColumnPad * kColumnPad;
   return args.heads_per_item * args.state_dim * columns + 2 * args.state_dim * kQ + 2 * kQ * kQ + 3 * kQ * columns;
+}
+
+int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {
+  constexpr int64_t kQ = kDeltaChunk;
+  const int64_t columns = (args.value_dim + kColumnPad - 1) / kColumnPad * kColumnPad;
+  return args.key_dim * columns + 3 * kQ * args.key_dim + 3 * kQ * kQ + 2 * kQ * columns;
+}
+
+int64_t RgLruChunks(const RgLruArgs& args) {
+  return args.width / args.block_width * ((args.block_width + kRgLruChunk - 1) / kRgLruChunk);
 }
 
 bool IsSupported(const Kernels& kernels) {

@@ -5,15 +5,17 @@
 // be the copy that the linker picks for an older machine. bf16 travels as its 16 bits. All sums are in float32.
 //
 // For one token the order of every sum depends on positions only, never on the batch or the chunk it came in, except in
-// mamba2_scan.
+// mamba2_scan and delta_net.
 //
-// To add a kernel: 1. its arguments and a table entry here; 2. its code in kernels.inc; 3. the dispatch and an ATen
-// reference in models/kernels/ops.cc; 4. a case in tests/models/kernels/ops_test.cc that compares the two.
+// To add a kernel: 1. its arguments and a table entry here; 2. its code in an .inc that kernels.inc includes; 3. the
+// dispatch and an ATen reference beside models/kernels/ops.cc; 4. a case in tests/models/kernels that compares the two.
 #ifndef BERTH_MODELS_KERNELS_CPU_KERNELS_H_
 #define BERTH_MODELS_KERNELS_CPU_KERNELS_H_
 
 #include <stdint.h>
 
+#include "models/kernels/cpu/delta_net.h"
+#include "models/kernels/cpu/rg_lru.h"
 #include "models/kernels/cpu/span_attention.h"
 
 namespace berth::cpu {
@@ -34,6 +36,7 @@ struct Blocks {
 
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
 enum Activation { kSilu, kGeluTanh, kGelu, kRelu, kReluSquared, kClampedSwiglu };
+enum class ConvActivation { kNone, kSilu };
 
 // out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
 struct RmsNormArgs {
@@ -105,7 +108,7 @@ struct AttentionArgs {
 };
 inline constexpr int64_t kQueryTile = 8;  // queries of one row per item
 
-// Depthwise causal convolution, then silu. The state holds the last kernel - 1 inputs, oldest first.
+// Depthwise causal convolution, then the activation. The state holds the last kernel - 1 inputs, oldest first.
 // Items: rows * channel chunks of kConvChunk.
 struct ConvArgs {
   char* arena;
@@ -117,6 +120,7 @@ struct ConvArgs {
   const float* weight;   // [kernel, channels]
   const float* bias;     // [channels] or null
   int64_t x_stride, channels, kernel;
+  ConvActivation activation;
 };
 inline constexpr int64_t kConvChunk = 256;
 
@@ -166,8 +170,8 @@ struct Mamba2ScanArgs {
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
 inline constexpr int64_t kMamba2Chunked = 16;  // tokens of a row in this step
-inline constexpr int64_t kMamba2Chunk = 64;   // tokens of one matrix product
-inline constexpr int64_t kMamba2Pad = 16;     // columns are padded to a multiple, the widest vector
+inline constexpr int64_t kMamba2Chunk = 64;    // tokens of one matrix product
+inline constexpr int64_t kColumnPad = 16;      // columns of matrix products are padded to a multiple, the widest vector
 
 // Index of a storage type in the tables.
 enum TypeIndex { kF32 = 0, kBF16 = 1 };
@@ -183,6 +187,8 @@ struct Kernels {
   void (*span_attention[2])(const SpanAttentionArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*mamba_scan[2])(const MambaScanArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*delta_net[2])(const DeltaNetArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*rg_lru[2])(const RgLruArgs&, int64_t begin, int64_t end);
 };
 
 // Floats of scratch that one worker of `attention` needs.

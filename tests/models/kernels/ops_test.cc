@@ -36,7 +36,7 @@ class OpsTest : public KernelTest {
     KvSpec chunked = kv;
     chunked.chunk = 11;
     const StateSpec conv = {.name = "conv", .shape = {kConvKernel - 1, kChannels}, .dtype = dtype()};
-    SetUpCache({{.kv = kv}, {.kv = sliding}, {.states = {conv}}, {.kv = chunked}});
+    SetUpCache({{.kv = kv}, {.kv = sliding}, {.states = {conv, conv}}, {.kv = chunked}});
   }
 };
 
@@ -108,8 +108,12 @@ TEST_P(OpsTest, CausalConvCarriesItsState) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     const at::Tensor x = Random(fast_->num_tokens(), kChannels);
-    ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CausalConv(x, weight, bias, 2, 0, *fast_),
-                                        reference::CausalConv(x, weight, bias, 2, 0, *reference_)));
+    // Each activation carries a state of its own.
+    for (int state : {0, 1}) {
+      const auto activation = state == 0 ? ops::ConvActivation::kSilu : ops::ConvActivation::kNone;
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CausalConv(x, weight, bias, 2, state, *fast_, activation),
+                                          reference::CausalConv(x, weight, bias, 2, state, *reference_, activation)));
+    }
   }
 }
 

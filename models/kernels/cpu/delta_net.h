@@ -1,0 +1,43 @@
+// The arguments of the gated delta net's kernel; see kernels.h.
+#ifndef BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_
+#define BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_
+
+#include <stdint.h>
+
+namespace berth::cpu {
+
+struct Row;
+
+// The gated delta rule (Yang et al., 2024), per value head, with q and k divided by their length and q scaled by
+// key_dim^-0.5, decay = exp(rate * softplus(a + dt_bias)) and beta = beta_scale * sigmoid(b):
+//   S = decay S;  d = beta (v - S^T k);  S = S + k d^T;  y = S^T q
+// Rows of kDeltaChunked tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
+// Items: rows * v_heads / heads_per_item.
+struct DeltaNetArgs {
+  char* arena;
+  const Row* rows;
+  const int64_t* units;  // by row
+  int64_t state_offset;  // [v_heads, key_dim, value_dim], float32
+  const void* qkv;       // [tokens, qkv_stride]: q [k_heads * key_dim], k the same, v [v_heads * value_dim]
+  const void* a;         // [tokens, a_stride], v_heads columns
+  const void* b;         // [tokens, b_stride], v_heads columns
+  const float* rate;     // [v_heads], negative
+  const float* dt_bias;  // [v_heads]
+  void* out;             // [tokens, v_heads * value_dim]
+  int64_t qkv_stride, a_stride, b_stride;
+  int64_t k_heads, v_heads, key_dim, value_dim;
+  int64_t heads_per_item;  // divides v_heads / k_heads: they share q and k
+  float beta_scale;
+  float norm_eps;          // inside the square root of q's and k's length
+  float* scratch;          // DeltaNetScratchFloats() per slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
+};
+inline constexpr int64_t kDeltaChunked = 8;  // tokens of a row in this step
+inline constexpr int64_t kDeltaChunk = 16;   // tokens of one matrix product
+
+// Floats of scratch that one worker of `delta_net` needs.
+int64_t DeltaNetScratchFloats(const DeltaNetArgs& args);
+
+}  // namespace berth::cpu
+
+#endif  // BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_

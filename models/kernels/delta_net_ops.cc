@@ -1,0 +1,56 @@
+#include "models/kernels/delta_net_ops.h"
+
+#include <ATen/ops/empty.h>
+
+#include "models/kernels/parallel.h"
+
+namespace berth::ops {
+namespace {
+
+// Heads that share q and k in one item share their products too, where enough items remain for the threads.
+int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
+  const bool chunked = TokensPerRow(batch) >= cpu::kDeltaChunked;
+  const bool enough = NumRows(batch) * shape.k_heads >= 2 * at::get_num_threads();
+  return chunked && enough ? shape.v_heads / shape.k_heads : 1;
+}
+
+}  // namespace
+
+at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
+                         const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch) {
+  if (!qkv.is_cpu()) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
+  at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
+  const LayerCacheSlot& slot = batch.slot(shape.layer);
+  cpu::DeltaNetArgs args = {.arena = batch.arena(),
+                            .rows = batch.rows().data(),
+                            .units = batch.units(slot.state_group).data(),
+                            .state_offset = slot.state_offsets[shape.state],
+                            .qkv = qkv.const_data_ptr(),
+                            .a = a.const_data_ptr(),
+                            .b = b.const_data_ptr(),
+                            .rate = rate.const_data_ptr<float>(),
+                            .dt_bias = dt_bias.const_data_ptr<float>(),
+                            .out = out.data_ptr(),
+                            .qkv_stride = qkv.stride(0),
+                            .a_stride = a.stride(0),
+                            .b_stride = b.stride(0),
+                            .k_heads = shape.k_heads,
+                            .v_heads = shape.v_heads,
+                            .key_dim = shape.key_dim,
+                            .value_dim = shape.value_dim,
+                            .heads_per_item = HeadsPerItem(shape, batch),
+                            .beta_scale = static_cast<float>(shape.beta_scale),
+                            .norm_eps = static_cast<float>(shape.norm_eps),
+                            .scratch = nullptr,
+                            .scratch_stride = 0};
+  args.scratch_stride = cpu::DeltaNetScratchFloats(args);
+  args.scratch = WorkerScratch(args.scratch_stride);
+  Parallel(NumRows(batch) * shape.v_heads / args.heads_per_item,
+           TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
+           [&](int64_t begin, int64_t end) {
+             cpu::GetKernels().delta_net[TypeOf(qkv)](args, begin, end, at::get_thread_num());
+           });
+  return out;
+}
+
+}  // namespace berth::ops

@@ -1,0 +1,42 @@
+// The gated delta net, under the rules of ops.h: on CPU tensors the kernel of cpu/delta_net.inc, elsewhere the ATen
+// reference. Thread-compatible; engine thread only.
+#ifndef BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
+#define BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "models/kernels/step_batch.h"
+
+namespace berth::ops {
+
+struct DeltaNetShape {
+  int layer = 0;
+  int state = 0;        // which of the layer's states: [v_heads, key_dim, value_dim], float32
+  int64_t k_heads = 0;  // of queries and keys; divides v_heads, and serves v_heads / k_heads neighbours
+  int64_t v_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  double beta_scale = 1;   // 2 lets the state's eigenvalues be negative
+  double norm_eps = 1e-6;  // of q's and k's length: x / sqrt(sum x^2 + eps)
+};
+
+// The gated delta rule (Yang et al., 2024), as cpu/delta_net.h writes it.
+// qkv: [tokens, 2 * k_heads * key_dim + v_heads * value_dim]: q, k, v side by side, q and k before their norm.
+// a, b: [tokens, v_heads], before bias and softplus, before sigmoid. rate (negative), dt_bias: [v_heads], float32.
+// Returns [tokens, v_heads * value_dim].
+at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
+                         const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch);
+
+}  // namespace berth::ops
+
+namespace berth::reference {
+
+// The same contract in ATen operations, token by token, on any device.
+at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
+                         const at::Tensor& dt_bias, const ops::DeltaNetShape& shape, const StepBatch& batch);
+
+}  // namespace berth::reference
+
+#endif  // BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_

@@ -1,0 +1,44 @@
+// The RG-LRU in ATen, one token at a time as the paper writes it: see ops_reference.cc.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/expm1.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sqrt.h>
+
+#include <vector>
+
+#include "models/kernels/reference_views.h"
+#include "models/kernels/rg_lru_ops.h"
+
+namespace berth::reference {
+
+at::Tensor RgLru(const at::Tensor& x, const ops::RgLruWeights& weights, int layer, int state, const StepBatch& batch) {
+  const int64_t width = x.size(1);
+  const int64_t block_width = weights.gates.size(1);
+  const at::Tensor products =
+      at::bmm(x.unflatten(1, {-1, block_width}).transpose(0, 1), weights.gates).transpose(0, 1).to(at::kFloat);
+  const auto gate = [&](int64_t first, const at::Tensor& bias) {
+    return at::sigmoid(products.narrow(2, first, block_width).reshape({x.size(0), width}) + bias);
+  };
+  const at::Tensor input = gate(0, weights.input_bias) * x.to(at::kFloat);
+  const at::Tensor log_a = gate(block_width, weights.recurrence_bias) * weights.rate;
+  const at::Tensor a = at::exp(log_a);
+  const at::Tensor multiplier = at::sqrt(-at::expm1(2 * log_a));
+  std::vector<at::Tensor> outputs;
+  for (size_t r = 0; r < batch.rows().size(); ++r) {
+    const cpu::Row& row = batch.rows()[r];
+    const at::Tensor view = StateView(batch, layer, state, static_cast<int64_t>(r), {width}, at::kFloat);
+    at::Tensor h = view.clone();
+    for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {
+      const bool first = row.start + t - row.first_token == 0;
+      h = first ? input[t] : a[t] * h + multiplier[t] * input[t];
+      outputs.push_back(h.reshape({1, width}).to(x.scalar_type()));
+    }
+    view.copy_(h);
+  }
+  return at::cat(outputs, 0);
+}
+
+}  // namespace berth::reference

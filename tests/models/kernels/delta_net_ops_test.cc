@@ -1,0 +1,106 @@
+// The gated delta net against its ATen reference, which goes token by token.
+#include "models/kernels/delta_net_ops.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/models/kernels/kernel_test.h"
+
+namespace berth {
+namespace {
+
+// Values narrower than a vector, no multiple of one, and of whole vectors; own and shared keys; both ranges of beta.
+const std::vector<ops::DeltaNetShape> kShapes = {
+    {.layer = 0, .k_heads = 2, .v_heads = 6, .key_dim = 5, .value_dim = 7},
+    {.layer = 1, .k_heads = 4, .v_heads = 4, .key_dim = 13, .value_dim = 83, .beta_scale = 2},
+    {.layer = 2, .k_heads = 2, .v_heads = 4, .key_dim = 48, .value_dim = 80},
+};
+
+struct Parameters {
+  explicit Parameters(const ops::DeltaNetShape& shape)
+      : rate(-at::rand({shape.v_heads}) * 2), dt_bias(at::randn({shape.v_heads})) {}
+  at::Tensor rate, dt_bias;
+};
+
+class DeltaNetOpsTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    std::vector<LayerCacheSpec> specs;
+    for (const ops::DeltaNetShape& s : kShapes) {
+      specs.push_back({.states = {{.name = "recurrent", .shape = {s.v_heads, s.key_dim, s.value_dim}}}});
+    }
+    SetUpCache(specs);
+  }
+
+  at::Tensor Qkv(const ops::DeltaNetShape& shape, int64_t tokens) {
+    return Random(tokens, 2 * shape.k_heads * shape.key_dim + shape.v_heads * shape.value_dim);
+  }
+};
+
+TEST_P(DeltaNetOpsTest, CarriesItsState) {
+  std::vector<std::vector<int64_t>> steps = Steps();
+  steps.push_back({cpu::kDeltaChunk, 2 * cpu::kDeltaChunk + 5, 1, cpu::kDeltaChunked - 1, cpu::kDeltaChunk + 1});
+  steps.push_back({1, 3, cpu::kDeltaChunked, cpu::kDeltaChunk - 1, 1});
+  for (const ops::DeltaNetShape& shape : kShapes) {
+    for (SequenceLease& lease : leases_) lease.Reset();
+    const Parameters p(shape);
+    for (const auto& counts : steps) {
+      ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+      const at::Tensor qkv = Qkv(shape, fast_->num_tokens());
+      const at::Tensor a = Random(fast_->num_tokens(), shape.v_heads);
+      const at::Tensor b = Random(fast_->num_tokens(), shape.v_heads);
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *fast_),
+                                          reference::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *reference_)));
+    }
+  }
+}
+
+// A sum of large decays must not blur a small difference of two of them.
+TEST_P(DeltaNetOpsTest, ForgetsAtOnceAndNotAtAll) {
+  const ops::DeltaNetShape& shape = kShapes[2];
+  const Parameters p(shape);
+  ASSERT_NO_FATAL_FAILURE(NextStep({100}));
+  const at::Tensor qkv = Qkv(shape, 100);
+  at::Tensor a = Random(100, shape.v_heads).clone();
+  const at::Tensor b = Random(100, shape.v_heads);
+  a.narrow(0, 0, 10).fill_(5000);  // decays of exp(-5000)
+  a.narrow(0, 10, 90).fill_(-4);
+  ExpectClose(ops::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *fast_),
+              reference::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *reference_));
+}
+
+// Where a prompt is cut into steps changes the order of sums, so roundings, and nothing more.
+TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnly) {
+  const int64_t total = 100;
+  for (const ops::DeltaNetShape& shape : kShapes) {
+    const Parameters p(shape);
+    const at::Tensor qkv = Qkv(shape, total);
+    const at::Tensor a = Random(total, shape.v_heads);
+    const at::Tensor b = Random(total, shape.v_heads);
+    const auto run = [&](const std::vector<int64_t>& chunks) {
+      leases_[0].Reset();
+      std::vector<at::Tensor> outputs;
+      int64_t done = 0;
+      for (int64_t count : chunks) {
+        NextStep({count});
+        const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
+        outputs.push_back(ops::GatedDeltaNet(slice(qkv), slice(a), slice(b), p.rate, p.dt_bias, shape, *fast_));
+        done += count;
+      }
+      return at::cat(outputs, 0);
+    };
+    const at::Tensor whole = run({total});
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(run({1, 7, 19, 23, 50}), whole));
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(run({99, 1}), whole));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaNetOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+
+}  // namespace
+}  // namespace berth

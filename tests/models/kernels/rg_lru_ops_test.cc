@@ -1,0 +1,48 @@
+// The RG-LRU against its ATen reference.
+#include "models/kernels/rg_lru_ops.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/models/kernels/kernel_test.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kBlocks = 3;
+constexpr int64_t kBlockWidth = 70;  // more than one chunk, no multiple of a vector
+constexpr int64_t kWidth = kBlocks * kBlockWidth;
+
+class RgLruOpsTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    SetUpCache({{.states = {{.name = "recurrent", .shape = {kWidth}}}}});
+    weights_ = {.gates = at::randn({kBlocks, kBlockWidth, 2 * kBlockWidth}).mul(0.2).to(GetParam().type),
+                .input_bias = at::randn({kWidth}),
+                .recurrence_bias = at::randn({kWidth}),
+                // From decays of next to nothing, where 1 - a^2 cancels, to whole ones.
+                .rate = -at::rand({kWidth}).pow(8) * 8 - 1e-5};
+  }
+
+  ops::RgLruWeights weights_;
+};
+
+TEST_P(RgLruOpsTest, CarriesItsState) {
+  for (const auto& counts : Steps()) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    const at::Tensor x = Random(fast_->num_tokens(), kWidth);
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectClose(ops::RgLru(x, weights_, 0, 0, *fast_), reference::RgLru(x, weights_, 0, 0, *reference_)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RgLruOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+
+}  // namespace
+}  // namespace berth
