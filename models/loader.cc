@@ -49,8 +49,9 @@ class TorchModel : public LoadedModel {
   std::unique_ptr<Model> model_;
 };
 
-absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config) {
-  const std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
+absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config, ConfigReader& text) {
+  std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
+  if (name.empty()) name = ReadDTypeName(text);
   if (name == "float32") return DType::kFloat32;
   if (name == "bfloat16") return DType::kBFloat16;
   // float16 has no kernels here: bfloat16 would lose mantissa, float32 loses nothing.
@@ -92,7 +93,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!config.status().ok()) return config.status();
   auto family = FindFamily(info.model_type);
   if (!family.ok()) return family.status();
-  auto dtype = ChooseDType(options, config);
+  // A multimodal model's configuration has the language model's inside.
+  ConfigReader text = config.Has("text_config") ? config.Object("text_config") : config;
+  auto dtype = ChooseDType(options, config, text);
   if (!dtype.ok()) return dtype.status();
   auto defaults = ReadGenerationDefaults(options.model_dir, *json);
   if (!defaults.ok()) return defaults.status();
@@ -102,11 +105,11 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device});
   std::unique_ptr<Model> model;
   try {
-    model = (*family)->build(config, weights);
+    model = (*family)->build(text, weights);
   } catch (const c10::Error& error) {
     return absl::InternalError(absl::StrCat("loading failed: ", error.what_without_backtrace()));
   }
-  info.max_positions = config.IntOr("max_position_embeddings", 0, 0, int64_t{1} << 40);
+  info.max_positions = text.IntOr("max_position_embeddings", 0, 0, int64_t{1} << 40);
   if (!config.status().ok()) return config.status();
   if (!weights.status().ok()) return weights.status();
   if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;

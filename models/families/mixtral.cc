@@ -1,5 +1,4 @@
 // mixtral and qwen3_moe: llama's layers with experts. Source: transformers' models/{mixtral,qwen3_moe}.
-#include <algorithm>
 #include <utility>
 
 #include "models/families/family.h"
@@ -15,17 +14,6 @@ RouterConfig ReadRouter(ConfigReader& config, int64_t default_top_k) {
   RouterConfig router = {.num_experts = config.Int(count, 1, kMaxHeads), .renormalize = true};
   router.top_k = config.IntOr("num_experts_per_tok", default_top_k, 1, router.num_experts);
   return router;
-}
-
-// Every decoder_sparse_step-th layer has experts, but for those of mlp_only_layers.
-std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers) {
-  const int64_t step = config.IntOr("decoder_sparse_step", 1, 1, kMaxLayers);
-  const std::vector<int64_t> dense = config.IntListOr("mlp_only_layers", {}, 0, kMaxLayers);
-  std::vector<bool> sparse(num_layers);
-  for (int64_t i = 0; i < num_layers; ++i) {
-    sparse[i] = (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
-  }
-  return sparse;
 }
 
 }  // namespace

@@ -30,6 +30,24 @@ Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const Transform
                      {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
 }
 
+// q, k, v and the gate side by side, from a q_proj whose rows go head by head: q, then the gate.
+Linear LoadGatedQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c) {
+  const int64_t kv_columns = c.kv_heads * c.head_dim;
+  const Linear q = LoadLinear(weights, c.hidden,
+                              {{.name = prefix + "q_proj", .out = 2 * c.q_heads * c.head_dim, .has_bias = c.qkv_bias}});
+  const Linear kv = LoadLinear(weights, c.hidden,
+                               {{.name = prefix + "k_proj", .out = kv_columns, .has_bias = c.qkv_bias},
+                                {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
+  const auto join = [&](const at::Tensor& q_rows, const at::Tensor& kv_rows) {
+    const at::Tensor heads = q_rows.unflatten(0, {c.q_heads, 2, c.head_dim});
+    return at::cat({heads.select(1, 0).flatten(0, 1), kv_rows, heads.select(1, 1).flatten(0, 1)}, 0);
+  };
+  Linear qkv;
+  qkv.weight = join(q.weight, kv.weight);
+  if (c.qkv_bias) qkv.bias = join(q.bias, kv.bias);
+  return qkv;
+}
+
 }  // namespace
 
 TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default,
@@ -37,8 +55,9 @@ TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, do
   TransformerConfig c;
   c.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
   c.hidden = config.Int("hidden_size", 1, kMaxDimension);
-  const std::vector<int64_t> intermediate = config.IntOrIntList("intermediate_size", 1, kMaxDimension);  // gemma3n's
-  config.Require(!intermediate.empty(), "intermediate_size", "is missing");
+  // gemma3n has a list of them, models of experts alone none.
+  const std::vector<int64_t> intermediate = config.IntOrIntList("intermediate_size", 1, kMaxDimension);
+  config.Require(!intermediate.empty() || config.Has("moe_intermediate_size"), "intermediate_size", "is missing");
   if (!intermediate.empty()) c.intermediate = intermediate.front();
   c.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
   c.q_heads = config.Int("num_attention_heads", 1, kMaxHeads);
@@ -129,6 +148,16 @@ std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers) {
   return rotates;
 }
 
+std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers) {
+  const int64_t step = config.IntOr("decoder_sparse_step", 1, 1, kMaxLayers);
+  const std::vector<int64_t> dense = config.IntListOr("mlp_only_layers", {}, 0, kMaxLayers);
+  std::vector<bool> sparse(num_layers);
+  for (int64_t i = 0; i < num_layers; ++i) {
+    sparse[i] = (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
+  }
+  return sparse;
+}
+
 void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,
                       const std::vector<bool>& rotates, TransformerConfig* c) {
   const RopeConfig rope = ReadRope(config, fields);
@@ -174,15 +203,18 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
                                          int layer) {
   Attention::Weights parts;
   const int lender = c.lenders.empty() ? -1 : c.lenders[layer];
-  parts.qkv = LoadQkv(weights, prefix, c, lender >= 0);
+  parts.qkv = c.output_gate ? LoadGatedQkv(weights, prefix, c) : LoadQkv(weights, prefix, c, lender >= 0);
   parts.output = LoadLinear(weights, c.q_heads * c.head_dim,
-                            {{.name = prefix + "o_proj", .out = c.hidden, .has_bias = c.output_bias}});
+                            {{.name = prefix + c.attention_names.output, .out = c.hidden, .has_bias = c.output_bias}});
   if (c.qk_norm != QkNorm::kNone) {
     const bool whole = c.qk_norm == QkNorm::kProjection;
     const int64_t q_dim = whole ? c.q_heads * c.head_dim : c.head_dim;
     const int64_t k_dim = whole ? c.kv_heads * c.head_dim : c.head_dim;
-    parts.q_norm = LoadNorm(weights, prefix + "q_norm.weight", q_dim, c.norm_eps, c.norm_adds_one);
-    if (lender < 0) parts.k_norm = LoadNorm(weights, prefix + "k_norm.weight", k_dim, c.norm_eps, c.norm_adds_one);
+    parts.q_norm = LoadNorm(weights, absl::StrCat(prefix, c.attention_names.q_norm, ".weight"), q_dim, c.norm_eps,
+                            c.norm_adds_one);
+    if (lender < 0)
+      parts.k_norm = LoadNorm(weights, absl::StrCat(prefix, c.attention_names.k_norm, ".weight"), k_dim, c.norm_eps,
+                              c.norm_adds_one);
   }
   parts.rotary = c.rotaries[layer];
   AttentionConfig config = {
@@ -193,7 +225,8 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
       .window = c.windows[layer],
       .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
       .softcap = c.score_softcap,
-      .borrows_layer = lender};
+      .borrows_layer = lender,
+      .output_gate = c.output_gate};
   if (c.edit_attention) c.edit_attention(layer, &config, &parts);
   return std::make_unique<Attention>(config, std::move(parts));
 }

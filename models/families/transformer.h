@@ -35,6 +35,13 @@ enum class NormPlacement {
 // What norms of q and k go over.
 enum class QkNorm { kNone, kHead, kProjection };
 
+// What checkpoints call a part of attention.
+struct AttentionNames {
+  const char* output = "o_proj";
+  const char* q_norm = "q_norm";
+  const char* k_norm = "k_norm";
+};
+
 struct TransformerConfig {
   int64_t vocab_size = 0;
   int64_t hidden = 0;
@@ -51,6 +58,8 @@ struct TransformerConfig {
   bool output_bias = false;
   bool mlp_bias = false;
   bool fused_projections = false;  // the checkpoint stores qkv_proj and gate_up_proj (phi3)
+  bool output_gate = false;        // q_proj gives each head's q and the gate of its output (qwen3_next)
+  AttentionNames attention_names;
   QkNorm qk_norm = QkNorm::kNone;  // q_norm, k_norm, before the rotation
   bool norm_adds_one = false;      // norms multiply by (1 + weight)
   bool layer_norm = false;         // norms subtract the mean (cohere2)
@@ -101,6 +110,9 @@ void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c)
 
 // no_rope_layers: 1 where a layer rotates (sic); else every no_rope_layer_interval-th does not.
 std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers);
+
+// Every decoder_sparse_step-th layer has experts, but for those of mlp_only_layers.
+std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers);
 
 // One rotary embedding for every layer that `rotates` says (empty: all).
 void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,

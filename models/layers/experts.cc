@@ -120,6 +120,10 @@ at::Tensor Experts::operator()(const at::Tensor& x) const {
 
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names) {
+  if (weights.Has(prefix + "gate_up_proj")) {
+    return {.up = weights.Get(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}),
+            .down = weights.Get(prefix + "down_proj", {num_experts, hidden, intermediate})};
+  }
   std::vector<at::Tensor> ups, downs;
   for (int64_t e = 0; e < num_experts; ++e) {
     const auto name = [&](const char* matrix) { return absl::StrCat(prefix, e, ".", matrix, ".weight"); };

@@ -105,7 +105,8 @@ struct ExpertNames {
   const char* down = "down_proj";
 };
 
-// One matrix per expert, stacked. Errors stick to the loader.
+// One matrix per expert, stacked; or the stacks themselves, `prefix`gate_up_proj and down_proj, where the checkpoint
+// has them. Errors stick to the loader.
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names = {});
 

@@ -34,7 +34,8 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
   if (std::find(fields.types.begin(), fields.types.end(), c.type) == fields.types.end()) {
     rope.RefuseUnless(rope.Has("rope_type") ? "rope_type" : "type", absl::StrJoin(fields.types, " or "));
   }
-  c.partial_rotary_factor = rope.DoubleOr("partial_rotary_factor", r.DoubleOr("partial_rotary_factor", 1, 0, 1), 0, 1);
+  c.partial_rotary_factor = rope.DoubleOr(
+      "partial_rotary_factor", r.DoubleOr("partial_rotary_factor", fields.default_partial_rotary_factor, 0, 1), 0, 1);
   c.attention_factor = rope.DoubleOr("attention_factor", c.attention_factor, 0, huge);
   c.beta_fast = rope.DoubleOr("beta_fast", c.beta_fast, tiny, huge);
   c.beta_slow = rope.DoubleOr("beta_slow", c.beta_slow, tiny, huge);

@@ -36,6 +36,7 @@ struct RopeConfig {
 
 struct RopeFields {
   double default_theta = 10000;  // where no theta is given
+  double default_partial_rotary_factor = 1;
   // Whose parameters, where rope_parameters holds one object per layer type; "": it does not.
   absl::string_view layer_type = "";
   // What older files call this layer type's theta, and whether their rope_scaling is meant for it

@@ -29,6 +29,7 @@ class Case:
     # the tokens.
     scales: tuple = ()
     generation: dict = dataclasses.field(default_factory=dict)  # put into generation_config.json
+    shifts: dict = dataclasses.field(default_factory=dict)  # added to the parameters whose names end so
 
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
@@ -66,6 +67,23 @@ BART = dict(vocab_size=VOCAB, d_model=60, encoder_layers=3, decoder_layers=2, en
 T5 = dict(vocab_size=VOCAB, d_model=60, d_kv=14, num_heads=6, d_ff=100, num_layers=3, num_decoder_layers=2,
           initializer_factor=2.0, eos_token_id=1, pad_token_id=2, decoder_start_token_id=2)
 QUIET = (("encoder_attn.out_proj", 0.1), ("self_attn.out_proj", 0.1))
+DELTA_TYPES = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+# Heads of 24: their rotary quarter is of three pairs.
+DELTA = dict(COMMON, initializer_range=0.2, head_dim=24, num_hidden_layers=4, layer_types=DELTA_TYPES, linear_num_key_heads=2,
+             linear_num_value_heads=6, linear_key_head_dim=10, linear_value_head_dim=14)
+# Time steps as trained ones are. As initialized, a token's decay is exp(-20): the state remembers nothing, and the sums
+# of logarithms of 64 decays, float32 in transformers, move its logprobs by 1.4e-4 (against float64; Berth's by 2e-5).
+SMALL_STEPS = {"dt_bias": -4.0}
+QWEN3_NEXT = dict(DELTA, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=36,
+                  shared_expert_intermediate_size=44)
+QWEN3_5_MOE = {key: value for key, value in QWEN3_NEXT.items() if key != "intermediate_size"}
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=60, patch_size=4,
+              num_position_embeddings=16)
+OLMO_HYBRID = {key: value for key, value in DELTA.items() if key != "head_dim"}
+RECURRENT_GEMMA = dict(COMMON, num_hidden_layers=5, attention_window_size=21, w_init_variance_scale=1.0,
+                       block_types=["recurrent", "attention"])
+LFM2 = dict(COMMON, num_hidden_layers=4, layer_types=["conv", "full_attention", "conv", "conv"],
+            tie_word_embeddings=False)
 
 CASES = {
     "llama": Case("LlamaConfig", ATTENTION),
@@ -150,4 +168,32 @@ CASES = {
                                       relative_attention_max_distance=20), forced_bos=23, own_head=True),
     "falcon_h1-gate-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False,
                                                         projectors_bias=True, mamba_proj_bias=True, head_dim=16)),
+    "qwen3_next": Case("Qwen3NextConfig", dict(QWEN3_NEXT, mlp_only_layers=[2]), shifts=SMALL_STEPS),
+    "qwen3_next-plain": Case("Qwen3NextConfig", dict(
+        QWEN3_NEXT, norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True, linear_num_key_heads=3,
+        linear_num_value_heads=3, linear_conv_kernel_dim=3,
+        rope_parameters=dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.5)), shifts=SMALL_STEPS),
+    "qwen3_5_text": Case("Qwen3_5TextConfig", dict(DELTA, rope_parameters=dict(
+        rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.5, mrope_interleaved=True,
+        mrope_section=[2, 2, 2])), shifts=SMALL_STEPS),
+    "qwen3_5_moe_text": Case("Qwen3_5MoeTextConfig", QWEN3_5_MOE, shifts=SMALL_STEPS),
+    "qwen3_5": Case("Qwen3_5Config", dict(text_config=DELTA, vision_config=VISION, bos_token_id=0, eos_token_id=1,
+                                          pad_token_id=2, tie_word_embeddings=False), shifts=SMALL_STEPS),
+    "qwen3_5_moe": Case("Qwen3_5MoeConfig", dict(text_config=QWEN3_5_MOE, vision_config=VISION, bos_token_id=0,
+                                                 eos_token_id=1, pad_token_id=2, tie_word_embeddings=True), 0.2,
+                        shifts=SMALL_STEPS),
+    "olmo_hybrid": Case("OlmoHybridConfig", OLMO_HYBRID),
+    "olmo_hybrid-nope": Case("OlmoHybridConfig", dict(
+        OLMO_HYBRID, linear_allow_neg_eigval=False, attention_bias=True, linear_num_key_heads=3,
+        linear_conv_kernel_dim=3, rope_parameters=dict(rope_type="default", rope_theta=None))),
+    "recurrent_gemma": Case("RecurrentGemmaConfig", dict(RECURRENT_GEMMA, num_key_value_heads=1)),
+    "recurrent_gemma-untied": Case("RecurrentGemmaConfig", dict(
+        RECURRENT_GEMMA, attention_bias=True, conv1d_width=3, logits_soft_cap=5.0, tie_word_embeddings=False)),
+    "lfm2": Case("Lfm2Config", dict(LFM2, conv_bias=True, block_multiple_of=16, block_ffn_dim_multiplier=1.1)),
+    "lfm2-plain": Case("Lfm2Config", dict(LFM2, layer_types=None, full_attn_idxs=[2], conv_L_cache=4,
+                                          block_auto_adjust_ff_dim=False, tie_word_embeddings=True), 0.3),
+    "lfm2_moe": Case("Lfm2MoeConfig", dict(LFM2, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=36,
+                                           num_dense_layers=1, routed_scaling_factor=1.3)),
+    "lfm2_moe-plain": Case("Lfm2MoeConfig", dict(LFM2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=36,
+                                                 num_dense_layers=2, use_expert_bias=False, norm_topk_prob=False)),
 }

@@ -36,13 +36,21 @@ def make_model(case):
     torch.set_num_threads(1)  # faster than more for models this small
     torch.manual_seed(0)
     config = getattr(transformers, case.config)(**case.fields)
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    multimodal = hasattr(config, "vision_config")
+    kind = (transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else
+            transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM)
     model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         # Norms and biases start as ones and zeros: a port that forgot them would pass.
         if (parameter.dim() == 1 or name.endswith("bias")) and not name.endswith("A_log"):
             parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        for ending, shift in case.shifts.items():
+            if name.endswith(ending):
+                parameter.data.add_(shift)
+    for name, buffer in model.named_buffers():
+        if name.endswith("expert_bias"):
+            buffer.add_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.get_input_embeddings().weight.data.mul_(case.embedding_scale)
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(std=0.2, generator=generator)
