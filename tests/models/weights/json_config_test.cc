@@ -177,6 +177,7 @@ TEST(ReadRope, BothSpellingsMeanTheSame) {
     expected.theta = 500000;
     expected.type = "llama3";
     expected.factor = 8;
+    expected.max_positions = 131072;
     expected.original_max_positions = 8192;
     EXPECT_EQ(rope, expected);
   }
