@@ -25,6 +25,7 @@ using BuildModel = std::unique_ptr<Model> (*)(ConfigReader& config, WeightLoader
 std::unique_ptr<Model> BuildCohere2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildExaone4(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildFalconMamba(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGemma2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGemma3(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights);
@@ -33,6 +34,7 @@ std::unique_ptr<Model> BuildGemma3n(ConfigReader& config, WeightLoader& weights)
 std::unique_ptr<Model> BuildLfm2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLfm2Moe(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildMamba(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMamba2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMixtral(ConfigReader& config, WeightLoader& weights);

@@ -168,6 +168,12 @@ int64_t ConfigReader::IntOr(absl::string_view key, int64_t fallback, int64_t min
   return Has(key) ? Int(key, min, max) : fallback;
 }
 
+int64_t ConfigReader::IntOrAuto(absl::string_view key, int64_t automatic, int64_t min, int64_t max) {
+  const json* value = Find(key);
+  const bool is_auto = value != nullptr && value->is_string() && value->get_ref<const std::string&>() == "auto";
+  return is_auto ? automatic : IntOr(key, automatic, min, max);
+}
+
 double ConfigReader::Double(absl::string_view key, double min, double max) {
   const json* value = FindOrFail(key);
   return value == nullptr ? std::clamp(0.0, min, max) : AsDouble(key, *value, min, max);

@@ -71,6 +71,8 @@ class ConfigReader {
 
   int64_t Int(absl::string_view key, int64_t min, int64_t max);
   int64_t IntOr(absl::string_view key, int64_t fallback, int64_t min, int64_t max);
+  // An integer; the text "auto" or nothing: `automatic`.
+  int64_t IntOrAuto(absl::string_view key, int64_t automatic, int64_t min, int64_t max);
   double Double(absl::string_view key, double min = -kAny, double max = kAny);
   double DoubleOr(absl::string_view key, double fallback, double min = -kAny, double max = kAny);
   bool Bool(absl::string_view key);

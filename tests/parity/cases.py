@@ -56,6 +56,8 @@ LLAMA4 = dict(ATTENTION, num_hidden_layers=4, intermediate_size_mlp=90, num_loca
               rope_parameters=dict(rope_type="default", rope_theta=1000.0))
 MAMBA2 = dict(vocab_size=VOCAB, hidden_size=60, num_heads=6, head_dim=20, state_size=12, num_hidden_layers=3, expand=2,
               chunk_size=16, initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=2)
+MAMBA = dict(vocab_size=VOCAB, hidden_size=60, state_size=12, num_hidden_layers=3, expand=2, initializer_range=0.3,
+             bos_token_id=0, eos_token_id=1, pad_token_id=2)
 FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_d_conv=4,
                  mamba_chunk_size=16, lm_head_multiplier=0.7, embedding_multiplier=1.7, mlp_multipliers=[1.3, 0.7],
                  key_multiplier=0.8, attention_out_multiplier=0.9, attention_in_multiplier=1.1,
@@ -147,6 +149,11 @@ CASES = {
     "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,
                                                        interleave_moe_layer_step=2, num_experts_per_tok=2,
                                                        no_rope_layer_interval=2, attention_bias=True)),
+    "mamba": Case("MambaConfig", dict(MAMBA, time_step_rank=7, use_bias=True, conv_kernel=3,
+                                      tie_word_embeddings=False)),
+    "mamba-tied": Case("MambaConfig", dict(MAMBA, use_conv_bias=False, residual_in_fp32=False), 0.3),
+    "falcon_mamba": Case("FalconMambaConfig", dict(MAMBA, time_step_rank=7, mixer_rms_eps=1e-3,
+                                                   tie_word_embeddings=False)),
     "mamba2": Case("Mamba2Config", dict(MAMBA2, n_groups=2, use_bias=True, conv_kernel=4)),
     "mamba2-tied": Case("Mamba2Config", dict(MAMBA2, n_groups=1, conv_kernel=3, tie_word_embeddings=True,
                                              residual_in_fp32=False), 0.3),

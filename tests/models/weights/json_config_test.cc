@@ -60,10 +60,13 @@ TEST(JsonConfig, ReadsFilesAndNamesThem) {
 
 TEST(ConfigReader, ReadsEachType) {
   ConfigReader r(Config(R"({"i": 7, "d": 1e-5, "whole": 10000, "b": true, "s": "silu", "null": null,
-                            "ints": [1, 2], "doubles": [0, 1.5], "strings": ["a", "b"], "o": {"i": 3}})"));
+                            "ints": [1, 2], "doubles": [0, 1.5], "strings": ["a", "b"], "o": {"i": 3}, "automatic": "auto"})"));
   EXPECT_EQ(r.Int("i", 7, 7), 7);
   EXPECT_EQ(r.IntOr("absent", -5, 0, 9), -5);
   EXPECT_EQ(r.IntOr("null", 4, 0, 9), 4);
+  EXPECT_EQ(r.IntOrAuto("i", 2, 0, 9), 7);
+  EXPECT_EQ(r.IntOrAuto("automatic", 2, 0, 9), 2);
+  EXPECT_EQ(r.IntOrAuto("absent", 2, 0, 9), 2);
   EXPECT_EQ(r.Double("d"), 1e-5);
   EXPECT_EQ(r.Double("whole"), 10000);
   EXPECT_EQ(r.DoubleOr("absent", 0.5), 0.5);

@@ -1,0 +1,121 @@
+#include "models/layers/mamba_mixer.h"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/neg.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+constexpr int kConvState = 0;
+constexpr int kRecurrentState = 1;
+
+// The even rows, then the odd ones.
+at::Tensor Deinterleaved(const at::Tensor& tensor) {
+  const int64_t rows = tensor.size(0);
+  return at::cat({tensor.slice(0, 0, rows, 2), tensor.slice(0, 1, rows, 2)}, 0);
+}
+
+// x: [groups, tokens, in], weight: [groups, out, in] -> [groups, tokens, out].
+at::Tensor GroupProduct(const at::Tensor& x, const at::Tensor& weight) {
+  if (weight.size(0) == 1) return at::linear(x[0], weight[0]).unsqueeze(0);
+  return at::bmm(x, weight.transpose(1, 2));
+}
+
+}  // namespace
+
+std::unique_ptr<MambaMixer> MambaMixer::Load(WeightLoader& weights, const std::string& prefix,
+                                             const MambaConfig& config) {
+  auto mixer = std::make_unique<MambaMixer>();
+  mixer->config_ = config;
+  mixer->in_ = LoadLinear(weights, config.hidden,
+                          {{.name = prefix + "in_proj", .out = 2 * config.inner, .has_bias = config.proj_bias}});
+  if (config.heads > 0) {
+    mixer->in_.weight = Deinterleaved(mixer->in_.weight);
+    if (config.proj_bias) mixer->in_.bias = Deinterleaved(mixer->in_.bias);
+  }
+  mixer->out_ = LoadLinear(weights, config.inner,
+                           {{.name = prefix + "out_proj", .out = config.hidden, .has_bias = config.proj_bias}});
+  mixer->conv_weight_ = weights.GetFloat32(prefix + "conv1d.weight", {config.inner, 1, config.kernel})
+                            .reshape({config.inner, config.kernel})
+                            .t()
+                            .contiguous();
+  if (config.conv_bias) mixer->conv_bias_ = weights.GetFloat32(prefix + "conv1d.bias", {config.inner});
+  mixer->LoadProjections(weights, prefix);
+  mixer->LoadNorms(weights, prefix);
+  return mixer;
+}
+
+void MambaMixer::LoadProjections(WeightLoader& weights, const std::string& prefix) {
+  const int64_t groups = config_.groups();
+  const int64_t width = config_.inner / groups;
+  const int64_t outputs = config_.dt_rank + 2 * config_.state_dim;
+  at::Tensor a_log;
+  if (config_.heads > 0) {
+    x_proj_ = weights.Get(prefix + "x_proj_weight", {groups, outputs, width});
+    dt_proj_ = weights.Get(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
+    dt_bias_ = weights.GetFloat32(prefix + "dt_proj_bias", {groups, width}).reshape({config_.inner});
+    a_log = weights.GetFloat32(prefix + "A_log", {groups, width, config_.state_dim});
+    d_ = weights.GetFloat32(prefix + "D", {groups, width}).reshape({config_.inner});
+  } else {
+    x_proj_ = weights.Get(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
+    dt_proj_ = weights.Get(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
+    dt_bias_ = weights.GetFloat32(prefix + "dt_proj.bias", {width});
+    a_log = weights.GetFloat32(prefix + "A_log", {width, config_.state_dim});
+    d_ = weights.GetFloat32(prefix + "D", {width});
+  }
+  a_ = at::neg(at::exp(a_log)).reshape({config_.inner, config_.state_dim}).t().contiguous();
+}
+
+void MambaMixer::LoadNorms(WeightLoader& weights, const std::string& prefix) {
+  if (config_.norms == MambaConfig::Norms::kNone) return;
+  const auto load = [&](const char* name, int64_t dim) {
+    if (config_.norms == MambaConfig::Norms::kWeightless) return UnitNorm(weights, dim, config_.norm_eps);
+    return LoadNorm(weights, absl::StrCat(prefix, name, ".weight"), dim, config_.norm_eps);
+  };
+  dt_norm_ = load("dt_layernorm", config_.dt_rank);
+  b_norm_ = load("b_layernorm", config_.state_dim);
+  c_norm_ = load("c_layernorm", config_.state_dim);
+}
+
+LayerCacheSpec MambaMixer::cache_spec(DType dtype) const {
+  return {.states = {{.name = "conv", .shape = {config_.kernel - 1, config_.inner}, .dtype = dtype},
+                     {.name = "recurrent", .shape = {config_.state_dim, config_.inner}, .dtype = DType::kFloat32}}};
+}
+
+void MambaMixer::Project(ops::MambaInputs& inputs) const {
+  const int64_t tokens = inputs.x.size(0);
+  const at::Tensor x = inputs.x.view({tokens, config_.groups(), -1}).transpose(0, 1);
+  const at::Tensor parts = GroupProduct(x, x_proj_);  // [groups, tokens, dt_rank + 2 * state_dim]
+  at::Tensor step = parts.narrow(2, 0, config_.dt_rank);
+  at::Tensor b = parts.narrow(2, config_.dt_rank, config_.state_dim);
+  at::Tensor c = parts.narrow(2, config_.dt_rank + config_.state_dim, config_.state_dim);
+  if (dt_norm_.defined()) {  // without heads: one group
+    const auto norm = [](const Norm& norm, const at::Tensor& part) {
+      at::Tensor slice = part[0];
+      norm.InPlace(slice);
+    };
+    norm(dt_norm_, step);
+    norm(b_norm_, b);
+    norm(c_norm_, c);
+  }
+  inputs.dt = GroupProduct(step, dt_proj_).transpose(0, 1).reshape({tokens, config_.inner});
+  inputs.b = b.transpose(0, 1);
+  inputs.c = c.transpose(0, 1);
+}
+
+at::Tensor MambaMixer::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  const at::Tensor projected = in_(x);
+  ops::MambaInputs inputs;
+  inputs.gate = projected.narrow(1, config_.inner, config_.inner);
+  inputs.x = ops::CausalConv(projected.narrow(1, 0, config_.inner), conv_weight_, conv_bias_, config_.layer, kConvState,
+                             batch);
+  Project(inputs);
+  return out_(ops::MambaScan(inputs, a_, d_, dt_bias_, config_.layer, kRecurrentState, batch));
+}
+
+}  // namespace berth
