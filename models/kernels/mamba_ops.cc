@@ -79,6 +79,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                               .head_dim = shape.head_dim,
                               .state_dim = shape.state_dim,
                               .groups = shape.groups,
+                              .prompt_lengths = batch.prompt_lengths().data(),
                               .heads_per_item = HeadsPerItem(shape, batch),
                               .dt_min = static_cast<float>(shape.dt_min),
                               .dt_max = static_cast<float>(shape.dt_max),

@@ -34,6 +34,8 @@ struct Mamba2Shape {
   int64_t head_dim = 0;
   int64_t state_dim = 0;
   int64_t groups = 0;
+  // Limits of the time step for the prompt's tokens. Those generated after it have none: the reference kernels and
+  // transformers clamp in their prefill alone.
   double dt_min = 0;
   double dt_max = std::numeric_limits<double>::infinity();
 };

@@ -7,6 +7,7 @@
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "models/kernels/mamba_ops.h"
@@ -51,7 +52,9 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                                       {shape.heads, shape.state_dim, shape.head_dim}, at::kFloat);
     at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
     const at::Tensor rows = RowSlice(xbc, row).to(at::kFloat);
-    const at::Tensor step = at::softplus(RowSlice(dt, row).to(at::kFloat) + dt_bias).clamp(shape.dt_min, shape.dt_max);
+    at::Tensor step = at::softplus(RowSlice(dt, row).to(at::kFloat) + dt_bias);
+    const int64_t limited = std::clamp<int64_t>(batch.prompt_lengths()[r] - row.start, 0, row.num_tokens);
+    step.narrow(0, 0, limited).clamp_(shape.dt_min, shape.dt_max);
     for (int64_t t = 0; t < row.num_tokens; ++t) {
       const at::Tensor x = rows[t].narrow(0, 0, inner).view({shape.heads, shape.head_dim});
       const auto per_head = [&](int64_t first) {

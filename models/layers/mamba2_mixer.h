@@ -1,8 +1,5 @@
 // Mamba-2's mixer (Dao and Gu, 2024): one input product split in gate, convolution input and time step; a short causal
 // convolution; the recurrence; a gated norm or a plain gate; the output product. Engine thread only.
-//
-// The time step is clamped to its limits on every token. transformers' fallback code clamps it in prefill and not in
-// single-token decode; with the default limits (0, infinity) both are the same.
 #ifndef BERTH_MODELS_LAYERS_MAMBA2_MIXER_H_
 #define BERTH_MODELS_LAYERS_MAMBA2_MIXER_H_
 

@@ -148,9 +148,9 @@ struct MambaScanArgs {
 };
 inline constexpr int64_t kMambaTile = 64;  // channels of one group per item
 
-// Mamba-2's recurrence, per head: dt = clamp(softplus(dt + dt_bias)); h = exp(dt A) h + dt B x; y = C h + D x.
-// Rows of kMamba2Chunked tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
-// Items: rows * heads / heads_per_item.
+// Mamba-2's recurrence, per head: dt = softplus(dt + dt_bias), for the prompt's tokens within limits; h = exp(dt A) h +
+// dt B x; y = C h + D x. Rows of kMamba2Chunked tokens or more go in chunks of matrix products, so a sum's order
+// depends on the step's tokens. Items: rows * heads / heads_per_item.
 struct Mamba2ScanArgs {
   char* arena;
   const Row* rows;
@@ -164,7 +164,8 @@ struct Mamba2ScanArgs {
   void* out;             // [tokens, heads * head_dim]
   int64_t xbc_stride, dt_stride;
   int64_t heads, head_dim, state_dim, groups;
-  int64_t heads_per_item;  // divides heads / groups: they share the product of B and C
+  const int64_t* prompt_lengths;  // by row: the limits of dt hold for positions below
+  int64_t heads_per_item;         // divides heads / groups: they share the product of B and C
   float dt_min, dt_max;
   float* scratch;          // Mamba2ScratchFloats() per slot
   int64_t scratch_stride;  // floats between slots; slot = worker index

@@ -66,8 +66,10 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
       if (counts[i] == 0) continue;
       const int64_t start = leases_[i].num_tokens();
       ASSERT_TRUE(leases_[i].Grow(counts[i]).ok());
-      plan.rows.push_back(
-          {.lease = &leases_[i], .tokens = absl::MakeConstSpan(tokens_).subspan(0, counts[i]), .start = start});
+      plan.rows.push_back({.lease = &leases_[i],
+                           .tokens = absl::MakeConstSpan(tokens_).subspan(0, counts[i]),
+                           .start = start,
+                           .prompt_length = 45});
       plan.num_tokens += counts[i];
     }
     fast_->Fill(plan);
