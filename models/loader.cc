@@ -114,8 +114,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!weights.status().ok()) return weights.status();
   if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;
 
-  auto plan = BuildCachePlan(model->cache_specs(), options.block_tokens);
+  const std::vector<LayerCacheSpec> specs = model->cache_specs();
+  auto plan = BuildCachePlan(specs, options.block_tokens);
   if (!plan.ok()) return plan.status();
+  info.num_layers = static_cast<int64_t>(specs.size());
   info.recompute_length = model->recompute_length();
   info.num_layers = static_cast<int64_t>(plan->layers.size());
   info.position_limit = model->position_limit();

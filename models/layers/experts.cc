@@ -66,7 +66,7 @@ at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
   const at::Tensor group_scores = std::get<0>(grouped.topk(2, -1)).sum(-1);
   const at::Tensor best = std::get<1>(group_scores.topk(config_.top_groups, -1));
   const at::Tensor kept = at::zeros_like(group_scores).scatter(1, best, 1.0).unsqueeze(-1).expand_as(grouped);
-  return grouped.masked_fill(kept == 0, 0.0).reshape(scores.sizes());
+  return grouped.masked_fill(kept == 0, -std::numeric_limits<double>::infinity()).reshape(scores.sizes());
 }
 
 Router::Choice Router::operator()(const at::Tensor& x) const {
@@ -92,8 +92,12 @@ void Experts::set_shared(std::unique_ptr<FeedForward> shared, Linear gate) {
   shared_gate_ = std::move(gate);
 }
 
-at::Tensor Experts::Routed(const at::Tensor& x) const {
-  const Router::Choice choice = router_(x);
+void Experts::set_latent(Linear into, Linear out_of) {
+  latent_in_ = std::move(into);
+  latent_out_ = std::move(out_of);
+}
+
+at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
   const Pairs pairs = SortByExpert(choice.experts, router_.num_experts());
   at::Tensor rows = at::index_select(x, 0, pairs.tokens);
   if (options_.scale_input) {
@@ -111,7 +115,8 @@ at::Tensor Experts::Routed(const at::Tensor& x) const {
 }
 
 at::Tensor Experts::operator()(const at::Tensor& x) const {
-  at::Tensor out = Routed(x);
+  const Router::Choice choice = router_(x);
+  at::Tensor out = latent_in_.weight.defined() ? latent_out_(Routed(latent_in_(x), choice)) : Routed(x, choice);
   if (shared_ == nullptr) return out;
   at::Tensor shared = (*shared_)(x);
   if (shared_gate_.weight.defined()) shared = shared * at::sigmoid(shared_gate_(x));

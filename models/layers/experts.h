@@ -86,16 +86,21 @@ class Experts : public FeedForward {
   // A feed-forward that every token goes through as well, times sigmoid(gate x) where a gate is given.
   void set_shared(std::unique_ptr<FeedForward> shared, Linear gate = {});
 
+  // The experts then work between two products, in a narrower stream (nemotron_h); router and shared do not.
+  void set_latent(Linear into, Linear out_of);
+
   at::Tensor operator()(const at::Tensor& x) const override;
 
  private:
-  at::Tensor Routed(const at::Tensor& x) const;
+  // x: what the experts see of the router's tokens.
+  at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice) const;
 
   Router router_;
   Weights weights_;
   Options options_;
   std::unique_ptr<FeedForward> shared_;
   Linear shared_gate_;
+  Linear latent_in_, latent_out_;
 };
 
 // Names of the matrices of one expert, under `prefix`<expert>.

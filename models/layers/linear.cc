@@ -17,7 +17,10 @@ at::Tensor Scaled(const at::Tensor& tensor, double scale) {
 
 }  // namespace
 
-at::Tensor Linear::operator()(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  const at::Tensor out = at::linear(x, weight, bias);
+  return adapter_down.defined() ? out.add(at::linear(at::linear(x, adapter_down), adapter_up)) : out;
+}
 
 Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts) {
   std::vector<at::Tensor> matrices;

@@ -16,6 +16,9 @@ namespace berth {
 struct Linear {
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out] or undefined
+  // A low-rank addition to the matrix, up * down; both or neither.
+  at::Tensor adapter_down;  // [rank, in]
+  at::Tensor adapter_up;    // [out, rank]
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x) const;
