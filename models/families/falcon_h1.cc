@@ -4,8 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/families/family.h"
-#include "models/families/transformer.h"
-#include "models/layers/mamba2_mixer.h"
+#include "models/families/hybrid.h"
 
 namespace berth {
 namespace {
@@ -38,13 +37,10 @@ Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
   c.norm_groups = config.BoolOr("mamba_rms_norm", false) ? c.groups : 0;
   c.gate_first = !config.BoolOr("mamba_norm_before_gate", true);
   c.norm_eps = t.norm_eps;
-  const std::vector<double> limit = config.DoubleListOr("time_step_limit", {0, ConfigReader::kAny}, 0);
-  config.Require(limit.size() == 2 && limit[0] <= limit[1], "time_step_limit", "is not a pair [min, max]");
+  ReadTimeStepLimit(config, &c);
   const std::vector<double> parts = config.DoubleListOr("ssm_multipliers", {1, 1, 1, 1, 1});
   config.Require(parts.size() == 5, "ssm_multipliers", "does not have 5 entries");
   if (!config.status().ok()) return c;
-  c.dt_min = limit[0];
-  c.dt_max = limit[1];
   std::copy(parts.begin(), parts.end(), c.part_scales.begin());
   c.input_scale = config.DoubleOr("ssm_in_multiplier", 1);
   c.output_scale = config.DoubleOr("ssm_out_multiplier", 1);

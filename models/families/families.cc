@@ -7,6 +7,7 @@ namespace berth {
 namespace {
 
 constexpr Family kFamilies[] = {
+    {"bamba", BuildBamba, "static, recurrent"},
     {"bart", BuildBart, "static and cross"},
     {"cohere2", BuildCohere2, "sliding, static"},
     {"exaone4", BuildExaone4, "sliding, static"},
@@ -16,6 +17,8 @@ constexpr Family kFamilies[] = {
     {"gemma3_text", BuildGemma3, "sliding, static"},
     {"gemma3n_text", BuildGemma3n, "sliding, static"},
     {"gpt_oss", BuildGptOss, "sliding, static"},
+    {"granitemoehybrid", BuildGraniteHybrid, "static, recurrent"},
+    {"jamba", BuildJamba, "static, recurrent"},
     {"lfm2", BuildLfm2, "static, recurrent (convolutions)"},
     {"lfm2_moe", BuildLfm2Moe, "static, recurrent (convolutions)"},
     {"llama", BuildLlama, "static"},
@@ -25,6 +28,7 @@ constexpr Family kFamilies[] = {
     {"mamba2", BuildMamba2, "recurrent"},
     {"mistral", BuildMistral, "sliding, or static without a window"},
     {"mixtral", BuildMixtral, "static, sliding where configured"},
+    {"nemotron_h", BuildNemotronH, "static, recurrent, none"},
     {"olmo3", BuildOlmo3, "sliding, static"},
     {"olmo_hybrid", BuildOlmoHybrid, "static, recurrent"},
     {"phi3", BuildPhi3, "static, sliding where configured"},
@@ -39,6 +43,8 @@ constexpr Family kFamilies[] = {
     {"recurrent_gemma", BuildRecurrentGemma, "sliding, recurrent"},
     {"smollm3", BuildSmolLm3, "static, sliding where configured"},
     {"t5", BuildT5, "static and cross"},
+    {"zamba", BuildZamba, "recurrent, and static in some layers"},
+    {"zamba2", BuildZamba2, "recurrent, and static in some layers"},
 };
 
 }  // namespace

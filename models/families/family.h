@@ -22,6 +22,7 @@ namespace berth {
 // before it uses the model: a builder returns nullptr as soon as going on makes no sense.
 using BuildModel = std::unique_ptr<Model> (*)(ConfigReader& config, WeightLoader& weights);
 
+std::unique_ptr<Model> BuildBamba(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildCohere2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildExaone4(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights);
@@ -33,11 +34,14 @@ std::unique_ptr<Model> BuildLlama4(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildGemma3n(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLfm2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLfm2Moe(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildGraniteHybrid(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildJamba(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMamba(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMamba2(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildMixtral(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildNemotronH(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildOlmo3(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildOlmoHybrid(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights);
@@ -49,6 +53,8 @@ std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights
 std::unique_ptr<Model> BuildQwen3Next(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildZamba(ConfigReader& config, WeightLoader& weights);
+std::unique_ptr<Model> BuildZamba2(ConfigReader& config, WeightLoader& weights);
 
 std::unique_ptr<Model> BuildBart(ConfigReader& config, WeightLoader& weights);
 std::unique_ptr<Model> BuildM2m100(ConfigReader& config, WeightLoader& weights);

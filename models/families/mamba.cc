@@ -4,33 +4,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/families/family.h"
-#include "models/families/transformer.h"
-#include "models/layers/mamba2_mixer.h"
+#include "models/families/hybrid.h"
 #include "models/layers/mamba_mixer.h"
 
 namespace berth {
 namespace {
 
 Mamba2Config ReadMamba2Mixer(ConfigReader& config) {
-  Mamba2Config c;
-  c.hidden = config.Int("hidden_size", 1, kMaxDimension);
-  c.heads = config.Int("num_heads", 1, kMaxHeads);
-  c.head_dim = config.Int("head_dim", 1, kMaxDimension);
-  c.state_dim = config.Int("state_size", 1, kMaxDimension);
-  c.groups = config.Int("n_groups", 1, kMaxHeads);
-  c.kernel = config.IntOr("conv_kernel", 4, 2, 64);
-  c.conv_bias = config.BoolOr("use_conv_bias", true);
-  c.in_bias = c.out_bias = config.BoolOr("use_bias", false);
-  c.norm_groups = 1;  // over all channels, whatever n_groups is
-  c.gate_first = true;
-  c.norm_eps = config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1);
-  const std::vector<double> limit = config.DoubleListOr("time_step_limit", {0, ConfigReader::kAny}, 0);
-  config.Require(limit.size() == 2 && limit[0] <= limit[1], "time_step_limit", "is not a pair [min, max]");
-  if (limit.size() == 2) {
-    c.dt_min = limit[0];
-    c.dt_max = limit[1];
-  }
-  config.Require(c.heads % c.groups == 0, "num_heads", "is not a multiple of n_groups");
+  const int64_t hidden = config.Int("hidden_size", 1, kMaxDimension);
+  Mamba2Config c = ReadMamba2(config, hidden, config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1),
+                              {.heads = "num_heads",
+                               .head_dim = "head_dim",
+                               .state_dim = "state_size",
+                               .groups = "n_groups",
+                               .kernel = "conv_kernel",
+                               .conv_bias = "use_conv_bias",
+                               .proj_bias = "use_bias",
+                               .default_state_dim = 128,
+                               .default_groups = 8});
+  ReadTimeStepLimit(config, &c);
   const int64_t expand = config.IntOr("expand", 2, 1, 1024);
   config.Require(expand * c.hidden == c.inner(), "num_heads", "times head_dim is not expand * hidden_size");
   return c;

@@ -62,6 +62,18 @@ FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamb
                  mamba_chunk_size=16, lm_head_multiplier=0.7, embedding_multiplier=1.7, mlp_multipliers=[1.3, 0.7],
                  key_multiplier=0.8, attention_out_multiplier=0.9, attention_in_multiplier=1.1,
                  ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7], ssm_in_multiplier=1.2, ssm_out_multiplier=0.9)
+HYBRID = dict(COMMON, num_hidden_layers=4)
+JAMBA = dict(HYBRID, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=12, mamba_dt_rank=7, use_mamba_kernels=False)
+BAMBA = dict(HYBRID, mamba_n_heads=6, mamba_d_state=10, mamba_chunk_size=16)
+GRANITE = dict(BAMBA, layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+               embedding_multiplier=1.7, attention_multiplier=0.3, residual_multiplier=0.6, logits_scaling=1.4,
+               shared_intermediate_size=70)
+NEMOTRON_H = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_attention_heads=6, num_key_value_heads=2,
+                  head_dim=20, initializer_range=0.3, max_position_embeddings=1024, bos_token_id=0, eos_token_id=1,
+                  pad_token_id=2, ssm_state_size=10, mamba_num_heads=6, mamba_head_dim=14, chunk_size=16,
+                  moe_intermediate_size=44, moe_shared_expert_intermediate_size=52)
+ZAMBA = dict(COMMON, num_hidden_layers=5, num_key_value_heads=3,
+             layers_block_type=["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"])
 
 BART = dict(vocab_size=VOCAB, d_model=60, encoder_layers=3, decoder_layers=2, encoder_attention_heads=6,
             decoder_attention_heads=3, encoder_ffn_dim=100, decoder_ffn_dim=84, init_std=0.3,
@@ -203,4 +215,30 @@ CASES = {
                                            num_dense_layers=1, routed_scaling_factor=1.3)),
     "lfm2_moe-plain": Case("Lfm2MoeConfig", dict(LFM2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=36,
                                                  num_dense_layers=2, use_expert_bias=False, norm_topk_prob=False)),
+    "jamba": Case("JambaConfig", dict(JAMBA, num_experts=5, num_experts_per_tok=2)),
+    "jamba-dense": Case("JambaConfig", dict(JAMBA, num_experts=1, mamba_conv_bias=False, mamba_proj_bias=True,
+                                            mamba_d_conv=3, mamba_expand=3)),
+    "bamba": Case("BambaConfig", dict(BAMBA, attn_layer_indices=[1, 3], mamba_n_groups=2, mamba_proj_bias=True)),
+    "bamba-biases": Case("BambaConfig", dict(BAMBA, attn_layer_indices=[2], attention_bias=True, mlp_bias=True,
+                                             mamba_conv_bias=False, mamba_d_conv=3)),
+    "granitemoehybrid": Case("GraniteMoeHybridConfig", dict(GRANITE, num_local_experts=5, num_experts_per_tok=2,
+                                                            mamba_n_groups=3)),
+    "granitemoehybrid-dense": Case("GraniteMoeHybridConfig", dict(
+        GRANITE, num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope", attention_bias=True)),
+    "nemotron_h": Case("NemotronHConfig", dict(
+        NEMOTRON_H, layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
+        n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2, routed_scaling_factor=1.3, n_groups=2)),
+    "nemotron_h-latent": Case("NemotronHConfig", dict(
+        NEMOTRON_H, layers_block_type=["linear_attention", "full_attention", "moe", "linear_attention", "moe"],
+        n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False, moe_latent_size=36, mlp_bias=True,
+        use_bias=True, n_groups=3, time_step_min=0.05)),
+    "zamba": Case("ZambaConfig", dict(ZAMBA, n_mamba_heads=3, mamba_d_state=12, mamba_dt_rank=7,
+                                      use_mamba_kernels=False), 0.3),
+    "zamba-untied": Case("ZambaConfig", dict(ZAMBA, n_mamba_heads=1, mamba_proj_bias=True, mamba_conv_bias=False,
+                                             mamba_d_conv=3, use_mamba_kernels=False, tie_word_embeddings=False)),
+    "zamba2": Case("Zamba2Config", dict(ZAMBA, mamba_d_state=10, n_mamba_heads=6, mamba_ngroups=2, num_mem_blocks=2,
+                                        adapter_rank=9, chunk_size=16, tie_word_embeddings=False)),
+    "zamba2-adapters": Case("Zamba2Config", dict(
+        ZAMBA, num_key_value_heads=6, mamba_d_state=10, n_mamba_heads=6, num_mem_blocks=2, adapter_rank=9,
+        chunk_size=16, use_shared_attention_adapter=True, use_mem_rope=True, add_bias_linear=True), 0.3),
 }

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -49,7 +50,7 @@ def make_model(case):
             if name.endswith(ending):
                 parameter.data.add_(shift)
     for name, buffer in model.named_buffers():
-        if name.endswith("expert_bias"):
+        if name.endswith(("expert_bias", "e_score_correction_bias")):  # of a router's choice
             buffer.add_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.get_input_embeddings().weight.data.mul_(case.embedding_scale)
     if hasattr(model, "final_logits_bias"):
@@ -190,8 +191,9 @@ def load(name):
     """(model folder, the oracle's answers, arrays)"""
     folder = cache_folder(name)
     if not (folder / "oracle.json").exists():
-        for old in folder.parent.glob(f"{name}-{'?' * 16}*"):
-            shutil.rmtree(old)
+        for old in folder.parent.glob(f"{name}-*"):
+            if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}(\.tmp)?", old.name):  # not another case's, like name-tied
+                shutil.rmtree(old)
         temporary = folder.with_name(folder.name + ".tmp")
         temporary.mkdir(parents=True)
         make(name, temporary)

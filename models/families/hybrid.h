@@ -1,0 +1,54 @@
+// What the families that mix recurrences with attention share: the fields of their configurations, their blocks.
+#ifndef BERTH_MODELS_FAMILIES_HYBRID_H_
+#define BERTH_MODELS_FAMILIES_HYBRID_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/families/transformer.h"
+#include "models/layers/block.h"
+#include "models/layers/mamba2_mixer.h"
+#include "models/weights/json_config.h"
+#include "models/weights/weight_loader.h"
+
+namespace berth {
+
+// What each layer is, from layers_block_type or layer_types; neither: `fallback`. The names of transformers before 5
+// ("mamba", "attention") come back as today's ("linear_attention", "full_attention"). Any not in `known` is refused.
+std::vector<std::string> ReadBlockTypes(ConfigReader& config, const std::vector<absl::string_view>& known,
+                                        std::vector<std::string> fallback);
+
+// Requires one type for each layer.
+void RequireLayers(ConfigReader& config, const std::vector<std::string>& types, int64_t num_layers);
+
+// What a configuration calls the fields of a Mamba-2 mixer, and what they are where absent.
+struct Mamba2Fields {
+  const char* heads = "mamba_n_heads";
+  const char* head_dim = nullptr;  // nullptr: expand * hidden / heads
+  const char* state_dim = "mamba_d_state";
+  const char* groups = "mamba_n_groups";
+  const char* kernel = "mamba_d_conv";
+  const char* expand = "mamba_expand";
+  const char* conv_bias = "mamba_conv_bias";
+  const char* proj_bias = "mamba_proj_bias";
+  int64_t default_heads = 128;
+  int64_t default_state_dim = 256;
+  int64_t default_groups = 1;
+};
+
+// All but the norm's groups, which is one, and the limits of the time step.
+Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, const Mamba2Fields& fields = {});
+
+// time_step_limit, a pair.
+void ReadTimeStepLimit(ConfigReader& config, Mamba2Config* mixer);
+
+// A mixer and a feed-forward, each behind a norm: input_layernorm and `mlp_norm`. Either part may be null.
+std::unique_ptr<Block> LoadHybridBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
+                                       std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp,
+                                       const std::string& mlp_norm = "pre_ff_layernorm");
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_FAMILIES_HYBRID_H_

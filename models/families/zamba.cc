@@ -1,0 +1,273 @@
+// zamba and zamba2: a Mamba mixer in every layer; some layers first run a transformer block whose weights they share,
+// on the stream beside the embeddings, and add its output to what the mixer reads. zamba2 has several such blocks in
+// turn and a low-rank addition to their products per layer. Source: transformers' models/{zamba,zamba2}.
+#include <ATen/ops/block_diag.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/index_select.h>
+
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "models/families/family.h"
+#include "models/families/hybrid.h"
+#include "models/layers/mamba_mixer.h"
+
+namespace berth {
+namespace {
+
+// What a layer adds to its mixer's input: linear(mlp(attention(x beside the embeddings))), without sums of its own.
+struct Transformer {
+  Norm input_norm, pre_mlp_norm;
+  std::unique_ptr<Attention> attention;
+  GatedMlp mlp;
+  Linear linear;
+
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& embedded, const StepBatch& batch) const {
+    const at::Tensor attended = (*attention)(input_norm(at::cat({x, embedded}, 1)), batch);
+    return linear(mlp(pre_mlp_norm(attended)));
+  }
+};
+
+struct ZambaLayer {
+  Norm norm;
+  std::unique_ptr<Mixer> mixer;
+  std::unique_ptr<Transformer> transformer;  // null in most
+};
+
+// Not a DecoderModel: layers read the embeddings too.
+class ZambaModel : public Model {
+ public:
+  ZambaModel(DecoderModel::Parts ends, std::vector<ZambaLayer> layers, DType dtype)
+      : ends_(std::move(ends)), layers_(std::move(layers)), dtype_(dtype) {}
+
+  std::vector<LayerCacheSpec> cache_specs() const override {
+    std::vector<LayerCacheSpec> specs;
+    for (const ZambaLayer& layer : layers_) {
+      specs.push_back(layer.mixer->cache_spec(dtype_));
+      if (layer.transformer != nullptr) specs.back().kv = layer.transformer->attention->cache_spec(dtype_).kv;
+    }
+    return specs;
+  }
+  int64_t vocab_size() const override { return ends_.embedding.size(0); }
+  int64_t hidden_size() const override { return ends_.embedding.size(1); }
+
+  at::Tensor Forward(const StepBatch& batch) const override {
+    const at::Tensor embedded = at::index_select(ends_.embedding, 0, batch.token_ids());
+    at::Tensor x = embedded;
+    for (const ZambaLayer& layer : layers_) {
+      const at::Tensor input = layer.transformer == nullptr ? x : x.add((*layer.transformer)(x, embedded, batch));
+      x = x.add((*layer.mixer)(layer.norm(input), batch));
+    }
+    return ends_.head(x, batch);
+  }
+
+ private:
+  DecoderModel::Parts ends_;
+  std::vector<ZambaLayer> layers_;
+  DType dtype_;
+};
+
+struct ZambaConfig {
+  TransformerConfig transformer;
+  std::vector<std::string> types;
+  int64_t attention_hidden = 0;  // the width of the stream beside the embeddings
+
+  // zamba2's.
+  bool fused_mlp = false;        // gate and up are one matrix
+  int64_t num_blocks = 1;        // of shared weights
+  int64_t adapter_rank = 0;      // of the low-rank addition to the feed-forward; 0: none
+  bool adapt_attention = false;  // and to q, k, v
+  const char* shared_name = "shared_transf.";
+
+  bool hybrid(int64_t layer) const { return types[layer] == "hybrid"; }
+};
+
+// The fields of both.
+ZambaConfig Read(ConfigReader& config, std::vector<std::string> fallback_types) {
+  ZambaConfig c;
+  TransformerConfig& t = c.transformer;
+  t.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
+  t.hidden = config.Int("hidden_size", 1, kMaxDimension);
+  t.intermediate = config.IntOr("intermediate_size", 4 * t.hidden, 1, kMaxDimension);
+  t.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
+  t.q_heads = config.Int("num_attention_heads", 1, kMaxHeads);
+  t.kv_heads = config.IntOr("num_key_value_heads", t.q_heads, 1, kMaxHeads);
+  config.Require(t.q_heads % t.kv_heads == 0, "num_attention_heads", "is not a multiple of num_key_value_heads");
+  c.attention_hidden = config.IntOr("attention_hidden_size", 2 * t.hidden, 1, kMaxDimension);
+  config.Require(c.attention_hidden == 2 * t.hidden, "attention_hidden_size", "is not twice hidden_size");
+  t.head_dim = config.IntOr("attention_head_dim", std::max<int64_t>(1, 2 * t.hidden / t.q_heads), 1, kMaxDimension);
+  t.score_scale = 1 / std::sqrt(static_cast<double>(t.head_dim) / 2);
+  t.norm_eps = config.DoubleOr("rms_norm_eps", 1e-5, 0, 1);
+  t.tied_head = config.BoolOr("tie_word_embeddings", true);
+  t.activation = ReadActivation(config, "hidden_act", "gelu");
+  t.rotaries.resize(t.num_layers);
+  config.RefuseUnless("quantization_config");
+  c.types = ReadBlockTypes(config, {"linear_attention", "hybrid"}, std::move(fallback_types));
+  RequireLayers(config, c.types, t.num_layers);
+  return c;
+}
+
+// Adds to `linear` the low-rank products `names`[i].0 and .1 of the layer, each for the i-th of its equal parts.
+void LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names, int64_t in, int64_t rank,
+                 Linear* linear) {
+  const int64_t out = linear->weight.size(0) / static_cast<int64_t>(names.size());
+  std::vector<at::Tensor> down, up;
+  for (const std::string& name : names) {
+    down.push_back(weights.Get(name + ".0.weight", {rank, in}));
+    up.push_back(weights.Get(name + ".1.weight", {out, rank}));
+  }
+  linear->adapter_down = at::cat(down, 0);
+  linear->adapter_up = names.size() == 1 ? up[0] : at::block_diag(up);
+}
+
+// `shared` is where the weights are, `use` how many hybrid layers came before this one.
+std::unique_ptr<Transformer> LoadTransformer(WeightLoader& weights, const std::string& prefix,
+                                             const std::string& shared, const ZambaConfig& c, int layer, int use) {
+  const TransformerConfig& t = c.transformer;
+  auto block = std::make_unique<Transformer>();
+  block->input_norm = LoadNorm(weights, shared + "input_layernorm.weight", c.attention_hidden, t.norm_eps);
+  block->pre_mlp_norm = LoadNorm(weights, shared + "pre_ff_layernorm.weight", t.hidden, t.norm_eps);
+  block->linear = LoadLinear(weights, t.hidden, {{.name = prefix + "linear", .out = t.hidden}});
+
+  const std::string attention = shared + "self_attn.";
+  Attention::Weights parts;
+  parts.qkv = LoadLinear(weights, c.attention_hidden,
+                         {{.name = attention + "q_proj", .out = t.q_heads * t.head_dim},
+                          {.name = attention + "k_proj", .out = t.kv_heads * t.head_dim},
+                          {.name = attention + "v_proj", .out = t.kv_heads * t.head_dim}});
+  parts.output = LoadLinear(weights, t.q_heads * t.head_dim, {{.name = attention + "o_proj", .out = t.hidden}});
+  parts.rotary = t.rotaries[layer];
+  if (c.adapt_attention) {
+    const auto name = [&](const char* part) { return absl::StrCat(attention, "linear_", part, "_adapter_list.", use); };
+    LoadAdapter(weights, {name("q"), name("k"), name("v")}, c.attention_hidden, c.adapter_rank, &parts.qkv);
+  }
+  block->attention = std::make_unique<Attention>(
+      AttentionConfig{
+          .layer = layer, .q_heads = t.q_heads, .kv_heads = t.kv_heads, .head_dim = t.head_dim, .scale = t.score_scale},
+      std::move(parts));
+
+  const std::string mlp = shared + "feed_forward.";
+  std::vector<LinearPart> gate_up = {{.name = mlp + "gate_proj", .out = t.intermediate},
+                                     {.name = mlp + "up_proj", .out = t.intermediate}};
+  if (c.fused_mlp) gate_up = {{.name = mlp + "gate_up_proj", .out = 2 * t.intermediate, .has_bias = t.mlp_bias}};
+  block->mlp.gate_up = LoadLinear(weights, t.hidden, gate_up);
+  block->mlp.down =
+      LoadLinear(weights, t.intermediate, {{.name = mlp + "down_proj", .out = t.hidden, .has_bias = t.mlp_bias}});
+  block->mlp.activation = t.activation;
+  if (c.adapter_rank > 0) {
+    LoadAdapter(weights, {absl::StrCat(mlp, "gate_up_proj_adapter_list.", use)}, t.hidden, c.adapter_rank,
+                &block->mlp.gate_up);
+  }
+  return block;
+}
+
+// Where the weights of the block are that a layer with names under `own` shares, which is the `use`-th to have one:
+// with the first layer that has the same, noted in `blocks`. transformers ties neither blocks nor embeddings where
+// tie_word_embeddings is false.
+std::string FindBlock(WeightLoader& weights, const ZambaConfig& c, const std::string& own, int use,
+                      std::vector<std::string>& blocks) {
+  const bool untied = !c.transformer.tied_head && weights.Has(own + "input_layernorm.weight");
+  if (untied) {  // its adapters of the block's other uses are nobody's
+    weights.IgnoreUnder(own + "self_attn.linear_");
+    weights.IgnoreUnder(own + "feed_forward.gate_up_proj_adapter_list.");
+    return own;
+  }
+  if (use < c.num_blocks) {
+    blocks.push_back(own);
+  } else {
+    weights.IgnoreUnder(own);  // some checkpoints store every copy
+  }
+  return blocks.empty() ? own : blocks[use % static_cast<int>(blocks.size())];
+}
+
+// load_mixer(prefix, layer) gives a layer's mixer.
+std::unique_ptr<Model> Build(WeightLoader& weights, const ZambaConfig& c,
+                             const std::function<std::unique_ptr<Mixer>(const std::string&, int)>& load_mixer) {
+  std::vector<ZambaLayer> layers;
+  std::vector<std::string> blocks;  // where the shared weights are: with the first layers that use them
+  int uses = 0;
+  for (int i = 0; i < static_cast<int>(c.transformer.num_layers); ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    const std::string mamba = c.hybrid(i) ? prefix + "mamba_decoder." : prefix;
+    ZambaLayer layer;
+    layer.norm = LoadNormOf(weights, mamba + "input_layernorm", c.transformer);
+    layer.mixer = load_mixer(mamba + "mamba.", i);
+    if (c.hybrid(i)) {
+      const std::string shared = FindBlock(weights, c, prefix + c.shared_name, uses, blocks);
+      layer.transformer = LoadTransformer(weights, prefix, shared, c, i, uses++);
+    }
+    layers.push_back(std::move(layer));
+  }
+  return std::make_unique<ZambaModel>(LoadEnds(weights, c.transformer, "model.final_layernorm"), std::move(layers),
+                                      weights.options().dtype);
+}
+
+MambaConfig ReadMambaMixer(ConfigReader& config, int64_t hidden) {
+  MambaConfig c;
+  c.hidden = hidden;
+  c.inner = config.IntOr("mamba_expand", 2, 1, 1024) * hidden;
+  c.heads = config.IntOr("n_mamba_heads", 2, 1, kMaxHeads);
+  config.Require(c.inner % c.heads == 0, "n_mamba_heads", "does not divide mamba_expand * hidden_size");
+  c.state_dim = config.IntOr("mamba_d_state", 16, 1, kMaxDimension);
+  c.dt_rank = config.IntOrAuto("mamba_dt_rank", (hidden + 15) / 16, 1, kMaxDimension);
+  c.kernel = config.IntOr("mamba_d_conv", 4, 2, 64);
+  c.conv_bias = config.BoolOr("mamba_conv_bias", true);
+  c.proj_bias = config.BoolOr("mamba_proj_bias", false);
+  config.RefuseUnless("hidden_mamba_act", "silu");
+  return c;
+}
+
+// What zamba's configuration means where it does not list the layers.
+std::vector<std::string> PeriodicTypes(ConfigReader& config) {
+  const int64_t period = config.IntOr("attn_layer_period", 6, 1, kMaxLayers);
+  const int64_t offset = config.IntOr("attn_layer_offset", 4, 0, kMaxLayers);
+  std::vector<std::string> types = {"linear_attention", "linear_attention", "hybrid"};
+  const int64_t num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
+  for (int64_t i = 0; i < num_layers - 3; ++i) types.push_back(i % period == offset ? "hybrid" : "linear_attention");
+  return types;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> BuildZamba(ConfigReader& config, WeightLoader& weights) {
+  const ZambaConfig c = Read(config, PeriodicTypes(config));
+  MambaConfig mixer = ReadMambaMixer(config, c.transformer.hidden);
+  if (!config.status().ok()) return nullptr;
+  return Build(weights, c, [&](const std::string& prefix, int layer) {
+    mixer.layer = layer;
+    return MambaMixer::Load(weights, prefix, mixer);
+  });
+}
+
+std::unique_ptr<Model> BuildZamba2(ConfigReader& config, WeightLoader& weights) {
+  ZambaConfig c = Read(config, {});
+  TransformerConfig& t = c.transformer;
+  t.mlp_bias = config.BoolOr("add_bias_linear", false);
+  c.fused_mlp = true;
+  c.shared_name = "shared_transformer.";
+  c.num_blocks = config.IntOr("num_mem_blocks", 1, 1, kMaxLayers);
+  c.adapter_rank = config.IntOr("adapter_rank", 128, 1, kMaxDimension);
+  c.adapt_attention = config.BoolOr("use_shared_attention_adapter", false);
+  config.Require(!c.adapt_attention || t.kv_heads * t.head_dim == c.attention_hidden, "num_key_value_heads",
+                 "does not fit use_shared_attention_adapter, whose products are as wide as the queries");
+  config.RefuseUnless("use_long_context", false);
+  Mamba2Config mixer = ReadMamba2(config, t.hidden, 1e-5,
+                                  {.heads = "n_mamba_heads",
+                                   .groups = "mamba_ngroups",
+                                   .proj_bias = "add_bias_linear",
+                                   .default_heads = 8,
+                                   .default_state_dim = 64});
+  mixer.conv_bias = true;  // whatever use_conv_bias says
+  mixer.norm_groups = mixer.groups;
+  mixer.dt_min = config.DoubleOr("time_step_min", 0.001, 0);
+  if (config.BoolOr("use_mem_rope", false)) ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
+  if (!config.status().ok()) return nullptr;
+  return Build(weights, c, [&](const std::string& prefix, int layer) {
+    mixer.layer = layer;
+    return Mamba2Mixer::Load(weights, prefix, mixer);
+  });
+}
+
+}  // namespace berth
