@@ -28,6 +28,9 @@ class Case:
     # (part of a parameter's name, factor): what one prompt gives a decoder is the same at every token, and would drown
     # the tokens.
     scales: tuple = ()
+    # Factor of the matrices of the bfloat16 checkpoint: about what training would leave. Larger ones make softmaxes so
+    # sharp that transformers' own bfloat16 is up to 15 % of the logits' spread away from float32.
+    bf16_scale: float = 0.1
     generation: dict = dataclasses.field(default_factory=dict)  # put into generation_config.json
     shifts: dict = dataclasses.field(default_factory=dict)  # added to the parameters whose names end so
 
@@ -72,7 +75,8 @@ NEMOTRON_H = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_a
                   head_dim=20, initializer_range=0.3, max_position_embeddings=1024, bos_token_id=0, eos_token_id=1,
                   pad_token_id=2, ssm_state_size=10, mamba_num_heads=6, mamba_head_dim=14, chunk_size=16,
                   moe_intermediate_size=44, moe_shared_expert_intermediate_size=52)
-ZAMBA = dict(COMMON, num_hidden_layers=5, num_key_value_heads=3,
+# Smaller weights than the others': at 0.3 transformers' own float32 is up to 1e-2 away from its float64.
+ZAMBA = dict(COMMON, initializer_range=0.15, num_hidden_layers=5, num_key_value_heads=3,
              layers_block_type=["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"])
 
 BART = dict(vocab_size=VOCAB, d_model=60, encoder_layers=3, decoder_layers=2, encoder_attention_heads=6,
@@ -115,7 +119,7 @@ CASES = {
         mscale_all_dim=1.3, beta_fast=20.0, beta_slow=2.0))),
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     "mistral-full": Case("MistralConfig", dict(ATTENTION, sliding_window=None, num_key_value_heads=3)),
-    "mixtral": Case("MixtralConfig", dict(ATTENTION, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "mixtral": Case("MixtralConfig", dict(ATTENTION, initializer_range=0.2, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
     "mixtral-sliding": Case("MixtralConfig", dict(ATTENTION, num_local_experts=4, num_experts_per_tok=3,
                                                   sliding_window=21)),
     "qwen2": Case("Qwen2Config", dict(COMMON, num_key_value_heads=6)),
@@ -152,7 +156,7 @@ CASES = {
                                         attn_logit_softcapping=5.0, final_logit_softcapping=8.0), 0.05),
     "gemma3_text": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False)),
     "gemma3_text-tied": Case("Gemma3TextConfig", dict(GEMMA3, final_logit_softcapping=8.0), 0.05),
-    "gemma3n_text": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_active_idx=0)),
+    "gemma3n_text": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_active_idx=0), bf16_scale=0.05),
     "gemma3n_text-tied": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_correct_scale=False, altup_num_inputs=3,
                                                         num_kv_shared_layers=0, tie_word_embeddings=True), 0.2),
     "gpt_oss": Case("GptOssConfig", GPT_OSS),
@@ -234,7 +238,7 @@ CASES = {
         use_bias=True, n_groups=3, time_step_min=0.05)),
     "zamba": Case("ZambaConfig", dict(ZAMBA, n_mamba_heads=3, mamba_d_state=12, mamba_dt_rank=7,
                                       use_mamba_kernels=False), 0.3),
-    "zamba-untied": Case("ZambaConfig", dict(ZAMBA, n_mamba_heads=1, mamba_proj_bias=True, mamba_conv_bias=False,
+    "zamba-untied": Case("ZambaConfig", dict(ZAMBA, initializer_range=0.18, n_mamba_heads=1, mamba_proj_bias=True, mamba_conv_bias=False,
                                              mamba_d_conv=3, use_mamba_kernels=False, tie_word_embeddings=False)),
     "zamba2": Case("Zamba2Config", dict(ZAMBA, mamba_d_state=10, n_mamba_heads=6, mamba_ngroups=2, num_mem_blocks=2,
                                         adapter_rank=9, chunk_size=16, tie_word_embeddings=False)),

@@ -17,7 +17,6 @@ TRANSFORMERS = "5.17.0"
 LOGIT_STEPS = [0, 1, 20, 63]
 # Fewer different tokens than this in an output, on average, and the case could hardly fail.
 MIN_VARIETY = 12
-BF16_SCALE = 0.1
 
 
 def cache_folder(name):
@@ -150,17 +149,13 @@ def first_logprobs(model, prompts, case):
     return np.stack(rows)
 
 
-def as_bfloat16(model):
-    """The model with matrices at the scale of trained ones, rounded to bfloat16.
-
-    The large ones that make greedy outputs varied make softmaxes so sharp that transformers' own bfloat16 is up to 15 %
-    of the logits' spread away from float32: nothing could be asserted on them.
-    """
+def as_bfloat16(model, scale):
+    """The model with smaller matrices (Case.bf16_scale), rounded to bfloat16."""
     import torch
 
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2 and "conv1d" not in name:
-            parameter.data.mul_(BF16_SCALE)
+            parameter.data.mul_(scale)
     return model.to(torch.bfloat16)
 
 
@@ -178,7 +173,7 @@ def make(name, folder):
     model.save_pretrained(folder)
     if packed:
         store_mxfp4(folder, packed)
-    rounded = as_bfloat16(model)
+    rounded = as_bfloat16(model, case.bf16_scale)
     rounded.save_pretrained(folder / "bf16")
     exact = first_logprobs(rounded.to(torch.float32), prompts, case)
     np.savez(folder / "oracle.npz", logprobs=np.stack(logprobs), bf16=exact)
