@@ -1,6 +1,7 @@
 #include "cache/cache.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/base/internal/raw_logging.h"
@@ -9,6 +10,9 @@
 
 namespace berth {
 namespace {
+
+// Compaction without need starts when less than this share of the arena is in no slab.
+constexpr int64_t kRoomyShare = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -31,19 +35,27 @@ int64_t LargestThat(int64_t limit, Predicate fits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(CachePlan plan, ArenaStorage* storage, Options options) {
-  const int64_t least = plan.slab_bytes * static_cast<int64_t>(plan.groups.size());
+  int64_t least = 0;
+  for (const CacheGroup& group : plan.groups) least += group.unit_bytes;
   if (storage->size_bytes() < least) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the arena has ", storage->size_bytes(), " bytes; this model needs at least ", least, ": one slab of ",
-        plan.slab_bytes, " bytes for each of its ", plan.groups.size(), " cache groups"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the arena has ", storage->size_bytes(), " bytes; this model needs at least ", least,
+                     ": one unit of each of its ", plan.groups.size(), " cache groups"));
   }
   return absl::WrapUnique(new Cache(std::move(plan), storage, options));
 }
 
 Cache::Cache(CachePlan plan, ArenaStorage* storage, Options options)
-    : plan_(std::move(plan)), storage_(storage), options_(options), slabs_(storage->size_bytes(), plan_.slab_bytes) {
+    : plan_(std::move(plan)),
+      storage_(storage),
+      options_(options),
+      slabs_(storage->size_bytes()),
+      index_(this),
+      compacted_bytes_(plan_.groups.size(), 0) {
   pools_.reserve(plan_.groups.size());
-  for (const CacheGroup& group : plan_.groups) pools_.emplace_back(&slabs_, group.unit_bytes);
+  for (const CacheGroup& group : plan_.groups) {
+    pools_.emplace_back(&slabs_, static_cast<int32_t>(pools_.size()), group.unit_bytes);
+  }
 }
 
 Cache::~Cache() {
@@ -54,15 +66,126 @@ SequenceLease Cache::NewLease(int64_t num_cross_tokens) {
   return SequenceLease(this, next_generation_++, num_cross_tokens);
 }
 
-bool Cache::CanAllocate(const UnitCounts& units) const {
-  int64_t slabs = 0;
-  for (size_t g = 0; g < pools_.size(); ++g) slabs += pools_[g].SlabsNeeded(units[g]);
-  return slabs <= slabs_.num_free();
+int64_t Cache::free_bytes() const {
+  int64_t bytes = slabs_.free_bytes();
+  for (const UnitPool& pool : pools_) bytes += pool.free_units() * pool.unit_bytes();
+  return bytes;
 }
 
-void Cache::FreeUnit(int group, int64_t offset, uint64_t generation) {
-  if (options_.poison_returned_units) storage_->Poison(offset, plan_.groups[group].unit_bytes);
-  pools_[group].Free(offset, generation);
+int64_t Cache::available_bytes() const {
+  int64_t bytes = free_bytes();
+  for (const UnitPool& pool : pools_) bytes += pool.cached_units() * pool.unit_bytes();
+  return bytes;
+}
+
+int64_t Cache::BytesOf(const UnitCounts& units) const {
+  int64_t bytes = 0;
+  for (size_t g = 0; g < pools_.size(); ++g) bytes += units[g] * pools_[g].unit_bytes();
+  return bytes;
+}
+
+bool Cache::CanAllocate(const UnitCounts& units, int64_t leaving_bytes) const {
+  return BytesOf(units) <= available_bytes() + leaving_bytes;
+}
+
+UnitId Cache::AllocateUnit(int group) {
+  UnitPool& pool = pools_[group];
+  while (free_bytes() < pool.unit_bytes()) {
+    if (!index_.EvictOldest()) ABSL_RAW_LOG(FATAL, "the arena has no room for a unit that was promised");
+  }
+  if (!pool.has_room()) MakeHole(pool.unit_bytes());
+  return pool.Allocate();
+}
+
+UnitId Cache::CopyUnit(int group, UnitId unit) {
+  const UnitId copy = AllocateUnit(group);
+  storage_->Move(pools_[group].offset(unit), pools_[group].offset(copy), pools_[group].unit_bytes());
+  return copy;
+}
+
+void Cache::AddLease(int group, UnitId unit) {
+  UnitPool& pool = pools_[group];
+  if (pool.num_leases(unit) == 0) index_.OnBusy(group, unit);
+  pool.AddLease(unit);
+}
+
+void Cache::DropLease(int group, UnitId unit) {
+  UnitPool& pool = pools_[group];
+  const bool last = pool.num_leases(unit) == 1;
+  if (last && !pool.cached(unit) && options_.poison_returned_units) {
+    storage_->Poison(pool.offset(unit), pool.unit_bytes());
+  }
+  pool.DropLease(unit);
+  if (last && pool.live(unit)) index_.OnIdle(group, unit);
+}
+
+void Cache::SetCached(int group, UnitId unit) { pools_[group].SetCached(unit); }
+
+void Cache::DropCached(int group, UnitId unit) {
+  UnitPool& pool = pools_[group];
+  if (pool.num_leases(unit) == 0 && options_.poison_returned_units) {
+    storage_->Poison(pool.offset(unit), pool.unit_bytes());
+  }
+  pool.DropCached(unit);
+}
+
+void Cache::EvictAll() {
+  while (index_.EvictOldest()) {
+  }
+}
+
+void Cache::MoveBytes(int group, int64_t from, int64_t to, int64_t size_bytes) {
+  storage_->Move(from, to, size_bytes);
+  compacted_bytes_[group] += size_bytes;
+  if (!options_.poison_returned_units) return;
+  // What of the source the target does not cover.
+  if (to + size_bytes <= from || from + size_bytes <= to) {
+    storage_->Poison(from, size_bytes);
+  } else if (to < from) {
+    storage_->Poison(to + size_bytes, from - to);
+  }
+}
+
+void Cache::MakeHole(int64_t size_bytes) {
+  while (slabs_.free_bytes() < size_bytes) {
+    int most = 0;
+    for (size_t g = 1; g < pools_.size(); ++g) {
+      const auto bytes = [&](int i) { return pools_[i].free_units() * pools_[i].unit_bytes(); };
+      if (bytes(static_cast<int>(g)) > bytes(most)) most = static_cast<int>(g);
+    }
+    const auto copy = [&](int64_t from, int64_t to, int64_t size) { MoveBytes(most, from, to, size); };
+    if (pools_[most].EmptySparsestSlab(std::numeric_limits<int64_t>::max(), copy) < 0)
+      pools_[most].CutSparsestSlab(copy);
+  }
+  if (slabs_.largest_hole() < size_bytes) {
+    slabs_.MakeHole(size_bytes, [&](SlabArena::Owner owner, int64_t from, int64_t to, int64_t size) {
+      MoveBytes(owner.pool, from, to, size);
+    });
+  }
+  RefreshTables();
+}
+
+void Cache::Compact(int64_t budget_bytes) {
+  if (slabs_.free_bytes() > slabs_.usable_bytes() / kRoomyShare) return;
+  bool any = false;
+  for (size_t g = 0; g < pools_.size(); ++g) {
+    const auto copy = [&](int64_t from, int64_t to, int64_t size) { MoveBytes(static_cast<int>(g), from, to, size); };
+    for (int64_t moved = 0; moved >= 0;) {
+      budget_bytes -= moved;
+      any = any || moved > 0;
+      moved = pools_[g].EmptySparsestSlab(budget_bytes, copy);
+    }
+  }
+  if (any) RefreshTables();
+}
+
+void Cache::RefreshTables() {
+  for (SequenceLease* lease : leases_) {
+    for (size_t g = 0; g < pools_.size(); ++g) {
+      SequenceLease::Group& group = lease->groups_[g];
+      for (size_t i = 0; i < group.units.size(); ++i) group.offsets[i] = pools_[g].offset(group.units[i]);
+    }
+  }
 }
 
 Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const {
@@ -90,30 +213,44 @@ bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_to
   return CanAllocate(UnitsForSequence(num_tokens, step_tokens, num_cross_tokens));
 }
 
+bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised) const {
+  UnitCounts units = UnitsForSequence(num_tokens + promised, step_tokens, lease.num_cross_tokens());
+  for (size_t g = 0; g < pools_.size(); ++g) {
+    const SequenceLease::Group& group = lease.groups_[g];
+    int64_t held = static_cast<int64_t>(group.units.size());
+    if (held > 0 && lease.MustCopy(static_cast<int>(g))) --held;
+    units[g] = std::max<int64_t>(0, units[g] - held);
+  }
+  return CanAllocate(units);
+}
+
 int64_t Cache::MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit) const {
   return LargestThat(limit, [&](int64_t n) {
-    const UnitCounts units = UnitsForSequence(n, step_tokens, std::min(n, cross_limit));
-    int64_t slabs = 0;
-    for (size_t g = 0; g < pools_.size(); ++g) slabs += CeilDiv(units[g], pools_[g].units_per_slab());
-    return slabs <= slabs_.num_slabs();
+    return BytesOf(UnitsForSequence(n, step_tokens, std::min(n, cross_limit))) <= slabs_.usable_bytes();
   });
 }
 
 void Cache::GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int64_t cross_limit) const {
   out->arena_bytes = storage_->size_bytes();
-  out->unassigned_free_bytes = slabs_.num_free() * slabs_.slab_bytes();
-  out->unassigned_overhead_bytes = out->arena_bytes - slabs_.num_slabs() * slabs_.slab_bytes();
+  out->unassigned_free_bytes = slabs_.free_bytes();
+  out->unassigned_overhead_bytes = out->arena_bytes - slabs_.usable_bytes();
+  out->largest_hole_bytes = slabs_.largest_hole();
   out->num_leases = static_cast<int64_t>(leases_.size());
   out->largest_admissible_tokens =
       LargestThat(limit, [&](int64_t n) { return CanFit(n, step_tokens, std::min(n, cross_limit)); });
   out->pools.resize(pools_.size());
   for (size_t g = 0; g < pools_.size(); ++g) {
     PoolOccupancy& pool = out->pools[g];
-    pool.kind = plan_.groups[g].kind;
+    const CacheGroup& group = plan_.groups[g];
+    pool.kind = group.kind;
     pool.unit_bytes = pools_[g].unit_bytes();
     pool.live_units = pools_[g].live_units();
+    pool.shared_units = pools_[g].shared_units();
+    pool.cached_units = pools_[g].cached_units();
     pool.free_units = pools_[g].free_units();
-    pool.overhead_bytes = pools_[g].overhead_bytes();
+    pool.cached_tokens = pool.cached_units * (group.kind == CacheKind::kRecurrent ? 1 : plan_.block_tokens);
+    pool.evicted_units = index_.num_evicted(static_cast<int>(g));
+    pool.compacted_bytes = compacted_bytes_[g];
     pool.live_tokens = 0;
     for (const SequenceLease* lease : leases_) pool.live_tokens += lease->TokensIn(static_cast<int>(g));
   }
@@ -121,12 +258,14 @@ void Cache::GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int
 
 absl::Status Cache::CheckLease(const SequenceLease& lease) const {
   for (size_t g = 0; g < pools_.size(); ++g) {
-    for (int64_t offset : lease.groups_[g].units) {
-      if (pools_[g].HolderOf(offset) == lease.generation()) continue;
-      return absl::InternalError(absl::StrCat("lease ", lease.generation(), " lists the unit at byte ", offset,
-                                              " of group ", g, ", held by ", pools_[g].HolderOf(offset)));
+    const SequenceLease::Group& group = lease.groups_[g];
+    for (size_t i = 0; i < group.units.size(); ++i) {
+      if (pools_[g].live(group.units[i]) && pools_[g].offset(group.units[i]) == group.offsets[i]) continue;
+      return absl::InternalError(absl::StrCat("lease ", lease.generation(), " lists unit ", group.units[i].index,
+                                              " of group ", g, " at byte ", group.offsets[i],
+                                              ", which is free or lies elsewhere"));
     }
-    const int64_t end = lease.groups_[g].first_block + static_cast<int64_t>(lease.groups_[g].units.size());
+    const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
     const int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
     const bool not_grown = plan_.groups[g].kind == CacheKind::kCross && lease.num_tokens() == 0 && end == 0;
     if (end != wanted && !not_grown) {
@@ -138,27 +277,35 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
   return absl::OkStatus();
 }
 
-absl::Status Cache::CheckIntegrity() const {
-  std::vector<int> owners(slabs_.num_slabs(), 0);
-  for (int32_t slab : slabs_.free_slabs()) ++owners[slab];
-  std::vector<int64_t> leased(pools_.size(), 0);
-  for (const UnitPool& pool : pools_) {
-    if (absl::Status status = pool.CheckIntegrity(); !status.ok()) return status;
-    for (int32_t slab : pool.held_slabs()) ++owners[slab];
-  }
-  for (int32_t slab = 0; slab < slabs_.num_slabs(); ++slab) {
-    if (owners[slab] != 1) return absl::InternalError(absl::StrCat("slab ", slab, " has ", owners[slab], " owners"));
-  }
+absl::Status Cache::CheckReferences() const {
+  std::vector<std::map<int32_t, int32_t>> references(pools_.size());  // by group: unit -> leases that list it
   for (const SequenceLease* lease : leases_) {
     if (absl::Status status = CheckLease(*lease); !status.ok()) return status;
-    for (size_t g = 0; g < pools_.size(); ++g) leased[g] += static_cast<int64_t>(lease->groups_[g].units.size());
+    for (size_t g = 0; g < pools_.size(); ++g) {
+      for (UnitId unit : lease->groups_[g].units) ++references[g][unit.index];
+    }
+    for (const auto& snapshot : lease->snapshots_) ++references[plan_.state_group()][snapshot.unit.index];
   }
   for (size_t g = 0; g < pools_.size(); ++g) {
-    if (leased[g] != pools_[g].live_units()) {
-      return absl::InternalError(
-          absl::StrCat("group ", g, ": leases list ", leased[g], " units, the pool holds ", pools_[g].live_units()));
+    int64_t live = 0;
+    int64_t shared = 0;
+    for (const auto& [unit, count] : references[g]) ++(count == 1 ? live : shared);
+    if (live != pools_[g].live_units() || shared != pools_[g].shared_units()) {
+      return absl::InternalError(absl::StrCat("group ", g, ": leases list ", live, " units alone and ", shared,
+                                              " together, the pool counts ", pools_[g].live_units(), " and ",
+                                              pools_[g].shared_units()));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Cache::CheckIntegrity() const {
+  if (absl::Status status = slabs_.CheckIntegrity(); !status.ok()) return status;
+  for (const UnitPool& pool : pools_) {
+    if (absl::Status status = pool.CheckIntegrity(); !status.ok()) return status;
+  }
+  if (absl::Status status = CheckReferences(); !status.ok()) return status;
+  if (absl::Status status = index_.CheckIntegrity(); !status.ok()) return status;
   Occupancy occupancy;
   GetOccupancy(/*step_tokens=*/1, /*limit=*/1, &occupancy);
   if (occupancy.TotalBytes() != occupancy.arena_bytes) {

@@ -1,15 +1,18 @@
-// The cache: one arena of equal slabs, one pool of equal units per group, and the leases of the sequences in it.
+// The cache: one arena, one pool of equal units per group, the leases of the sequences in it, and the index of prefixes
+// that later sequences may share.
 //
-// Why one arena: no split between KV and recurrent state is fixed in advance; a pool takes slabs when it needs them and
-// gives empty ones back. Engine thread only.
+// Why one arena: no split between KV and recurrent state is fixed in advance. A pool takes slabs when it needs them and
+// gives empty ones back; where free bytes are scattered, units are moved together (compaction). So whatever is free can
+// serve any pool, to the byte. What only the index holds is given up, least recently used first, as soon as a lease
+// needs its bytes. Between steps only; engine thread only.
 //
 // Invariants (CheckIntegrity verifies them):
-//   - every slab belongs to the arena's free list or to exactly one pool;
-//   - every unit of a pool's slab is free or held by exactly one live lease, under that lease's generation;
+//   - every byte of the arena is in a hole, or in exactly one slab, of exactly one pool;
+//   - every unit of a slab is free, or held by as many leases as list it, and by the index if that lists it;
 //   - a pool holds no slab whose units are all free;
 //   - a lease holds in each group what its tokens need: of cross blocks those of its encoder tokens, or none before it
 //     first grew;
-//   - free + leased + overhead bytes add up to the arena's.
+//   - live + shared + cached + free + overhead bytes add up to the arena's.
 #ifndef BERTH_CACHE_CACHE_H_
 #define BERTH_CACHE_CACHE_H_
 
@@ -24,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "cache/lease.h"
 #include "cache/occupancy.h"
+#include "cache/prefix_index.h"
 #include "cache/slab_arena.h"
 #include "cache/spec.h"
 #include "cache/storage.h"
@@ -34,11 +38,12 @@ namespace berth {
 class Cache {
  public:
   struct Options {
-    // Fill returned units with NaN, so that a stale read shows. On in debug builds and in every test.
+    // Fill returned units with NaN, so that a stale read shows and no tenant's data stays behind. On in debug builds
+    // and in every test.
     bool poison_returned_units = false;
   };
 
-  // `storage` must outlive the cache. FAILED_PRECONDITION when the arena is too small to hold one slab per pool.
+  // `storage` must outlive the cache. FAILED_PRECONDITION when the arena cannot hold one unit of each group.
   static absl::StatusOr<std::unique_ptr<Cache>> Create(CachePlan plan, ArenaStorage* storage, Options options);
 
   // REQUIRES: every lease is gone.
@@ -52,11 +57,19 @@ class Cache {
 
   // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;
+  // The same for the sequence of `lease`, which may hold some of it already, beside `promised` tokens of others.
+  bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised) const;
 
   // The longest sequence that fits the whole arena alone, growing at most `step_tokens` at a time. A length that no
   // window limits is capped at `limit`. Of a model with cross-attention: the largest n for which n tokens fit beside n
   // encoder tokens, or beside `cross_limit` of them if that is less.
   int64_t MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit = kNoCrossLimit) const;
+
+  // Moves units together, at most `budget_bytes` of them: empties sparse slabs into fuller ones of their pool.
+  void Compact(int64_t budget_bytes);
+
+  // Gives up all that only the index holds.
+  void EvictAll();
 
   // Fills `out` in place: no allocation once its vector has its size. The arguments are those of MaxSequenceTokens.
   void GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int64_t cross_limit = kNoCrossLimit) const;
@@ -68,29 +81,51 @@ class Cache {
 
   const CachePlan& plan() const { return plan_; }
   ArenaStorage& storage() const { return *storage_; }
+  // Bytes that a lease could still get: free ones, wherever they are, and those that only the index holds.
+  int64_t available_bytes() const;
 
  private:
   friend class SequenceLease;
+  friend class PrefixIndex;
   Cache(CachePlan plan, ArenaStorage* storage, Options options);
 
   // Units by group; inline for every model known.
   using UnitCounts = absl::InlinedVector<int64_t, 8>;
 
-  // Whether `units[g]` more units of each group g can be had at once.
-  bool CanAllocate(const UnitCounts& units) const;
-  int64_t AllocateUnit(int group, uint64_t generation) { return pools_[group].Allocate(generation); }
-  void FreeUnit(int group, int64_t offset, uint64_t generation);
+  // Whether `units[g]` more units of each group g can be had at once, when `leaving_bytes` more come back before.
+  bool CanAllocate(const UnitCounts& units, int64_t leaving_bytes = 0) const;
+  int64_t BytesOf(const UnitCounts& units) const;
+  // REQUIRES: CanAllocate. May evict and move.
+  UnitId AllocateUnit(int group);
+  // A unit with the bytes of another.
+  UnitId CopyUnit(int group, UnitId unit);
+  // References of leases and of the index. The index learns when it becomes a unit's only holder, and when it no longer
+  // is.
+  void AddLease(int group, UnitId unit);
+  void DropLease(int group, UnitId unit);
+  void SetCached(int group, UnitId unit);
+  void DropCached(int group, UnitId unit);
+  // Bytes that no unit uses: in holes and in slabs.
+  int64_t free_bytes() const;
+  // Makes a hole of `size_bytes` out of free bytes. REQUIRES: there are as many.
+  void MakeHole(int64_t size_bytes);
+  void MoveBytes(int group, int64_t from, int64_t to, int64_t size_bytes);
+  // Makes the leases' tables say where the units lie now.
+  void RefreshTables();
   // What a sequence of `num_tokens` tokens holds at its fullest.
   UnitCounts UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const;
   absl::Status CheckLease(const SequenceLease& lease) const;
+  absl::Status CheckReferences() const;
 
   CachePlan plan_;
   ArenaStorage* storage_;
   Options options_;
   SlabArena slabs_;
   std::vector<UnitPool> pools_;  // by group
-  std::unordered_set<const SequenceLease*> leases_;
+  PrefixIndex index_;
+  std::unordered_set<SequenceLease*> leases_;
   uint64_t next_generation_ = 1;
+  std::vector<int64_t> compacted_bytes_;  // by group, since the start
 };
 
 }  // namespace berth

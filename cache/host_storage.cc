@@ -18,6 +18,15 @@ class HostStorage : public ArenaStorage {
 
   std::byte* base() const override { return base_; }
   int64_t size_bytes() const override { return size_bytes_; }
+  void Move(int64_t from, int64_t to, int64_t size_bytes) override {
+    std::memmove(base_ + to, base_ + from, static_cast<size_t>(size_bytes));
+  }
+  void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
+    std::memcpy(out, base_ + offset, static_cast<size_t>(size_bytes));
+  }
+  void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override {
+    std::memcpy(base_ + offset, bytes, static_cast<size_t>(size_bytes));
+  }
   void Poison(int64_t offset, int64_t size_bytes) override {
     std::memset(base_ + offset, 0xFF, static_cast<size_t>(size_bytes));
   }

@@ -27,6 +27,10 @@ SequenceLease& SequenceLease::operator=(SequenceLease&& other) noexcept {
   num_tokens_ = std::exchange(other.num_tokens_, 0);
   num_cross_tokens_ = std::exchange(other.num_cross_tokens_, 0);
   groups_ = std::exchange(other.groups_, {});
+  snapshots_ = std::exchange(other.snapshots_, {});
+  root_ = std::exchange(other.root_, nullptr);
+  cursor_ = std::exchange(other.cursor_, nullptr);
+  published_blocks_ = std::exchange(other.published_blocks_, 0);
   if (cache_ != nullptr) {
     cache_->leases_.erase(&other);
     cache_->leases_.insert(this);
@@ -53,69 +57,262 @@ int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {
   return (num_tokens + cache_->plan().block_tokens - 1) / cache_->plan().block_tokens;
 }
 
+bool SequenceLease::MustCopy(int g) const {
+  const Group& group = groups_[g];
+  if (!group.tail_shared || group.units.empty()) return false;
+  const CacheKind kind = cache_->plan().groups[g].kind;
+  if (kind == CacheKind::kCross) return false;
+  if (kind != CacheKind::kRecurrent && num_tokens_ % cache_->plan().block_tokens == 0) return false;
+  const UnitPool& pool = cache_->pools_[g];
+  return pool.num_leases(group.units.back()) > 1 || pool.cached(group.units.back());
+}
+
 absl::Status SequenceLease::Grow(int64_t n) {
   const int num_groups = static_cast<int>(groups_.size());
-  Cache::UnitCounts wanted(num_groups);
-  for (int g = 0; g < num_groups; ++g) {
-    const Group& group = groups_[g];
-    const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
-    const int64_t leaving = FirstVisibleBlock(g, num_tokens_) - group.first_block;
-    wanted[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - end - leaving);
+  const auto wanted = [&] {
+    Cache::UnitCounts units(num_groups);
+    for (int g = 0; g < num_groups; ++g) {
+      const Group& group = groups_[g];
+      const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
+      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, FirstVisibleBlock(g, num_tokens_)));
+      units[g] += MustCopy(g) ? 1 : 0;
+    }
+    return units;
+  };
+  // Blocks that leave a window make room for the new ones, unless somebody shares them.
+  const int64_t leaving = LeavingBytes();
+  bool fits = cache_->CanAllocate(wanted(), leaving);
+  if (!fits) {
+    UncacheTails();
+    fits = cache_->CanAllocate(wanted(), leaving);
   }
-  if (!cache_->CanAllocate(wanted)) {
+  if (!fits) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_,
                      num_cross_tokens_ > 0 ? absl::StrCat(" with ", num_cross_tokens_, " of its encoder") : ""));
   }
+  for (int g = 0; g < num_groups; ++g) FreeHead(g, FirstVisibleBlock(g, num_tokens_) - groups_[g].first_block);
   for (int g = 0; g < num_groups; ++g) {
     Group& group = groups_[g];
-    FreeHead(g, FirstVisibleBlock(g, num_tokens_) - group.first_block);
+    if (MustCopy(g)) CopyTail(g);
     const int64_t end = EndUnit(g, num_tokens_ + n);
-    while (group.first_block + static_cast<int64_t>(group.units.size()) < end) {
-      group.units.push_back(cache_->AllocateUnit(g, generation_));
-    }
+    while (group.first_block + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
+    group.tail_shared = false;
   }
   num_tokens_ += n;
   return absl::OkStatus();
 }
 
-int64_t SequenceLease::Crop(int64_t length) {
-  if (length == num_tokens_) return length;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const bool lost = cache_->plan().groups[g].kind == CacheKind::kRecurrent ||
-                      groups_[g].first_block > FirstVisibleBlock(static_cast<int>(g), length);
-    if (lost) length = 0;
+int64_t SequenceLease::LeavingBytes() const {
+  int64_t bytes = 0;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    const Group& group = groups_[g];
+    const int64_t leaving = std::min<int64_t>(FirstVisibleBlock(g, num_tokens_) - group.first_block,
+                                              static_cast<int64_t>(group.units.size()));
+    for (int64_t i = 0; i < leaving; ++i) {
+      if (cache_->pools_[g].num_leases(group.units[i]) == 1) bytes += cache_->pools_[g].unit_bytes();
+    }
+  }
+  return bytes;
+}
+
+void SequenceLease::CopyTail(int g) {
+  Group& group = groups_[g];
+  const UnitId copy = cache_->CopyUnit(g, group.units.back());
+  FreeTail(g, 1);
+  Append(g, copy);
+}
+
+void SequenceLease::UncacheTails() {
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (!MustCopy(g)) continue;
+    const UnitId unit = groups_[g].units.back();
+    if (cache_->pools_[g].num_leases(unit) == 1) cache_->index_.Evict(g, unit);
+  }
+}
+
+const SequenceLease::StateSnapshot* SequenceLease::SnapshotAt(int64_t position) const {
+  const StateSnapshot* latest = nullptr;
+  for (const StateSnapshot& snapshot : snapshots_) {
+    if (snapshot.position <= position) latest = &snapshot;
+  }
+  return latest;
+}
+
+int64_t SequenceLease::ResumePoint(int64_t length) const {
+  if (length > 0 && cache_->plan().state_group() >= 0) {
+    const StateSnapshot* snapshot = SnapshotAt(length);
+    length = snapshot == nullptr ? 0 : snapshot->position;
   }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    const int64_t end = groups_[g].first_block + static_cast<int64_t>(groups_[g].units.size());
-    FreeTail(g, end - std::max(groups_[g].first_block, EndUnit(g, length)));
-    if (length == 0) groups_[g].first_block = 0;
+    if (groups_[g].first_block > FirstVisibleBlock(g, length)) return 0;
   }
-  num_tokens_ = length;
   return length;
+}
+
+int64_t SequenceLease::Crop(int64_t length) {
+  if (length == num_tokens_) return length;
+  length = ResumePoint(length);
+  const int state_group = cache_->plan().state_group();
+  const StateSnapshot* snapshot = length > 0 && state_group >= 0 ? SnapshotAt(length) : nullptr;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    Group& group = groups_[g];
+    const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
+    if (g == state_group && snapshot != nullptr) {
+      cache_->AddLease(g, snapshot->unit);
+      FreeTail(g, 1);
+      Append(g, snapshot->unit);
+    } else {
+      FreeTail(g, end - std::max(group.first_block, EndUnit(g, length)));
+    }
+    if (length == 0) group.first_block = 0;
+    group.tail_shared = true;
+  }
+  DropSnapshotsAfter(length);
+  num_tokens_ = length;
+  if (published_blocks_ * cache_->plan().block_tokens > length) ResetCursor();
+  return length;
+}
+
+void SequenceLease::Snapshot(int64_t keep) {
+  const int g = cache_->plan().state_group();
+  if (g < 0 || num_tokens_ == 0) return;
+  if (!snapshots_.empty() && snapshots_.back().position == num_tokens_) return;
+  cache_->AddLease(g, groups_[g].units[0]);
+  groups_[g].tail_shared = true;
+  snapshots_.push_back({.position = num_tokens_, .unit = groups_[g].units[0]});
+  while (static_cast<int64_t>(snapshots_.size()) > keep) {
+    cache_->DropLease(g, snapshots_.front().unit);
+    snapshots_.erase(snapshots_.begin());
+  }
+}
+
+void SequenceLease::DropSnapshotsAfter(int64_t position) {
+  while (!snapshots_.empty() && snapshots_.back().position > position) {
+    cache_->DropLease(cache_->plan().state_group(), snapshots_.back().unit);
+    snapshots_.pop_back();
+  }
+}
+
+SequenceLease SequenceLease::Fork() const {
+  SequenceLease fork = cache_->NewLease(num_cross_tokens_);
+  fork.num_tokens_ = num_tokens_;
+  fork.groups_ = groups_;
+  if (root_ != nullptr) {
+    fork.root_ = cache_->index_.Pin(root_);
+    fork.cursor_ = cache_->index_.Pin(cursor_);
+    fork.published_blocks_ = published_blocks_;
+  }
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    for (UnitId unit : groups_[g].units) cache_->AddLease(g, unit);
+    fork.groups_[g].tail_shared = true;
+    // Const, because what this lease holds stays the same; it only learns that it is no longer alone.
+    const_cast<Group&>(groups_[g]).tail_shared = true;
+  }
+  return fork;
+}
+
+PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple) {
+  root_ = cache_->index_.Root(salt);
+  cursor_ = cache_->index_.Pin(root_);
+  const int64_t limit = static_cast<int64_t>(tokens.size()) - 1;
+  const PrefixIndex::Match match = cache_->index_.Find(root_, tokens, limit, multiple);
+  num_tokens_ = match.num_tokens;
+  const int64_t block = cache_->plan().block_tokens;
+  for (int g = 0; g < static_cast<int>(groups_.size()) && num_tokens_ > 0; ++g) {
+    Group& group = groups_[g];
+    group.tail_shared = true;
+    if (g == cache_->plan().state_group()) {
+      cache_->AddLease(g, match.state);
+      Append(g, match.state);
+      continue;
+    }
+    group.first_block = FirstVisibleBlock(g, num_tokens_);
+    for (int64_t b = group.first_block; b < EndUnit(g, num_tokens_); ++b) {
+      const UnitId unit = PrefixIndex::UnitOf(match.path[b], g);
+      cache_->AddLease(g, unit);
+      Append(g, unit);
+    }
+  }
+  published_blocks_ = num_tokens_ / block;
+  if (published_blocks_ > 0) {
+    PrefixIndex::Node* node = cache_->index_.Pin(match.path[published_blocks_ - 1]);
+    cache_->index_.Unpin(std::exchange(cursor_, node));
+  }
+  return {.num_tokens = match.num_tokens, .matched_tokens = match.matched_tokens};
+}
+
+void SequenceLease::AddUnitsTo(PrefixIndex::Node* node, int64_t block) {
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    const Group& group = groups_[g];
+    const int64_t index = block - group.first_block;
+    if (!cache_->plan().groups[g].grows() || index < 0) continue;
+    cache_->index_.AddUnit(node, g, group.units[index]);
+  }
+}
+
+void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
+  if (!shares() || num_tokens_ == 0) return;
+  PrefixIndex& index = cache_->index_;
+  const int64_t block = cache_->plan().block_tokens;
+  for (; published_blocks_ < num_tokens_ / block; ++published_blocks_) {
+    PrefixIndex::Node* node = index.Reach(cursor_, tokens.subspan(published_blocks_ * block, block));
+    AddUnitsTo(node, published_blocks_);
+    index.Unpin(std::exchange(cursor_, node));
+  }
+  if (!checkpoint) return;
+  const int64_t tail = num_tokens_ % block;
+  const absl::Span<const int32_t> rest = tokens.subspan(num_tokens_ - tail, tail);
+  PrefixIndex::Node* last = tail == 0 ? index.Pin(cursor_) : index.Reach(cursor_, rest);
+  // A node that goes on past these tokens keeps its own units: this lease's lack the rest.
+  if (tail > 0 && PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
+  if (const int g = cache_->plan().state_group(); g >= 0) {
+    index.AddState(last, static_cast<int>(tail == 0 ? block : tail), g, groups_[g].units[0]);
+    groups_[g].tail_shared = true;
+  }
+  index.Unpin(last);
+}
+
+void SequenceLease::StopSharing() {
+  if (!shares()) return;
+  cache_->index_.Unpin(std::exchange(cursor_, nullptr));
+  cache_->index_.Unpin(std::exchange(root_, nullptr));
+  published_blocks_ = 0;
+}
+
+void SequenceLease::ResetCursor() {
+  if (!shares()) return;
+  cache_->index_.Unpin(std::exchange(cursor_, cache_->index_.Pin(root_)));
+  published_blocks_ = 0;
 }
 
 void SequenceLease::Reset() {
   Crop(0);
+  DropSnapshotsAfter(-1);
+  StopSharing();
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) FreeTail(g, static_cast<int64_t>(groups_[g].units.size()));
 }
 
-BlockTable SequenceLease::blocks(int group) const {
-  return {.first_block = groups_[group].first_block, .offsets = groups_[group].units};
+void SequenceLease::Append(int g, UnitId unit) {
+  groups_[g].units.push_back(unit);
+  groups_[g].offsets.push_back(cache_->pools_[g].offset(unit));
 }
 
 void SequenceLease::FreeHead(int g, int64_t count) {
   Group& group = groups_[g];
-  for (int64_t i = 0; i < count; ++i) cache_->FreeUnit(g, group.units[i], generation_);
-  group.units.erase(group.units.begin(), group.units.begin() + count);
+  const int64_t held = std::min<int64_t>(count, static_cast<int64_t>(group.units.size()));
+  for (int64_t i = 0; i < held; ++i) cache_->DropLease(g, group.units[i]);
+  group.units.erase(group.units.begin(), group.units.begin() + held);
+  group.offsets.erase(group.offsets.begin(), group.offsets.begin() + held);
   group.first_block += count;
 }
 
 void SequenceLease::FreeTail(int g, int64_t count) {
-  std::vector<int64_t>& units = groups_[g].units;
+  Group& group = groups_[g];
   for (int64_t i = 0; i < count; ++i) {
-    cache_->FreeUnit(g, units.back(), generation_);
-    units.pop_back();
+    cache_->DropLease(g, group.units.back());
+    group.units.pop_back();
+    group.offsets.pop_back();
   }
 }
 

@@ -1,10 +1,13 @@
 // A sequence's place in the cache: its block table in each KV pool, its state unit, and the blocks of a fixed number of
-// encoder tokens where the model has cross-attention. Giving it up (by destruction)
-// returns every unit at once, so a cancelled or failed request cannot leak. Move-only. Engine thread only.
+// encoder tokens where the model has cross-attention. Giving it up (by destruction) returns every unit at once, so a
+// cancelled or failed request cannot leak. Move-only. Engine thread only.
 //
 // Contract with the kernels: tokens [0, num_tokens()) have a place; the kernel writes the new ones. A state is read
 // only when the step's start is > 0: start == 0 *means* zero state, so nothing is cleared on reuse. Cross blocks come
 // with the first growth, all at once, and are written once, in the step that follows.
+//
+// Units may be shared: with forks of the sequence, with the prefix index, with snapshots. Growing copies those that the
+// step would write and someone else still reads, and only those.
 #ifndef BERTH_CACHE_LEASE_H_
 #define BERTH_CACHE_LEASE_H_
 
@@ -12,7 +15,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cache/prefix_index.h"
+#include "cache/unit_pool.h"
 
 namespace berth {
 
@@ -23,6 +29,12 @@ class Cache;
 struct BlockTable {
   int64_t first_block = 0;
   absl::Span<const int64_t> offsets;
+};
+
+// What Adopt found.
+struct PrefixHit {
+  int64_t num_tokens = 0;      // now in the lease
+  int64_t matched_tokens = 0;  // known to the index; those past num_tokens have to be computed again, from the state
 };
 
 class SequenceLease {
@@ -41,10 +53,29 @@ class SequenceLease {
   absl::Status Grow(int64_t n);
 
   // Drops the cache of tokens from position `length` on, and returns the position r <= length from which the caller
-  // must replay: r == length where every group still holds what tokens >= length need to see; 0 where a recurrent state
-  // or a window's lost head cannot be wound back. Afterwards num_tokens() == r. Cross blocks stay, whatever r: they
-  // hold nothing of these tokens. REQUIRES: 0 <= length <= num_tokens().
+  // must replay: r == length where every group still holds what tokens >= length need to see; else the position of the
+  // latest snapshot that serves; else 0. Afterwards num_tokens() == r. Cross blocks stay, whatever r: they hold nothing
+  // of these tokens. REQUIRES: 0 <= length <= num_tokens().
   int64_t Crop(int64_t length);
+
+  // Keeps the states at num_tokens(), so that Crop can come back here; the oldest beyond `keep` go. Of no effect on a
+  // model without states. Costs a unit's copy when the lease grows.
+  void Snapshot(int64_t keep);
+
+  // Another lease of the same tokens, which shares every unit until one of the two writes it. Never fails.
+  SequenceLease Fork() const;
+
+  // Shares the longest prefix of `tokens` that the index holds under `salt` and whose length is a multiple of
+  // `multiple`, at most tokens.size() - 1 of them, and from now on lets Publish tell the index. REQUIRES: a lease that
+  // is empty and has no encoder tokens.
+  PrefixHit Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple = 1);
+  // Tells the index of what the lease holds: whole blocks; with `checkpoint` also the last one, and the states. Of no
+  // effect unless Adopt was called. REQUIRES: the step that computed them is done; `tokens` starts with those of the
+  // lease.
+  void Publish(absl::Span<const int32_t> tokens, bool checkpoint);
+  // Whether Publish has an effect.
+  bool shares() const { return root_ != nullptr; }
+  void StopSharing();
 
   // Returns every unit. The lease is empty (num_tokens() == 0) and may grow again.
   void Reset();
@@ -52,15 +83,23 @@ class SequenceLease {
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_cross_tokens() const { return num_cross_tokens_; }
   uint64_t generation() const { return generation_; }
-  BlockTable blocks(int group) const;
+  BlockTable blocks(int group) const {
+    return {.first_block = groups_[group].first_block, .offsets = groups_[group].offsets};
+  }
   // Byte offset of the sequence's unit in a state group. REQUIRES: num_tokens() > 0.
-  int64_t state_unit(int group) const { return groups_[group].units[0]; }
+  int64_t state_unit(int group) const { return groups_[group].offsets[0]; }
 
  private:
   friend class Cache;
   struct Group {
     int64_t first_block = 0;
-    std::vector<int64_t> units;  // byte offsets; one entry for a state group
+    std::vector<UnitId> units;     // one entry for a state group
+    std::vector<int64_t> offsets;  // where they lie
+    bool tail_shared = false;      // the last unit may have another reader of what the next step writes
+  };
+  struct StateSnapshot {
+    int64_t position = 0;
+    UnitId unit;
   };
 
   SequenceLease(Cache* cache, uint64_t generation, int64_t num_cross_tokens);
@@ -69,9 +108,25 @@ class SequenceLease {
   int64_t FirstVisibleBlock(int g, int64_t position) const;
   // Units that group `g` must end with to hold tokens [0, num_tokens); of a cross group, those of the encoder's tokens.
   int64_t EndUnit(int g, int64_t num_tokens) const;
+  // Whether the next step writes into the last unit of group `g`, which someone else reads.
+  bool MustCopy(int g) const;
+  void CopyTail(int g);
+  // Bytes that nobody else holds in blocks which have left their window.
+  int64_t LeavingBytes() const;
+  // Takes the places of those tails that only the index shares back from it, so that they need no copy.
+  void UncacheTails();
+  void Append(int g, UnitId unit);
   // Gives back the first, or the last, `count` units of group `g`.
   void FreeHead(int g, int64_t count);
   void FreeTail(int g, int64_t count);
+  void DropSnapshotsAfter(int64_t position);
+  // The latest snapshot at `position` or before; null: none.
+  const StateSnapshot* SnapshotAt(int64_t position) const;
+  // The position from which the sequence can go on after a crop to `length`.
+  int64_t ResumePoint(int64_t length) const;
+  void AddUnitsTo(PrefixIndex::Node* node, int64_t block);
+  // Lets Publish start again.
+  void ResetCursor();
   // Tokens that group `g` holds for the sequence; 1 for a state.
   int64_t TokensIn(int g) const;
 
@@ -80,6 +135,10 @@ class SequenceLease {
   int64_t num_tokens_ = 0;
   int64_t num_cross_tokens_ = 0;
   std::vector<Group> groups_;
+  std::vector<StateSnapshot> snapshots_;  // by position, ascending
+  PrefixIndex::Node* root_ = nullptr;     // of those it shares with; null: none. Pinned, as the next
+  PrefixIndex::Node* cursor_ = nullptr;   // the node of the last whole block told to the index; the root before
+  int64_t published_blocks_ = 0;
 };
 
 }  // namespace berth

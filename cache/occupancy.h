@@ -9,28 +9,35 @@
 
 namespace berth {
 
+// Units of one pool, by who holds them.
 struct PoolOccupancy {
   CacheKind kind = CacheKind::kStatic;
   int64_t unit_bytes = 0;
-  int64_t live_units = 0;      // held by leases
-  int64_t free_units = 0;      // in the pool's slabs, held by nobody
-  int64_t overhead_bytes = 0;  // tails of slabs too short for a unit
-  int64_t live_tokens = 0;     // tokens in the live units (KV), the encoders' (cross), or sequences (states)
+  int64_t live_units = 0;       // one sequence
+  int64_t shared_units = 0;     // several sequences
+  int64_t cached_units = 0;     // the prefix index alone: given up when a sequence needs their bytes
+  int64_t free_units = 0;       // nobody; in the pool's slabs
+  int64_t live_tokens = 0;      // tokens that sequences hold (KV), the encoders' (cross), or sequences (states)
+  int64_t cached_tokens = 0;    // tokens' room in the cached units; states: their number
+  int64_t evicted_units = 0;    // since the start: cached, then given up
+  int64_t compacted_bytes = 0;  // since the start: moved to make free bytes one piece
 
-  int64_t live_bytes() const { return live_units * unit_bytes; }
-  int64_t free_bytes() const { return free_units * unit_bytes; }
+  int64_t bytes(int64_t units) const { return units * unit_bytes; }
+  int64_t TotalBytes() const { return bytes(live_units + shared_units + cached_units + free_units); }
 };
 
-// Adds up: unassigned_free + unassigned_overhead + sum over pools of (live + free + overhead) == arena_bytes.
+// Adds up: unassigned_free + unassigned_overhead + sum over pools of TotalBytes() == arena_bytes.
 struct Occupancy {
   int64_t arena_bytes = 0;
-  int64_t unassigned_free_bytes = 0;      // slabs that no pool holds
-  int64_t unassigned_overhead_bytes = 0;  // the arena's tail, too short for a slab
+  int64_t unassigned_free_bytes = 0;      // in no slab
+  int64_t unassigned_overhead_bytes = 0;  // the arena's tail that is no multiple of the alignment
+  int64_t largest_hole_bytes = 0;         // the largest piece of the free bytes
   std::vector<PoolOccupancy> pools;       // by group
   int64_t num_leases = 0;
   int64_t largest_admissible_tokens = 0;  // the longest new sequence that would fit now
 
   int64_t TotalBytes() const;  // the sum above
+  int64_t FreeBytes() const;   // in slabs and out of them
 };
 
 }  // namespace berth

@@ -1,31 +1,78 @@
-// The arena's slabs: equal pieces of one range, each free or held by a pool. Engine thread only.
+// The arena's range in order of address: slabs, each of one pool, and the holes between them. Slabs have the size that
+// their pool asks for, and can be moved down and cut shorter, so that all that is free can become one hole. Engine
+// thread only.
+//
+// Invariants (CheckIntegrity verifies them): the extents cover the range without gap or overlap, and no hole is next to
+// a hole.
 #ifndef BERTH_CACHE_SLAB_ARENA_H_
 #define BERTH_CACHE_SLAB_ARENA_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
 namespace berth {
 
 class SlabArena {
  public:
-  SlabArena(int64_t arena_bytes, int64_t slab_bytes);
+  // Every size given to it must be a multiple of this, and so is every offset.
+  static constexpr int64_t kAlignment = 64;
 
-  // Lowest free slab's index. REQUIRES: num_free() > 0.
-  int32_t Take();
+  // Who holds a slab: a pool, and the pool's own number for it.
+  struct Owner {
+    int32_t pool = -1;
+    int32_t slab = -1;
+  };
+
+  explicit SlabArena(int64_t arena_bytes);
+
+  // A new slab of `size_bytes`, in the smallest hole that holds it; -1 when none does.
+  int32_t Take(int64_t size_bytes, Owner owner);
   void Return(int32_t slab);
+  // Cuts a slab's tail off. REQUIRES: 0 < size_bytes < its size.
+  void Shrink(int32_t slab, int64_t size_bytes);
 
-  int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
-  int32_t num_slabs() const { return num_slabs_; }
-  int64_t slab_bytes() const { return slab_bytes_; }
-  int64_t offset(int32_t slab) const { return slab * slab_bytes_; }
-  int32_t slab_of(int64_t offset) const { return static_cast<int32_t>(offset / slab_bytes_); }
-  const std::vector<int32_t>& free_slabs() const { return free_; }
+  // Slides slabs down until there is a hole of `size_bytes`: those neighbours whose holes add up to it and that have
+  // the fewest bytes to move. Calls `move` for each, lowest first; the new range may overlap the old one. REQUIRES:
+  // free_bytes() >= size_bytes.
+  using Move = absl::FunctionRef<void(Owner owner, int64_t from, int64_t to, int64_t size_bytes)>;
+  void MakeHole(int64_t size_bytes, Move move);
+
+  int64_t offset(int32_t slab) const { return extents_[slab].offset; }
+  int64_t size_bytes(int32_t slab) const { return extents_[slab].size_bytes; }
+  int64_t free_bytes() const { return free_bytes_; }  // of all holes
+  int64_t largest_hole() const;
+  int64_t usable_bytes() const { return usable_bytes_; }  // the arena without a tail that is no multiple of kAlignment
+
+  absl::Status CheckIntegrity() const;
 
  private:
-  int64_t slab_bytes_;
-  int32_t num_slabs_;
-  std::vector<int32_t> free_;  // a min-heap: low slabs first, so that the used range stays dense
+  struct Extent {
+    int64_t offset = 0;
+    int64_t size_bytes = 0;
+    int32_t previous = -1;
+    int32_t next = -1;
+    int32_t hole = -1;  // index in holes_; -1: a slab
+    Owner owner;
+  };
+
+  int32_t NewExtent();
+  // Puts `extent` into the order right after `previous` (-1: first).
+  void InsertAfter(int32_t previous, int32_t extent);
+  void Unlink(int32_t extent);
+  void AddHole(int32_t extent);
+  void RemoveHole(int32_t extent);
+  // Unites the hole with holes next to it.
+  void Merge(int32_t hole);
+
+  int64_t usable_bytes_;
+  int64_t free_bytes_;
+  std::vector<Extent> extents_;
+  std::vector<int32_t> unused_;  // extents that stand for nothing
+  std::vector<int32_t> holes_;
+  int32_t first_ = -1;
 };
 
 }  // namespace berth

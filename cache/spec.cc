@@ -9,10 +9,7 @@
 namespace berth {
 namespace {
 
-constexpr int64_t kAlignment = 64;          // of every tensor inside a unit, so of every unit
-constexpr int64_t kPageBytes = 4096;        // slabs start on pages
-constexpr int64_t kMinSlabBytes = 1 << 16;  // smaller slabs only cost bookkeeping
-constexpr int64_t kMaxTailShare = 64;       // a slab's tail should be less than 1/64 of it
+constexpr int64_t kAlignment = 64;  // of every tensor inside a unit, so of every unit
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -124,29 +121,6 @@ LayerCacheSlot PlaceLayer(int index, const LayerCacheSpec& layer, int64_t block_
   return slot;
 }
 
-// The smallest slab, in multiples of the largest unit, whose tail is short for every group; else the one with the
-// shortest worst tail.
-int64_t ChooseSlabBytes(const std::vector<CacheGroup>& groups) {
-  int64_t largest = 1;
-  for (const CacheGroup& group : groups) largest = std::max(largest, group.unit_bytes);
-  int64_t best = 0;
-  double best_share = std::numeric_limits<double>::infinity();
-  for (int64_t multiple = 1; multiple <= 64 || best == 0; ++multiple) {
-    const int64_t slab = RoundUp(multiple * largest, kPageBytes);
-    if (slab < kMinSlabBytes) continue;
-    double share = 0;
-    for (const CacheGroup& group : groups) {
-      share = std::max(share, static_cast<double>(slab % group.unit_bytes) / static_cast<double>(slab));
-    }
-    if (share * kMaxTailShare < 1.0) return slab;
-    if (share < best_share) {
-      best = slab;
-      best_share = share;
-    }
-  }
-  return best;
-}
-
 }  // namespace
 
 int64_t DTypeBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
@@ -177,8 +151,7 @@ int64_t KvSpec::FirstVisible(int64_t position) const {
 int64_t CachePlan::BytesPerToken() const {
   int64_t bytes = 0;
   for (const CacheGroup& group : groups) {
-    const bool grows = group.kind != CacheKind::kRecurrent && group.kind != CacheKind::kCross;
-    if (grows) bytes += group.unit_bytes / block_tokens;
+    if (group.grows()) bytes += group.unit_bytes / block_tokens;
   }
   return bytes;
 }
@@ -199,6 +172,13 @@ int64_t CachePlan::StateBytesPerSequence() const {
   return bytes;
 }
 
+int CachePlan::state_group() const {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].kind == CacheKind::kRecurrent) return static_cast<int>(g);
+  }
+  return -1;
+}
+
 absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens) {
   if (block_tokens < 1 || block_tokens > 1024 || (block_tokens & (block_tokens - 1)) != 0) {
     return absl::InvalidArgumentError(
@@ -212,7 +192,6 @@ absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& laye
     plan.layers.push_back(PlaceLayer(index, layers[i], block_tokens, &plan.groups));
   }
   if (plan.groups.empty()) return absl::InvalidArgumentError("no layer of the model needs a cache");
-  plan.slab_bytes = ChooseSlabBytes(plan.groups);
   return plan;
 }
 

@@ -69,6 +69,9 @@ struct CacheGroup {
   KvSpec kv;                // all but kRecurrent
   std::vector<int> layers;  // model layer indices, ascending
   int64_t unit_bytes = 0;   // KV and cross: one block of tokens, all layers. kRecurrent: all states of one sequence.
+
+  // Whether a sequence's tokens add to it.
+  bool grows() const { return kind != CacheKind::kRecurrent && kind != CacheKind::kCross; }
 };
 
 // Where one layer's bytes lie inside a unit of its group(s).
@@ -88,7 +91,6 @@ struct LayerCacheSlot {
 //   states [layer of the group][state][the state's own shape]
 struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit
-  int64_t slab_bytes = 0;    // what a pool takes from and returns to the arena
   std::vector<CacheGroup> groups;
   std::vector<LayerCacheSlot> layers;  // by model layer index
 
@@ -97,6 +99,8 @@ struct CachePlan {
   // Bytes that each encoder token takes, from the sequence's first step on; 0: a model without an encoder.
   int64_t CrossBytesPerToken() const;
   bool has_cross() const { return CrossBytesPerToken() > 0; }
+  // The group of all states; -1: the model has none.
+  int state_group() const;
   // Bytes of state a sequence holds from its first token on.
   int64_t StateBytesPerSequence() const;
 };

@@ -20,6 +20,14 @@ class ArenaStorage {
   virtual std::byte* base() const = 0;
   virtual int64_t size_bytes() const = 0;
 
+  // Copies `size_bytes` bytes from offset `from` to offset `to`; the ranges may overlap. Done, in the device's order of
+  // work, before any step that follows. REQUIRES: both ranges lie inside.
+  virtual void Move(int64_t from, int64_t to, int64_t size_bytes) = 0;
+
+  // Copy bytes out and in; done when they return. REQUIRES: the range lies inside.
+  virtual void Read(int64_t offset, int64_t size_bytes, std::byte* out) const = 0;
+  virtual void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) = 0;
+
   // Sets `size_bytes` bytes from `offset` to 0xFF: a NaN in every float type. REQUIRES: the range lies inside.
   virtual void Poison(int64_t offset, int64_t size_bytes) = 0;
 };

@@ -1,8 +1,12 @@
-// One group's units, packed into slabs that the pool takes from the arena on demand and gives back when empty.
-// Allocation fills the fullest slab that has room, so that sparse slabs drain. Engine thread only.
+// One group's units, packed into slabs that the pool takes from the arena on demand and gives back when empty. A unit
+// keeps its id for life while its bytes may move: holders keep ids, and look offsets up. Engine thread only.
+//
+// A unit is free, or held: by leases (counted), by the prefix index (at most once), or by both. Allocation fills the
+// fullest slab that has room, so that sparse slabs drain.
 #ifndef BERTH_CACHE_UNIT_POOL_H_
 #define BERTH_CACHE_UNIT_POOL_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -11,50 +15,112 @@
 
 namespace berth {
 
+// A held unit of one pool. The generation tells a stale id: it changes when the unit is freed.
+struct UnitId {
+  int32_t index = -1;
+  uint32_t generation = 0;
+
+  friend bool operator==(const UnitId&, const UnitId&) = default;
+};
+
 class UnitPool {
  public:
-  // `arena` must outlive the pool. REQUIRES: 0 < unit_bytes <= arena->slab_bytes().
-  UnitPool(SlabArena* arena, int64_t unit_bytes);
+  // The most units in a slab: one bit of a word for each.
+  static constexpr int64_t kMaxSlabUnits = 64;
+  // A slab has as many units as fit this, but at least one.
+  static constexpr int64_t kSlabBytes = 1 << 20;
 
-  // Byte offset of a unit, now held under `generation`. REQUIRES: free_units() > 0 or the arena has a free slab.
-  int64_t Allocate(uint64_t generation);
-  // REQUIRES: `offset` came from Allocate(generation); crashes otherwise: a stale lease must not free another's unit.
-  void Free(int64_t offset, uint64_t generation);
+  // `arena` must outlive the pool; `number` is the pool's among its owners. REQUIRES: unit_bytes > 0, a multiple of
+  // SlabArena::kAlignment.
+  UnitPool(SlabArena* arena, int32_t number, int64_t unit_bytes);
 
-  // Slabs that `units` more units would take from the arena.
-  int64_t SlabsNeeded(int64_t units) const;
+  // Whether Allocate() finds a free unit, or a hole for at least one.
+  bool has_room() const { return free_units_ > 0 || arena_->largest_hole() >= unit_bytes_; }
+  // A unit held by one lease. REQUIRES: has_room().
+  UnitId Allocate();
 
-  int64_t live_units() const { return live_units_; }
-  int64_t free_units() const { return num_slabs() * units_per_slab_ - live_units_; }
-  int64_t num_slabs() const { return static_cast<int64_t>(held_.size()); }
+  // References of leases and of the index. Dropping the last frees the unit and returns true. A stale or free id
+  // crashes: nobody may free what is another's.
+  void AddLease(UnitId unit);
+  bool DropLease(UnitId unit);
+  void SetCached(UnitId unit);
+  bool DropCached(UnitId unit);
+
+  bool live(UnitId unit) const;  // held by anyone, under this generation
+  int32_t num_leases(UnitId unit) const { return units_[unit.index].num_leases; }
+  bool cached(UnitId unit) const { return units_[unit.index].cached; }
+  // Byte offset in the arena, until something moves.
+  int64_t offset(UnitId unit) const { return OffsetOf(units_[unit.index]); }
+
   int64_t unit_bytes() const { return unit_bytes_; }
-  int64_t units_per_slab() const { return units_per_slab_; }
-  int64_t overhead_bytes() const;
+  int64_t live_units() const { return live_units_; }      // held by exactly one lease
+  int64_t shared_units() const { return shared_units_; }  // by several
+  int64_t cached_units() const { return cached_units_; }  // by the index alone
+  int64_t free_units() const { return free_units_; }      // in the pool's slabs
+  int64_t slab_units() const { return slab_units_; }      // of a slab of full size
+  int64_t num_slabs() const { return num_slabs_; }
 
-  // The generation that holds the unit at `offset`; 0 if it is free or not the pool's.
-  uint64_t HolderOf(int64_t offset) const;
-  const std::vector<int32_t>& held_slabs() const { return held_; }
+  // Empties the sparsest slab into the others, if they have room for its units and those have at most `budget` bytes.
+  // Calls `copy` for each unit (source and target do not overlap). Returns the bytes moved; -1 when no slab can go.
+  using Copy = absl::FunctionRef<void(int64_t from, int64_t to, int64_t size_bytes)>;
+  int64_t EmptySparsestSlab(int64_t budget, Copy copy);
+  // Packs the slab with the most free units, and cuts those off it. Returns the bytes moved. REQUIRES: free_units() >
+  // 0.
+  int64_t CutSparsestSlab(Copy copy);
+
   absl::Status CheckIntegrity() const;
 
  private:
-  // Bookkeeping of one slab; its vectors keep their size when the slab goes back, so reuse allocates nothing.
+  struct Unit {
+    int32_t slab = -1;
+    uint8_t place = 0;  // in the slab
+    bool cached = false;
+    int32_t num_leases = 0;
+    uint32_t generation = 1;
+  };
   struct Slab {
-    bool held = false;
-    std::vector<uint64_t> holders;  // generation by unit, 0: free
-    std::vector<int32_t> free;      // unit indices, last is next
+    int32_t extent = -1;  // the arena's number for it; -1: not in use
+    uint64_t free = 0;    // bit by place
+    int32_t capacity = 0;
+    int32_t num_free = 0;
+    // Neighbours in the list of slabs with as many free units.
+    int32_t previous = -1;
+    int32_t next = -1;
+    std::array<int32_t, kMaxSlabUnits> units;  // index by place, where not free
   };
 
-  int32_t FullestSlabWithRoom() const;  // -1: none
+  int64_t OffsetOf(const Unit& unit) const {
+    return arena_->offset(slabs_[unit.slab].extent) + unit.place * unit_bytes_;
+  }
   void TakeSlab();
-  void ReturnSlab(int32_t index);
+  void ReturnSlab(int32_t slab);
+  // Puts unit `index` at a free place of a slab, and takes it away again. Place and counts only.
+  void Put(int32_t index, int32_t slab);
+  void Remove(int32_t index);
+  void FreeIfUnheld(UnitId unit);
+  void Count(const Unit& unit, int64_t sign);
+  void CheckLive(UnitId unit) const;
+  // The list of slabs by free units; full slabs are in none.
+  void Link(int32_t slab);
+  void Unlink(int32_t slab);
+  int32_t SparsestSlab() const;
+  void Relocate(int32_t index, int32_t slab, Copy copy);
 
   SlabArena* arena_;
+  int32_t number_;
   int64_t unit_bytes_;
-  int64_t units_per_slab_;
+  int64_t slab_units_;
   int64_t live_units_ = 0;
-  int32_t current_ = -1;       // where the last unit came from; -1: none
-  std::vector<Slab> slabs_;    // by the arena's slab index
-  std::vector<int32_t> held_;  // indices of the slabs this pool holds
+  int64_t shared_units_ = 0;
+  int64_t cached_units_ = 0;
+  int64_t free_units_ = 0;
+  int64_t num_slabs_ = 0;
+  std::vector<Unit> units_;
+  std::vector<int32_t> unused_units_;
+  std::vector<Slab> slabs_;
+  std::vector<int32_t> unused_slabs_;
+  std::array<int32_t, kMaxSlabUnits + 1> by_free_;  // first slab of each list; -1: none
+  uint64_t lists_ = 0;                              // bit n - 1: the list of n free units is not empty
 };
 
 }  // namespace berth

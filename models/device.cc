@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <dlfcn.h>
 
 #include <utility>
@@ -18,6 +19,17 @@ class TensorStorage : public ArenaStorage {
   explicit TensorStorage(at::Tensor bytes) : bytes_(std::move(bytes)) {}
   std::byte* base() const override { return static_cast<std::byte*>(bytes_.data_ptr()); }
   int64_t size_bytes() const override { return bytes_.numel(); }
+  void Move(int64_t from, int64_t to, int64_t size_bytes) override {
+    const at::Tensor source = bytes_.narrow(0, from, size_bytes);
+    const bool overlap = from < to + size_bytes && to < from + size_bytes;
+    bytes_.narrow(0, to, size_bytes).copy_(overlap ? source.clone() : source);
+  }
+  void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
+    at::from_blob(out, {size_bytes}, at::kByte).copy_(bytes_.narrow(0, offset, size_bytes));
+  }
+  void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override {
+    bytes_.narrow(0, offset, size_bytes).copy_(at::from_blob(const_cast<std::byte*>(bytes), {size_bytes}, at::kByte));
+  }
   void Poison(int64_t offset, int64_t size_bytes) override { bytes_.narrow(0, offset, size_bytes).fill_(0xFF); }
 
  private:

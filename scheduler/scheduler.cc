@@ -132,13 +132,8 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
     }
     sequence.step_tokens = 0;
     if (running_.size() > 1) return false;  // older ones go on: what they return will be its
-    if (sequence.runs_alone) {
-      ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
-                   static_cast<long long>(sequence.num_tokens()));
-    }
-    sequence.runs_alone = true;
-    PreemptYoungest();
-    return false;
+    ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
+                 static_cast<long long>(sequence.num_tokens()));
   }
   return true;
 }
@@ -160,7 +155,6 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   int64_t promised = 0;
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_remaining();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    if (!running_.empty() && running_.front()->runs_alone) return;
     Sequence& sequence = *waiting_.front();
     const int64_t encoder = sequence.num_encoder_tokens();
     if (encoder >= budget) return;

@@ -9,9 +9,8 @@
 // whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the budget
 // holds that.
 //
-// Why nothing deadlocks: the oldest running sequence grows in every step. Should it fail even alone, because what it
-// holds is scattered over half-empty slabs, it starts again in an empty arena, where it fits by max_sequence_tokens(),
-// with nobody beside it.
+// Why nothing deadlocks: the oldest running sequence grows in every step. Alone it fits by max_sequence_tokens(), since
+// the cache can gather whatever is free.
 //
 // Invariants:
 //   - running sequences are in order of arrival, waiting ones too, and every running one came before every waiting one;

@@ -55,7 +55,6 @@ struct Sequence {
   bool step_decodes = false;       // whether those are one decoded token
   int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
   FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
-  bool runs_alone = false;                       // nothing is admitted beside it
 };
 
 }  // namespace berth

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
+constexpr int64_t kArenaBytes = 4096;  // an arena chosen here is a multiple: whole pages
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -83,7 +84,7 @@ int64_t LeftInCgroup(const CgroupFiles& files, absl::string_view path) {
 
 std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_bytes) {
   const CacheGroup& group = plan.groups[index];
-  const int64_t units = arena_bytes / plan.slab_bytes * (plan.slab_bytes / group.unit_bytes);
+  const int64_t units = arena_bytes / group.unit_bytes;
   std::string text = absl::StrCat("cache group ", index, ": ", CacheKindName(group.kind), ", ", group.layers.size(),
                                   group.layers.size() == 1 ? " layer" : " layers");
   if (group.kind == CacheKind::kRecurrent) {
@@ -113,12 +114,12 @@ SequenceShape LongestSequence(const Config& config, int64_t max_tokens) {
 }
 
 int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const SequenceShape& shape) {
-  int64_t slabs = 0;
+  int64_t bytes = 0;
   for (const CacheGroup& group : plan.groups) {
     const int64_t units = SaturatingMultiply(num_sequences, UnitsOfSequence(plan, group, shape));
-    slabs += CeilDiv(units, std::max<int64_t>(1, plan.slab_bytes / group.unit_bytes));
+    bytes = std::min(kMaxBytes, bytes + SaturatingMultiply(units, group.unit_bytes));
   }
-  return SaturatingMultiply(slabs, plan.slab_bytes);
+  return bytes;
 }
 
 int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit) {
@@ -146,8 +147,7 @@ absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& 
                      FormatByteSize(available_bytes), " are available; lower --max_sequence_tokens, or set --arena"));
   }
   const int64_t all = ArenaBytesFor(plan, config.max_running, shape);
-  // Whole slabs: what is left of one is of no use.
-  const int64_t quarter = available_bytes / 4 / plan.slab_bytes * plan.slab_bytes;
+  const int64_t quarter = available_bytes / 4 / kArenaBytes * kArenaBytes;
   return std::max(one, std::min(quarter, all));
 }
 

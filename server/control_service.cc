@@ -53,6 +53,7 @@ void Fill(const Occupancy& occupancy, v1::CacheOccupancy* out) {
   out->set_arena_bytes(occupancy.arena_bytes);
   out->set_free_bytes(occupancy.unassigned_free_bytes);
   out->set_overhead_bytes(occupancy.unassigned_overhead_bytes);
+  out->set_largest_hole_bytes(occupancy.largest_hole_bytes);
   out->set_num_leases(occupancy.num_leases);
   out->set_largest_admissible_tokens(occupancy.largest_admissible_tokens);
   for (const PoolOccupancy& pool : occupancy.pools) {
@@ -60,11 +61,17 @@ void Fill(const Occupancy& occupancy, v1::CacheOccupancy* out) {
     to->set_kind(std::string(CacheKindName(pool.kind)));
     to->set_unit_bytes(pool.unit_bytes);
     to->set_live_units(pool.live_units);
+    to->set_shared_units(pool.shared_units);
+    to->set_cached_units(pool.cached_units);
     to->set_free_units(pool.free_units);
-    to->set_live_bytes(pool.live_bytes());
-    to->set_free_bytes(pool.free_bytes());
-    to->set_overhead_bytes(pool.overhead_bytes);
+    to->set_live_bytes(pool.bytes(pool.live_units));
+    to->set_shared_bytes(pool.bytes(pool.shared_units));
+    to->set_cached_bytes(pool.bytes(pool.cached_units));
+    to->set_free_bytes(pool.bytes(pool.free_units));
     to->set_live_tokens(pool.live_tokens);
+    to->set_cached_tokens(pool.cached_tokens);
+    to->set_evicted_units(pool.evicted_units);
+    to->set_compacted_bytes(pool.compacted_bytes);
   }
 }
 

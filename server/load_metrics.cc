@@ -12,37 +12,43 @@ using Type = MetricFamilies::Type;
 using Labels = MetricFamilies::Labels;
 
 constexpr absl::string_view kPreemptionActions[] = {"suspend", "suspend_state", "recompute"};
-// A unit or byte is in one state. shared, cached and suspended ones are not told apart from live ones yet.
-constexpr absl::string_view kUnusedStates[] = {"shared", "cached", "suspended"};
+// What a unit or byte is doing; each does one thing. suspended ones are in a tier, not in the arena.
+constexpr absl::string_view kStates[] = {"live", "shared", "cached", "free", "overhead", "suspended"};
+enum State { kLive, kShared, kCached, kFree, kOverhead, kNumStates };
 
 double Ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-// All pools of one kind together.
+// All pools of one kind together, by state.
 struct KindTotals {
   bool present = false;
-  int64_t live_bytes = 0;
-  int64_t free_bytes = 0;
-  int64_t overhead_bytes = 0;
-  int64_t live_units = 0;
-  int64_t free_units = 0;
-  int64_t live_tokens = 0;
+  int64_t bytes[kNumStates] = {};
+  int64_t units[kNumStates] = {};
+  int64_t tokens[kNumStates] = {};
+  int64_t evicted_units = 0;
+  int64_t compacted_bytes = 0;
+
+  int64_t held_bytes() const { return bytes[kLive] + bytes[kShared]; }
 };
 
 using Totals = std::array<KindTotals, kNumCacheKinds>;
 
-Totals TotalsByKind(const Occupancy& occupancy) {
+Totals TotalsByKind(const Occupancy& occupancy, int64_t block_tokens) {
   Totals totals;
   for (const PoolOccupancy& pool : occupancy.pools) {
     KindTotals& kind = totals[static_cast<size_t>(pool.kind)];
     kind.present = true;
-    kind.live_bytes += pool.live_bytes();
-    kind.free_bytes += pool.free_bytes();
-    kind.overhead_bytes += pool.overhead_bytes;
-    kind.live_units += pool.live_units;
-    kind.free_units += pool.free_units;
-    kind.live_tokens += pool.live_tokens;
+    const int64_t units[] = {pool.live_units, pool.shared_units, pool.cached_units, pool.free_units};
+    for (int state = kLive; state <= kFree; ++state) {
+      kind.units[state] += units[state];
+      kind.bytes[state] += pool.bytes(units[state]);
+    }
+    kind.tokens[kLive] += pool.live_tokens;
+    kind.tokens[kCached] += pool.cached_tokens;
+    kind.tokens[kFree] += pool.free_units * block_tokens;
+    kind.evicted_units += pool.evicted_units;
+    kind.compacted_bytes += pool.compacted_bytes;
   }
   return totals;
 }
@@ -68,49 +74,60 @@ void AddCounter(MetricFamilies* families, absl::string_view name, absl::string_v
 void CollectBytes(const Occupancy& occupancy, const Totals& totals, MetricFamilies* families) {
   AddGauge(families, "berth_cache_arena_bytes", "The cache's memory", occupancy.arena_bytes);
   families->Start(Type::kGauge, "berth_cache_bytes", "What the arena's bytes are doing; adds up to the arena");
-  const auto add = [families](absl::string_view pool, int64_t live, int64_t free, int64_t overhead) {
-    families->Add(static_cast<double>(live), PoolState(pool, "live"));
-    families->Add(static_cast<double>(free), PoolState(pool, "free"));
-    families->Add(static_cast<double>(overhead), PoolState(pool, "overhead"));
-    for (absl::string_view state : kUnusedStates) families->Add(0, PoolState(pool, state));
+  const auto add = [families](absl::string_view pool, const int64_t* bytes) {
+    for (int state = 0; state < kNumStates; ++state) {
+      families->Add(static_cast<double>(bytes[state]), PoolState(pool, kStates[state]));
+    }
+    families->Add(0, PoolState(pool, "suspended"));
   };
-  for (size_t k = 0; k < totals.size(); ++k) {
-    add(KindName(k), totals[k].live_bytes, totals[k].free_bytes, totals[k].overhead_bytes);
-  }
-  add("none", 0, occupancy.unassigned_free_bytes, occupancy.unassigned_overhead_bytes);
+  for (size_t k = 0; k < totals.size(); ++k) add(KindName(k), totals[k].bytes);
+  int64_t unassigned[kNumStates] = {};
+  unassigned[kFree] = occupancy.unassigned_free_bytes;
+  unassigned[kOverhead] = occupancy.unassigned_overhead_bytes;
+  add("none", unassigned);
 }
 
-void CollectUnits(const Totals& totals, const CachePlan& plan, MetricFamilies* families) {
+void CollectUnits(const Totals& totals, MetricFamilies* families) {
   families->Start(Type::kGauge, "berth_cache_units", "Units in the pools' slabs: blocks of tokens, or states");
   for (size_t k = 0; k < totals.size(); ++k) {
-    families->Add(static_cast<double>(totals[k].live_units), PoolState(KindName(k), "live"));
-    families->Add(static_cast<double>(totals[k].free_units), PoolState(KindName(k), "free"));
-    for (absl::string_view state : kUnusedStates) families->Add(0, PoolState(KindName(k), state));
+    for (int state = kLive; state <= kFree; ++state) {
+      families->Add(static_cast<double>(totals[k].units[state]), PoolState(KindName(k), kStates[state]));
+    }
   }
-  families->Start(Type::kGauge, "berth_cache_tokens", "Tokens whose keys and values the pools hold, or have room for");
+  families->Start(Type::kGauge, "berth_cache_tokens",
+                  "Tokens that sequences hold (live; a shared one counts for each), that only the index holds, or that "
+                  "free units have room for");
   for (CacheKind kind : {CacheKind::kStatic, CacheKind::kSliding, CacheKind::kChunked, CacheKind::kCross}) {
     const KindTotals& total = totals[static_cast<size_t>(kind)];
-    families->Add(static_cast<double>(total.live_tokens), PoolState(CacheKindName(kind), "live"));
-    families->Add(static_cast<double>(total.free_units * plan.block_tokens), PoolState(CacheKindName(kind), "free"));
-    for (absl::string_view state : kUnusedStates) families->Add(0, PoolState(CacheKindName(kind), state));
+    for (State state : {kLive, kCached, kFree}) {
+      families->Add(static_cast<double>(total.tokens[state]), PoolState(CacheKindName(kind), kStates[state]));
+    }
+  }
+  families->Start(Type::kCounter, "berth_cache_evictions_total",
+                  "Units that the prefix index gave up because a sequence needed their bytes");
+  for (size_t k = 0; k < totals.size(); ++k) {
+    families->Add(static_cast<double>(totals[k].evicted_units), {{"pool", std::string(KindName(k))}});
+  }
+  families->Start(Type::kCounter, "berth_cache_compacted_bytes_total", "Bytes moved to make free ones one piece");
+  for (size_t k = 0; k < totals.size(); ++k) {
+    families->Add(static_cast<double>(totals[k].compacted_bytes), {{"pool", std::string(KindName(k))}});
   }
 }
 
-void CollectUsage(const Occupancy& occupancy, const Totals& totals, MetricFamilies* families) {
+void CollectUsage(const Occupancy& occupancy, MetricFamilies* families) {
   const CacheUsage usage = UsageOf(occupancy);
   families->Start(Type::kGauge, "berth_cache_usage_ratio",
-                  "Live bytes of those that the pool could have now; max: the fullest");
+                  "Bytes that sequences hold, of those that the pool could have now; max: the fullest");
   for (size_t k = 0; k < usage.pools.size(); ++k) families->Add(usage.pools[k], {{"pool", std::string(KindName(k))}});
   families->Add(usage.arena, {{"pool", "arena"}});
   families->Add(usage.max, {{"pool", "max"}});
   families->StartAlias(Type::kGauge, "vllm:kv_cache_usage_perc", "How full the fullest pool is; 1: full");
   families->Add(usage.max);
 
-  int64_t pool_free = 0;
-  for (const KindTotals& total : totals) pool_free += total.free_bytes;
+  const int64_t free = occupancy.FreeBytes();
   families->Start(Type::kGauge, "berth_cache_fragmentation_ratio",
-                  "Free bytes that only the pool that holds them can use, of all free bytes");
-  families->Add(Ratio(pool_free, pool_free + occupancy.unassigned_free_bytes));
+                  "Free bytes outside the largest free piece, of all free bytes; compaction makes them one piece");
+  families->Add(Ratio(free - occupancy.largest_hole_bytes, free));
   AddGauge(families, "berth_cache_largest_admissible_tokens", "The longest new sequence that would fit now",
            occupancy.largest_admissible_tokens);
   AddGauge(families, "berth_cache_leases", "Sequences that hold a lease", occupancy.num_leases);
@@ -156,28 +173,30 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
 
 CacheUsage UsageOf(const Occupancy& occupancy) {
   CacheUsage usage;
-  int64_t live = 0;
-  int64_t free = occupancy.unassigned_free_bytes;
-  const Totals totals = TotalsByKind(occupancy);
+  const Totals totals = TotalsByKind(occupancy, /*block_tokens=*/0);
+  int64_t held = 0;
+  int64_t obtainable = occupancy.unassigned_free_bytes;  // whatever no sequence holds can serve any kind
+  for (const KindTotals& total : totals) {
+    held += total.held_bytes();
+    obtainable += total.bytes[kFree] + total.bytes[kCached];
+  }
   for (size_t k = 0; k < totals.size(); ++k) {
     if (!totals[k].present) continue;
-    const int64_t obtainable = totals[k].live_bytes + totals[k].free_bytes + occupancy.unassigned_free_bytes;
-    usage.pools[k] = obtainable > 0 ? Ratio(totals[k].live_bytes, obtainable) : 1;  // others hold everything: full
+    const int64_t could_have = totals[k].held_bytes() + obtainable;
+    usage.pools[k] = could_have > 0 ? Ratio(totals[k].held_bytes(), could_have) : 1;  // others hold everything: full
     usage.max = std::max(usage.max, usage.pools[k]);
-    live += totals[k].live_bytes;
-    free += totals[k].free_bytes;
   }
-  usage.arena = Ratio(live, live + free);
+  usage.arena = Ratio(held, held + obtainable);
   usage.max = std::max(usage.max, usage.arena);
   return usage;
 }
 
 void CollectLoad(const EngineLoad& load, const CachePlan& plan, MetricFamilies* families) {
-  const Totals totals = TotalsByKind(load.occupancy);
+  const Totals totals = TotalsByKind(load.occupancy, plan.block_tokens);
   CollectEngine(load, families);
   CollectBytes(load.occupancy, totals, families);
-  CollectUnits(totals, plan, families);
-  CollectUsage(load.occupancy, totals, families);
+  CollectUnits(totals, families);
+  CollectUsage(load.occupancy, families);
   CollectVllmCacheInfo(load.occupancy, plan, families);
 }
 

@@ -51,14 +51,15 @@ std::string DrawCache(const v1::CacheOccupancy& cache) {
                                      FormatBytes(cache.arena_bytes()), FormatBytes(cache.free_bytes()),
                                      cache.num_leases(), cache.largest_admissible_tokens());
   for (const v1::PoolOccupancy& pool : cache.pools()) {
-    const int64_t held = pool.live_bytes() + pool.free_bytes() + pool.overhead_bytes();
-    absl::StrAppendFormat(&text, "%-10s [%s] %5.1f %%  %s live, %s held, %d units, %d %s\n", pool.kind(),
-                          DrawBar(pool.live_bytes(), held, cache.arena_bytes(), kBarWidth),
-                          cache.arena_bytes() > 0 ? 100.0 * pool.live_bytes() / cache.arena_bytes() : 0.0,
-                          FormatBytes(pool.live_bytes()), FormatBytes(held), pool.live_units(), pool.live_tokens(),
+    const int64_t held = pool.live_bytes() + pool.shared_bytes();
+    const int64_t kept = held + pool.cached_bytes();
+    absl::StrAppendFormat(&text, "%-10s [%s] %5.1f %%  %s held, %s of it shared, %s cached, %d %s\n", pool.kind(),
+                          DrawBar(held, kept, cache.arena_bytes(), kBarWidth),
+                          cache.arena_bytes() > 0 ? 100.0 * held / cache.arena_bytes() : 0.0, FormatBytes(held),
+                          FormatBytes(pool.shared_bytes()), FormatBytes(pool.cached_bytes()), pool.live_tokens(),
                           pool.kind() == "recurrent" ? "sequences" : "tokens");
   }
-  if (cache.pools_size() > 0) absl::StrAppend(&text, "           # live   - held by the pool, not live   . the rest\n");
+  if (cache.pools_size() > 0) absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . the rest\n");
   return text;
 }
 

@@ -30,7 +30,7 @@ void BM_GatedDeltaNet(benchmark::State& state) {
   const ops::DeltaNetShape shape = {.k_heads = 16, .v_heads = 32, .key_dim = 128, .value_dim = 128};  // qwen3_next's
   const CachePlan plan =
       *BuildCachePlan({{.states = {{.shape = {shape.v_heads, shape.key_dim, shape.value_dim}}}}}, 16);
-  const auto storage = *CreateHostStorage(plan.slab_bytes * 4);
+  const auto storage = *CreateHostStorage(int64_t{64} << 20);
   const auto cache = *Cache::Create(plan, storage.get(), {});
   StepBatch batch(plan, storage->base(), at::kCPU);
   SequenceLease lease = cache->NewLease();

@@ -19,7 +19,7 @@ namespace {
 // One layer with one sequence, past its first token.
 struct Layer {
   explicit Layer(std::vector<int64_t> state) : plan(*BuildCachePlan({{.states = {{.shape = state}}}}, 16)) {
-    storage = *CreateHostStorage(plan.slab_bytes * 4);
+    storage = *CreateHostStorage(int64_t{64} << 20);
     cache = *Cache::Create(plan, storage.get(), {});
     batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU);
     lease = std::make_unique<SequenceLease>(cache->NewLease());

@@ -18,10 +18,10 @@ constexpr KvSpec kChunked = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .chunk
 
 class LeaseTest : public ::testing::Test {
  protected:
-  void MakeCache(std::vector<LayerCacheSpec> layers, int64_t num_slabs) {
+  void MakeCache(std::vector<LayerCacheSpec> layers, int64_t arena_kib = 128) {
     auto plan = BuildCachePlan(layers, kBlock);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    storage_ = *CreateHostStorage(num_slabs * plan->slab_bytes + 100);
+    storage_ = *CreateHostStorage(arena_kib * 1024 + 36);
     auto cache = Cache::Create(*plan, storage_.get(), {.poison_returned_units = true});
     ASSERT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
@@ -44,7 +44,7 @@ class LeaseTest : public ::testing::Test {
 LayerCacheSpec StateLayer() { return {.states = {{.name = "recurrent", .shape = {16}}}}; }
 
 TEST_F(LeaseTest, GrowsByBlocks) {
-  MakeCache({{.kv = kStatic}}, 2);
+  MakeCache({{.kv = kStatic}});
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(1).ok());
   EXPECT_EQ(lease.blocks(0).offsets.size(), 1u);
@@ -56,7 +56,7 @@ TEST_F(LeaseTest, GrowsByBlocks) {
 }
 
 TEST_F(LeaseTest, AStateTakesOneUnitWhateverTheLength) {
-  MakeCache({StateLayer()}, 2);
+  MakeCache({StateLayer()});
   SequenceLease lease = cache_->NewLease();
   EXPECT_EQ(LiveUnits(0), 0);
   ASSERT_TRUE(lease.Grow(1).ok());
@@ -67,7 +67,7 @@ TEST_F(LeaseTest, AStateTakesOneUnitWhateverTheLength) {
 }
 
 TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
-  MakeCache({{.kv = kSliding}}, 2);
+  MakeCache({{.kv = kSliding}});
   SequenceLease lease = cache_->NewLease();
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
@@ -80,7 +80,7 @@ TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
 }
 
 TEST_F(LeaseTest, ChunksBeforeTheQuerysOwnAreGivenBack) {
-  MakeCache({{.kv = kChunked}}, 2);
+  MakeCache({{.kv = kChunked}});
   SequenceLease lease = cache_->NewLease();
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
@@ -90,7 +90,7 @@ TEST_F(LeaseTest, ChunksBeforeTheQuerysOwnAreGivenBack) {
 }
 
 TEST_F(LeaseTest, FailedGrowthChangesNothing) {
-  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  MakeCache({{.kv = kStatic}, StateLayer()});
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(kBlock).ok());
   const absl::Status status = lease.Grow(int64_t{1} << 40);
@@ -100,7 +100,7 @@ TEST_F(LeaseTest, FailedGrowthChangesNothing) {
 }
 
 TEST_F(LeaseTest, CropOfStaticKeepsTheRest) {
-  MakeCache({{.kv = kStatic}}, 2);
+  MakeCache({{.kv = kStatic}});
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(20).ok());
   EXPECT_EQ(lease.Crop(20), 20);
@@ -110,7 +110,7 @@ TEST_F(LeaseTest, CropOfStaticKeepsTheRest) {
 }
 
 TEST_F(LeaseTest, CropOfAStateReplaysFromTheStart) {
-  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  MakeCache({{.kv = kStatic}, StateLayer()});
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(20).ok());
   EXPECT_EQ(lease.Crop(19), 0);
@@ -120,7 +120,7 @@ TEST_F(LeaseTest, CropOfAStateReplaysFromTheStart) {
 }
 
 TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
-  MakeCache({{.kv = kSliding}}, 2);
+  MakeCache({{.kv = kSliding}});
   SequenceLease lease = cache_->NewLease();
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(lease.Grow(1).ok());
   // The last query was at 29 and saw 24..29: blocks 6 and 7 are held. A query at 29 needs the same.
@@ -133,7 +133,7 @@ TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
 }
 
 TEST_F(LeaseTest, CrossBlocksComeWithTheFirstGrowthAndStay) {
-  MakeCache({{.kv = kStatic, .cross = kStatic}}, 2);
+  MakeCache({{.kv = kStatic, .cross = kStatic}});
   SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/2 * kBlock + 1);
   EXPECT_EQ(LiveUnits(1), 0);
   ASSERT_TRUE(lease.Grow(1).ok());
@@ -154,7 +154,7 @@ TEST_F(LeaseTest, CrossBlocksComeWithTheFirstGrowthAndStay) {
 }
 
 TEST_F(LeaseTest, ALostStateDoesNotTakeTheCrossBlocksAlong) {
-  MakeCache({{.kv = kStatic, .cross = kStatic}, StateLayer()}, 3);
+  MakeCache({{.kv = kStatic, .cross = kStatic}, StateLayer()});
   SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/1);
   ASSERT_TRUE(lease.Grow(9).ok());
   EXPECT_EQ(lease.Crop(8), 0);
@@ -162,7 +162,7 @@ TEST_F(LeaseTest, ALostStateDoesNotTakeTheCrossBlocksAlong) {
 }
 
 TEST_F(LeaseTest, ACrossSpanThatDoesNotFitLeavesTheLeaseEmpty) {
-  MakeCache({{.kv = kStatic, .cross = kStatic}}, 2);
+  MakeCache({{.kv = kStatic, .cross = kStatic}});
   SequenceLease lease = cache_->NewLease(/*num_cross_tokens=*/1 << 20);
   EXPECT_FALSE(cache_->CanFit(1, 1, 1 << 20));
   EXPECT_EQ(lease.Grow(1).code(), absl::StatusCode::kResourceExhausted);
@@ -170,7 +170,7 @@ TEST_F(LeaseTest, ACrossSpanThatDoesNotFitLeavesTheLeaseEmpty) {
 }
 
 TEST_F(LeaseTest, TheLongestSequenceHasAnEncoderInputAsLong) {
-  MakeCache({{.kv = kStatic, .cross = kStatic}}, 4);
+  MakeCache({{.kv = kStatic, .cross = kStatic}});
   const int64_t longest = cache_->MaxSequenceTokens(kBlock, 1 << 20);
   EXPECT_LT(longest, cache_->MaxSequenceTokens(kBlock, 1 << 20, /*cross_limit=*/kBlock));
   {
@@ -186,7 +186,7 @@ TEST_F(LeaseTest, TheLongestSequenceHasAnEncoderInputAsLong) {
 }
 
 TEST_F(LeaseTest, DestructionReturnsEverythingPoisoned) {
-  MakeCache({{.kv = kStatic}, StateLayer()}, 2);
+  MakeCache({{.kv = kStatic}, StateLayer()});
   int64_t unit = 0;
   {
     SequenceLease lease = cache_->NewLease();
@@ -203,8 +203,8 @@ TEST_F(LeaseTest, DestructionReturnsEverythingPoisoned) {
   EXPECT_TRUE(std::isnan(value));
 }
 
-TEST_F(LeaseTest, APoolTakesEverySlabThatAnotherGaveBack) {
-  MakeCache({{.kv = kStatic}, StateLayer()}, 4);
+TEST_F(LeaseTest, APoolTakesEveryByteThatAnotherGaveBack) {
+  MakeCache({{.kv = kStatic}, StateLayer()});
   const int64_t longest = cache_->MaxSequenceTokens(kBlock, 1 << 20);
   std::vector<SequenceLease> many;
   while (cache_->CanFit(1, 1)) {
@@ -217,9 +217,9 @@ TEST_F(LeaseTest, APoolTakesEverySlabThatAnotherGaveBack) {
   EXPECT_FALSE(lease.Grow(kBlock).ok());
 }
 
-TEST_F(LeaseTest, RefusesAnArenaThatCannotHoldASlabPerGroup) {
+TEST_F(LeaseTest, RefusesAnArenaThatCannotHoldAUnitPerGroup) {
   const auto plan = BuildCachePlan({{.kv = kStatic}, StateLayer()}, kBlock);
-  storage_ = *CreateHostStorage(plan->slab_bytes);
+  storage_ = *CreateHostStorage(plan->groups[0].unit_bytes);
   const auto cache = Cache::Create(*plan, storage_.get(), {});
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kFailedPrecondition);
 }
@@ -227,7 +227,7 @@ TEST_F(LeaseTest, RefusesAnArenaThatCannotHoldASlabPerGroup) {
 using LeaseDeathTest = LeaseTest;
 
 TEST_F(LeaseDeathTest, ACacheMayNotDieBeforeItsLeases) {
-  MakeCache({StateLayer()}, 2);
+  MakeCache({StateLayer()});
   EXPECT_DEATH(
       {
         SequenceLease lease = cache_->NewLease();

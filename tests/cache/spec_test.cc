@@ -57,17 +57,6 @@ TEST(BuildCachePlan, CrossAttentionHasAGroupOfItsOwn) {
   EXPECT_FALSE(BuildCachePlan({{.kv = kKv}}, 4)->has_cross());
 }
 
-TEST(BuildCachePlan, SlabsHoldEveryUnitWithAShortTail) {
-  KvSpec large = kKv;
-  large.kv_heads = 1000;
-  const auto plan = BuildCachePlan({{.kv = kKv}, {.kv = large}, {.states = {kConv}}}, 16);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  for (const CacheGroup& group : plan->groups) {
-    ASSERT_LE(group.unit_bytes, plan->slab_bytes);
-    EXPECT_LE(plan->slab_bytes % group.unit_bytes, plan->slab_bytes / 64) << group.unit_bytes;
-  }
-}
-
 TEST(BuildCachePlan, NamesWhatIsWrong) {
   KvSpec bad = kKv;
   bad.value_dim = -1;

@@ -10,8 +10,8 @@ constexpr Scheduler::Options kOptions = {
     .max_running = 4, .max_step_tokens = 16, .prefill_chunk_tokens = 4, .max_sequence_tokens = 40};
 
 struct EncoderHarness : public SchedulerHarness {
-  explicit EncoderHarness(int64_t num_slabs = 64, Scheduler::Options options = kOptions)
-      : SchedulerHarness({CrossLayer()}, num_slabs, options) {
+  explicit EncoderHarness(int64_t arena_size = 64, Scheduler::Options options = kOptions)
+      : SchedulerHarness({CrossLayer()}, arena_size, options) {
     runner.on_run = [this](const StepPlan& plan) {
       encoded.clear();
       for (const StepRow& row : plan.rows) encoded.push_back(static_cast<int64_t>(row.encoder_tokens.size()));
@@ -80,7 +80,7 @@ TEST(Encoder, NobodyOvertakesOneThatWaitsForTheBudget) {
 }
 
 TEST(Encoder, RunsAgainAfterAPreemption) {
-  EncoderHarness h(/*num_slabs=*/8);  // 16 blocks
+  EncoderHarness h(/*arena_size=*/8);  // 16 blocks
   const RequestKey old = h.AddEncoded(8, 1, 39);
   const RequestKey young = h.AddEncoded(8, 1, 30);
   int num_encoded = 0;

@@ -71,7 +71,7 @@ class EngineStress : public ::testing::TestWithParam<bool> {};
 TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
   const bool wait_for_idle = GetParam();
   const int num_requests = std::getenv("BERTH_FULL") != nullptr ? 20000 : 500;
-  TinyCache tiny({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*num_slabs=*/16);
+  TinyCache tiny({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*arena_size=*/16);
   FakeModelRunner runner(tiny.cache.get());
   RecordingSink sink;
   Engine::Options options;

@@ -51,7 +51,7 @@ class Gate {
 class EngineTest : public ::testing::Test {
  protected:
   EngineTest()
-      : tiny_({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*num_slabs=*/400), runner_(tiny_.cache.get()) {
+      : tiny_({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*arena_size=*/400), runner_(tiny_.cache.get()) {
     options_.scheduler = {
         .max_running = 2, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 200};
     options_.max_queue = 3;

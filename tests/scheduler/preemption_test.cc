@@ -90,12 +90,12 @@ TEST(Preemption, TheYoungestSitsTheStepOutRatherThanLoseItsCache) {
 }
 
 TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
-  for (int64_t num_slabs : {8, 9, 10, 13, 17}) {
+  for (int64_t arena_size : {8, 9, 10, 13, 17}) {
     for (int64_t chunk : {1, 5, 8}) {
-      SCOPED_TRACE(testing::Message() << num_slabs << " slabs, chunks of " << chunk);
+      SCOPED_TRACE(testing::Message() << arena_size << " pairs of blocks, chunks of " << chunk);
       Scheduler::Options options = kOptions;
       options.prefill_chunk_tokens = chunk;
-      SchedulerHarness h(HybridLayers(), num_slabs, options);
+      SchedulerHarness h(HybridLayers(), arena_size, options);
       const int64_t longest = h.scheduler->max_sequence_tokens();
       for (int64_t i = 0; i < 12; ++i) {
         const int64_t prompt = 1 + i * (longest - 2) / 12;
@@ -105,33 +105,6 @@ TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
       h.ExpectAllEnded();
     }
   }
-}
-
-TEST(Preemption, WhoIsScatteredOverHalfEmptySlabsStartsAgainAlone) {
-  // Found by search: when the others have given way, the oldest one's windows lie in so many slabs that none is left
-  // for its other group.
-  SchedulerHarness h({SlidingLayer(40), StaticLayer()}, 14,
-                     {.max_running = 8, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000},
-                     /*slab_bytes=*/512);
-  const RequestKey oldest = h.Add(1, h.scheduler->max_sequence_tokens() - 1);
-  for (int i = 0; i < 30; ++i) h.Add(1, 20);
-  while (h.records[oldest].num_ends == 0) {
-    const Occupancy before = h.GetOccupancy();
-    const size_t num_tokens = h.records[oldest].tokens.size();
-    h.Step();
-    if (h.shapes[0].start == 0 && num_tokens > 0) {
-      EXPECT_EQ(before.unassigned_free_bytes, 0);
-      break;
-    }
-  }
-  ASSERT_EQ(h.records[oldest].num_ends, 0) << "the case does not arise any more: search anew";
-  while (h.records[oldest].num_ends == 0) {
-    EXPECT_EQ(h.GetOccupancy().num_leases, 1) << "somebody was admitted beside it";
-    h.Step();
-  }
-  EXPECT_EQ(h.records[oldest].times.num_preemptions, 1);
-  h.RunToEnd();
-  h.ExpectAllEnded();
 }
 
 TEST(Preemption, CancelAndDeadlineReachThePreempted) {

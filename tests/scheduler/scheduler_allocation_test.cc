@@ -26,8 +26,7 @@ namespace {
 
 TEST(SchedulerAllocation, DecodeStepsAllocateNothing) {
   constexpr int64_t kRows = 64;
-  // One large slab for each group, so that no pool takes one while we count.
-  TinyCache tiny(HybridLayers(), /*num_slabs=*/4, /*slab_bytes=*/1 << 20);
+  TinyCache tiny(HybridLayers(), /*size=*/4, /*piece_bytes=*/1 << 20);
   auto made = Scheduler::Create(
       tiny.cache.get(),
       {.max_running = kRows, .max_step_tokens = kRows, .prefill_chunk_tokens = 1, .max_sequence_tokens = 1000});

@@ -12,8 +12,8 @@ namespace {
 // Plan and Commit of a step in which every row decodes; one layer of each kind.
 void BM_DecodeStep(benchmark::State& state) {
   const int64_t num_rows = state.range(0);
-  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*num_slabs=*/40 * num_rows,
-                 /*slab_bytes=*/1 << 16);
+  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*arena_size=*/40 * num_rows,
+                 /*piece_bytes=*/1 << 16);
   auto scheduler = Scheduler::Create(tiny.cache.get(), {.max_running = num_rows,
                                                         .max_step_tokens = num_rows,
                                                         .prefill_chunk_tokens = 1,
@@ -45,8 +45,8 @@ BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(32)->Arg(256);
 // What the engine adds to each step for the metrics.
 void BM_Occupancy(benchmark::State& state) {
   const int64_t num_leases = state.range(0);
-  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*num_slabs=*/num_leases + 8,
-                 /*slab_bytes=*/1 << 16);
+  TinyCache tiny({StaticLayer(), SlidingLayer(64), RecurrentLayer()}, /*arena_size=*/num_leases + 8,
+                 /*piece_bytes=*/1 << 16);
   std::vector<SequenceLease> leases;
   for (int64_t i = 0; i < num_leases; ++i) {
     leases.push_back(tiny.cache->NewLease());

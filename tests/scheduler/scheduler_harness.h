@@ -40,9 +40,9 @@ inline void PrintTo(const RowShape& row, std::ostream* os) {
 }
 
 struct SchedulerHarness {
-  SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t num_slabs, Scheduler::Options options,
-                   int64_t slab_bytes = 256)
-      : options(options), tiny(layers, num_slabs, slab_bytes), runner(tiny.cache.get()) {
+  SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t arena_size, Scheduler::Options options,
+                   int64_t piece_bytes = 256)
+      : options(options), tiny(layers, arena_size, piece_bytes), runner(tiny.cache.get()) {
     auto made = Scheduler::Create(tiny.cache.get(), options);
     EXPECT_TRUE(made.ok()) << made.status();
     scheduler = *std::move(made);

@@ -66,7 +66,7 @@ struct RandomSchedule {
   }
 
   void Run(int num_steps) {
-    SchedulerHarness h(Layers(), Between(8, 24), Options(), /*slab_bytes=*/256 * Between(1, 4));
+    SchedulerHarness h(Layers(), Between(8, 24), Options(), /*piece_bytes=*/256 * Between(1, 4));
     h.runner.on_run = [this](const StepPlan&) {
       return may_fail && OneIn(50) ? absl::InternalError("random") : absl::OkStatus();
     };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Scheduler::Options kOptions = {
     .max_running = 4, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 100};
-constexpr int64_t kPlenty = 400;  // slabs
+constexpr int64_t kPlenty = 400;  // pairs of blocks
 
 using Shapes = std::vector<RowShape>;
 
@@ -38,11 +38,10 @@ TEST(SchedulerCreate, RefusesWhatMakesNoSense) {
 }
 
 TEST(SchedulerCreate, RefusesAnArenaTooSmallForTwoTokens) {
-  // Blocks of one token, one to a slab.
+  // Blocks of one token, and room for one.
   auto plan = BuildCachePlan({StaticLayer()}, /*block_tokens=*/1);
   ASSERT_TRUE(plan.ok());
-  plan->slab_bytes = plan->groups[0].unit_bytes;
-  const auto storage = *CreateHostStorage(plan->slab_bytes);
+  const auto storage = *CreateHostStorage(plan->groups[0].unit_bytes);
   const auto cache = *Cache::Create(*plan, storage.get(), {});
   const absl::Status status = Scheduler::Create(cache.get(), kOptions).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -53,7 +52,7 @@ TEST(SchedulerCreate, RefusesAnArenaTooSmallForTwoTokens) {
 }
 
 TEST(SchedulerCreate, ClipsTheLengthToTheArena) {
-  TinyCache tiny({StaticLayer()}, 2);  // two slabs of two blocks of four tokens
+  TinyCache tiny({StaticLayer()}, 2);  // four blocks of four tokens
   EXPECT_EQ((*Scheduler::Create(tiny.cache.get(), kOptions))->max_sequence_tokens(), 16);
   TinyCache large({StaticLayer()}, kPlenty);
   EXPECT_EQ((*Scheduler::Create(large.cache.get(), kOptions))->max_sequence_tokens(), 100);
@@ -130,7 +129,7 @@ TEST(Scheduler, AdmitsInOrderOfArrivalUpToMaxRunning) {
 }
 
 TEST(Scheduler, NobodyOvertakesTheOneThatDoesNotFit) {
-  // Eight slabs of two blocks of four tokens: 64 tokens.
+  // Sixteen blocks of four tokens: 64 tokens.
   SchedulerHarness h({StaticLayer()}, 8, kOptions);
   const RequestKey running = h.Add(30, 10);
   h.Step();

@@ -48,12 +48,12 @@ TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
   EXPECT_EQ(MaxSequenceTokens(Config{.max_sequence_tokens = 1000}, model), 1000);
 }
 
-TEST(CapacityTest, AgreesWithTheCacheToTheSlab) {
+TEST(CapacityTest, AgreesWithTheCacheToTheByte) {
   CachePlan plan = HybridPlan();
   for (int64_t tokens : {1, 2, 15, 16, 17, 100, 1000, 5000}) {
     if (tokens == 1000) plan = EncoderDecoderPlan();
     const int64_t bytes = ArenaBytesFor(plan, 1, {.num_tokens = tokens, .step_tokens = 64, .num_encoder_tokens = 333});
-    for (const auto& [arena, fits] : {std::pair(bytes, true), std::pair(bytes - plan.slab_bytes, false)}) {
+    for (const auto& [arena, fits] : {std::pair(bytes, true), std::pair(bytes - 64, false)}) {
       auto storage = CreateHostStorage(arena);
       ASSERT_TRUE(storage.ok()) << storage.status();
       auto cache = Cache::Create(plan, storage->get(), {});
@@ -71,7 +71,7 @@ TEST(CapacityTest, SequencesInIsTheInverse) {
   for (int64_t n : {1, 2, 7, 64}) {
     const int64_t bytes = ArenaBytesFor(plan, n, kShape);
     EXPECT_GE(SequencesIn(plan, bytes, kShape, 1000), n);
-    EXPECT_LT(SequencesIn(plan, bytes - plan.slab_bytes, kShape, 1000), n);
+    EXPECT_LT(SequencesIn(plan, bytes - 1, kShape, 1000), n);
     EXPECT_EQ(SequencesIn(plan, bytes, kShape, n), n);
   }
   EXPECT_EQ(SequencesIn(plan, 0, kShape, 64), 0);
@@ -90,9 +90,9 @@ TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 1000 * kGiB), all);
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, one), one);
   const int64_t quarter = *ChooseArenaBytes(config, plan, 4096, 2 * all + 1);
-  EXPECT_EQ(quarter % plan.slab_bytes, 0);
+  EXPECT_EQ(quarter % 4096, 0);
   EXPECT_LE(quarter, all / 2);
-  EXPECT_GT(quarter, all / 2 - plan.slab_bytes);
+  EXPECT_GT(quarter, all / 2 - 4096);
 
   const auto none = ChooseArenaBytes(config, plan, 4096, one - 1);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);

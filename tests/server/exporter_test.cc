@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 
 // static, recurrent and a second static group.
 CachePlan TestPlan() {
-  CachePlan plan{.block_tokens = 16, .slab_bytes = 65536};
+  CachePlan plan{.block_tokens = 16};
   plan.groups = {{.kind = CacheKind::kStatic, .unit_bytes = 4096},
                  {.kind = CacheKind::kRecurrent, .unit_bytes = 3000},
                  {.kind = CacheKind::kStatic, .unit_bytes = 1000}};
@@ -37,13 +37,14 @@ EngineLoad LoadOf(const std::vector<PoolOccupancy>& pools, int64_t unassigned_fr
   EngineLoad load;
   load.occupancy.pools = pools;
   load.occupancy.unassigned_free_bytes = unassigned_free;
+  load.occupancy.largest_hole_bytes = unassigned_free;
   load.occupancy.unassigned_overhead_bytes = unassigned_overhead;
   load.occupancy.arena_bytes = load.occupancy.TotalBytes();
   return load;
 }
 
-PoolOccupancy Pool(CacheKind kind, int64_t unit_bytes, int64_t live, int64_t free, int64_t overhead = 0) {
-  return {.kind = kind, .unit_bytes = unit_bytes, .live_units = live, .free_units = free, .overhead_bytes = overhead};
+PoolOccupancy Pool(CacheKind kind, int64_t unit_bytes, int64_t live, int64_t free, int64_t cached = 0) {
+  return {.kind = kind, .unit_bytes = unit_bytes, .live_units = live, .cached_units = cached, .free_units = free};
 }
 
 struct Scraper {
@@ -203,15 +204,15 @@ TEST(UsageTest, IsTheFullestPoolsShareOfWhatItCouldHave) {
   EXPECT_DOUBLE_EQ(usage.arena, 0.6);
   EXPECT_DOUBLE_EQ(usage.max, 0.6);
 
-  // No state is left although half of the arena is free: nothing new can be admitted, so it is full.
+  // What is free in one pool's slabs, or cached, can serve the other.
   usage =
-      UsageOf(LoadOf({Pool(CacheKind::kStatic, 100, 3, 5), Pool(CacheKind::kRecurrent, 100, 2, 0)}, 0, 0).occupancy);
-  EXPECT_DOUBLE_EQ(usage.pools[static_cast<size_t>(CacheKind::kRecurrent)], 1);
-  EXPECT_DOUBLE_EQ(usage.max, 1);
+      UsageOf(LoadOf({Pool(CacheKind::kStatic, 100, 3, 4, 1), Pool(CacheKind::kRecurrent, 100, 2, 0)}, 0, 0).occupancy);
+  EXPECT_DOUBLE_EQ(usage.pools[static_cast<size_t>(CacheKind::kRecurrent)], 2.0 / 7);
+  EXPECT_DOUBLE_EQ(usage.max, 0.5);
 
-  // The others hold every slab.
+  // The others hold everything.
   usage =
-      UsageOf(LoadOf({Pool(CacheKind::kStatic, 100, 3, 5), Pool(CacheKind::kRecurrent, 100, 0, 0)}, 0, 0).occupancy);
+      UsageOf(LoadOf({Pool(CacheKind::kStatic, 100, 8, 0), Pool(CacheKind::kRecurrent, 100, 0, 0)}, 0, 0).occupancy);
   EXPECT_DOUBLE_EQ(usage.max, 1);
 }
 

@@ -68,7 +68,7 @@ class ServerTest : public testing::Test {
  protected:
   ServerTest() {
     plan_ = *BuildCachePlan({StaticLayer(), RecurrentLayer()}, 16);
-    storage_ = *CreateHostStorage(64 * plan_.slab_bytes);
+    storage_ = *CreateHostStorage(4 << 20);
     config_.model_dir = "/m";
     config_.listen = "127.0.0.1:0";
     config_.metrics_listen = "";
@@ -241,7 +241,7 @@ TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
 
 TEST_F(ServerTest, AnArenaThatHoldsNoSequenceIsAnError) {
   server_.reset();
-  storage_ = *CreateHostStorage(plan_.slab_bytes);
+  storage_ = *CreateHostStorage(plan_.groups[0].unit_bytes);
   EXPECT_FALSE(StartServer().ok());
 }
 

@@ -39,7 +39,7 @@ void ExpectBytesAddUp(const v1::GetLoadResponse& load, int64_t num_leases) {
   int64_t bytes = load.cache().free_bytes() + load.cache().overhead_bytes();
   for (const v1::PoolOccupancy& pool : load.cache().pools()) {
     EXPECT_EQ(pool.live_units() > 0, num_leases > 0);
-    bytes += pool.live_bytes() + pool.free_bytes() + pool.overhead_bytes();
+    bytes += pool.live_bytes() + pool.shared_bytes() + pool.cached_bytes() + pool.free_bytes();
   }
   EXPECT_EQ(bytes, load.cache().arena_bytes());
 }

@@ -63,7 +63,7 @@ struct TestServer {
 
   TestServer() : TestServer(Options{}) {}
   explicit TestServer(const Options& options)
-      : cache({options.has_encoder ? CrossLayer() : StaticLayer(), RecurrentLayer()}, /*num_slabs=*/4096),
+      : cache({options.has_encoder ? CrossLayer() : StaticLayer(), RecurrentLayer()}, /*arena_size=*/4096),
         runner(cache.cache.get()) {
     runner.on_run = [this](const StepPlan&) {
       gate.Pass();

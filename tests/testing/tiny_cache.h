@@ -32,12 +32,11 @@ inline LayerCacheSpec CrossLayer() {
 inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
 
 struct TinyCache {
-  // `slab_bytes` 0: what BuildCachePlan chose (64 KiB or more).
-  TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t num_slabs, int64_t slab_bytes = 256) {
+  // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece.
+  TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t size, int64_t piece_bytes = 256) {
     auto plan = BuildCachePlan(layers, kTinyBlockTokens);
     if (!plan.ok()) ABSL_RAW_LOG(FATAL, "%s", plan.status().ToString().c_str());
-    if (slab_bytes > 0) plan->slab_bytes = slab_bytes;
-    auto made_storage = CreateHostStorage(num_slabs * plan->slab_bytes + 100);
+    auto made_storage = CreateHostStorage(size * piece_bytes + 36);
     if (!made_storage.ok()) ABSL_RAW_LOG(FATAL, "%s", made_storage.status().ToString().c_str());
     storage = *std::move(made_storage);
     auto made_cache = Cache::Create(*plan, storage.get(), {.poison_returned_units = true});

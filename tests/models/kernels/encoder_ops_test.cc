@@ -54,8 +54,8 @@ class EncoderOpsTest : public ::testing::TestWithParam<Param> {
     const KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype};
     const LayerCacheSpec layer = {.kv = kv, .cross = kv};
     const CachePlan plan = *BuildCachePlan({layer, layer}, /*block_tokens=*/8);
-    fast_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
-    reference_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
+    fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
+    reference_storage_ = *CreateHostStorage(int64_t{16} << 20);
     for (ArenaStorage* storage : {fast_storage_.get(), reference_storage_.get()}) {
       storage->Poison(0, storage->size_bytes());
     }

@@ -45,8 +45,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     cpu::UseKernels(*GetParam().kernels);
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
-    fast_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
-    reference_storage_ = *CreateHostStorage(plan.slab_bytes * 64);
+    fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
+    reference_storage_ = *CreateHostStorage(int64_t{16} << 20);
     for (ArenaStorage* storage : {fast_storage_.get(), reference_storage_.get()}) {
       storage->Poison(0, storage->size_bytes());
     }

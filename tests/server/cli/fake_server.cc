@@ -146,7 +146,7 @@ grpc::Status FakeServer::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*
   v1::PoolOccupancy* pool = cache->add_pools();
   pool->set_kind("recurrent");
   pool->set_live_bytes(16 << 20);
-  pool->set_free_bytes(16 << 20);
+  pool->set_cached_bytes(16 << 20);
   pool->set_live_tokens(3);
   return grpc::Status::OK;
 }

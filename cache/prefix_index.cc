@@ -1,0 +1,304 @@
+#include "cache/prefix_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/internal/raw_logging.h"
+#include "absl/strings/str_cat.h"
+#include "cache/cache.h"
+
+namespace berth {
+
+struct PrefixIndex::Node {
+  struct State {
+    int position = 0;  // within the block
+    int group = 0;
+    UnitId unit;
+  };
+
+  Node* parent = nullptr;             // null: a root
+  const std::string* salt = nullptr;  // a root's
+  std::vector<int32_t> tokens;        // of its block
+  std::vector<UnitId> units;          // by group; index -1: none
+  std::vector<State> states;          // by position, descending
+  std::vector<Node*> children;        // by tokens, ascending
+  int pins = 0;                       // whoever stands on it
+
+  bool holds_nothing() const {
+    return pins == 0 && children.empty() && states.empty() &&
+           std::all_of(units.begin(), units.end(), [](UnitId unit) { return unit.index < 0; });
+  }
+};
+
+namespace {
+
+int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+int64_t Pack(int group, UnitId unit) { return static_cast<int64_t>(group) << 32 | unit.index; }
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(Cache* cache) : cache_(cache) {
+  places_.resize(cache->plan().groups.size());
+  num_evicted_.resize(cache->plan().groups.size());
+}
+
+PrefixIndex::~PrefixIndex() {
+  const auto destroy = [](auto& self, Node* node) -> void {
+    for (Node* child : node->children) self(self, child);
+    delete node;
+  };
+  for (auto& [salt, root] : roots_) {
+    for (Node* child : root->children) destroy(destroy, child);
+  }
+}
+
+PrefixIndex::Node* PrefixIndex::Root(absl::string_view salt) {
+  auto found = roots_.find(salt);
+  if (found == roots_.end()) {
+    found = roots_.emplace(std::string(salt), std::make_unique<Node>()).first;
+    found->second->salt = &found->first;
+  }
+  return Pin(found->second.get());
+}
+
+std::pair<PrefixIndex::Node*, int64_t> PrefixIndex::Closest(Node* node, absl::Span<const int32_t> tokens) const {
+  // Of sorted sequences, the one with the longest common prefix stands next to where `tokens` would.
+  const std::vector<Node*>& children = node->children;
+  const auto after = std::lower_bound(children.begin(), children.end(), tokens, [](Node* child, auto wanted) {
+    return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), wanted.begin(), wanted.end());
+  });
+  std::pair<Node*, int64_t> best = {nullptr, 0};
+  const auto consider = [&](Node* child) {
+    const int64_t common = CommonPrefix(tokens, child->tokens);
+    if (common > best.second) best = {child, common};
+  };
+  if (after != children.end()) consider(*after);
+  if (after != children.begin()) consider(*std::prev(after));
+  return best;
+}
+
+PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> tokens, int64_t limit, int64_t multiple) {
+  Match match;
+  const int64_t block = cache_->plan().block_tokens;
+  absl::Span<const int32_t> rest = tokens.first(limit);
+  for (Node* node = root; !rest.empty();) {
+    const auto [child, common] = Closest(node, rest.first(std::min<int64_t>(block, rest.size())));
+    if (common == 0) break;
+    match.path.push_back(child);
+    match.matched_tokens += common;
+    if (common < block) break;
+    rest.remove_prefix(common);
+    node = child;
+  }
+  if (cache_->plan().state_group() < 0) {
+    int64_t length = match.matched_tokens / multiple * multiple;
+    while (length > 0 && !HasBlocks(match.path, length))
+      length = (length - 1) / std::max(block, multiple) * std::max(block, multiple);
+    match.num_tokens = length;
+  } else {
+    FindState(multiple, &match);
+  }
+  match.path.resize((match.num_tokens + block - 1) / block);
+  return match;
+}
+
+void PrefixIndex::FindState(int64_t multiple, Match* match) const {
+  for (int64_t i = static_cast<int64_t>(match->path.size()) - 1; i >= 0; --i) {
+    for (const Node::State& state : match->path[i]->states) {
+      const int64_t length = i * cache_->plan().block_tokens + state.position;
+      if (length > match->matched_tokens || length % multiple != 0 || !HasBlocks(match->path, length)) continue;
+      match->num_tokens = length;
+      match->state = state.unit;
+      return;
+    }
+  }
+}
+
+bool PrefixIndex::HasBlocks(const std::vector<Node*>& path, int64_t length) const {
+  const CachePlan& plan = cache_->plan();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.groups[g].grows()) continue;
+    const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
+    for (int64_t b = plan.groups[g].kv.FirstVisible(length) / plan.block_tokens; b < end; ++b) {
+      if (path[b]->units[g].index < 0) return false;
+    }
+  }
+  return true;
+}
+
+PrefixIndex::Node* PrefixIndex::Reach(Node* parent, absl::Span<const int32_t> tokens) {
+  const auto place = [&] {
+    return std::lower_bound(parent->children.begin(), parent->children.end(), tokens, [](Node* child, auto wanted) {
+      return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), wanted.begin(), wanted.end());
+    });
+  };
+  auto [node, common] = Closest(parent, tokens);
+  if (common == static_cast<int64_t>(tokens.size())) {
+    ++node->pins;
+    return node;
+  }
+  if (node != nullptr && common == static_cast<int64_t>(node->tokens.size())) {
+    // Its units hold what it had, perhaps not what it shall have: the caller gives its own.
+    ++node->pins;
+    for (int g = 0; g < static_cast<int>(node->units.size()); ++g) {
+      if (node->units[g].index >= 0) Evict(g, node->units[g]);
+    }
+    parent->children.erase(std::find(parent->children.begin(), parent->children.end(), node));
+  } else {
+    node = new Node();
+    node->parent = parent;
+    node->units.resize(cache_->plan().groups.size());
+    ++node->pins;
+    ++num_nodes_;
+  }
+  parent->children.insert(place(), node);
+  node->tokens.assign(tokens.begin(), tokens.end());
+  return node;
+}
+
+PrefixIndex::Node* PrefixIndex::Pin(Node* node) {
+  ++node->pins;
+  return node;
+}
+
+int64_t PrefixIndex::NumTokens(const Node* node) { return static_cast<int64_t>(node->tokens.size()); }
+
+UnitId PrefixIndex::UnitOf(const Node* node, int group) { return node->units[group]; }
+
+void PrefixIndex::Unpin(Node* node) {
+  if (node == nullptr) return;
+  --node->pins;
+  Prune(node);
+}
+
+void PrefixIndex::Prune(Node* node) {
+  while (node->parent != nullptr && node->holds_nothing()) {
+    Node* parent = node->parent;
+    parent->children.erase(std::find(parent->children.begin(), parent->children.end(), node));
+    delete node;
+    --num_nodes_;
+    node = parent;
+  }
+  if (node->parent == nullptr && node->holds_nothing()) roots_.erase(roots_.find(*node->salt));
+}
+
+void PrefixIndex::AddUnit(Node* node, int group, UnitId unit) {
+  if (node->units[group].index >= 0 || cache_->pools_[group].cached(unit)) return;
+  node->units[group] = unit;
+  Add(node, group, unit);
+}
+
+void PrefixIndex::AddState(Node* node, int position, int group, UnitId unit) {
+  if (cache_->pools_[group].cached(unit)) return;
+  const auto after = std::find_if(node->states.begin(), node->states.end(),
+                                  [&](const Node::State& state) { return state.position <= position; });
+  if (after != node->states.end() && after->position == position) return;
+  node->states.insert(after, {.position = position, .group = group, .unit = unit});
+  Add(node, group, unit);
+}
+
+void PrefixIndex::Add(Node* node, int group, UnitId unit) {
+  std::vector<Place>& places = places_[group];
+  if (unit.index >= static_cast<int32_t>(places.size())) places.resize(unit.index + 1);
+  places[unit.index] = {.node = node, .unit = unit};
+  cache_->SetCached(group, unit);
+}
+
+PrefixIndex::Place& PrefixIndex::PlaceOf(int group, UnitId unit) {
+  Place& place = places_[group][unit.index];
+  if (place.node == nullptr || place.unit != unit) ABSL_RAW_LOG(FATAL, "the index does not list unit %d", unit.index);
+  return place;
+}
+
+void PrefixIndex::OnIdle(int group, UnitId unit) {
+  Place& place = PlaceOf(group, unit);
+  place.idle = true;
+  place.newer = -1;
+  place.older = newest_;
+  (newest_ < 0 ? oldest_ : PlaceOf(newest_).newer) = Pack(group, unit);
+  newest_ = Pack(group, unit);
+}
+
+void PrefixIndex::OnBusy(int group, UnitId unit) {
+  Place& place = PlaceOf(group, unit);
+  place.idle = false;
+  (place.older < 0 ? oldest_ : PlaceOf(place.older).newer) = place.newer;
+  (place.newer < 0 ? newest_ : PlaceOf(place.newer).older) = place.older;
+}
+
+void PrefixIndex::Evict(int group, UnitId unit) {
+  Place& place = PlaceOf(group, unit);
+  if (place.idle) OnBusy(group, unit);
+  Node* node = place.node;
+  place.node = nullptr;
+  if (node->units[group] == unit) {
+    node->units[group] = UnitId();
+  } else {
+    std::erase_if(node->states, [&](const Node::State& state) { return state.group == group && state.unit == unit; });
+  }
+  cache_->DropCached(group, unit);
+  Prune(node);
+}
+
+bool PrefixIndex::EvictOldest() {
+  if (oldest_ < 0) return false;
+  const int group = static_cast<int>(oldest_ >> 32);
+  ++num_evicted_[group];
+  Evict(group, PlaceOf(oldest_).unit);
+  return true;
+}
+
+absl::Status PrefixIndex::CheckIntegrity() const {
+  const int64_t block = cache_->plan().block_tokens;
+  std::vector<int64_t> listed(places_.size(), 0);
+  int64_t num_nodes = 0;
+  absl::Status status;
+  const auto check = [&](int group, UnitId unit, const Node* node) {
+    const Place& place = places_[group][unit.index];
+    const UnitPool& pool = cache_->pools_[group];
+    ++listed[group];
+    if (place.node != node || place.unit != unit || !pool.live(unit) || !pool.cached(unit) ||
+        place.idle != (pool.num_leases(unit) == 0)) {
+      status = absl::InternalError(absl::StrCat("the index lists unit ", unit.index, " of group ", group, " wrongly"));
+    }
+  };
+  const auto walk = [&](auto& self, const Node* node) -> void {
+    for (const Node* child : node->children) {
+      ++num_nodes;
+      const int64_t count = static_cast<int64_t>(child->tokens.size());
+      const bool misplaced =
+          child->parent != node || count < 1 || count > block || (count < block && !child->children.empty());
+      if (misplaced || child->holds_nothing()) {
+        status = absl::InternalError(absl::StrCat("the index has a node of ", count, " tokens that should not be"));
+      }
+      for (size_t g = 0; g < child->units.size(); ++g) {
+        if (child->units[g].index >= 0) check(static_cast<int>(g), child->units[g], child);
+      }
+      for (const Node::State& state : child->states) check(state.group, state.unit, child);
+      self(self, child);
+    }
+    for (size_t i = 1; i < node->children.size(); ++i) {
+      if (node->children[i - 1]->tokens < node->children[i]->tokens) continue;
+      status = absl::InternalError("a node's children are not in order");
+    }
+  };
+  for (const auto& [salt, root] : roots_) walk(walk, root.get());
+  if (!status.ok()) return status;
+  if (num_nodes != num_nodes_) {
+    return absl::InternalError(absl::StrCat("the index counts ", num_nodes_, " nodes and has ", num_nodes));
+  }
+  std::vector<int64_t> idle(places_.size(), 0);
+  for (int64_t at = oldest_; at >= 0; at = places_[at >> 32][at & 0xffffffff].newer) ++idle[at >> 32];
+  for (size_t g = 0; g < places_.size(); ++g) {
+    if (idle[g] != cache_->pools_[g].cached_units()) {
+      return absl::InternalError(absl::StrCat("group ", g, ": ", idle[g], " idle units are listed, the pool holds ",
+                                              cache_->pools_[g].cached_units()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace berth
