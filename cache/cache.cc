@@ -218,7 +218,8 @@ bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_
   for (size_t g = 0; g < pools_.size(); ++g) {
     const SequenceLease::Group& group = lease.groups_[g];
     int64_t held = static_cast<int64_t>(group.units.size());
-    if (held > 0 && lease.MustCopy(static_cast<int>(g))) --held;
+    // A tail that only the index shares need not be copied: Grow takes it back where there is no room for a copy.
+    if (held > 0 && lease.MustCopy(static_cast<int>(g)) && pools_[g].num_leases(group.units.back()) > 1) --held;
     units[g] = std::max<int64_t>(0, units[g] - held);
   }
   return CanAllocate(units);

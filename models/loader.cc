@@ -117,8 +117,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   const std::vector<LayerCacheSpec> specs = model->cache_specs();
   auto plan = BuildCachePlan(specs, options.block_tokens);
   if (!plan.ok()) return plan.status();
-  info.num_layers = static_cast<int64_t>(specs.size());
   info.recompute_length = model->recompute_length();
+  info.share_length = model->share_length();
   info.num_layers = static_cast<int64_t>(plan->layers.size());
   info.position_limit = model->position_limit();
   info.vocab_size = model->vocab_size();

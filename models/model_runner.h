@@ -27,6 +27,9 @@ struct ModelInfo {
   // The length past which a sequence's tokens are all computed otherwise (phi3's longrope), so that its cache has to be
   // computed anew when it grows past it; 0: none.
   int64_t recompute_length = 0;
+  // The longest sequence whose keys and values depend on the tokens before them alone, and not on the sequence's length
+  // too (dynamic and longrope rotations): longer ones share no prefix; 0: no limit.
+  int64_t share_length = 0;
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations
   std::string device;             // "cpu", "cuda"

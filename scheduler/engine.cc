@@ -196,6 +196,9 @@ void Engine::PublishCounts() {
   load_.num_preemptions = counts.num_preemptions;
   load_.prompt_tokens = counts.prompt_tokens;
   load_.generation_tokens = counts.generation_tokens;
+  load_.prefix_queried_tokens = counts.prefix_queried_tokens;
+  load_.prefix_hit_tokens = counts.prefix_hit_tokens;
+  load_.prefix_replayed_tokens = counts.prefix_replayed_tokens;
   load_.num_steps = num_steps_;
 }
 

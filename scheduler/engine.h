@@ -30,12 +30,15 @@ namespace berth {
 // What the engine is doing: queues as of now, the rest as of the last step.
 struct EngineLoad {
   int64_t num_running = 0;
-  int64_t num_waiting = 0;        // queued for the engine or for a lease, preempted ones included
-  int64_t waiting_tokens = 0;     // tokens those have to prefill
-  int64_t num_preemptions = 0;    // since start
-  int64_t prompt_tokens = 0;      // computed since start; recomputation after preemption not counted
-  int64_t generation_tokens = 0;  // since start
-  int64_t num_steps = 0;          // those that failed not counted
+  int64_t num_waiting = 0;            // queued for the engine or for a lease, preempted ones included
+  int64_t waiting_tokens = 0;         // tokens those have to prefill
+  int64_t num_preemptions = 0;        // since start
+  int64_t prompt_tokens = 0;          // computed since start; recomputation after preemption not counted
+  int64_t generation_tokens = 0;      // since start
+  int64_t prefix_queried_tokens = 0;  // since start; see Scheduler::Counts
+  int64_t prefix_hit_tokens = 0;
+  int64_t prefix_replayed_tokens = 0;
+  int64_t num_steps = 0;  // those that failed not counted
   Occupancy occupancy;
 };
 

@@ -4,6 +4,7 @@
 #define BERTH_SCHEDULER_REQUEST_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,8 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
   std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
+  bool share_prefix = true;             // neither looks for its prefix nor leaves one if false
+  std::string cache_salt;               // shares prefixes with requests of the same salt only
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
 };
@@ -58,6 +61,7 @@ struct TokenEvent {
   int32_t stop_token = -1;  // the token that ended it when finish == kStop; that token is in `token` too
   absl::Status error;       // when finish == kError
   RequestTimes times;       // when finish != kNone, and with the first token
+  int64_t num_cached = 0;   // prompt tokens whose cache was there already; with `times`
 };
 
 }  // namespace berth

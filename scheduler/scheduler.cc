@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
         CheckOption("max_step_tokens", options.max_step_tokens, std::max<int64_t>(1, options.max_running),
                     ": each of max_running sequences may decode a token in one step"),
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
-        CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, "")}) {
+        CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
+        CheckOption("checkpoint_tokens", options.checkpoint_tokens, 0, "")}) {
     if (!status.ok()) return status;
   }
   options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
@@ -87,6 +88,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
 const StepPlan& Scheduler::Plan(absl::Time now) {
   plan_.Clear();
   planned_.clear();
+  cache_->Compact(options_.compact_bytes);
   const int64_t budget = GrowRunning();
   // A sequence that has just given way would only be let in to give way again.
   if (budget > 0) AdmitWaiting(budget, now);
@@ -112,8 +114,7 @@ int64_t Scheduler::GrowRunning() {
   for (size_t i = 0; i < running_.size() && !full; ++i) {
     Sequence& sequence = *running_[i];
     sequence.step_decodes = sequence.decoding();
-    sequence.step_tokens =
-        sequence.step_decodes ? 1 : std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, prefill_budget});
+    sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
     if (sequence.step_tokens == 0) continue;
     if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
     full = !GrowOrPreempt(i, sequence.step_tokens);
@@ -141,6 +142,7 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
 void Scheduler::PreemptYoungest() {
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
+  Publish(sequence.get(), /*at_end=*/true);
   sequence->lease = SequenceLease();
   sequence->encoded = false;
   sequence->step_tokens = 0;
@@ -158,11 +160,15 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     Sequence& sequence = *waiting_.front();
     const int64_t encoder = sequence.num_encoder_tokens();
     if (encoder >= budget) return;
-    if (!cache_->CanFit(promised + sequence.num_tokens() + 1, options_.prefill_chunk_tokens, encoder)) return;
     sequence.lease = cache_->NewLease(encoder);
-    sequence.step_decodes = false;
+    Adopt(&sequence);
+    if (!cache_->CanFit(sequence.lease, sequence.num_tokens() + 1, options_.prefill_chunk_tokens, promised)) {
+      sequence.lease = SequenceLease();
+      return;
+    }
+    sequence.step_decodes = sequence.decoding();
     budget -= encoder;
-    sequence.step_tokens = std::min({sequence.num_tokens(), options_.prefill_chunk_tokens, budget});
+    sequence.step_tokens = ChunkTokens(sequence, budget);
     if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
       ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
     }
@@ -170,12 +176,65 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     promised += sequence.num_remaining();
     CountWaiting(sequence, -1);
     if (!sequence.ever_admitted()) {
+      CountPrefix(&sequence);
       sequence.times.first_scheduled = now;
       sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens);
     }
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+}
+
+bool Scheduler::MayShare(const Sequence& sequence) const {
+  return options_.share_prefixes && sequence.request.share_prefix && sequence.request.encoder_tokens.empty() &&
+         (options_.share_length == 0 || sequence.num_tokens() <= options_.share_length);
+}
+
+void Scheduler::Adopt(Sequence* sequence) {
+  sequence->hit = PrefixHit();
+  if (!MayShare(*sequence)) return;
+  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, sequence->tokens,
+                                        options_.anchored_chunks ? options_.prefill_chunk_tokens : 1);
+}
+
+void Scheduler::CountPrefix(Sequence* sequence) {
+  if (!sequence->lease.shares()) return;
+  const PrefixHit& hit = sequence->hit;
+  sequence->num_cached = hit.num_tokens;
+  counts_.prefix_queried_tokens += sequence->prompt_length;
+  counts_.prefix_hit_tokens += hit.num_tokens;
+  counts_.prefix_replayed_tokens += hit.matched_tokens - hit.num_tokens;
+}
+
+void Scheduler::Publish(Sequence* sequence, bool at_end) {
+  SequenceLease& lease = sequence->lease;
+  if (!lease.shares()) return;
+  const int64_t computed = lease.num_tokens();
+  if (!MayShare(*sequence)) {
+    lease.StopSharing();
+  } else if (options_.anchored_chunks) {
+    const bool whole = computed % options_.prefill_chunk_tokens == 0 && computed <= sequence->prompt_length;
+    if (whole) lease.Publish(sequence->tokens, /*checkpoint=*/true);
+  } else {
+    const bool turn_ends = at_end || computed == sequence->prompt_length || computed == sequence->hit.matched_tokens;
+    const bool on_grid = options_.checkpoint_tokens > 0 && computed % options_.checkpoint_tokens == 0;
+    lease.Publish(sequence->tokens, turn_ends || on_grid);
+  }
+}
+
+int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t budget) const {
+  const int64_t start = sequence.num_computed();
+  int64_t count = std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, budget});
+  if (options_.anchored_chunks) {
+    count = std::min(count, options_.prefill_chunk_tokens - start % options_.prefill_chunk_tokens);
+  }
+  if (!sequence.lease.shares() || cache_->plan().state_group() < 0) return count;
+  // A chunk ends where the states shall be kept.
+  if (options_.checkpoint_tokens > 0) {
+    count = std::min(count, options_.checkpoint_tokens - start % options_.checkpoint_tokens);
+  }
+  if (sequence.hit.matched_tokens > start) count = std::min(count, sequence.hit.matched_tokens - start);
+  return count;
 }
 
 void Scheduler::AddRow(Sequence* sequence) {
@@ -211,6 +270,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
     counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
     sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
+    Publish(&sequence, /*at_end=*/false);
     if (!plan_.rows[i].sample) continue;
     Accept(result.rows[i], &sequence, now, &events->emplace_back());
     any_finished = any_finished || sequence.finished();
@@ -235,6 +295,7 @@ void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now,
   if (sequence->num_generated() == 1) {
     sequence->times.first_token = now;
     event->times = sequence->times;
+    event->num_cached = sequence->num_cached;
   }
   if (sequence->StopsAt(row.token)) {
     event->stop_token = row.token;
@@ -248,6 +309,7 @@ void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now,
 
 void Scheduler::Rewind(Sequence* sequence) {
   if (options_.recompute_length > 0 && sequence->num_tokens() == options_.recompute_length + 1) {
+    sequence->lease.StopSharing();
     sequence->lease.Crop(0);
   }
   if (options_.crop_every > 0 && sequence->num_generated() % options_.crop_every == 0) {
@@ -278,7 +340,9 @@ void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Tim
 
 void Scheduler::Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
                        TokenEvent* event) {
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) Publish(sequence, /*at_end=*/true);
   sequence->times.finished = now;
+  event->num_cached = sequence->num_cached;
   event->key = sequence->request.key;
   event->finish = reason;
   event->error = error;

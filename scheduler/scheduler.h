@@ -46,6 +46,16 @@ class Scheduler {
     // A sequence that grows past this length is computed anew, because the model computes all its tokens otherwise from
     // there on (ModelInfo::recompute_length); 0: none.
     int64_t recompute_length = 0;
+    // Whether requests share prefixes, and the longest sequence that does (ModelInfo::share_length); 0: no limit.
+    bool share_prefixes = false;
+    int64_t share_length = 0;
+    // A prompt's recurrent states are kept at multiples of this, beside its end and the ends of outputs: what a hit has
+    // to replay; 0: only there.
+    int64_t checkpoint_tokens = 0;
+    // Chunks end at multiples of prefill_chunk_tokens and only whole ones of prompts are shared, so that a hit computes
+    // the same chunks as a cold run: equal bits.
+    bool anchored_chunks = false;
+    int64_t compact_bytes = 0;  // the most that compaction moves between two steps
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
   };
@@ -57,8 +67,11 @@ class Scheduler {
     int64_t num_new = 0;         // those waiting that never ran
     int64_t waiting_tokens = 0;  // tokens that those waiting have to prefill
     int64_t num_preemptions = 0;
-    int64_t prompt_tokens = 0;  // computed; recomputation not counted
+    int64_t prompt_tokens = 0;  // computed or found in the cache; recomputation not counted
     int64_t generation_tokens = 0;
+    int64_t prefix_queried_tokens = 0;   // of prompts that looked for their prefix
+    int64_t prefix_hit_tokens = 0;       // of those, found
+    int64_t prefix_replayed_tokens = 0;  // of those, known but computed again from the state before them
   };
 
   // `cache` must outlive the scheduler and have no other user. INVALID_ARGUMENT naming the option that makes no sense.
@@ -104,6 +117,14 @@ class Scheduler {
   bool GrowOrPreempt(size_t index, int64_t num_tokens);
   void PreemptYoungest();
   void AdmitWaiting(int64_t budget, absl::Time now);
+  // Lets the sequence's new lease share what the cache holds of its prefix.
+  void Adopt(Sequence* sequence);
+  void CountPrefix(Sequence* sequence);
+  // Tells the cache what the sequence has computed, for others to share.
+  void Publish(Sequence* sequence, bool at_end);
+  bool MayShare(const Sequence& sequence) const;
+  // The sequence's next chunk of at most `budget` tokens.
+  int64_t ChunkTokens(const Sequence& sequence, int64_t budget) const;
   void AddRow(Sequence* sequence);
   // Appends the row's token and finishes the sequence if that was its last.
   void Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);

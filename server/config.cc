@@ -35,6 +35,18 @@ ABSL_FLAG(std::string, arena, "auto",
           "Memory of the cache, as 512MiB or 8GiB. auto: a quarter of what is available (container limits respected), "
           "at most what max_running sequences of max_sequence_tokens fill, at least what one needs.");
 ABSL_FLAG(int64_t, block_tokens, Config{}.block_tokens, "Tokens of one block of keys and values: a power of two.");
+ABSL_FLAG(bool, share_prefixes, Config{}.share_prefixes,
+          "Share what the cache still holds of a prompt's beginning. A request may opt out.");
+ABSL_FLAG(
+    int64_t, checkpoint_tokens, Config{}.checkpoint_tokens,
+    "Keep a prompt's recurrent states every so many tokens, beside the ends of prompts and outputs: what a shared "
+    "prefix replays at most. 0: only at ends.");
+ABSL_FLAG(
+    bool, anchored_chunks, Config{}.anchored_chunks,
+    "Cut prefill chunks at multiples of prefill_chunk_tokens and share whole ones of prompts only, so that a shared "
+    "prefix gives the very bits of a cold run, not only the same tokens.");
+ABSL_FLAG(std::string, compact_per_step, "4MiB",
+          "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
 ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
@@ -71,7 +83,9 @@ const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
       {"Model", {"model", "model_name", "dtype", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
-      {"Cache", {"arena", "block_tokens", "poison_cache", "check_integrity", "crop_every"}},
+      {"Cache",
+       {"arena", "block_tokens", "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step",
+        "poison_cache", "check_integrity", "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
         "default_max_tokens", "max_logprobs", "drain_grace"}},
@@ -135,6 +149,7 @@ absl::Status CheckRanges(const Config& config) {
       {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
       {"max_logprobs", config.max_logprobs, 0, 1024},
       {"crop_every", config.crop_every, 0, 1 << 20},
+      {"checkpoint_tokens", config.checkpoint_tokens, 0, 1 << 20},
   };
   for (const Row& row : rows) {
     if (absl::Status s = CheckRange(row.flag, row.value, row.least, row.most); !s.ok()) return s;
@@ -200,6 +215,12 @@ absl::StatusOr<Config> FromFlags() {
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
   config.crop_every = absl::GetFlag(FLAGS_crop_every);
+  config.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
+  config.checkpoint_tokens = absl::GetFlag(FLAGS_checkpoint_tokens);
+  config.anchored_chunks = absl::GetFlag(FLAGS_anchored_chunks);
+  const absl::StatusOr<int64_t> compact = ParseByteSize(absl::GetFlag(FLAGS_compact_per_step));
+  if (!compact.ok()) return Bad("compact_per_step", compact.status().message());
+  config.compact_bytes = *compact;
   config.max_running = absl::GetFlag(FLAGS_max_running);
   config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
   config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);

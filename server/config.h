@@ -34,7 +34,13 @@ struct Config {
   int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
   bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
   bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
-  int64_t crop_every = 0;        // for tests: output tokens after which some cache is dropped and computed again
+  bool share_prefixes = true;    // share what the cache still holds of a prompt's beginning
+  int64_t checkpoint_tokens =
+      512;  // tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only
+  bool anchored_chunks = false;     // cut chunks at fixed positions and share whole ones only: a hit's logits equal a
+                                    // cold run's bit for bit
+  int64_t compact_bytes = 4 << 20;  // --compact_per_step: moved at most in one step to gather free memory
+  int64_t crop_every = 0;           // for tests: output tokens after which some cache is dropped and computed again
 
   // Limits.
   int64_t max_running = 64;            // sequences that are computed at once

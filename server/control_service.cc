@@ -119,6 +119,9 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   response->set_waiting_tokens(load.waiting_tokens);
   response->set_preemptions(load.num_preemptions);
   response->set_prompt_tokens(load.prompt_tokens);
+  response->set_prefix_queried_tokens(load.prefix_queried_tokens);
+  response->set_prefix_hit_tokens(load.prefix_hit_tokens);
+  response->set_prefix_replayed_tokens(load.prefix_replayed_tokens);
   response->set_generation_tokens(load.generation_tokens);
   response->set_draining(draining_.load(std::memory_order_relaxed));
   Fill(load.occupancy, response->mutable_cache());

@@ -162,10 +162,18 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
   }
   families->StartAlias(Type::kCounter, "vllm:num_preemptions_total", "Leases taken from running requests");
   families->Add(static_cast<double>(load.num_preemptions));
-  AddCounter(families, "berth_prompt_tokens_total", "Prompt tokens computed; again after a preemption not counted",
-             load.prompt_tokens, "vllm:prompt_tokens_total");
+  AddCounter(families, "berth_prompt_tokens_total",
+             "Prompt tokens computed or found in the cache; again after a preemption not counted", load.prompt_tokens,
+             "vllm:prompt_tokens_total");
   AddCounter(families, "berth_generation_tokens_total", "Tokens generated", load.generation_tokens,
              "vllm:generation_tokens_total");
+  AddCounter(families, "berth_prefix_cache_queried_tokens_total", "Tokens of prompts that looked for their prefix",
+             load.prefix_queried_tokens, "vllm:prefix_cache_queries_total");
+  AddCounter(families, "berth_prefix_cache_hit_tokens_total", "Of those, tokens that the cache still held",
+             load.prefix_hit_tokens, "vllm:prefix_cache_hits_total");
+  AddCounter(families, "berth_prefix_cache_replayed_tokens_total",
+             "Of those, tokens that were known but computed again from the state before them",
+             load.prefix_replayed_tokens);
   AddCounter(families, "berth_steps_total", "Steps of the engine", load.num_steps);
 }
 

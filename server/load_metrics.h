@@ -14,8 +14,8 @@ namespace berth {
 
 // How full the cache is, each a ratio of bytes in [0, 1].
 struct CacheUsage {
-  // By CacheKind: what sequences hold of what the kind could have, which is that and all that no sequence holds. 0 for a
-  // kind that the model has not.
+  // By CacheKind: what sequences hold of what the kind could have, which is that and all that no sequence holds. 0 for
+  // a kind that the model has not.
   std::array<double, kNumCacheKinds> pools{};
   double arena = 0;  // what sequences hold of what they could hold
   double max = 0;    // the highest of these: 1 means that some kind cannot grow

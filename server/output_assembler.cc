@@ -50,22 +50,26 @@ void OutputAssembler::AddLogprobs(const TokenEvent& event, v1::GenerateResponse*
   }
 }
 
+void OutputAssembler::FillUsage(v1::Usage* usage) const {
+  usage->set_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens_));
+  usage->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
+  usage->set_cached_tokens(static_cast<uint32_t>(num_cached_tokens_));
+}
+
 absl::StatusOr<bool> OutputAssembler::AddToken(const TokenEvent& event, v1::GenerateResponse* message) {
   absl::StatusOr<TextPiece> piece = text_->Add(event.token);
   if (!piece.ok()) return piece.status();
   ++num_tokens_;
   message->add_token_ids(event.token);
   if (logprobs_) AddLogprobs(event, message);
-  message->mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens_));
-  message->mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
+  FillUsage(message->mutable_usage());
   return AddPiece(*std::move(piece), message);
 }
 
 absl::Status OutputAssembler::Finish(FinishReason reason, int32_t stop_token, v1::GenerateResponse* message) {
   absl::StatusOr<TextPiece> piece = text_->Flush();
   if (!piece.ok()) return piece.status();
-  message->mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens_));
-  message->mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
+  FillUsage(message->mutable_usage());
   if (AddPiece(*std::move(piece), message)) return absl::OkStatus();
   message->set_finish_reason(ToProto(reason));
   if (reason == FinishReason::kStop && stop_token >= 0) message->set_stop_token_id(stop_token);

@@ -30,17 +30,22 @@ class OutputAssembler {
   // REQUIRES: reason is kStop, kLength or kCancelled.
   absl::Status Finish(FinishReason reason, int32_t stop_token, v1::GenerateResponse* message);
 
+  // How many of the prompt's tokens the cache held already.
+  void set_num_cached_tokens(int64_t count) { num_cached_tokens_ = count; }
+
   int64_t num_tokens() const { return num_tokens_; }
 
  private:
   // Appends the piece; true when it found a stop string.
   bool AddPiece(TextPiece piece, v1::GenerateResponse* message);
+  void FillUsage(v1::Usage* usage) const;
   void AddLogprobs(const TokenEvent& event, v1::GenerateResponse* message) const;
 
   const TextCodec* codec_;
   std::unique_ptr<TextStream> text_;
   bool logprobs_;
   int64_t num_prompt_tokens_;
+  int64_t num_cached_tokens_ = 0;
   int64_t num_tokens_ = 0;
 };
 

@@ -41,6 +41,7 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
   const bool first = event.token >= 0 && last_token_ == absl::InfinitePast();
   if (first || event.finish != FinishReason::kNone) times_ = event.times;
   times_.finished = now;  // an end by a stop string happens here, not in the engine
+  if (first || event.finish != FinishReason::kNone) assembler_.set_num_cached_tokens(event.num_cached);
   if (event.token < 0) return;
   if (first && options_.hooks.first_token) options_.hooks.first_token(times_);
   if (!first && options_.hooks.inter_token) options_.hooks.inter_token(now - last_token_);

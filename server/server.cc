@@ -88,6 +88,11 @@ absl::Status Server::StartEngine() {
                        .prefill_chunk_tokens = config_.prefill_chunk_tokens,
                        .max_sequence_tokens = parts_.max_sequence_tokens,
                        .recompute_length = parts_.runner->info().recompute_length,
+                       .share_prefixes = config_.share_prefixes,
+                       .share_length = parts_.runner->info().share_length,
+                       .checkpoint_tokens = config_.checkpoint_tokens,
+                       .anchored_chunks = config_.anchored_chunks,
+                       .compact_bytes = config_.compact_bytes,
                        .crop_every = config_.crop_every};
   options.max_queue = config_.max_queue;
   options.check_integrity = config_.check_integrity;

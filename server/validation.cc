@@ -267,6 +267,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   ValidatedRequest out;
   Checks checks;  // the cheap ones come before the tokenizer's work
   if (in.has_request_id()) checks.Add(CheckRequestId("request_id", in.request_id()));
+  if (!in.cache_salt().empty()) checks.Add(CheckRequestId("cache_salt", in.cache_salt()));
   checks.Add(FillSampling(in.sampling(), context, random_seed, &out.request.sampling));
   checks.Add(FillStopping(in.stopping(), context, &out.request, &out.output.text));
   checks.Add(FillLogprobs(in, context.limits, &out));
@@ -278,6 +279,8 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
                                                                : RefuseDecoderFields(in, *context.model);
   if (!decoder.ok()) return decoder;
   if (absl::Status s = FillLengths(in.stopping(), context.limits, &out.request); !s.ok()) return s;
+  out.request.share_prefix = in.has_share_prefix() ? in.share_prefix() : true;
+  out.request.cache_salt = in.cache_salt();
   out.request_id = in.request_id();
   out.output.text.skip_special_tokens = in.has_skip_special_tokens() ? in.skip_special_tokens() : true;
   out.output.return_prompt_token_ids = in.return_prompt_token_ids();

@@ -37,6 +37,7 @@ class DecoderModel : public Model {
     std::vector<std::unique_ptr<DecoderLayer>> layers;
     Head head;
     int64_t recompute_length = 0;
+    int64_t share_length = 0;
   };
 
   explicit DecoderModel(Parts parts) : parts_(std::move(parts)) {}
@@ -45,6 +46,7 @@ class DecoderModel : public Model {
   int64_t vocab_size() const override { return parts_.embedding.size(0); }
   int64_t hidden_size() const override { return parts_.embedding.size(1); }
   int64_t recompute_length() const override { return parts_.recompute_length; }
+  int64_t share_length() const override { return parts_.share_length; }
   at::Tensor Forward(const StepBatch& batch) const override;
 
  private:

@@ -22,6 +22,8 @@ class Model {
   virtual int64_t hidden_size() const = 0;
   // ModelInfo::recompute_length.
   virtual int64_t recompute_length() const { return 0; }
+  // ModelInfo::share_length.
+  virtual int64_t share_length() const { return 0; }
   // ModelInfo::position_limit.
   virtual int64_t position_limit() const { return 0; }
 

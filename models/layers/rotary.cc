@@ -126,6 +126,11 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::D
   if (rope.type == "longrope") long_frequencies_ = LongRopeFrequencies(rope, rotary_dim_, rope.long_factor);
 }
 
+int64_t RotaryEmbedding::uniform_length() const {
+  if (rope_.type == "dynamic") return rope_.max_positions;
+  return rope_.type == "longrope" ? rope_.original_max_positions : 0;
+}
+
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
   SelectRows(batch);
   ops::Rotary(x, cos_, sin_, rows_, head_dim_);

@@ -116,6 +116,7 @@ struct SchedulerHarness {
   }
   // Every byte is back, every request ended once, and its tokens are those that it gets alone.
   void ExpectAllEnded() {
+    tiny.cache->EvictAll();
     const Occupancy now = GetOccupancy();
     EXPECT_EQ(now.num_leases, 0);
     EXPECT_EQ(now.unassigned_free_bytes, baseline.unassigned_free_bytes);

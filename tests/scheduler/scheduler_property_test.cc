@@ -45,12 +45,30 @@ struct RandomSchedule {
     options.max_step_tokens = options.max_running + Between(1, 20);
     options.prefill_chunk_tokens = Between(1, 12);
     options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
+    options.share_prefixes = !OneIn(3);
+    options.share_length = OneIn(4) ? Between(1, 60) : 0;
+    options.checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
+    options.anchored_chunks = OneIn(4);
+    options.compact_bytes = OneIn(2) ? 0 : 1 << 10;
+    // Short ones only: what a crop loses of a state is computed again from the start.
+    if (options.max_sequence_tokens < 100 && OneIn(2)) options.crop_every = Between(1, 12);
     return options;
   }
   Request MakeRequest(SchedulerHarness* h) {
     const int64_t longest = h->scheduler->max_sequence_tokens();
     const int64_t prompt = OneIn(4) ? Between(1, longest - 1) : Between(1, (longest + 1) / 2);
     Request request = h->MakeRequest(prompt, Between(1, longest - prompt));
+    // Many begin as an earlier one did, or go on from its output.
+    if (h->last_key > 1 && !OneIn(3)) {
+      const auto other = h->requests.find(Between(1, h->last_key - 1));
+      std::vector<int32_t> known = other->second.prompt;
+      const std::vector<int32_t>& output = h->records[other->first].tokens;
+      known.insert(known.end(), output.begin(), output.end());
+      const int64_t shared = Between(0, std::min<int64_t>(prompt, known.size()));
+      std::copy_n(known.begin(), shared, request.prompt.begin());
+      request.cache_salt = OneIn(5) ? "other" : other->second.cache_salt;
+    }
+    request.share_prefix = !OneIn(8);
     for (int64_t i = Between(0, 3); i > 0; --i) {
       request.stop_token_ids.push_back(static_cast<int32_t>(Between(0, 99)));
     }
@@ -85,24 +103,29 @@ struct RandomSchedule {
     h.RunToEnd();
     h.ExpectAllEnded();
     num_preemptions += h.scheduler->counts().num_preemptions;
+    num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
   }
 
   std::mt19937 random;
   bool may_fail = false;
   int64_t num_preemptions = 0;
+  int64_t num_hit_tokens = 0;
 };
 
 TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 5000 : 500;
   int64_t num_preemptions = 0;
+  int64_t num_hit_tokens = 0;
   for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
     schedule.Run(/*num_steps=*/full ? 500 : 150);
     num_preemptions += schedule.num_preemptions;
+    num_hit_tokens += schedule.num_hit_tokens;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
+  EXPECT_GT(num_hit_tokens, 10 * num_seeds);
 }
 
 }  // namespace

@@ -376,7 +376,7 @@ TEST(Scheduler, ComputesASequenceAnewThatGrowsPastTheRecomputeLength) {
     shapes.insert(shapes.end(), harness.shapes.begin(), harness.shapes.end());
   }
   // Tokens 7, 8 and 9 are sampled; the ninth makes the sequence too long for the cache that it has.
-  const Shapes expected = {{0, 6, true},  {6, 1, true}, {7, 1, true}, {0, 8, false},
+  const Shapes expected = {{0, 6, true}, {6, 1, true}, {7, 1, true}, {0, 8, false},
                            {8, 1, true}, {9, 1, true}, {10, 1, true}};
   EXPECT_EQ(shapes, expected);
 }

@@ -52,6 +52,10 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--poison_cache",
                              "--check_integrity=true",
                              "--crop_every=9",
+                             "--share_prefixes=false",
+                             "--checkpoint_tokens=77",
+                             "--anchored_chunks",
+                             "--compact_per_step=1KiB",
                              "--max_running=7",
                              "--max_step_tokens=64",
                              "--prefill_chunk_tokens=33",
@@ -76,6 +80,10 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .block_tokens = 32,
                              .poison_cache = true,
                              .check_integrity = true,
+                             .share_prefixes = false,
+                             .checkpoint_tokens = 77,
+                             .anchored_chunks = true,
+                             .compact_bytes = 1024,
                              .crop_every = 9,
                              .max_running = 7,
                              .max_step_tokens = 64,
@@ -180,7 +188,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 24);
+  EXPECT_EQ(ours, 28);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 
