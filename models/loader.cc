@@ -65,6 +65,30 @@ std::string ModelName(const LoadOptions& options) {
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
+// What builds the text model: all of `config`, or the part of a multimodal model's that describes the text model.
+ConfigReader TextConfig(ConfigReader& config, const Family& family) {
+  if (!config.Has("text_config")) return config;
+  ConfigReader text = config.Object("text_config");
+  auto inner = FindFamily(text.StringOr("model_type", family.model_type));
+  text.Require(inner.ok() && (*inner)->build == family.build, "model_type",
+               absl::StrCat("is not the text model of ", family.model_type));
+  if (family.head_is_outside) text.TakeFrom(config, "tie_word_embeddings");
+  return text;
+}
+
+// Weights that are packed in a way that the family cannot unpack.
+void RefuseQuantization(ConfigReader& config, absl::string_view implemented) {
+  if (!config.Has("quantization_config")) return;
+  ConfigReader quantization = config.Object("quantization_config");
+  if (!quantization.Has("quant_method")) {
+    config.RefuseUnless("quantization_config");
+  } else if (implemented.empty()) {
+    quantization.RefuseUnless("quant_method");
+  } else {
+    quantization.RefuseUnless("quant_method", implemented);
+  }
+}
+
 // A tensor that no layer read is a sign of a wrong port or of a wrong checkpoint: never serve it.
 absl::Status CheckAllRead(const WeightLoader& weights) {
   std::vector<std::string> unused = weights.Unused();
@@ -93,8 +117,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!config.status().ok()) return config.status();
   auto family = FindFamily(info.model_type);
   if (!family.ok()) return family.status();
-  // A multimodal model's configuration has the language model's inside.
-  ConfigReader text = config.Has("text_config") ? config.Object("text_config") : config;
+  ConfigReader text = TextConfig(config, **family);
+  for (ConfigReader* part : {&config, &text}) RefuseQuantization(*part, (*family)->quantization);
+  if (!config.status().ok()) return config.status();
   auto dtype = ChooseDType(options, config, text);
   if (!dtype.ok()) return dtype.status();
   auto defaults = ReadGenerationDefaults(options.model_dir, *json);

@@ -59,7 +59,7 @@ std::unique_ptr<FeedForward> LoadFusedMlp(WeightLoader& weights, const std::stri
 }  // namespace
 
 std::unique_ptr<Model> BuildBamba(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig t = ReadTransformer(config, /*tied_by_default=*/false, 1e-5);
+  TransformerConfig t = ReadTransformer(config, {.norm_eps = 1e-5});
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
   t.mlp_bias = config.BoolOr("mlp_bias", false);
   const Mamba2Config mixer = ReadMixer(config, t);
@@ -76,7 +76,7 @@ std::unique_ptr<Model> BuildBamba(ConfigReader& config, WeightLoader& weights) {
 }
 
 std::unique_ptr<Model> BuildGraniteHybrid(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig t = ReadTransformer(config, /*tied_by_default=*/false);
+  TransformerConfig t = ReadTransformer(config);
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
   t.embedding_scale = config.DoubleOr("embedding_multiplier", 1);
   t.score_scale = config.DoubleOr("attention_multiplier", 1);

@@ -6,7 +6,7 @@
 namespace berth {
 
 std::unique_ptr<Model> BuildCohere2(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/true);
+  TransformerConfig c = ReadTransformer(config, {.tied_head = true});
   c.norm_eps = config.DoubleOr("layer_norm_eps", 1e-5, 0, 1);
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);

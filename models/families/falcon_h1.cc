@@ -49,7 +49,7 @@ Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
 
 FalconH1Config Read(ConfigReader& config) {
   FalconH1Config c;
-  c.transformer = ReadTransformer(config, /*tied_by_default=*/false);
+  c.transformer = ReadTransformer(config);
   c.transformer.activation = ReadActivation(config, "hidden_act", "silu");
   c.transformer.qkv_bias = c.transformer.output_bias = config.BoolOr("attention_bias", false);
   c.transformer.mlp_bias = config.BoolOr("mlp_bias", false);

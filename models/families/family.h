@@ -1,7 +1,8 @@
 // The table of architectures: which code builds which model_type of config.json.
 //
 // To add a family: 1. one .cc here that reads its configuration and builds a Model from models/layers/, holding
-// only what differs; 2. one line in the table of families.cc; 3. one case in tests/parity/cases.py. What two families
+// only what differs; 2. one line in the table of families.cc; 3. one case in tests/parity/cases.py. A multimodal
+// model that wraps a text model is one more line there, with the text model's builder. What two families
 // need alike belongs in models/layers/.
 #ifndef BERTH_MODELS_FAMILIES_FAMILY_H_
 #define BERTH_MODELS_FAMILIES_FAMILY_H_
@@ -64,6 +65,10 @@ struct Family {
   absl::string_view model_type;
   BuildModel build;
   absl::string_view cache_kinds;  // for people: "static, recurrent"
+  // A multimodal model with its head beside its text model: whether the head is tied is said outside text_config.
+  bool head_is_outside = false;
+  // The one quantization_config.quant_method that its weights may be stored by; "": none.
+  absl::string_view quantization = "";
 };
 
 // Ascending by model_type.

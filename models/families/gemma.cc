@@ -9,9 +9,16 @@
 namespace berth {
 namespace {
 
-TransformerConfig ReadGemma(ConfigReader& config, const WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/true);
-  if (!config.Has("head_dim")) c.head_dim = 256;
+TransformerConfig ReadGemma(ConfigReader& config, const WeightLoader& weights, int64_t default_vocab_size) {
+  // Multimodal checkpoints leave out of text_config what is the class's default.
+  TransformerConfig c = ReadTransformer(config, {.vocab_size = default_vocab_size,
+                                                 .hidden = 2304,
+                                                 .intermediate = 9216,
+                                                 .num_layers = 26,
+                                                 .q_heads = 8,
+                                                 .kv_heads = 4,
+                                                 .head_dim = 256,
+                                                 .tied_head = true});
   c.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.norm_adds_one = true;
@@ -31,7 +38,7 @@ void ReadGemmaWindows(ConfigReader& config, int64_t period, TransformerConfig* c
 }  // namespace
 
 std::unique_ptr<Model> BuildGemma2(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadGemma(config, weights);
+  TransformerConfig c = ReadGemma(config, weights, 256000);
   config.RefuseUnless("use_bidirectional_attention", false);
   c.score_softcap = config.IsNull("attn_logit_softcapping") ? 0 : config.DoubleOr("attn_logit_softcapping", 50, 0, 1e9);
   c.logit_softcap =
@@ -42,7 +49,7 @@ std::unique_ptr<Model> BuildGemma2(ConfigReader& config, WeightLoader& weights) 
 }
 
 std::unique_ptr<Model> BuildGemma3(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadGemma(config, weights);
+  TransformerConfig c = ReadGemma(config, weights, 262208);
   config.RefuseUnless("use_bidirectional_attention", false);
   c.qk_norm = QkNorm::kHead;
   // attn_logit_softcapping is in the configuration but not in the reference's attention: gemma2's, not gemma3's.

@@ -257,8 +257,7 @@ std::vector<double> ReadSparsities(ConfigReader& config, int64_t num_layers) {
 Gemma3nConfig Read(ConfigReader& config, const WeightLoader& weights) {
   Gemma3nConfig c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, /*tied_by_default=*/true);
-  if (!config.Has("head_dim")) t.head_dim = 256;
+  t = ReadTransformer(config, {.head_dim = 256, .tied_head = true});
   t.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
   t.qk_norm = QkNorm::kHead;

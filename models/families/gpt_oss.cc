@@ -67,9 +67,8 @@ std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std:
 }  // namespace
 
 std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5, "mxfp4");
+  TransformerConfig c = ReadTransformer(config, {.head_dim = 64, .norm_eps = 1e-5});
   config.RefuseUnless("hidden_act", "silu");
-  if (!config.Has("head_dim")) c.head_dim = 64;
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", true);
   const int64_t window = config.IntOr("sliding_window", 128, 1, kMaxWindow);
   c.windows = ReadWindows(config, c.num_layers, window, PeriodicLayerTypes(c.num_layers, 2, "sliding_attention"));

@@ -31,7 +31,7 @@ Every ReadEvery(ConfigReader& config, const char* period, int64_t default_period
 
 JambaConfig Read(ConfigReader& config) {
   JambaConfig c;
-  c.transformer = ReadTransformer(config, /*tied_by_default=*/false);
+  c.transformer = ReadTransformer(config);
   c.transformer.activation = ReadActivation(config, "hidden_act", "silu");
   config.RefuseUnless("hidden_act", "silu");  // the mixer's too
   c.attention = ReadEvery(config, "attn_layer_period", 8, "attn_layer_offset", 4);

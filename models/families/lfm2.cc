@@ -27,7 +27,7 @@ struct Lfm2Config {
 Lfm2Config Read(ConfigReader& config, const WeightLoader& weights, std::vector<std::string> default_types) {
   Lfm2Config c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, /*tied_by_default=*/true);
+  t = ReadTransformer(config, {.tied_head = true});
   t.kv_heads = config.IntOr("num_key_value_heads", 8, 1, kMaxHeads);
   config.Require(t.q_heads % t.kv_heads == 0, "num_attention_heads", "is not a multiple of num_key_value_heads");
   t.norm_eps = config.DoubleOr("norm_eps", 1e-5, 0, 1);

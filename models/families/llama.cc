@@ -50,7 +50,7 @@ std::unique_ptr<Model> BuildQwen3(ConfigReader& config, WeightLoader& weights) {
 }
 
 std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5);
+  TransformerConfig c = ReadTransformer(config, {.norm_eps = 1e-5});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.fused_projections = true;
   ReadOneWindow(config, 0, &c);
@@ -68,7 +68,7 @@ std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
 }
 
 std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/true);
+  TransformerConfig c = ReadTransformer(config, {.tied_head = true});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.mlp_bias = config.BoolOr("mlp_bias", false);

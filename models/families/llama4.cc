@@ -47,7 +47,7 @@ std::vector<int64_t> ReadChunks(ConfigReader& config, const Llama4Config& c) {
 Llama4Config Read(ConfigReader& config, const WeightLoader& weights) {
   Llama4Config c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5);
+  t = ReadTransformer(config, {.norm_eps = 1e-5});
   t.activation = ReadActivation(config, "hidden_act", "silu");
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
   c.rotates = ReadRotatingLayers(config, t.num_layers);

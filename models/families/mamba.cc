@@ -44,7 +44,6 @@ MambaConfig ReadMambaMixer(ConfigReader& config) {
 template <typename MixerType, typename Config>
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Config mixer, bool tied_by_default) {
   config.RefuseUnless("hidden_act", "silu");
-  config.RefuseUnless("quantization_config");
   const int64_t vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
   const int64_t num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
   const double norm_eps = config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1);

@@ -52,7 +52,6 @@ TransformerConfig ReadShape(ConfigReader& config, int64_t num_layers) {
   t.activation = ReadActivation(config, "mlp_hidden_act", "relu2");
   t.windows.assign(num_layers, 0);
   t.rotaries.resize(num_layers);
-  config.RefuseUnless("quantization_config");
   return t;
 }
 

@@ -8,7 +8,7 @@
 namespace berth {
 
 std::unique_ptr<Model> BuildOlmo3(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5);
+  TransformerConfig c = ReadTransformer(config, {.norm_eps = 1e-5});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.qk_norm = QkNorm::kProjection;
@@ -21,7 +21,7 @@ std::unique_ptr<Model> BuildOlmo3(ConfigReader& config, WeightLoader& weights) {
 }
 
 std::unique_ptr<Model> BuildExaone4(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, /*eps_by_default=*/1e-5);
+  TransformerConfig c = ReadTransformer(config, {.norm_eps = 1e-5});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.qk_norm = QkNorm::kHead;
   c.norms = NormPlacement::kPost;

@@ -59,7 +59,7 @@ std::unique_ptr<Block> LoadLayer(WeightLoader& weights, const std::string& prefi
 }  // namespace
 
 std::unique_ptr<Model> BuildOlmoHybrid(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig t = ReadTransformer(config, /*tied_by_default=*/false);
+  TransformerConfig t = ReadTransformer(config);
   config.RefuseUnless("hidden_act", "silu", "swish");  // the convolution's too
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
   t.qk_norm = QkNorm::kProjection;

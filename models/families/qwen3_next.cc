@@ -28,8 +28,7 @@ struct Qwen3NextConfig {
 Qwen3NextConfig Read(ConfigReader& config, const WeightLoader& weights) {
   Qwen3NextConfig c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, /*tied_by_default=*/false);
-  if (!config.Has("head_dim")) t.head_dim = 256;
+  t = ReadTransformer(config, {.head_dim = 256});
   config.RefuseUnless("hidden_act", "silu", "swish");
   config.RefuseUnless("attn_output_gate", true);
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
@@ -73,15 +72,11 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Qwen3NextConfig c) {
   if (!config.status().ok()) return nullptr;
-  TransformerConfig& t = c.transformer;
-  // The text part of a multimodal checkpoint, whose other parts and whose draft layers are left aside.
-  const std::string model = weights.Has("model.language_model.norm.weight") ? "model.language_model." : "model.";
-  for (const char* other : {"model.visual.", "mtp."}) weights.IgnoreUnder(other);
-  // A multimodal configuration says outside its text part whether the head is tied.
-  t.tied_head = t.tied_head || !weights.Has("lm_head.weight");
-  DecoderModel::Parts parts = LoadEnds(weights, t, model + "norm", model + "embed_tokens");
+  const TransformerConfig& t = c.transformer;
+  weights.IgnoreUnder("mtp.");  // layers that guess several tokens at once
+  DecoderModel::Parts parts = LoadEnds(weights, t, "model.norm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
-    const std::string prefix = absl::StrCat(model, "layers.", i, ".");
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
     c.delta_net.layer = i;
     std::unique_ptr<Mixer> mixer;
     if (c.types[i] == "linear_attention") {

@@ -35,7 +35,7 @@ RgLruConfig ReadRecurrence(ConfigReader& config, const TransformerConfig& t) {
 }  // namespace
 
 std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig t = ReadTransformer(config, /*tied_by_default=*/true);
+  TransformerConfig t = ReadTransformer(config, {.tied_head = true});
   t.head_dim = t.hidden / t.q_heads;  // a head_dim in the file changes nothing
   config.RefuseUnless("hidden_activation", "gelu_pytorch_tanh");
   t.activation = ops::Activation::kGeluTanh;

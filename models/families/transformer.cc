@@ -50,37 +50,35 @@ Linear LoadGatedQkv(WeightLoader& weights, const std::string& prefix, const Tran
 
 }  // namespace
 
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default,
-                                  absl::string_view quantization) {
+TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig& absent) {
+  const auto size = [&](absl::string_view key, int64_t fallback, int64_t max) {
+    return fallback > 0 ? config.IntOr(key, fallback, 1, max) : config.Int(key, 1, max);
+  };
   TransformerConfig c;
-  c.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
-  c.hidden = config.Int("hidden_size", 1, kMaxDimension);
+  c.vocab_size = size("vocab_size", absent.vocab_size, kMaxVocabulary);
+  c.hidden = size("hidden_size", absent.hidden, kMaxDimension);
   // gemma3n has a list of them, models of experts alone none.
   const std::vector<int64_t> intermediate = config.IntOrIntList("intermediate_size", 1, kMaxDimension);
-  config.Require(!intermediate.empty() || config.Has("moe_intermediate_size"), "intermediate_size", "is missing");
-  if (!intermediate.empty()) c.intermediate = intermediate.front();
-  c.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
-  c.q_heads = config.Int("num_attention_heads", 1, kMaxHeads);
-  c.kv_heads = config.IntOr("num_key_value_heads", c.q_heads, 1, kMaxHeads);
+  config.Require(!intermediate.empty() || absent.intermediate > 0 || config.Has("moe_intermediate_size"),
+                 "intermediate_size", "is missing");
+  c.intermediate = intermediate.empty() ? absent.intermediate : intermediate.front();
+  c.num_layers = size("num_hidden_layers", absent.num_layers, kMaxLayers);
+  c.q_heads = size("num_attention_heads", absent.q_heads, kMaxHeads);
+  c.kv_heads = size("num_key_value_heads", absent.kv_heads > 0 ? absent.kv_heads : c.q_heads, kMaxHeads);
   config.Require(c.q_heads % c.kv_heads == 0, "num_attention_heads", "is not a multiple of num_key_value_heads");
-  c.head_dim = config.IntOr("head_dim", c.hidden / c.q_heads, 1, kMaxDimension);
+  c.head_dim = config.IntOr("head_dim", absent.head_dim > 0 ? absent.head_dim : c.hidden / c.q_heads, 1, kMaxDimension);
   config.Require(c.head_dim > 0 && c.head_dim % 2 == 0, config.Has("head_dim") ? "head_dim" : "hidden_size",
                  "gives heads of an odd dimension, which rotary positions cannot pair");
-  c.norm_eps = config.DoubleOr("rms_norm_eps", eps_by_default, 0, 1);
-  c.tied_head = config.BoolOr("tie_word_embeddings", tied_by_default);
+  c.norm_eps = config.DoubleOr("rms_norm_eps", absent.norm_eps, 0, 1);
+  c.tied_head = config.BoolOr("tie_word_embeddings", absent.tied_head);
   c.windows.assign(c.num_layers, 0);
   c.rotaries.resize(c.num_layers);
-  if (quantization.empty()) {
-    config.RefuseUnless("quantization_config");
-  } else {
-    config.ObjectOr("quantization_config").RefuseUnless("quant_method", quantization);
-  }
   return c;
 }
 
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default,
                                 double eps_by_default) {
-  TransformerConfig c = ReadTransformer(config, /*tied_by_default=*/false, eps_by_default);
+  TransformerConfig c = ReadTransformer(config, {.norm_eps = eps_by_default});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   ReadSharedRotary(config, weights, {.default_theta = theta_by_default, .types = RotaryTypes()}, {}, &c);
   return c;

@@ -50,7 +50,7 @@ struct TransformerConfig {
   int64_t q_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  double norm_eps = 0;
+  double norm_eps = 1e-6;
   bool tied_head = false;
 
   // What differs between families; 0 and false as in llama.
@@ -82,10 +82,9 @@ struct TransformerConfig {
   std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
 
-// Reads the first group of fields; errors stick to `config`.
-// `quantization`: the only quant_method of quantization_config that the family's weights may be stored in; "": none.
-TransformerConfig ReadTransformer(ConfigReader& config, bool tied_by_default, double eps_by_default = 1e-6,
-                                  absl::string_view quantization = "");
+// Reads the first group of fields; errors stick to `config`. `absent` is what the family's class takes where a field is
+// absent; a 0 there makes the field required, but for kv_heads (as many as q_heads) and head_dim (hidden / q_heads).
+TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig& absent = {});
 
 // The same, hidden_act, and one rotary embedding for all layers.
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default = 1e4,

@@ -103,7 +103,6 @@ ZambaConfig Read(ConfigReader& config, std::vector<std::string> fallback_types) 
   t.tied_head = config.BoolOr("tie_word_embeddings", true);
   t.activation = ReadActivation(config, "hidden_act", "gelu");
   t.rotaries.resize(t.num_layers);
-  config.RefuseUnless("quantization_config");
   c.types = ReadBlockTypes(config, {"linear_attention", "hybrid"}, std::move(fallback_types));
   RequireLayers(config, c.types, t.num_layers);
   return c;

@@ -96,12 +96,19 @@ ConfigReader::ConfigReader(const JsonConfig& config)
 ConfigReader::ConfigReader(std::shared_ptr<Shared> shared, const json* json, std::string path)
     : shared_(std::move(shared)), json_(json), path_(std::move(path)) {}
 
+void ConfigReader::TakeFrom(const ConfigReader& outer, std::string key) {
+  outer_ = std::make_shared<ConfigReader>(outer);
+  outer_key_ = std::move(key);
+}
+
 bool ConfigReader::IsNull(absl::string_view key) const {
+  if (outer_ != nullptr && key == outer_key_) return outer_->IsNull(key);
   const auto it = json_->find(std::string(key));
   return it != json_->end() && it->is_null();
 }
 
 const json* ConfigReader::Find(absl::string_view key) const {
+  if (outer_ != nullptr && key == outer_key_) return outer_->Find(key);
   const auto it = json_->find(std::string(key));
   return it == json_->end() || it->is_null() ? nullptr : &*it;
 }
@@ -113,6 +120,7 @@ const json* ConfigReader::FindOrFail(absl::string_view key) {
 }
 
 void ConfigReader::Fail(absl::string_view key, absl::string_view message, absl::StatusCode code) {
+  if (outer_ != nullptr && key == outer_key_) return outer_->Fail(key, message, code);
   if (!shared_->status.ok()) return;
   shared_->status = absl::Status(code, absl::StrCat(shared_->what, ": ", path_, key, ": ", message));
 }

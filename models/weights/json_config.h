@@ -96,6 +96,9 @@ class ConfigReader {
   // Absent: a reader of {}.
   ConfigReader ObjectOr(absl::string_view key);
 
+  // From now on `key` is what `outer` says of it, absent where it is absent there.
+  void TakeFrom(const ConfigReader& outer, std::string key);
+
   // For values that change the mathematics: absent, or one of `allowed`, or FAILED_PRECONDITION naming field, value
   // and what is implemented. The default that an absent key means must be among what the family implements.
   template <typename... T>
@@ -129,6 +132,8 @@ class ConfigReader {
   std::shared_ptr<Shared> shared_;
   const nlohmann::json* json_;  // within shared_->root, or the empty object
   std::string path_;            // "", or "text_config."
+  std::string outer_key_;       // of TakeFrom
+  std::shared_ptr<ConfigReader> outer_;
 };
 
 }  // namespace berth

@@ -41,6 +41,23 @@ bool IsComputedBuffer(absl::string_view name) {
          absl::EndsWith(name, "position_ids");
 }
 
+// How a multimodal checkpoint wraps its text model: `first` of a name becomes `stored`.
+struct Wrapping {
+  absl::string_view first, stored;
+};
+constexpr absl::string_view kHead = "lm_head.";
+constexpr Wrapping kNoWrapping = {"", ""};
+constexpr Wrapping kWrappings[] = {{"model.", "model.language_model."}, {"", "language_model."}};
+
+const Wrapping& FindWrapping(const Checkpoint& checkpoint) {
+  for (const Wrapping& wrapping : kWrappings) {
+    for (const std::string& name : checkpoint.names()) {
+      if (absl::StartsWith(name, wrapping.stored)) return wrapping;
+    }
+  }
+  return kNoWrapping;
+}
+
 // The file's bytes as a tensor. `owner` keeps them mapped as long as the tensor lives.
 at::Tensor FromFile(const TensorView& view, at::ScalarType type, std::shared_ptr<const Checkpoint> owner) {
   const auto address = reinterpret_cast<uintptr_t>(view.data);
@@ -58,16 +75,22 @@ at::Tensor FromFile(const TensorView& view, at::ScalarType type, std::shared_ptr
 struct WeightLoader::State {
   std::shared_ptr<const Checkpoint> checkpoint;
   Options options;
+  Wrapping wrapping;
   absl::Status status;
   absl::flat_hash_set<std::string> read;
   std::vector<std::string> ignored_prefixes;
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;
+
+  bool IsOfText(absl::string_view name) const {
+    return absl::StartsWith(name, wrapping.stored) || (!wrapping.first.empty() && absl::StartsWith(name, kHead));
+  }
 };
 
 WeightLoader::WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options)
     : state_(std::make_shared<State>()) {
   state_->checkpoint = std::move(checkpoint);
+  state_->wrapping = FindWrapping(*state_->checkpoint);
   state_->options = options;
 }
 
@@ -86,12 +109,17 @@ WeightLoader WeightLoader::UnderFirst(std::initializer_list<absl::string_view> p
   return Under(prefixes.size() == 0 ? "" : *prefixes.begin());
 }
 
-bool WeightLoader::Has(absl::string_view name) const {
-  return state_->checkpoint->Find(absl::StrCat(prefix_, name)) != nullptr;
+std::string WeightLoader::StoredName(absl::string_view name) const {
+  std::string full = absl::StrCat(prefix_, name);
+  const Wrapping& wrapping = state_->wrapping;
+  if (!absl::StartsWith(full, wrapping.first)) return full;
+  return absl::StrCat(wrapping.stored, full.substr(wrapping.first.size()));
 }
 
+bool WeightLoader::Has(absl::string_view name) const { return state_->checkpoint->Find(StoredName(name)) != nullptr; }
+
 std::vector<int64_t> WeightLoader::Shape(absl::string_view name) const {
-  const TensorView* view = state_->checkpoint->Find(absl::StrCat(prefix_, name));
+  const TensorView* view = state_->checkpoint->Find(StoredName(name));
   return view == nullptr ? std::vector<int64_t>{} : view->shape;
 }
 
@@ -138,7 +166,7 @@ at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView&
 }
 
 at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype) {
-  const std::string full_name = absl::StrCat(prefix_, name);
+  const std::string full_name = StoredName(name);
   const TensorView* view = Find(full_name, shape);
   if (view == nullptr) return Zeros(shape, ToScalarType(dtype));
   const at::ScalarType type = ToScalarType(view->dtype);
@@ -152,7 +180,7 @@ at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DTy
 }
 
 at::Tensor WeightLoader::GetBytes(absl::string_view name, at::IntArrayRef shape) {
-  const std::string full_name = absl::StrCat(prefix_, name);
+  const std::string full_name = StoredName(name);
   const TensorView* view = Find(full_name, shape);
   if (view == nullptr) return Zeros(shape, at::kByte);
   if (view->dtype != TensorDType::kU8) {
@@ -175,15 +203,13 @@ at::Tensor WeightLoader::GetFloat32(absl::string_view name, at::IntArrayRef shap
   return Load(name, shape, DType::kFloat32);
 }
 
-void WeightLoader::IgnoreUnder(absl::string_view prefix) {
-  state_->ignored_prefixes.push_back(absl::StrCat(prefix_, prefix));
-}
+void WeightLoader::IgnoreUnder(absl::string_view prefix) { state_->ignored_prefixes.push_back(StoredName(prefix)); }
 
 std::vector<std::string> WeightLoader::Unused() const {
   std::vector<std::string> unused;
   for (const std::string& name : state_->checkpoint->names()) {
     if (state_->read.contains(name) || IsComputedBuffer(name)) continue;
-    bool ignored = false;
+    bool ignored = !state_->IsOfText(name);
     for (const std::string& prefix : state_->ignored_prefixes) ignored = ignored || absl::StartsWith(name, prefix);
     if (!ignored) unused.push_back(name);
   }

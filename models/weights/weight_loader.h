@@ -2,7 +2,7 @@
 // device, and remembered, so that a tensor which no layer asked for does not go unnoticed. Load time only; one thread.
 //
 //   WeightLoader w = WeightLoader(checkpoint, {.dtype = dtype, .device = device})
-//                        .UnderFirst({"model.", "language_model.model.", "model.language_model."}, "norm.weight");
+//                        .UnderFirst({"model.", ""}, "norm.weight");
 //   embed = w.Get("embed_tokens.weight", {c.vocab_size, c.hidden_size});
 //   WeightLoader mixer = w.Under("layers.0.mixer.");
 //   a_log = mixer.GetFloat32("A_log", {c.num_heads});
@@ -26,6 +26,11 @@
 
 namespace berth {
 
+// A multimodal checkpoint's text model is found by the names that it would have alone ("model.norm.weight",
+// "lm_head.weight"), whichever of the two wrappings the checkpoint has ("model.language_model.norm.weight" beside
+// "lm_head.weight", or "language_model.model.norm.weight" beside "language_model.lm_head.weight"). Errors name what is
+// stored. The tensors outside the text model are left aside.
+//
 // Invariants: every reader made by Under or UnderFirst shares the first error, the record of what was read, and the
 // totals with the one it came from.
 //
@@ -42,7 +47,8 @@ class WeightLoader {
 
   // A loader whose names all begin with `prefix` (added to this one's own).
   WeightLoader Under(absl::string_view prefix) const;
-  // Under the first of `prefixes` where `probe` is found: wrapped models put their text model under one more name.
+  // Under the first of `prefixes` where `probe` is found: some checkpoints were saved from a
+  // part of the model.
   // Found nowhere: under the first, so that errors name it.
   WeightLoader UnderFirst(std::initializer_list<absl::string_view> prefixes, absl::string_view probe) const;
 
@@ -80,6 +86,8 @@ class WeightLoader {
   WeightLoader(std::shared_ptr<State> state, std::string prefix);
 
   at::Tensor Load(absl::string_view name, at::IntArrayRef shape, DType dtype);
+  // What the checkpoint calls the tensor that this loader calls `name`.
+  std::string StoredName(absl::string_view name) const;
   // The tensor's place in the file, or null after an error.
   const TensorView* Find(const std::string& full_name, at::IntArrayRef shape);
   // Its values, converted and placed.

@@ -97,6 +97,10 @@ QWEN3_NEXT = dict(DELTA, num_experts=7, num_experts_per_tok=3, moe_intermediate_
 QWEN3_5_MOE = {key: value for key, value in QWEN3_NEXT.items() if key != "intermediate_size"}
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=60, patch_size=4,
               num_position_embeddings=16)
+# Of wrappers of a text model. Text alone asks nothing of them.
+SIGLIP = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+LLAMA4_VISION = dict(SIGLIP, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16)
+TOKENS = dict(bos_token_id=0, eos_token_id=1, pad_token_id=2)
 OLMO_HYBRID = {key: value for key, value in DELTA.items() if key != "head_dim"}
 RECURRENT_GEMMA = dict(COMMON, num_hidden_layers=5, attention_window_size=21, w_init_variance_scale=1.0,
                        block_types=["recurrent", "attention"])
@@ -159,12 +163,21 @@ CASES = {
     "gemma3n_text": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_active_idx=0), bf16_scale=0.05),
     "gemma3n_text-tied": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_correct_scale=False, altup_num_inputs=3,
                                                         num_kv_shared_layers=0, tie_word_embeddings=True), 0.2),
+    # Their text_config says "tied" where the wrapper says "not", and the other way round: the wrapper has the head.
+    "gemma3": Case("Gemma3Config", dict(TOKENS, text_config=GEMMA3, vision_config=SIGLIP, mm_tokens_per_image=4,
+                                        tie_word_embeddings=False)),
+    "gemma3-tied": Case("Gemma3Config", dict(TOKENS, text_config=dict(GEMMA3, tie_word_embeddings=False),
+                                             vision_config=SIGLIP, mm_tokens_per_image=4), 0.05),
+    "gemma3n": Case("Gemma3nConfig", dict(TOKENS, text_config=GEMMA3N, vision_config=dict(hidden_size=16),
+                                          audio_config=dict(hidden_size=16, conf_num_attention_heads=2,
+                                                            conf_num_hidden_layers=1), tie_word_embeddings=False)),
     "gpt_oss": Case("GptOssConfig", GPT_OSS),
     "gpt_oss-mxfp4": Case("GptOssConfig", dict(GPT_OSS, hidden_size=64, intermediate_size=96), mxfp4=True),
     "llama4_text": Case("Llama4TextConfig", LLAMA4),
     "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,
                                                        interleave_moe_layer_step=2, num_experts_per_tok=2,
                                                        no_rope_layer_interval=2, attention_bias=True)),
+    "llama4": Case("Llama4Config", dict(TOKENS, text_config=LLAMA4, vision_config=LLAMA4_VISION)),
     "mamba": Case("MambaConfig", dict(MAMBA, time_step_rank=7, use_bias=True, conv_kernel=3,
                                       tie_word_embeddings=False)),
     "mamba-tied": Case("MambaConfig", dict(MAMBA, use_conv_bias=False, residual_in_fp32=False), 0.3),

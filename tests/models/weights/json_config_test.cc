@@ -93,6 +93,17 @@ TEST(ConfigReader, ReadsEachType) {
   EXPECT_TRUE(r.status().ok()) << r.status();
 }
 
+TEST(ConfigReader, TakesAFieldFromTheOuterObject) {
+  ConfigReader r(Config(R"({"tied": 3, "text": {"tied": true, "bias": true, "n": 1}})"));
+  ConfigReader text = r.Object("text");
+  text.TakeFrom(r, "n");
+  EXPECT_FALSE(text.Has("n"));
+  EXPECT_TRUE(text.Bool("bias"));
+  text.TakeFrom(r, "tied");
+  text.Bool("tied");
+  EXPECT_EQ(r.status().message(), "config.json: tied: 3 is not true or false");
+}
+
 TEST(ConfigReader, ErrorsNameFileKeyValueAndLimit) {
   const std::string text = R"({"n": -3, "f": 1.5, "s": "x", "big": 18446744073709551615, "l": [1, 99], "o": {"n": 2}})";
   const auto error = [&](auto read) { return ReadError(text, read); };

@@ -141,15 +141,41 @@ TEST(WeightLoader, OptionalTensorsMayBeAbsent) {
   EXPECT_TRUE(loader.status().ok());
 }
 
-TEST(WeightLoader, FindsTheWrappersPrefix) {
+TEST(WeightLoader, FindsThePrefix) {
   const WeightLoader root(AllTypes().Open(), {});
-  WeightLoader found = root.UnderFirst({"", "language_model.model.", "model."}, "f32");
+  WeightLoader found = root.UnderFirst({"", "text.", "model."}, "f32");
   EXPECT_TRUE(found.Has("bf16"));
   EXPECT_EQ(found.Shape("bf16"), (std::vector<int64_t>{2, 3}));
   EXPECT_TRUE(found.Shape("absent").empty());
   WeightLoader lost = root.UnderFirst({"text.", "model."}, "absent");
   lost.Get("f32", {1});
   EXPECT_EQ(root.status().message(), "checkpoint: text.f32: is absent, expected shape [1]");
+}
+
+TEST(WeightLoader, FindsAWrappedTextModelByItsOwnNames) {
+  const at::Tensor one = at::tensor(at::ArrayRef<float>({1.0f}));
+  const std::vector<std::vector<const char*>> layouts = {
+      {"language_model.model.norm.weight", "language_model.lm_head.weight", "vision_tower.norm.weight",
+       "language_model.model.extra"},
+      {"model.language_model.norm.weight", "lm_head.weight", "model.visual.norm.weight", "model.language_model.extra"},
+  };
+  for (const auto& names : layouts) {
+    Writer writer;
+    for (const char* name : names) writer.Add(name, "F32", {1}, one);
+    WeightLoader root(writer.Open(), {});
+    WeightLoader model = root.Under("model.");
+    EXPECT_TRUE(model.Has("norm.weight"));
+    EXPECT_EQ(root.Shape("model.norm.weight"), std::vector<int64_t>{1});
+    model.Get("norm.weight", {1});
+    root.Get("lm_head.weight", {1});
+    EXPECT_TRUE(root.status().ok()) << root.status();
+    EXPECT_EQ(root.Unused(), std::vector<std::string>{names[3]});
+    root.IgnoreUnder("model.extra");
+    EXPECT_TRUE(root.Unused().empty());
+    root.Get("model.absent", {1});
+    const std::string stored = absl::StrCat(std::string(names[0]).substr(0, 21), "absent");
+    EXPECT_EQ(root.status().message(), absl::StrCat("checkpoint: ", stored, ": is absent, expected shape [1]"));
+  }
 }
 
 TEST(WeightLoader, TellsWhatNobodyRead) {
