@@ -15,7 +15,7 @@ cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionSh
   cpu::SpanAttentionArgs args = {};
   args.rows = rows.data();
   args.tiles = tiles.data();
-  args.query = query.const_data_ptr();
+  args.query = RowsOf(query);
   args.query_stride = query.stride(0);
   args.q_heads = shape.q_heads;
   args.scale = static_cast<float>(shape.scale);
@@ -64,8 +64,8 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   const EncoderBatch& encoder = batch.encoder();
   cpu::SpanAttentionArgs args = CommonArgs(query, shape, encoder.rows, encoder.tiles);
   args.lengths = encoder.lengths.data();
-  args.key = key.const_data_ptr();
-  args.value = value.const_data_ptr();
+  args.key = RowsOf(key);
+  args.value = RowsOf(value);
   args.key_stride = key.stride(0);
   args.value_stride = value.stride(0);
   args.kv_heads = shape.q_heads;
@@ -90,8 +90,8 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
                                         .value_dim = kv.value_dim},
                                  .rows = encoder.rows.data(),
                                  .blocks = encoder.blocks[slot.cross_group].data(),
-                                 .key = key.const_data_ptr(),
-                                 .value = value.const_data_ptr(),
+                                 .key = RowsOf(key),
+                                 .value = RowsOf(value),
                                  .key_stride = key.stride(0),
                                  .value_stride = value.stride(0)};
   const int64_t rows = static_cast<int64_t>(encoder.rows.size());

@@ -24,7 +24,7 @@ void RunRmsNorm(const cpu::RmsNormArgs& args, int64_t tokens, cpu::TypeIndex typ
 
 cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
   const int64_t dim = weight.size(0);
-  return {.x = x.const_data_ptr(),
+  return {.x = RowsOf(x),
           .out = out.data_ptr(),
           .weight = weight.const_data_ptr<float>(),
           .gate = nullptr,
@@ -85,7 +85,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   args.groups = groups;
   args.dim = x.size(1) / groups;
   args.weight_per_group = true;
-  args.gate = gate.const_data_ptr();
+  args.gate = RowsOf(gate);
   args.gate_stride = gate.stride(0);
   args.gate_first = gate_first;
   RunRmsNorm(args, x.size(0), TypeOf(x));
@@ -96,7 +96,7 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
   if (!gate_up.is_cpu()) return reference::GatedActivation(gate_up, activation);
   const int64_t dim = gate_up.size(1) / 2;
   at::Tensor out = at::empty({gate_up.size(0), dim}, gate_up.options());
-  const cpu::GatedActivationArgs args = {.gate_up = gate_up.const_data_ptr(),
+  const cpu::GatedActivationArgs args = {.gate_up = RowsOf(gate_up),
                                          .out = out.data_ptr(),
                                          .gate_up_stride = gate_up.stride(0),
                                          .dim = dim,
@@ -148,6 +148,7 @@ at::Tensor GroupedLinear(const at::Tensor& x, const at::Tensor& weight, const at
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
             int64_t head_dim) {
   if (!x.is_cpu()) return reference::Rotary(x, cos, sin, rows, head_dim);
+  CheckRows(x);
   const cpu::RotaryArgs args = {.x = x.data_ptr(),
                                 .rows = rows.data(),
                                 .cos = cos.const_data_ptr<float>(),
@@ -165,8 +166,8 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
   const cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
                                  .rows = batch.rows().data(),
                                  .blocks = batch.blocks(batch.slot(layer).kv_group).data(),
-                                 .key = key.const_data_ptr(),
-                                 .value = value.const_data_ptr(),
+                                 .key = RowsOf(key),
+                                 .value = RowsOf(value),
                                  .key_stride = key.stride(0),
                                  .value_stride = value.stride(0)};
   Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
@@ -180,7 +181,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .rows = batch.rows().data(),
                              .blocks = batch.blocks(group).data(),
                              .tiles = batch.tiles().data(),
-                             .query = query.const_data_ptr(),
+                             .query = RowsOf(query),
                              .out = nullptr,
                              .query_stride = query.stride(0),
                              .q_heads = shape.q_heads,
@@ -214,7 +215,7 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                               .rows = batch.rows().data(),
                               .units = batch.units(slot.state_group).data(),
                               .state_offset = slot.state_offsets[state],
-                              .x = x.const_data_ptr(),
+                              .x = RowsOf(x),
                               .out = out.data_ptr(),
                               .weight = weight.const_data_ptr<float>(),
                               .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,

@@ -1,9 +1,10 @@
-// How the dispatch of the CPU kernels splits their items over ATen's threads. Engine thread only.
+// How the dispatch of the CPU kernels hands them rows, and splits their items over ATen's threads. Engine thread only.
 #ifndef BERTH_MODELS_KERNELS_PARALLEL_H_
 #define BERTH_MODELS_KERNELS_PARALLEL_H_
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +17,17 @@ namespace berth::ops {
 
 // Below this many float operations a second thread costs more than it brings.
 inline constexpr int64_t kOperationsPerTask = 32768;
+
+// A kernel steps from row to row by a stride, but within a row by one: others are refused.
+inline void CheckRows(const at::Tensor& x) {
+  TORCH_CHECK(x.size(-1) <= 1 || x.stride(-1) == 1, "a kernel's argument has a stride of ", x.stride(-1), " in a row");
+}
+
+// Where x's rows begin.
+inline const void* RowsOf(const at::Tensor& x) {
+  CheckRows(x);
+  return x.const_data_ptr();
+}
 
 inline cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
 

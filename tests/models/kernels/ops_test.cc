@@ -51,6 +51,14 @@ TEST_P(OpsTest, RmsNorm) {
   }
 }
 
+TEST_P(OpsTest, RefusesRowsWithAStride) {
+  at::Tensor columns = Random(12, 10).t();
+  const at::Tensor angles = at::rand({10, 6});
+  EXPECT_THROW(ops::RmsNorm(columns, at::ones({12}), 1e-5), c10::Error);
+  EXPECT_THROW(ops::GatedRmsNorm(Random(10, 12), columns, at::ones({12}), 1e-5, 1, false), c10::Error);
+  EXPECT_THROW(ops::Rotary(columns, angles, angles, std::vector<int64_t>(10, 0), 12), c10::Error);
+}
+
 TEST_P(OpsTest, GatedRmsNorm) {
   const at::Tensor x = Random(9, 3 * 22);
   const at::Tensor gate = Random(9, 3 * 22);
