@@ -33,7 +33,8 @@ std::unique_ptr<Model> Build(WeightLoader& weights, const TransformerConfig& t, 
       mixer.layer = i;
       tokens = Mamba2Mixer::Load(weights, prefix + "mamba.", mixer);
     }
-    auto block = LoadHybridBlock(weights, prefix, t, std::move(tokens), load_mlp(weights, prefix), names.mlp_norm);
+    auto block =
+        LoadHybridBlock(weights, prefix, t, std::move(tokens), load_mlp(weights, prefix), {.mlp = names.mlp_norm});
     block->residual_scale = residual_scale;
     parts.layers.push_back(std::move(block));
   }
@@ -42,7 +43,7 @@ std::unique_ptr<Model> Build(WeightLoader& weights, const TransformerConfig& t, 
 
 Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
   config.RefuseUnless("hidden_act", "silu");  // the convolution's too
-  Mamba2Config mixer = ReadMamba2(config, t.hidden, t.norm_eps);
+  Mamba2Config mixer = ReadMamba2(config, t.hidden, t.norm_eps, {.same_head_dim = "mamba_d_head"});
   ReadTimeStepLimit(config, &mixer);
   return mixer;
 }

@@ -20,23 +20,10 @@ struct FalconH1Config {
 };
 
 Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
-  Mamba2Config c;
-  c.hidden = t.hidden;
-  c.heads = config.Int("mamba_n_heads", 1, kMaxHeads);
-  const int64_t expand = config.IntOr("mamba_expand", 2, 1, 1024);
-  const int64_t inner = config.IntOr("mamba_d_ssm", expand * t.hidden, 1, kMaxDimension);
-  config.Require(inner % c.heads == 0, "mamba_n_heads", "does not divide the mixer's width (mamba_d_ssm)");
-  c.head_dim = inner / c.heads;
-  c.state_dim = config.Int("mamba_d_state", 1, kMaxDimension);
-  c.groups = config.IntOr("mamba_n_groups", 1, 1, kMaxHeads);
-  config.Require(c.heads % c.groups == 0, "mamba_n_heads", "is not a multiple of mamba_n_groups");
-  c.kernel = config.IntOr("mamba_d_conv", 4, 2, 64);
-  c.conv_bias = config.BoolOr("mamba_conv_bias", true);
-  c.in_bias = config.BoolOr("mamba_proj_bias", false);
+  Mamba2Config c = ReadMamba2(config, t.hidden, t.norm_eps, {.width = "mamba_d_ssm", .same_head_dim = "mamba_d_head"});
   c.out_bias = config.BoolOr("projectors_bias", false);
   c.norm_groups = config.BoolOr("mamba_rms_norm", false) ? c.groups : 0;
   c.gate_first = !config.BoolOr("mamba_norm_before_gate", true);
-  c.norm_eps = t.norm_eps;
   ReadTimeStepLimit(config, &c);
   const std::vector<double> parts = config.DoubleListOr("ssm_multipliers", {1, 1, 1, 1, 1});
   config.Require(parts.size() == 5, "ssm_multipliers", "does not have 5 entries");
@@ -50,7 +37,7 @@ Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
 FalconH1Config Read(ConfigReader& config) {
   FalconH1Config c;
   c.transformer = ReadTransformer(config);
-  c.transformer.activation = ReadActivation(config, "hidden_act", "silu");
+  config.RefuseUnless("hidden_act", "silu", "swish");  // the convolution's too
   c.transformer.qkv_bias = c.transformer.output_bias = config.BoolOr("attention_bias", false);
   c.transformer.mlp_bias = config.BoolOr("mlp_bias", false);
   c.transformer.embedding_scale = config.DoubleOr("embedding_multiplier", 1);
@@ -103,11 +90,8 @@ std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights
   DecoderModel::Parts parts = LoadEnds(weights, t, "model.final_layernorm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
-    auto block = std::make_unique<Block>(weights.options().dtype, LoadMixers(weights, prefix, c, i),
-                                         LoadGatedMlp(weights, prefix + "feed_forward.", mlp));
-    block->input_norm = LoadNormOf(weights, prefix + "input_layernorm", t);
-    block->pre_mlp_norm = LoadNormOf(weights, prefix + "pre_ff_layernorm", t);
-    parts.layers.push_back(std::move(block));
+    parts.layers.push_back(LoadHybridBlock(weights, prefix, t, LoadMixers(weights, prefix, c, i),
+                                           LoadGatedMlp(weights, prefix + "feed_forward.", mlp)));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

@@ -32,9 +32,14 @@ Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, c
   if (fields.head_dim != nullptr) {
     c.head_dim = config.IntOr(fields.head_dim, 64, 1, kMaxDimension);
   } else {
-    const int64_t inner = config.IntOr(fields.expand, 2, 1, 1024) * hidden;
+    int64_t inner = config.IntOr(fields.expand, 2, 1, 1024) * hidden;
+    if (fields.width != nullptr) inner = config.IntOr(fields.width, inner, 1, kMaxDimension);
     config.Require(inner % c.heads == 0, fields.heads, "does not divide the mixer's width");
     c.head_dim = std::max<int64_t>(1, inner / c.heads);
+    if (fields.same_head_dim != nullptr) {
+      config.Require(config.IntOrAuto(fields.same_head_dim, c.head_dim, 1, kMaxDimension) == c.head_dim,
+                     fields.same_head_dim, absl::StrCat("is not the mixer's width by ", fields.heads));
+    }
   }
   c.state_dim = config.IntOr(fields.state_dim, fields.default_state_dim, 1, kMaxDimension);
   c.groups = config.IntOr(fields.groups, fields.default_groups, 1, kMaxHeads);
@@ -56,10 +61,10 @@ void ReadTimeStepLimit(ConfigReader& config, Mamba2Config* mixer) {
 
 std::unique_ptr<Block> LoadHybridBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
                                        std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp,
-                                       const std::string& mlp_norm) {
+                                       const HybridNorms& norms) {
   auto block = std::make_unique<Block>(weights.options().dtype, std::move(mixer), std::move(mlp));
-  block->input_norm = LoadNormOf(weights, prefix + "input_layernorm", c);
-  block->pre_mlp_norm = LoadNormOf(weights, prefix + mlp_norm, c);
+  block->input_norm = LoadNormOf(weights, prefix + norms.mixer, c);
+  block->pre_mlp_norm = LoadNormOf(weights, prefix + norms.mlp, c);
   return block;
 }
 

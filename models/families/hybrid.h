@@ -31,6 +31,8 @@ struct Mamba2Fields {
   const char* groups = "mamba_n_groups";
   const char* kernel = "mamba_d_conv";
   const char* expand = "mamba_expand";
+  const char* width = nullptr;          // heads * head_dim, nullptr: expand * hidden
+  const char* same_head_dim = nullptr;  // where head_dim is said as well, "auto" or what it comes to
   const char* conv_bias = "mamba_conv_bias";
   const char* proj_bias = "mamba_proj_bias";
   int64_t default_heads = 128;
@@ -38,16 +40,32 @@ struct Mamba2Fields {
   int64_t default_groups = 1;
 };
 
+// mamba2's own, which nemotron_h took over in part.
+inline constexpr Mamba2Fields kPlainMamba2Fields = {.heads = "num_heads",
+                                                    .head_dim = "head_dim",
+                                                    .state_dim = "state_size",
+                                                    .groups = "n_groups",
+                                                    .kernel = "conv_kernel",
+                                                    .conv_bias = "use_conv_bias",
+                                                    .proj_bias = "use_bias",
+                                                    .default_state_dim = 128,
+                                                    .default_groups = 8};
+
 // All but the norm's groups, which is one, and the limits of the time step.
 Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, const Mamba2Fields& fields = {});
 
 // time_step_limit, a pair.
 void ReadTimeStepLimit(ConfigReader& config, Mamba2Config* mixer);
 
-// A mixer and a feed-forward, each behind a norm: input_layernorm and `mlp_norm`. Either part may be null.
+struct HybridNorms {
+  const char* mixer = "input_layernorm";
+  const char* mlp = "pre_ff_layernorm";
+};
+
+// A mixer and a feed-forward, each behind a norm. Either part may be null.
 std::unique_ptr<Block> LoadHybridBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
                                        std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp,
-                                       const std::string& mlp_norm = "pre_ff_layernorm");
+                                       const HybridNorms& norms = {});
 
 }  // namespace berth
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/families/family.h"
-#include "models/families/transformer.h"
+#include "models/families/hybrid.h"
 #include "models/layers/experts.h"
 #include "models/layers/short_conv.h"
 
@@ -90,11 +90,9 @@ std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Lfm2Co
     } else {
       mixer = LoadAttention(weights, prefix + "self_attn.", t, i);
     }
-    auto block = std::make_unique<Block>(weights.options().dtype, std::move(mixer),
-                                         LoadFeedForward(weights, prefix + "feed_forward.", c, i));
-    block->input_norm = LoadNormOf(weights, prefix + "operator_norm", t);
-    block->pre_mlp_norm = LoadNormOf(weights, prefix + "ffn_norm", t);
-    parts.layers.push_back(std::move(block));
+    parts.layers.push_back(LoadHybridBlock(weights, prefix, t, std::move(mixer),
+                                           LoadFeedForward(weights, prefix + "feed_forward.", c, i),
+                                           {.mixer = "operator_norm", .mlp = "ffn_norm"}));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

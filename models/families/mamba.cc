@@ -12,16 +12,7 @@ namespace {
 
 Mamba2Config ReadMamba2Mixer(ConfigReader& config) {
   const int64_t hidden = config.Int("hidden_size", 1, kMaxDimension);
-  Mamba2Config c = ReadMamba2(config, hidden, config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1),
-                              {.heads = "num_heads",
-                               .head_dim = "head_dim",
-                               .state_dim = "state_size",
-                               .groups = "n_groups",
-                               .kernel = "conv_kernel",
-                               .conv_bias = "use_conv_bias",
-                               .proj_bias = "use_bias",
-                               .default_state_dim = 128,
-                               .default_groups = 8});
+  Mamba2Config c = ReadMamba2(config, hidden, config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1), kPlainMamba2Fields);
   ReadTimeStepLimit(config, &c);
   const int64_t expand = config.IntOr("expand", 2, 1, 1024);
   config.Require(expand * c.hidden == c.inner(), "num_heads", "times head_dim is not expand * hidden_size");
@@ -44,31 +35,26 @@ MambaConfig ReadMambaMixer(ConfigReader& config) {
 template <typename MixerType, typename Config>
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Config mixer, bool tied_by_default) {
   config.RefuseUnless("hidden_act", "silu");
-  const int64_t vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
-  const int64_t num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
-  const double norm_eps = config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1);
-  const bool tied = config.BoolOr("tie_word_embeddings", tied_by_default);
-  DecoderModel::Parts parts;
-  parts.float32_residual = config.BoolOr("residual_in_fp32", true);
+  TransformerConfig t;
+  t.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
+  t.hidden = mixer.hidden;
+  t.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers);
+  t.norm_eps = config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1);
+  t.tied_head = config.BoolOr("tie_word_embeddings", tied_by_default);
+  const bool float32_residual = config.BoolOr("residual_in_fp32", true);
   if (!config.status().ok()) return nullptr;
 
   // The first checkpoints call it embedding, transformers embeddings.
-  const char* embedding =
-      weights.Has("backbone.embedding.weight") ? "backbone.embedding.weight" : "backbone.embeddings.weight";
-  parts.embedding = weights.Get(embedding, {vocab_size, mixer.hidden});
-  parts.head.norm = LoadNorm(weights, "backbone.norm_f.weight", mixer.hidden, norm_eps);
-  if (tied) {
-    parts.head.linear.weight = parts.embedding;
-    weights.IgnoreUnder("lm_head.weight");
-  } else {
-    parts.head.linear = LoadLinear(weights, mixer.hidden, {{.name = "lm_head", .out = vocab_size}});
-  }
-  for (int i = 0; i < static_cast<int>(num_layers); ++i) {
+  const bool first = weights.Has("backbone.embedding.weight");
+  DecoderModel::Parts parts =
+      LoadEnds(weights, t, "backbone.norm_f", first ? "backbone.embedding" : "backbone.embeddings");
+  parts.float32_residual = float32_residual;
+  for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("backbone.layers.", i, ".");
     mixer.layer = i;
     auto block =
         std::make_unique<Block>(weights.options().dtype, MixerType::Load(weights, prefix + "mixer.", mixer), nullptr);
-    block->input_norm = LoadNorm(weights, prefix + "norm.weight", mixer.hidden, norm_eps);
+    block->input_norm = LoadNormOf(weights, prefix + "norm", t);
     parts.layers.push_back(std::move(block));
   }
   return std::make_unique<DecoderModel>(std::move(parts));

@@ -37,17 +37,10 @@ std::vector<std::string> ReadTypes(ConfigReader& config) {
 }
 
 TransformerConfig ReadShape(ConfigReader& config, int64_t num_layers) {
-  TransformerConfig t;
-  t.vocab_size = config.Int("vocab_size", 1, kMaxVocabulary);
-  t.hidden = config.Int("hidden_size", 1, kMaxDimension);
-  t.intermediate = config.IntOr("intermediate_size", 21504, 1, kMaxDimension);
-  t.num_layers = num_layers;
-  t.q_heads = config.IntOr("num_attention_heads", 32, 1, kMaxHeads);
-  t.kv_heads = config.IntOr("num_key_value_heads", t.q_heads, 1, kMaxHeads);
-  config.Require(t.q_heads % t.kv_heads == 0, "num_attention_heads", "is not a multiple of num_key_value_heads");
-  t.head_dim = config.IntOr("head_dim", 128, 1, kMaxDimension);
+  TransformerConfig t = ReadTransformer(
+      config, {.intermediate = 21504, .num_layers = num_layers, .q_heads = 32, .kv_heads = 8, .head_dim = 128});
+  t.num_layers = num_layers;  // whatever num_hidden_layers says
   t.norm_eps = config.DoubleOr("layer_norm_epsilon", 1e-5, 0, 1);
-  t.tied_head = config.BoolOr("tie_word_embeddings", false);
   t.mlp_bias = config.BoolOr("mlp_bias", false);
   t.activation = ReadActivation(config, "mlp_hidden_act", "relu2");
   t.windows.assign(num_layers, 0);
@@ -75,18 +68,18 @@ NemotronHConfig Read(ConfigReader& config) {
   c.types = ReadTypes(config);
   c.transformer = ReadShape(config, static_cast<int64_t>(c.types.size()));
   config.RefuseUnless("mamba_hidden_act", "silu");
-  c.mixer = ReadMamba2(config, c.transformer.hidden, c.transformer.norm_eps,
-                       {.heads = "mamba_num_heads",
-                        .head_dim = "mamba_head_dim",
-                        .state_dim = "ssm_state_size",
-                        .groups = "n_groups",
-                        .kernel = "conv_kernel",
-                        .conv_bias = "use_conv_bias",
-                        .proj_bias = "use_bias",
-                        .default_state_dim = 128,
-                        .default_groups = 8});
+  // Names of older files win, as in the reference.
+  const auto named = [&](const char* old_name, const char* name) { return config.Has(old_name) ? old_name : name; };
+  Mamba2Fields fields = kPlainMamba2Fields;
+  fields.heads = "mamba_num_heads";
+  fields.head_dim = "mamba_head_dim";
+  fields.state_dim = "ssm_state_size";
+  fields.groups = named("mamba_n_groups", fields.groups);
+  fields.kernel = named("mamba_d_conv", fields.kernel);
+  fields.conv_bias = named("mamba_conv_bias", fields.conv_bias);
+  c.mixer = ReadMamba2(config, c.transformer.hidden, c.transformer.norm_eps, fields);
   c.mixer.norm_groups = c.mixer.groups;
-  c.mixer.dt_min = config.DoubleOr("time_step_min", 0.001, 0);
+  c.mixer.dt_min = config.DoubleOr(named("mamba_dt_min", "time_step_min"), 0.001, 0);
   c.router = ReadRouter(config);
   c.expert_intermediate = config.IntOr("moe_intermediate_size", 7688, 1, kMaxDimension);
   c.shared_intermediate = config.IntOr("moe_shared_expert_intermediate_size", 7688, 1, kMaxDimension);

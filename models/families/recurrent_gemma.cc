@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/families/family.h"
-#include "models/families/transformer.h"
+#include "models/families/hybrid.h"
 #include "models/layers/rg_lru.h"
 
 namespace berth {
 namespace {
 
 // block_types over and over.
-std::vector<std::string> ReadBlockTypes(ConfigReader& config, int64_t num_layers) {
+std::vector<std::string> RepeatBlockTypes(ConfigReader& config, int64_t num_layers) {
   const std::vector<std::string> pattern = config.StringListOr("block_types", {"recurrent", "recurrent", "attention"});
   config.Require(!pattern.empty(), "block_types", "is empty");
   std::vector<std::string> types;
@@ -49,7 +49,7 @@ std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& w
   t.logit_softcap = config.DoubleOr("logits_soft_cap", 30, 1e-6, 1e9);
   t.windows.assign(t.num_layers, config.IntOr("attention_window_size", 2048, 1, kMaxWindow));
   ReadSharedRotary(config, weights, {.default_partial_rotary_factor = 0.5}, {}, &t);
-  const std::vector<std::string> types = ReadBlockTypes(config, t.num_layers);
+  const std::vector<std::string> types = RepeatBlockTypes(config, t.num_layers);
   RgLruConfig recurrence = ReadRecurrence(config, t);
   if (!config.status().ok()) return nullptr;
 
@@ -63,11 +63,9 @@ std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& w
     } else {
       mixer = LoadAttention(weights, prefix + "temporal_block.", t, i);
     }
-    auto block = std::make_unique<Block>(weights.options().dtype, std::move(mixer),
-                                         LoadDenseMlp(weights, prefix + "mlp_block.", t));
-    block->input_norm = LoadNormOf(weights, prefix + "temporal_pre_norm", t);
-    block->pre_mlp_norm = LoadNormOf(weights, prefix + "channel_pre_norm", t);
-    parts.layers.push_back(std::move(block));
+    parts.layers.push_back(LoadHybridBlock(weights, prefix, t, std::move(mixer),
+                                           LoadDenseMlp(weights, prefix + "mlp_block.", t),
+                                           {.mixer = "temporal_pre_norm", .mlp = "channel_pre_norm"}));
   }
   return std::make_unique<DecoderModel>(std::move(parts));
 }

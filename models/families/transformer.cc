@@ -258,9 +258,11 @@ DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, 
   parts.head.norm = LoadNormOf(weights, norm_name, c);
   parts.head.softcap = c.logit_softcap;
   parts.head.scale = c.logit_scale;
-  if (c.tied_head) {
+  // A stored head that differs from the embedding is the head, whatever the configuration says: so in transformers.
+  constexpr char kHead[] = "lm_head.weight";
+  if (c.tied_head && (!weights.Has(kHead) || weights.Same(kHead, embed_name + ".weight"))) {
     parts.head.linear.weight = parts.embedding;
-    weights.IgnoreUnder("lm_head.weight");  // some checkpoints store the tied matrix twice
+    weights.IgnoreUnder(kHead);  // stored twice
   } else {
     parts.head.linear = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
   }

@@ -118,6 +118,13 @@ std::string WeightLoader::StoredName(absl::string_view name) const {
 
 bool WeightLoader::Has(absl::string_view name) const { return state_->checkpoint->Find(StoredName(name)) != nullptr; }
 
+bool WeightLoader::Same(absl::string_view a, absl::string_view b) const {
+  const TensorView* x = state_->checkpoint->Find(StoredName(a));
+  const TensorView* y = state_->checkpoint->Find(StoredName(b));
+  return x != nullptr && y != nullptr && x->dtype == y->dtype && x->shape == y->shape &&
+         std::memcmp(x->data, y->data, static_cast<size_t>(x->bytes)) == 0;
+}
+
 std::vector<int64_t> WeightLoader::Shape(absl::string_view name) const {
   const TensorView* view = state_->checkpoint->Find(StoredName(name));
   return view == nullptr ? std::vector<int64_t>{} : view->shape;

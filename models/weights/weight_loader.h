@@ -65,6 +65,8 @@ class WeightLoader {
   at::Tensor GetBytes(absl::string_view name, at::IntArrayRef shape);
 
   bool Has(absl::string_view name) const;
+  // Whether both are stored, alike to the byte: tied matrices that were saved twice.
+  bool Same(absl::string_view a, absl::string_view b) const;
   // Empty when absent.
   std::vector<int64_t> Shape(absl::string_view name) const;
 
