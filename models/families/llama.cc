@@ -54,10 +54,9 @@ std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.fused_projections = true;
   ReadOneWindow(config, 0, &c);
-  std::vector<absl::string_view> types = RotaryTypes();
-  types.push_back("longrope");
-  ReadSharedRotary(config, weights, {.types = types}, {}, &c);
-  const RopeConfig rope = ReadRope(config, {.types = types});
+  const RopeFields fields = {.types = {"default", "longrope"}};
+  ReadSharedRotary(config, weights, fields, {}, &c);
+  const RopeConfig rope = ReadRope(config, fields);
   if (rope.type == "longrope") {
     const size_t half = static_cast<size_t>(static_cast<double>(c.head_dim) * rope.partial_rotary_factor) / 2;
     config.Require(rope.short_factor.size() == half && rope.long_factor.size() == half, "rope_scaling",
@@ -75,9 +74,9 @@ std::unique_ptr<Model> BuildSmolLm3(ConfigReader& config, WeightLoader& weights)
   const std::vector<bool> rotates = ReadRotatingLayers(config, c.num_layers);
   ReadSharedRotary(config, weights, {.default_theta = 2e6, .types = RotaryTypes()}, rotates, &c);
   const bool sliding = config.BoolOr("use_sliding_window", false);
-  const int64_t window = sliding ? config.IntOr("sliding_window", 0, 0, kMaxWindow) : 0;
+  const int64_t window = config.IntOr("sliding_window", 0, 0, kMaxWindow);
   std::vector<std::string> types(c.num_layers, "full_attention");
-  for (int64_t i = 0; i < c.num_layers && window > 0; ++i) {
+  for (int64_t i = 0; i < c.num_layers && sliding && window > 0; ++i) {
     if (!rotates[i]) types[i] = "sliding_attention";
   }
   c.windows = ReadWindows(config, c.num_layers, window, std::move(types));

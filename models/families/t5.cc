@@ -53,12 +53,10 @@ T5Config ReadT5(ConfigReader& config) {
   config.RefuseUnless("feed_forward_proj", "relu", "gelu", "gelu_new", "silu", "gated-relu", "gated-gelu",
                       "gated-silu");
   absl::string_view name = projection;
-  c.gated = absl::ConsumePrefix(&name, "gated-");
-  // "gated-gelu" means gelu_new, plain "gelu" the exact one.
-  c.activation = name == "relu"                  ? ops::Activation::kRelu
-                 : name == "silu"                ? ops::Activation::kSilu
-                 : name == "gelu_new" || c.gated ? ops::Activation::kGeluTanh
-                                                 : ops::Activation::kGelu;
+  const bool gated = absl::ConsumePrefix(&name, "gated-");
+  // What files may say beside it wins. "gated-gelu" means gelu_new, plain "gelu" the exact one.
+  c.gated = config.BoolOr("is_gated_act", gated);
+  c.activation = ReadActivation(config, "dense_act_fn", gated && name == "gelu" ? "gelu_new" : name);
   return c;
 }
 

@@ -19,6 +19,12 @@ ConfigReader RopeObject(ConfigReader& r, const RopeFields& fields) {
   return shared;
 }
 
+std::vector<absl::string_view> NeededFields(absl::string_view rope_type) {
+  if (rope_type == "linear" || rope_type == "dynamic" || rope_type == "yarn") return {"factor"};
+  if (rope_type == "llama3") return {"factor", "low_freq_factor", "high_freq_factor"};
+  return {};
+}
+
 }  // namespace
 
 RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
@@ -55,6 +61,7 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
                            ? static_cast<double>(c.max_positions) / static_cast<double>(c.original_max_positions)
                            : c.factor;
   c.factor = rope.DoubleOr("factor", std::max(ratio, tiny), tiny, huge);
+  for (absl::string_view key : NeededFields(c.type)) rope.Require(rope.Has(key), key, "is needed by this rope_type");
   rope.Require(c.original_max_positions > 0 || !(stretches || c.type == "llama3"), "original_max_position_embeddings",
                "is needed by this rope_type");
   rope.Require(c.max_positions > 0 || c.type != "dynamic", "rope_type", "needs max_position_embeddings");
