@@ -1,9 +1,10 @@
 // The table of architectures: which code builds which model_type of config.json.
 //
 // To add a family: 1. one .cc here that reads its configuration and builds a Model from models/layers/, holding
-// only what differs; 2. one line in the table of families.cc; 3. one case in tests/parity/cases.py. A multimodal
-// model that wraps a text model is one more line there, with the text model's builder. What two families
-// need alike belongs in models/layers/.
+// only what differs; every field that changes the computation is honoured or refused; 2. one line in the table of
+// families.cc; 3. one case in tests/parity/cases.py; 4. rows in tests/models/test_refusals.py. What two families need
+// alike belongs in models/layers/. A multimodal model that wraps a text model is one more line of the table, with the
+// text model's builder.
 #ifndef BERTH_MODELS_FAMILIES_FAMILY_H_
 #define BERTH_MODELS_FAMILIES_FAMILY_H_
 

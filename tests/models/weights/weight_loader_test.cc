@@ -152,6 +152,18 @@ TEST(WeightLoader, FindsThePrefix) {
   EXPECT_EQ(root.status().message(), "checkpoint: text.f32: is absent, expected shape [1]");
 }
 
+TEST(WeightLoader, TellsTensorsThatWereSavedTwice) {
+  Writer writer = AllTypes();
+  writer.Add("twice", "F32", {2, 3}, Values(at::kFloat));
+  writer.Add("scaled", "F32", {2, 3}, Values(at::kFloat).neg());
+  writer.Add("flat", "F32", {6}, Values(at::kFloat));
+  const WeightLoader loader(writer.Open(), {});
+  EXPECT_TRUE(loader.Same("model.f32", "twice"));
+  for (const char* other : {"scaled", "flat", "model.bf16", "absent"}) {
+    EXPECT_FALSE(loader.Same("model.f32", other)) << other;
+  }
+}
+
 TEST(WeightLoader, FindsAWrappedTextModelByItsOwnNames) {
   const at::Tensor one = at::tensor(at::ArrayRef<float>({1.0f}));
   const std::vector<std::vector<const char*>> layouts = {
