@@ -252,9 +252,16 @@ std::unique_ptr<Model> BuildZamba2(ConfigReader& config, WeightLoader& weights) 
   config.Require(!c.adapt_attention || t.kv_heads * t.head_dim == c.attention_hidden, "num_key_value_heads",
                  "does not fit use_shared_attention_adapter, whose products are as wide as the queries");
   config.RefuseUnless("use_long_context", false);
+  std::vector<int64_t> hybrid_layers;
+  for (int64_t i = 0; i < static_cast<int64_t>(c.types.size()); ++i) {
+    if (c.types[i] == "hybrid") hybrid_layers.push_back(i);
+  }
+  config.Require(config.IntListOr("hybrid_layer_ids", hybrid_layers, 0, kMaxLayers) == hybrid_layers,
+                 "hybrid_layer_ids", "does not count up the hybrid layers");
   Mamba2Config mixer = ReadMamba2(config, t.hidden, 1e-5,
                                   {.heads = "n_mamba_heads",
                                    .groups = "mamba_ngroups",
+                                   .same_head_dim = "mamba_headdim",
                                    .proj_bias = "add_bias_linear",
                                    .default_heads = 8,
                                    .default_state_dim = 64});

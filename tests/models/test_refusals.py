@@ -69,6 +69,8 @@ ROWS = [
     ("zamba", "layers_block_type", ["linear_attention", "spiral"], ["layers_block_type", '"spiral"']),
     ("zamba", "hidden_mamba_act", "relu", ["hidden_mamba_act", '"relu"']),
     ("zamba2", "layers_block_type", ["linear_attention", "spiral"], ["layers_block_type", '"spiral"']),
+    ("zamba2", "mamba_headdim", 5, ["mamba_headdim: 5"]),
+    ("zamba2", "hybrid_layer_ids", [0, 1], ["hybrid_layer_ids: [0,1]"]),
     ("zamba2", "use_long_context", True, ["use_long_context: true"]),
     ("recurrent_gemma", "block_types", ["recurrent", "spiral"], ["block_types", '"spiral"']),
     # The convolution of a mixer has the same activation, and only silu.
