@@ -67,22 +67,24 @@ bool SequenceLease::MustCopy(int g) const {
   return pool.num_leases(group.units.back()) > 1 || pool.cached(group.units.back());
 }
 
-absl::Status SequenceLease::Grow(int64_t n) {
+absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   const int num_groups = static_cast<int>(groups_.size());
   const auto wanted = [&] {
     Cache::UnitCounts units(num_groups);
     for (int g = 0; g < num_groups; ++g) {
       const Group& group = groups_[g];
       const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
-      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, FirstVisibleBlock(g, num_tokens_)));
+      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, FirstVisibleBlock(g, first_query)));
       units[g] += MustCopy(g) ? 1 : 0;
     }
     return units;
   };
   // Blocks that leave a window make room for the new ones, unless somebody shares them.
-  const int64_t leaving = LeavingBytes();
+  const int64_t leaving = LeavingBytes(first_query);
   bool fits = cache_->CanAllocate(wanted(), leaving);
   if (!fits) {
+    // Without what is only of use later.
+    DropSnapshotsAfter(-1);
     UncacheTails();
     fits = cache_->CanAllocate(wanted(), leaving);
   }
@@ -91,7 +93,7 @@ absl::Status SequenceLease::Grow(int64_t n) {
         absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_,
                      num_cross_tokens_ > 0 ? absl::StrCat(" with ", num_cross_tokens_, " of its encoder") : ""));
   }
-  for (int g = 0; g < num_groups; ++g) FreeHead(g, FirstVisibleBlock(g, num_tokens_) - groups_[g].first_block);
+  for (int g = 0; g < num_groups; ++g) FreeHead(g, FirstVisibleBlock(g, first_query) - groups_[g].first_block);
   for (int g = 0; g < num_groups; ++g) {
     Group& group = groups_[g];
     if (MustCopy(g)) CopyTail(g);
@@ -103,12 +105,12 @@ absl::Status SequenceLease::Grow(int64_t n) {
   return absl::OkStatus();
 }
 
-int64_t SequenceLease::LeavingBytes() const {
+int64_t SequenceLease::LeavingBytes(int64_t position) const {
   int64_t bytes = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Group& group = groups_[g];
-    const int64_t leaving = std::min<int64_t>(FirstVisibleBlock(g, num_tokens_) - group.first_block,
-                                              static_cast<int64_t>(group.units.size()));
+    const int64_t leaving =
+        std::min<int64_t>(FirstVisibleBlock(g, position) - group.first_block, static_cast<int64_t>(group.units.size()));
     for (int64_t i = 0; i < leaving; ++i) {
       if (cache_->pools_[g].num_leases(group.units[i]) == 1) bytes += cache_->pools_[g].unit_bytes();
     }
@@ -137,6 +139,12 @@ const SequenceLease::StateSnapshot* SequenceLease::SnapshotAt(int64_t position) 
     if (snapshot.position <= position) latest = &snapshot;
   }
   return latest;
+}
+
+bool SequenceLease::CanCropTo(int64_t position) const {
+  if (cache_->plan().state_group() < 0) return true;
+  const StateSnapshot* snapshot = SnapshotAt(position);
+  return snapshot != nullptr && snapshot->position == position;
 }
 
 int64_t SequenceLease::ResumePoint(int64_t length) const {
@@ -278,6 +286,12 @@ void SequenceLease::StopSharing() {
   cache_->index_.Unpin(std::exchange(cursor_, nullptr));
   cache_->index_.Unpin(std::exchange(root_, nullptr));
   published_blocks_ = 0;
+}
+
+void SequenceLease::Withdraw() {
+  if (!shares()) return;
+  cache_->index_.Forget(cursor_);
+  StopSharing();
 }
 
 void SequenceLease::ResetCursor() {

@@ -50,7 +50,9 @@ class SequenceLease {
   // Makes room for the next `n` tokens in every group and, in windowed groups, gives back the blocks that no query at
   // position >= num_tokens() can see. All or nothing: RESOURCE_EXHAUSTED leaves the lease as it was.
   // REQUIRES: n > 0.
-  absl::Status Grow(int64_t n);
+  absl::Status Grow(int64_t n) { return GrowFor(n, num_tokens_); }
+  // The same for a lease that has grown for this step before: the step's queries start at `first_query`.
+  absl::Status GrowFor(int64_t n, int64_t first_query);
 
   // Drops the cache of tokens from position `length` on, and returns the position r <= length from which the caller
   // must replay: r == length where every group still holds what tokens >= length need to see; else the position of the
@@ -61,6 +63,9 @@ class SequenceLease {
   // Keeps the states at num_tokens(), so that Crop can come back here; the oldest beyond `keep` go. Of no effect on a
   // model without states. Costs a unit's copy when the lease grows.
   void Snapshot(int64_t keep);
+
+  // Whether Crop(position) would stay there, as far as states are concerned.
+  bool CanCropTo(int64_t position) const;
 
   // Another lease of the same tokens, which shares every unit until one of the two writes it. Never fails.
   SequenceLease Fork() const;
@@ -76,6 +81,8 @@ class SequenceLease {
   // Whether Publish has an effect.
   bool shares() const { return root_ != nullptr; }
   void StopSharing();
+  // Takes back all that the index holds of this sequence's tokens, whoever computed it: something in it is no good.
+  void Withdraw();
 
   // Returns every unit. The lease is empty (num_tokens() == 0) and may grow again.
   void Reset();
@@ -111,8 +118,8 @@ class SequenceLease {
   // Whether the next step writes into the last unit of group `g`, which someone else reads.
   bool MustCopy(int g) const;
   void CopyTail(int g);
-  // Bytes that nobody else holds in blocks which have left their window.
-  int64_t LeavingBytes() const;
+  // Bytes that nobody else holds in blocks which no query at `position` or later can see.
+  int64_t LeavingBytes(int64_t position) const;
   // Takes the places of those tails that only the index shares back from it, so that they need no copy.
   void UncacheTails();
   void Append(int g, UnitId unit);

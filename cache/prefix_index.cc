@@ -243,6 +243,30 @@ void PrefixIndex::Evict(int group, UnitId unit) {
   Prune(node);
 }
 
+void PrefixIndex::Empty(Node* node) {
+  ++node->pins;
+  for (int g = 0; g < static_cast<int>(node->units.size()); ++g) {
+    if (node->units[g].index >= 0) Evict(g, node->units[g]);
+  }
+  while (!node->states.empty()) Evict(node->states.back().group, node->states.back().unit);
+  --node->pins;
+}
+
+void PrefixIndex::Forget(Node* node) {
+  const auto empty_below = [this](auto& self, Node* parent) -> void {
+    const std::vector<Node*> children = parent->children;  // emptying a child may drop it
+    for (Node* child : children) {
+      self(self, child);
+      Empty(child);
+      Prune(child);
+    }
+  };
+  Pin(node);
+  empty_below(empty_below, node);
+  for (Node* up = node; up != nullptr; up = up->parent) Empty(up);
+  Unpin(node);
+}
+
 bool PrefixIndex::EvictOldest() {
   if (oldest_ < 0) return false;
   const int group = static_cast<int>(oldest_ >> 32);

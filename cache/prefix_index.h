@@ -53,8 +53,8 @@ class PrefixIndex {
 
   // The root of the sequences that may share with each other. Pinned until Unpin.
   Node* Root(absl::string_view salt);
-  // The child of `parent` with these tokens, made if there is none. A child with fewer tokens that these continue grows;
-  // one that continues these serves as it is. Pinned until Unpin.
+  // The child of `parent` with these tokens, made if there is none. A child with fewer tokens that these continue
+  // grows; one that continues these serves as it is. Pinned until Unpin.
   Node* Reach(Node* parent, absl::Span<const int32_t> tokens);
   Node* Pin(Node* node);
   void Unpin(Node* node);
@@ -64,6 +64,9 @@ class PrefixIndex {
   // where it has one.
   void AddUnit(Node* node, int group, UnitId unit);
   void AddState(Node* node, int position, int group, UnitId unit);
+
+  // Gives up all that the nodes on the path to `node`, and below it, hold.
+  void Forget(Node* node);
 
   // Told by the cache: the index has become the unit's only holder, or no longer is.
   void OnIdle(int group, UnitId unit);
@@ -94,6 +97,7 @@ class PrefixIndex {
   void Add(Node* node, int group, UnitId unit);
   // The latest state along the match's path that serves.
   void FindState(int64_t multiple, Match* match) const;
+  void Empty(Node* node);
   // Drops the node, and then its parents, if it holds nothing and leads nowhere.
   void Prune(Node* node);
   // Whether a sequence of `length` tokens along `path` finds the blocks that its next query sees in every KV group.

@@ -36,6 +36,9 @@ struct StepRow {
   absl::Span<const int32_t> tokens;      // the new tokens, at positions start, start + 1, ...
   int64_t start = 0;                     // tokens whose cache is already written
   bool sample = false;                   // whether to choose the token that follows the last of `tokens`
+  // The last so many of `tokens` are guesses: the tokens that follow those before them are chosen too. Greedy rows
+  // without penalties or logprobs only.
+  int64_t num_drafts = 0;
   const SamplingParams* sampling = nullptr;
   absl::Span<const int32_t> history;  // the whole sequence so far, `tokens` included; for the penalties
   int64_t prompt_length = 0;          // of the whole prompt, computed or not
@@ -73,6 +76,8 @@ struct RowResult {
   int32_t token = kNoToken;
   float logprob = 0;              // of the chosen token, when logprobs were asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for
+  // Of a row with drafts: what the model chooses in the place of each, as `token` is chosen after the last.
+  std::vector<int32_t> in_place_of_drafts;
 };
 
 struct StepResult {

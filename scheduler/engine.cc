@@ -199,6 +199,8 @@ void Engine::PublishCounts() {
   load_.prefix_queried_tokens = counts.prefix_queried_tokens;
   load_.prefix_hit_tokens = counts.prefix_hit_tokens;
   load_.prefix_replayed_tokens = counts.prefix_replayed_tokens;
+  load_.draft_tokens = counts.draft_tokens;
+  load_.accepted_draft_tokens = counts.accepted_draft_tokens;
   load_.num_steps = num_steps_;
 }
 

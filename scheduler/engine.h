@@ -38,6 +38,8 @@ struct EngineLoad {
   int64_t prefix_queried_tokens = 0;  // since start; see Scheduler::Counts
   int64_t prefix_hit_tokens = 0;
   int64_t prefix_replayed_tokens = 0;
+  int64_t draft_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
   int64_t num_steps = 0;  // those that failed not counted
   Occupancy occupancy;
 };

@@ -14,6 +14,8 @@
 
 namespace berth {
 
+inline constexpr int64_t kMaxDraftTokens = 16;
+
 // Given by the server, unique for the process's life. Clients' request ids are text and stay in the server.
 using RequestKey = uint64_t;
 
@@ -27,8 +29,11 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
   std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
-  bool share_prefix = true;             // neither looks for its prefix nor leaves one if false
-  std::string cache_salt;               // shares prefixes with requests of the same salt only
+  // Guesses by prompt lookup that one step may check; 0: none. Of no effect where the next token is not the likeliest
+  // as it stands (sampling, penalties) or logprobs are asked for. The output is the same with and without.
+  int64_t draft_tokens = 0;
+  bool share_prefix = true;  // neither looks for its prefix nor leaves one if false
+  std::string cache_salt;    // shares prefixes with requests of the same salt only
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
 };

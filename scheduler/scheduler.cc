@@ -1,12 +1,14 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/prompt_lookup.h"
 
 namespace berth {
 namespace {
@@ -115,13 +117,16 @@ int64_t Scheduler::GrowRunning() {
     Sequence& sequence = *running_[i];
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
+    LookUp(&sequence);
     if (sequence.step_tokens == 0) continue;
     if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
     full = !GrowOrPreempt(i, sequence.step_tokens);
   }
   if (running_.empty()) return options_.max_step_tokens;
   full = full || counts_.num_preemptions > num_preemptions;
-  return full ? 0 : prefill_budget;
+  if (full) return 0;
+  AddDrafts(&prefill_budget);
+  return prefill_budget;
 }
 
 bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
@@ -137,6 +142,36 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
                  static_cast<long long>(sequence.num_tokens()));
   }
   return true;
+}
+
+void Scheduler::LookUp(Sequence* sequence) {
+  sequence->draft = {};
+  const Request& request = sequence->request;
+  const SamplingParams& sampling = request.sampling;
+  const bool plain = sampling.temperature == 0 && sampling.num_logprobs < 0 && sampling.repetition_penalty == 1 &&
+                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
+  if (request.draft_tokens == 0 || !plain || options_.recompute_length > 0) return;
+  if (!sequence->decoding() || sequence->num_generated() < request.min_tokens) return;
+  // The last token is never a draft's: it may be forced, and nothing follows it.
+  const int64_t limit = std::min(request.draft_tokens, request.max_tokens - sequence->num_generated() - 2);
+  sequence->draft = LookUpDraft(sequence->tokens, limit);
+  if (!sequence->draft.empty()) sequence->lease.Snapshot(/*keep=*/1);
+}
+
+void Scheduler::AddDrafts(int64_t* budget) {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    const int64_t limit = std::min(*budget, options_.prefill_chunk_tokens - 1);
+    const int64_t count = std::min<int64_t>(limit, sequence->draft.size());
+    const int64_t start = sequence->num_computed() - 1;
+    // Nobody gives way for a guess, and nothing is computed anew for one that was wrong.
+    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) continue;
+    for (int64_t i = 0; i < count; ++i) sequence->tokens.push_back(sequence->draft[i]);
+    sequence->num_drafts = count;
+    sequence->step_tokens = 1 + count;
+    sequence->step_decodes = false;
+    *budget -= count;
+    counts_.draft_tokens += count;
+  }
 }
 
 void Scheduler::PreemptYoungest() {
@@ -178,7 +213,7 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     if (!sequence.ever_admitted()) {
       CountPrefix(&sequence);
       sequence.times.first_scheduled = now;
-      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens);
+      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens + sequence.request.draft_tokens);
     }
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -245,7 +280,8 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.lease = &sequence->lease;
   row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, sequence->step_tokens);
   row.start = start;
-  row.sample = end == sequence->num_tokens();
+  row.num_drafts = sequence->num_drafts;
+  row.sample = end - sequence->num_drafts == sequence->num_tokens();
   row.sampling = &request.sampling;
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;
@@ -270,26 +306,48 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
     counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
     sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
-    Publish(&sequence, /*at_end=*/false);
-    if (!plan_.rows[i].sample) continue;
-    Accept(result.rows[i], &sequence, now, &events->emplace_back());
+    if (!plan_.rows[i].sample) {
+      Publish(&sequence, /*at_end=*/false);
+      continue;
+    }
+    AcceptRow(result.rows[i], &sequence, now, events);
     any_finished = any_finished || sequence.finished();
   }
   if (any_finished) RemoveFinished();
 }
 
-void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event) {
-  if (row.token < 0) {
+void Scheduler::AcceptRow(const RowResult& row, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
+  const int64_t num_drafts = std::exchange(sequence->num_drafts, 0);
+  const int64_t length = sequence->num_tokens() - num_drafts;
+  std::array<int32_t, kMaxDraftTokens> drafts;
+  std::copy_n(sequence->tokens.begin() + length, num_drafts, drafts.begin());
+  sequence->tokens.resize(length);
+  int64_t right = 0;  // drafts that the model chose too, up to one that ends the output
+  while (right < num_drafts && row.in_place_of_drafts[right] == drafts[right] && !sequence->StopsAt(drafts[right])) {
+    ++right;
+  }
+  if (right < num_drafts) sequence->lease.Crop(length + right);
+  counts_.accepted_draft_tokens += right;
+  for (int64_t i = 0; i < right; ++i) Accept(drafts[i], row, sequence, now, &events->emplace_back());
+  const int32_t token = right < num_drafts ? row.in_place_of_drafts[right] : row.token;
+  if (token >= 0) Publish(sequence, /*at_end=*/false);
+  Accept(token, row, sequence, now, &events->emplace_back());
+  if (!sequence->finished()) Rewind(sequence);
+}
+
+void Scheduler::Accept(int32_t token, const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event) {
+  if (token < 0) {
+    sequence->lease.Withdraw();  // what it computed is not for others
     const absl::string_view what =
-        row.token == RowResult::kBadLogits ? "the model gave logits that are no numbers" : "the model chose no token";
+        token == RowResult::kBadLogits ? "the model gave logits that are no numbers" : "the model chose no token";
     const absl::Status error = absl::InternalError(absl::StrCat(what, " at position ", sequence->num_tokens()));
     Finish(FinishReason::kError, error, now, sequence, event);
     return;
   }
-  sequence->tokens.push_back(row.token);
+  sequence->tokens.push_back(token);
   ++counts_.generation_tokens;
   event->key = sequence->request.key;
-  event->token = row.token;
+  event->token = token;
   event->logprob = row.logprob;
   event->top = row.top;
   if (sequence->num_generated() == 1) {
@@ -297,13 +355,11 @@ void Scheduler::Accept(const RowResult& row, Sequence* sequence, absl::Time now,
     event->times = sequence->times;
     event->num_cached = sequence->num_cached;
   }
-  if (sequence->StopsAt(row.token)) {
-    event->stop_token = row.token;
+  if (sequence->StopsAt(token)) {
+    event->stop_token = token;
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
   } else if (sequence->num_generated() >= sequence->request.max_tokens) {
     Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
-  } else {
-    Rewind(sequence);
   }
 }
 

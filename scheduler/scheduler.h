@@ -69,6 +69,8 @@ class Scheduler {
     int64_t num_preemptions = 0;
     int64_t prompt_tokens = 0;  // computed or found in the cache; recomputation not counted
     int64_t generation_tokens = 0;
+    int64_t draft_tokens = 0;            // guesses checked
+    int64_t accepted_draft_tokens = 0;   // of those, right
     int64_t prefix_queried_tokens = 0;   // of prompts that looked for their prefix
     int64_t prefix_hit_tokens = 0;       // of those, found
     int64_t prefix_replayed_tokens = 0;  // of those, known but computed again from the state before them
@@ -115,6 +117,10 @@ class Scheduler {
   int64_t GrowRunning();
   // Grows running_[index], taking leases from younger ones if it must. False when it cannot.
   bool GrowOrPreempt(size_t index, int64_t num_tokens);
+  // Guesses the tokens that follow the sequence's next one, where that is of use; and lets the step check what the
+  // budget and the cache have room for.
+  void LookUp(Sequence* sequence);
+  void AddDrafts(int64_t* budget);
   void PreemptYoungest();
   void AdmitWaiting(int64_t budget, absl::Time now);
   // Lets the sequence's new lease share what the cache holds of its prefix.
@@ -126,8 +132,11 @@ class Scheduler {
   // The sequence's next chunk of at most `budget` tokens.
   int64_t ChunkTokens(const Sequence& sequence, int64_t budget) const;
   void AddRow(Sequence* sequence);
-  // Appends the row's token and finishes the sequence if that was its last.
-  void Accept(const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);
+  // Takes in the row's tokens: those that the model chose in the place of drafts while it agreed with them, and one
+  // more.
+  void AcceptRow(const RowResult& row, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
+  // Appends a token and finishes the sequence if that was its last.
+  void Accept(int32_t token, const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);
   // Drops what of the sequence's cache has to be computed again (recompute_length, crop_every).
   void Rewind(Sequence* sequence);
   // Writes the end of `sequence` into `event`. Its owner destroys it afterwards, which returns its lease.

@@ -31,10 +31,11 @@ struct Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) - num_drafts; }
   int64_t num_encoder_tokens() const { return static_cast<int64_t>(request.encoder_tokens.size()); }
   int64_t num_computed() const { return lease.num_tokens(); }
-  int64_t num_remaining() const { return num_tokens() - num_computed(); }
+  // Between steps at least one; while a step is planned, what it leaves.
+  int64_t num_remaining() const { return std::max<int64_t>(0, num_tokens() - num_computed()); }
   int64_t num_generated() const { return num_tokens() - prompt_length; }
   // Past its prompt, with only the newest token left to compute.
   bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
@@ -45,17 +46,19 @@ struct Sequence {
   }
 
   Request request;              // its prompt moved to `tokens`, its stop tokens sorted
-  std::vector<int32_t> tokens;  // prompt, then output
+  std::vector<int32_t> tokens;  // prompt, then output; while a step is planned and run also its drafts
   int64_t prompt_length;
   SequenceLease lease;
   RequestTimes times;
 
-  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
-  int64_t step_tokens = 0;         // tokens it has in the step being planned or run
-  bool step_decodes = false;       // whether those are one decoded token
-  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
-  int64_t num_cached = 0;          // prompt tokens that its first lease shared
-  PrefixHit hit;                   // of its lease; where its tokens leave the known ones, its states are worth keeping
+  bool encoded = false;             // whether its lease holds what the encoder gave, or will after the step
+  int64_t step_tokens = 0;          // tokens it has in the step being planned or run
+  bool step_decodes = false;        // whether those are one decoded token
+  absl::Span<const int32_t> draft;  // guesses of what follows, a view of `tokens`; while a step is planned
+  int64_t num_drafts = 0;           // of those, at the end of `tokens`
+  int64_t num_prompt_counted = 0;   // prompt tokens computed at least once
+  int64_t num_cached = 0;           // prompt tokens that its first lease shared
+  PrefixHit hit;                    // of its lease; where its tokens leave the known ones, its states are worth keeping
   FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
 };
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "scheduler/request.h"
 #include "server/units.h"
 #include "server/version.h"
 
@@ -63,6 +64,10 @@ ABSL_FLAG(int64_t, max_sequence_tokens, Config{}.max_sequence_tokens,
 ABSL_FLAG(int64_t, max_queue, Config{}.max_queue, "Requests that may wait; one more is refused at once.");
 ABSL_FLAG(int64_t, default_max_tokens, Config{}.default_max_tokens,
           "Longest output of a request that sets no max_tokens. 0: what max_sequence_tokens leaves.");
+ABSL_FLAG(
+    int64_t, draft_tokens, Config{}.draft_tokens,
+    "Guesses of next tokens, looked up in what was said before, that one step checks for a greedy request that sets "
+    "no draft_tokens; at most 16. The output is the same. 0: none.");
 ABSL_FLAG(int64_t, max_logprobs, Config{}.max_logprobs, "Alternatives that a request may ask for with each token.");
 // Text, because GCC's ThreadSanitizer refuses the fence in Abseil's flags of two words.
 ABSL_FLAG(std::string, drain_grace, absl::FormatDuration(Config{}.drain_grace),
@@ -88,7 +93,7 @@ const std::vector<HelpGroup>& HelpGroups() {
         "poison_cache", "check_integrity", "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
-        "default_max_tokens", "max_logprobs", "drain_grace"}},
+        "default_max_tokens", "draft_tokens", "max_logprobs", "drain_grace"}},
       {"Log", {"log_level", "log_format"}},
   };
   return *groups;
@@ -148,6 +153,7 @@ absl::Status CheckRanges(const Config& config) {
       {"max_queue", config.max_queue, 1, 1 << 20},
       {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
       {"max_logprobs", config.max_logprobs, 0, 1024},
+      {"draft_tokens", config.draft_tokens, 0, kMaxDraftTokens},
       {"crop_every", config.crop_every, 0, 1 << 20},
       {"checkpoint_tokens", config.checkpoint_tokens, 0, 1 << 20},
   };
@@ -227,6 +233,7 @@ absl::StatusOr<Config> FromFlags() {
   config.max_sequence_tokens = absl::GetFlag(FLAGS_max_sequence_tokens);
   config.max_queue = absl::GetFlag(FLAGS_max_queue);
   config.default_max_tokens = absl::GetFlag(FLAGS_default_max_tokens);
+  config.draft_tokens = absl::GetFlag(FLAGS_draft_tokens);
   config.max_logprobs = absl::GetFlag(FLAGS_max_logprobs);
   if (const std::string grace = absl::GetFlag(FLAGS_drain_grace); !absl::ParseDuration(grace, &config.drain_grace)) {
     return Bad("drain_grace", "'", grace, "' is no duration: write a number and a unit, as 30s or 2m");

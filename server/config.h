@@ -49,6 +49,7 @@ struct Config {
   int64_t max_sequence_tokens = 0;     // prompt + output; 0: the model's own limit, at most 32768
   int64_t max_queue = 256;             // requests that wait; one more is refused
   int64_t default_max_tokens = 1024;   // output of a request that says nothing; 0: what max_sequence_tokens leaves
+  int64_t draft_tokens = 0;            // guesses that a step checks for a greedy request that says nothing; 0: none
   int64_t max_logprobs = 20;           // alternatives a request may ask for with each token
   absl::Duration drain_grace = absl::Seconds(30);  // how long requests may go on after SIGTERM; 0: not at all
 

@@ -122,6 +122,8 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   response->set_prefix_queried_tokens(load.prefix_queried_tokens);
   response->set_prefix_hit_tokens(load.prefix_hit_tokens);
   response->set_prefix_replayed_tokens(load.prefix_replayed_tokens);
+  response->set_draft_tokens(load.draft_tokens);
+  response->set_accepted_draft_tokens(load.accepted_draft_tokens);
   response->set_generation_tokens(load.generation_tokens);
   response->set_draining(draining_.load(std::memory_order_relaxed));
   Fill(load.occupancy, response->mutable_cache());

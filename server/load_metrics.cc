@@ -174,6 +174,10 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
   AddCounter(families, "berth_prefix_cache_replayed_tokens_total",
              "Of those, tokens that were known but computed again from the state before them",
              load.prefix_replayed_tokens);
+  AddCounter(families, "berth_draft_tokens_total", "Guesses of next tokens that steps checked", load.draft_tokens,
+             "vllm:spec_decode_num_draft_tokens_total");
+  AddCounter(families, "berth_accepted_draft_tokens_total", "Of those, right ones", load.accepted_draft_tokens,
+             "vllm:spec_decode_num_accepted_tokens_total");
   AddCounter(families, "berth_steps_total", "Steps of the engine", load.num_steps);
 }
 

@@ -129,6 +129,7 @@ void Server::MakeServices() {
   inference.limits.max_sequence_tokens = engine_->max_sequence_tokens();
   inference.limits.max_encoder_tokens = engine_->max_encoder_tokens();
   inference.limits.default_max_tokens = config_.default_max_tokens;
+  inference.limits.default_draft_tokens = config_.draft_tokens;
   inference.limits.max_logprobs = config_.max_logprobs;
   inference.defaults = parts_.defaults;
   inference_ = std::make_unique<InferenceService>(std::move(inference));

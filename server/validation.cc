@@ -267,6 +267,9 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   ValidatedRequest out;
   Checks checks;  // the cheap ones come before the tokenizer's work
   if (in.has_request_id()) checks.Add(CheckRequestId("request_id", in.request_id()));
+  if (in.draft_tokens() > kMaxDraftTokens) {
+    checks.Add(Invalid("draft_tokens: ", in.draft_tokens(), " is over the limit of ", kMaxDraftTokens));
+  }
   if (!in.cache_salt().empty()) checks.Add(CheckRequestId("cache_salt", in.cache_salt()));
   checks.Add(FillSampling(in.sampling(), context, random_seed, &out.request.sampling));
   checks.Add(FillStopping(in.stopping(), context, &out.request, &out.output.text));
@@ -279,6 +282,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
                                                                : RefuseDecoderFields(in, *context.model);
   if (!decoder.ok()) return decoder;
   if (absl::Status s = FillLengths(in.stopping(), context.limits, &out.request); !s.ok()) return s;
+  out.request.draft_tokens = in.has_draft_tokens() ? in.draft_tokens() : context.limits.default_draft_tokens;
   out.request.share_prefix = in.has_share_prefix() ? in.share_prefix() : true;
   out.request.cache_salt = in.cache_salt();
   out.request_id = in.request_id();

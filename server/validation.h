@@ -25,6 +25,7 @@ namespace berth {
 struct RequestLimits {
   int64_t max_sequence_tokens = 0;     // prompt + output: Engine::max_sequence_tokens()
   int64_t max_encoder_tokens = 0;      // Engine::max_encoder_tokens(); 0: the model has no encoder
+  int64_t default_draft_tokens = 0;    // when draft_tokens is absent
   int64_t default_max_tokens = 0;      // when max_tokens is absent; 0: all that the limit leaves
   int64_t max_logprobs = 20;           // 0: only the chosen token's own
   int64_t max_text_bytes = 4ll << 20;  // of a prompt or of a chat's content

@@ -44,8 +44,10 @@ void StepBatch::Fill(const StepPlan& step) {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     FillRow(step.rows[i]);
     if (!step.rows[i].sample) continue;
-    sample_rows_.push_back(static_cast<int>(i));
-    host_sample_tokens_.push_back(num_tokens_ - 1);
+    for (int64_t back = step.rows[i].num_drafts; back >= 0; --back) {
+      sample_rows_.push_back(static_cast<int>(i));
+      host_sample_tokens_.push_back(num_tokens_ - 1 - back);
+    }
   }
   if (has_cross_) FillEncoders(step);
   token_ids_ = ToDevice(host_token_ids_);

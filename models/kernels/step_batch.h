@@ -54,7 +54,8 @@ class StepBatch {
   const std::vector<int64_t>& cross_lengths() const { return cross_lengths_; }
   const std::vector<absl::Span<const int32_t>>& histories() const { return histories_; }
   const std::vector<int64_t>& host_token_ids() const { return host_token_ids_; }  // [tokens]
-  // Plan rows that sample, and the packed index of each one's last token.
+  // Plan rows that sample, and the packed index of each one's last token; a row with drafts once for each of them, in
+  // order, and once more.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
   const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], int64, on the device
 

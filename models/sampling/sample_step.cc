@@ -15,6 +15,31 @@ Sampler& ThreadSampler() {
   return sampler;
 }
 
+// Which of its row's drafts the i-th row of logits replaces; -1: it follows the last token.
+int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row) {
+  int64_t later = 0;
+  while (i + later + 1 < static_cast<int64_t>(row_indices.size()) && row_indices[i + later + 1] == row_indices[i])
+    ++later;
+  return later == 0 ? -1 : row.num_drafts - later;
+}
+
+void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
+                    StepResult* result) {
+  std::vector<RowResult> drafts(row_indices.size());
+  std::vector<const StepRow*> rows;
+  std::vector<RowResult*> results;
+  for (size_t i = 0; i < row_indices.size(); ++i) {
+    rows.push_back(&plan.rows[row_indices[i]]);
+    const bool last = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]) < 0;
+    results.push_back(last ? &result->rows[row_indices[i]] : &drafts[i]);
+  }
+  SampleRowsReference(logits, rows, results);
+  for (size_t i = 0; i < row_indices.size(); ++i) {
+    const int64_t draft = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]);
+    if (draft >= 0) result->rows[row_indices[i]].in_place_of_drafts[draft] = drafts[i].token;
+  }
+}
+
 }  // namespace
 
 void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices, StepResult* result) {
@@ -22,14 +47,9 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
                   logits.scalar_type() == at::kFloat,
               "SampleRows: logits must be float32 [", row_indices.size(), ", vocab]");
   result->rows.resize(plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].in_place_of_drafts.resize(plan.rows[i].num_drafts);
   if (!logits.is_cpu()) {
-    std::vector<const StepRow*> rows;
-    std::vector<RowResult*> results;
-    for (int index : row_indices) {
-      rows.push_back(&plan.rows[index]);
-      results.push_back(&result->rows[index]);
-    }
-    SampleRowsReference(logits, rows, results);
+    SampleOnDevice(logits, plan, row_indices, result);
     return;
   }
   const at::Tensor dense = logits.contiguous();
@@ -37,8 +57,16 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
   const size_t vocab = static_cast<size_t>(dense.size(1));
   at::parallel_for(0, dense.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int index = row_indices[i];
-      ThreadSampler().SampleRow({data + i * vocab, vocab}, plan.rows[index], &result->rows[index]);
+      const StepRow& row = plan.rows[row_indices[i]];
+      RowResult& out = result->rows[row_indices[i]];
+      const int64_t draft = DraftOf(i, row_indices, row);
+      if (draft < 0) {
+        ThreadSampler().SampleRow({data + i * vocab, vocab}, row, &out);
+      } else {
+        RowResult one;
+        ThreadSampler().SampleRow({data + i * vocab, vocab}, row, &one);
+        out.in_place_of_drafts[draft] = one.token;
+      }
     }
   });
 }

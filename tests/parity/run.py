@@ -22,9 +22,10 @@ TIE_MARGIN = 1e-4
 MAX_TIE_SHARE = 0.05
 FP32_TOLERANCE = 1e-4
 BF16_TOLERANCE = 2e-2
-REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "cropped", "bf16"]
-BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16", "--max_sequence_tokens=400",
-              f"--max_logprobs={VOCAB}"]
+REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "cropped", "hit", "drafted",
+           "bf16"]
+BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
+              "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
 
 
 class Outcome:
@@ -36,10 +37,11 @@ class Outcome:
         self.misses += 1
         self.notes.append(note)
 
-    def compare(self, got, answers, index, what):
-        """Tokens against the oracle's, of which the request may have asked for fewer."""
+    def compare(self, got, answers, index, what, skip=0):
+        """Tokens against the oracle's from the `skip`-th on, of which the request may have asked for fewer."""
         self.rows += 1
-        expected, margins = answers["tokens"][index][: len(got)], answers["margins"][index]
+        expected = answers["tokens"][index][skip : skip + len(got)]
+        margins = answers["margins"][index][skip:]
         if answers["forced_eos"] is not None:
             expected[-1] = answers["forced_eos"]  # the token that reaches max_tokens
         if got == expected:
@@ -55,12 +57,14 @@ class Outcome:
     def cell(self):
         if self.misses:
             return f"{self.misses} MISS"
+        if not self.rows:
+            return "-"
         return f"ok {self.rows}" + (f" ({self.ties} tie)" if self.ties else "")
 
 
-def complete(server, answers, prompt, max_tokens=NEW_TOKENS, logprobs=None):
+def complete(server, answers, prompt, max_tokens=NEW_TOKENS, logprobs=None, **fields):
     request = generate_request(ids=prompt, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs,
-                               **answers["request"])
+                               **answers["request"], **fields)
     response = server.inference.Complete(request, timeout=300)
     assert len(response.token_ids) == max_tokens == response.usage.completion_tokens, response.usage
     return response
@@ -73,18 +77,31 @@ def distribution(logprobs):
     return row
 
 
-def alone(server, answers, outcome, limit=None):
+def alone(server, answers, outcome, **fields):
     for i, prompt in enumerate(answers["prompts"]):
-        if limit is None or len(prompt) <= limit:
-            got = list(complete(server, answers, prompt).token_ids)
-            outcome.compare(got, answers, i, f"prompt of {len(prompt)}")
+        got = list(complete(server, answers, prompt, share_prefix=False, **fields).token_ids)
+        outcome.compare(got, answers, i, f"prompt of {len(prompt)}")
+    server.wait_idle()
+
+
+def hit(server, answers, outcome):
+    """Requests that go on from what the cache still holds: a prompt again, and its output's first tokens after it."""
+    turn = 21
+    for i, prompt in enumerate(answers["prompts"]):
+        complete(server, answers, prompt, max_tokens=turn)
+        again = complete(server, answers, prompt)
+        outcome.compare(list(again.token_ids), answers, i, f"prompt of {len(prompt)} again")
+        longer = complete(server, answers, prompt + answers["tokens"][i][:turn], NEW_TOKENS - turn)
+        outcome.compare(list(longer.token_ids), answers, i, f"prompt of {len(prompt)} and {turn} tokens", turn)
+        if longer.usage.cached_tokens < len(prompt):
+            outcome.miss(f"prompt of {len(prompt)} and {turn} tokens: only {longer.usage.cached_tokens} cached")
     server.wait_idle()
 
 
 def logits(server, answers, arrays, outcome):
     """Whole distributions, as far as the tokens before them are equal."""
     for i, prompt in enumerate(answers["prompts"]):
-        response = complete(server, answers, prompt, logprobs=VOCAB)
+        response = complete(server, answers, prompt, logprobs=VOCAB, share_prefix=False)
         for step, expected in zip(oracle.LOGIT_STEPS, arrays["logprobs"][i]):
             if list(response.token_ids)[:step] != answers["tokens"][i][:step]:
                 break
@@ -142,6 +159,11 @@ def preempted(folder, groups, answers, outcome):
         outcome.miss(f"no preemption in arenas of up to {arena} bytes")
 
 
+def shares_prefixes(name, groups):
+    """Not where a token's keys depend on the sequence's length too, nor behind an encoder."""
+    return not name.endswith(("-dynamic", "-longrope")) and all(group.kind != "cross" for group in groups)
+
+
 def run_case(name):
     folder, answers, arrays = oracle.load(name)
     outcomes = {regime: Outcome() for regime in REGIMES}
@@ -149,7 +171,10 @@ def run_case(name):
         groups = server.model_info().cache_groups
         alone(server, answers, outcomes["alone"])
         logits(server, answers, arrays, outcomes["logits"])
+        alone(server, answers, outcomes["drafted"], draft_tokens=8)
         together(server, answers, outcomes["concurrent"])
+        if shares_prefixes(name, groups):
+            hit(server, answers, outcomes["hit"])
     for chunk in (1, 7):
         flags = [*BASE_FLAGS, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
         with BerthServer(folder, *flags) as server:

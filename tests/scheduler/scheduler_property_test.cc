@@ -69,6 +69,10 @@ struct RandomSchedule {
       request.cache_salt = OneIn(5) ? "other" : other->second.cache_salt;
     }
     request.share_prefix = !OneIn(8);
+    if (OneIn(2)) {
+      request.sampling.temperature = 0;
+      request.draft_tokens = Between(0, kMaxDraftTokens);
+    }
     for (int64_t i = Between(0, 3); i > 0; --i) {
       request.stop_token_ids.push_back(static_cast<int32_t>(Between(0, 99)));
     }
@@ -104,12 +108,16 @@ struct RandomSchedule {
     h.ExpectAllEnded();
     num_preemptions += h.scheduler->counts().num_preemptions;
     num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
+    num_wrong_drafts += h.scheduler->counts().draft_tokens - h.scheduler->counts().accepted_draft_tokens;
+    num_right_drafts += h.scheduler->counts().accepted_draft_tokens;
   }
 
   std::mt19937 random;
   bool may_fail = false;
   int64_t num_preemptions = 0;
   int64_t num_hit_tokens = 0;
+  int64_t num_wrong_drafts = 0;
+  int64_t num_right_drafts = 0;
 };
 
 TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
@@ -117,15 +125,21 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const uint32_t num_seeds = full ? 5000 : 500;
   int64_t num_preemptions = 0;
   int64_t num_hit_tokens = 0;
+  int64_t num_wrong_drafts = 0;
+  int64_t num_right_drafts = 0;
   for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
     schedule.Run(/*num_steps=*/full ? 500 : 150);
     num_preemptions += schedule.num_preemptions;
     num_hit_tokens += schedule.num_hit_tokens;
+    num_wrong_drafts += schedule.num_wrong_drafts;
+    num_right_drafts += schedule.num_right_drafts;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
   EXPECT_GT(num_hit_tokens, 10 * num_seeds);
+  EXPECT_GT(num_wrong_drafts, num_seeds);
+  EXPECT_GT(num_right_drafts, num_seeds);
 }
 
 }  // namespace

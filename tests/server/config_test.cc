@@ -63,6 +63,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--max_queue=5",
                              "--default_max_tokens=12",
                              "--max_logprobs=4",
+                             "--draft_tokens=6",
                              "--drain_grace=1m30s",
                              "--log_level=debug",
                              "--log_format=json"});
@@ -91,6 +92,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .max_sequence_tokens = 999,
                              .max_queue = 5,
                              .default_max_tokens = 12,
+                             .draft_tokens = 6,
                              .max_logprobs = 4,
                              .drain_grace = absl::Seconds(90),
                              .log_level = "debug",
@@ -188,7 +190,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 28);
+  EXPECT_EQ(ours, 29);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -18,10 +18,13 @@ uint64_t Mix(uint64_t x) {
 
 uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
 
-int32_t Choose(uint64_t hash, uint64_t seed, int64_t vocab_size, absl::Span<const int32_t> banned,
+// A greedy output is of few different tokens, so that it can be guessed now and then.
+int32_t Choose(uint64_t hash, const SamplingParams& sampling, int64_t vocab_size, absl::Span<const int32_t> banned,
                absl::Span<const int32_t> forced) {
-  if (!forced.empty()) return forced[Mix(hash ^ seed) % forced.size()];
-  int64_t token = static_cast<int64_t>(Mix(hash ^ seed) % static_cast<uint64_t>(vocab_size));
+  if (!forced.empty()) return forced[Mix(hash ^ sampling.seed) % forced.size()];
+  const uint64_t likely =
+      static_cast<uint64_t>(sampling.temperature == 0 ? std::min<int64_t>(3, vocab_size) : vocab_size);
+  int64_t token = static_cast<int64_t>(Mix(hash ^ sampling.seed) % likely);
   while (std::find(banned.begin(), banned.end(), token) != banned.end()) token = (token + 1) % vocab_size;
   return static_cast<int32_t>(token);
 }
@@ -47,7 +50,7 @@ FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_
     if (answer.tokens.empty()) forced = request.forced_first;
     const bool last = static_cast<int64_t>(answer.tokens.size()) + 1 == request.max_tokens;
     if (last && !request.forced_last.empty()) forced = request.forced_last;
-    const int32_t token = Choose(hash, request.sampling.seed, vocab_size, banned, forced);
+    const int32_t token = Choose(hash, request.sampling, vocab_size, banned, forced);
     answer.tokens.push_back(token);
     hash = Extend(hash, token);
     if (std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) > 0) {
@@ -79,9 +82,14 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     Write(row);
     if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
     if (!row.sample) continue;
-    out.token = difference.empty()
-                    ? Choose(hashes_.back(), row.sampling->seed, info_.vocab_size, row.banned, row.forced)
-                    : RowResult::kBadLogits;
+    const auto choose = [&](uint64_t hash) {
+      return difference.empty() ? Choose(hash, *row.sampling, info_.vocab_size, row.banned, row.forced)
+                                : RowResult::kBadLogits;
+    };
+    out.token = choose(hashes_.back());
+    for (int64_t draft = row.num_drafts; draft > 0; --draft) {
+      out.in_place_of_drafts.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
+    }
     if (on_row) on_row(row, &out);
   }
   return absl::OkStatus();
