@@ -9,7 +9,7 @@
 namespace berth::ops {
 namespace {
 
-// What the three attentions have in common; keys and values are still to be named.
+// What the two attentions have in common; keys and values are still to be named.
 cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape,
                                   const std::vector<cpu::Row>& rows, const std::vector<int64_t>& tiles) {
   cpu::SpanAttentionArgs args = {};
@@ -24,20 +24,6 @@ cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionSh
     args.bias_reach = shape.distance_bias.size(1) / 2;
   }
   return args;
-}
-
-// Keys and values in `group` of the arena, a layer's at the given offsets of each block.
-void SetBlocks(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch,
-               cpu::SpanAttentionArgs* args) {
-  const KvSpec& kv = batch.group(group).kv;
-  args->blocks = batch.blocks(group).data();
-  args->arena = batch.arena();
-  args->key_offset = key_offset;
-  args->value_offset = value_offset;
-  args->block_tokens = batch.block_tokens();
-  args->kv_heads = kv.kv_heads;
-  args->key_dim = kv.key_dim;
-  args->value_dim = kv.value_dim;
 }
 
 // `keys`: that the queries see, summed over the rows.
@@ -82,6 +68,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
   const cpu::WriteKvArgs args = {.kv = {.arena = batch.arena(),
+                                        .blocks = encoder.blocks[slot.cross_group].data(),
                                         .key_offset = slot.cross_key_offset,
                                         .value_offset = slot.cross_value_offset,
                                         .block_tokens = batch.block_tokens(),
@@ -89,7 +76,6 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
                                         .key_dim = kv.key_dim,
                                         .value_dim = kv.value_dim},
                                  .rows = encoder.rows.data(),
-                                 .blocks = encoder.blocks[slot.cross_group].data(),
                                  .key = RowsOf(key),
                                  .value = RowsOf(value),
                                  .key_stride = key.stride(0),
@@ -103,20 +89,18 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   if (!query.is_cpu()) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   cpu::SpanAttentionArgs args = CommonArgs(query, shape, batch.rows(), batch.tiles());
-  SetBlocks(slot.cross_group, slot.cross_key_offset, slot.cross_value_offset, batch, &args);
+  const KvSpec& kv = batch.group(slot.cross_group).kv;
+  args.blocks = batch.blocks(slot.cross_group).data();
+  args.arena = batch.arena();
+  args.key_offset = slot.cross_key_offset;
+  args.value_offset = slot.cross_value_offset;
+  args.block_tokens = batch.block_tokens();
+  args.kv_heads = kv.kv_heads;
+  args.key_dim = kv.key_dim;
+  args.value_dim = kv.value_dim;
   args.lengths = batch.cross_lengths().data();
   int64_t keys = 0;
   for (size_t r = 0; r < batch.rows().size(); ++r) keys += batch.rows()[r].num_tokens * batch.cross_lengths()[r];
-  return Run(args, query, NumTiles(batch.tiles()), keys);
-}
-
-at::Tensor BiasedAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
-  if (!query.is_cpu()) return reference::BiasedAttention(query, shape, batch);
-  const LayerCacheSlot& slot = batch.slot(shape.layer);
-  cpu::SpanAttentionArgs args = CommonArgs(query, shape, batch.rows(), batch.tiles());
-  SetBlocks(slot.kv_group, slot.key_offset, slot.value_offset, batch, &args);
-  int64_t keys = 0;
-  for (const cpu::Row& row : batch.rows()) keys += row.num_tokens * (row.start + row.num_tokens);
   return Run(args, query, NumTiles(batch.tiles()), keys);
 }
 

@@ -1,6 +1,6 @@
 // The operations of encoder-decoder models beyond those of ops.h: attention inside the encoder, which needs no cache,
-// the cross blocks of the encoder's output, and T5's bias by distance. Same rules: kernels of cpu/ on CPU tensors, the
-// ATen reference elsewhere. Thread-compatible; engine thread only.
+// and over the cross blocks of the encoder's output. Same rules: kernels of cpu/ on CPU tensors, the ATen reference
+// elsewhere. Thread-compatible; engine thread only.
 #ifndef BERTH_MODELS_KERNELS_ENCODER_OPS_H_
 #define BERTH_MODELS_KERNELS_ENCODER_OPS_H_
 
@@ -37,9 +37,6 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
 // read.
 at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch);
 
-// ops::Attention without a window and with the bias. REQUIRES: distance_bias is defined; the new keys are written.
-at::Tensor BiasedAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch);
-
 }  // namespace berth::ops
 
 namespace berth::reference {
@@ -49,7 +46,6 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
                             const ops::SpanAttentionShape& shape, const StepBatch& batch);
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch);
-at::Tensor BiasedAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch);
 
 }  // namespace berth::reference
 

@@ -8,7 +8,6 @@
 #include <ATen/ops/softmax.h>
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "models/kernels/encoder_ops.h"
@@ -54,8 +53,7 @@ KvView Gather(const StepBatch& batch, const Place& place, const cpu::Blocks& blo
 }
 
 // query: [queries, q_heads * dim] at positions start, start + 1, ...; kv: all that they may see.
-at::Tensor Attend(const at::Tensor& query, const KvView& kv, const ops::SpanAttentionShape& shape, int64_t start,
-                  bool causal) {
+at::Tensor Attend(const at::Tensor& query, const KvView& kv, const ops::SpanAttentionShape& shape, int64_t start) {
   const int64_t queries = query.size(0);
   const int64_t repeat = shape.q_heads / kv.key.size(0);
   const at::Tensor q = query.to(at::kFloat).reshape({queries, shape.q_heads, -1}).transpose(0, 1);
@@ -70,7 +68,6 @@ at::Tensor Attend(const at::Tensor& query, const KvView& kv, const ops::SpanAtte
     const at::Tensor columns = at::clamp(distances, -reach, reach) + reach;
     scores = scores + shape.distance_bias.index_select(1, columns.flatten()).reshape(scores.sizes());
   }
-  if (causal) scores = scores.masked_fill(distances > 0, -std::numeric_limits<float>::infinity());
   return at::matmul(at::softmax(scores, -1), v).transpose(0, 1).reshape({queries, -1}).to(query.scalar_type());
 }
 
@@ -84,7 +81,7 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   std::vector<at::Tensor> out;
   for (const cpu::Row& row : batch.encoder().rows) {
     const KvView kv = {ByHead(RowSlice(key, row), shape.q_heads), ByHead(RowSlice(value, row), shape.q_heads)};
-    out.push_back(Attend(RowSlice(query, row), kv, shape, /*start=*/0, /*causal=*/false));
+    out.push_back(Attend(RowSlice(query, row), kv, shape, /*start=*/0));
   }
   return at::cat(out, 0);
 }
@@ -110,19 +107,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape
   for (size_t r = 0; r < batch.rows().size(); ++r) {
     const cpu::Row& row = batch.rows()[r];
     const KvView kv = Gather(batch, place, batch.blocks(place.group)[r], batch.cross_lengths()[r]);
-    out.push_back(Attend(RowSlice(query, row), kv, shape, row.start, /*causal=*/false));
-  }
-  return at::cat(out, 0);
-}
-
-at::Tensor BiasedAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch) {
-  const LayerCacheSlot& slot = batch.slot(shape.layer);
-  const Place place = {slot.kv_group, slot.key_offset, slot.value_offset};
-  std::vector<at::Tensor> out;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
-    const KvView kv = Gather(batch, place, batch.blocks(place.group)[r], row.start + row.num_tokens);
-    out.push_back(Attend(RowSlice(query, row), kv, shape, row.start, /*causal=*/true));
+    out.push_back(Attend(RowSlice(query, row), kv, shape, row.start));
   }
   return at::cat(out, 0);
 }

@@ -42,6 +42,7 @@ cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.kv_group).kv;
   return {.arena = batch.arena(),
+          .blocks = batch.blocks(slot.kv_group).data(),
           .key_offset = slot.key_offset,
           .value_offset = slot.value_offset,
           .block_tokens = batch.block_tokens(),
@@ -165,7 +166,6 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
   if (!key.is_cpu()) return reference::WriteKv(key, value, layer, batch);
   const cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
                                  .rows = batch.rows().data(),
-                                 .blocks = batch.blocks(batch.slot(layer).kv_group).data(),
                                  .key = RowsOf(key),
                                  .value = RowsOf(value),
                                  .key_stride = key.stride(0),
@@ -179,7 +179,6 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   const int group = batch.slot(shape.layer).kv_group;
   cpu::AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
                              .rows = batch.rows().data(),
-                             .blocks = batch.blocks(group).data(),
                              .tiles = batch.tiles().data(),
                              .query = RowsOf(query),
                              .out = nullptr,
@@ -188,10 +187,16 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .window = batch.group(group).kv.window,
                              .chunk = batch.group(group).kv.chunk,
                              .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
+                             .bias = nullptr,
+                             .bias_reach = 0,
                              .scale = static_cast<float>(shape.scale),
                              .softcap = static_cast<float>(shape.softcap),
                              .scratch = nullptr,
                              .scratch_stride = 0};
+  if (shape.distance_bias.defined()) {
+    args.bias = shape.distance_bias.const_data_ptr<float>();
+    args.bias_reach = shape.distance_bias.size(1) / 2;
+  }
   at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value_dim}, query.options());
   args.out = out.data_ptr();
   args.scratch_stride = cpu::AttentionScratchFloats(args);

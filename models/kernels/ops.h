@@ -53,6 +53,9 @@ struct AttentionShape {
   double scale = 1;
   double softcap = 0;  // 0: none
   at::Tensor sinks;    // [q_heads], float32, or undefined: one more score per head in the softmax, without a value
+  // [q_heads, 2 * reach + 1], float32, or undefined. Column max(k - q, -reach) + reach is added to the score of the key
+  // at position k and the query at q.
+  at::Tensor distance_bias;
 };
 
 // Writes the new tokens' keys and values [tokens, kv_heads * dim] to the cache.

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
@@ -126,6 +127,11 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
     const auto options = at::TensorOptions().dtype(at::kLong).device(query.device());
     const at::Tensor p = at::arange(row.start, end, options).unsqueeze(1);
     const at::Tensor j = at::arange(first, end, options).unsqueeze(0);
+    if (shape.distance_bias.defined()) {
+      const int64_t reach = shape.distance_bias.size(1) / 2;
+      const at::Tensor columns = at::clamp(j - p, -reach, reach) + reach;
+      scores = scores + shape.distance_bias.index_select(1, columns.flatten()).reshape(scores.sizes());
+    }
     at::Tensor hidden = j > p;
     if (kv.window > 0) hidden = hidden.logical_or(j <= p - kv.window);
     if (kv.chunk > 0) hidden = hidden.logical_or(j < p - p.remainder(kv.chunk));

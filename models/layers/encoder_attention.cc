@@ -27,7 +27,13 @@ LayerCacheSpec BiasedAttention::cache_spec(DType dtype) const { return {.kv = Sp
 at::Tensor BiasedAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
   const at::Tensor p = qkv_(x);
   ops::WriteKv(Columns(p, shape_, 1), Columns(p, shape_, 2), shape_.layer, batch);
-  return output_(ops::BiasedAttention(Columns(p, shape_, 0), shape_, batch));
+  return output_(ops::Attention(Columns(p, shape_, 0),
+                                {.layer = shape_.layer,
+                                 .q_heads = shape_.q_heads,
+                                 .head_dim = shape_.head_dim,
+                                 .scale = shape_.scale,
+                                 .distance_bias = shape_.distance_bias},
+                                batch));
 }
 
 LayerCacheSpec CrossAttention::cache_spec(DType dtype) const { return {.cross = SpecOf(shape_, dtype)}; }

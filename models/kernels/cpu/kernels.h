@@ -14,25 +14,12 @@
 
 #include <stdint.h>
 
+#include "models/kernels/cpu/attention.h"
 #include "models/kernels/cpu/delta_net.h"
 #include "models/kernels/cpu/rg_lru.h"
 #include "models/kernels/cpu/span_attention.h"
 
 namespace berth::cpu {
-
-// One row of the ragged batch: its tokens are [first_token, first_token + num_tokens) of the packed tensors, at
-// absolute positions start, start + 1, ...
-struct Row {
-  int64_t first_token;
-  int64_t num_tokens;
-  int64_t start;
-};
-
-// A row's blocks of one KV group: absolute block b is at arena byte offsets[b - first_block].
-struct Blocks {
-  const int64_t* offsets;
-  int64_t first_block;
-};
 
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
 enum Activation { kSilu, kGeluTanh, kGelu, kRelu, kReluSquared, kClampedSwiglu };
@@ -67,46 +54,6 @@ struct RotaryArgs {
   const float* sin;
   int64_t stride, heads, head_dim, rotary_dim;
 };
-
-// Keys and values in the arena: [kv_head][token of the block][dim] at key_offset / value_offset of a block's unit.
-struct KvLayout {
-  char* arena;
-  int64_t key_offset, value_offset;
-  int64_t block_tokens;
-  int64_t kv_heads, key_dim, value_dim;
-};
-
-// Writes the new tokens' keys and values to their places. Items: rows.
-struct WriteKvArgs {
-  KvLayout kv;
-  const Row* rows;
-  const Blocks* blocks;  // by row
-  const void* key;       // [tokens, key_stride]
-  const void* value;     // [tokens, value_stride]
-  int64_t key_stride, value_stride;
-};
-
-// softmax(scale * q k^T) v over the positions that the query at p sees: up to p, within its window (p - window, p] or
-// its chunk [p - p % chunk, p]. A sink is one more score in the softmax, without a value.
-// Items: query tiles * kv_heads, tile-major.
-struct AttentionArgs {
-  KvLayout kv;
-  const Row* rows;
-  const Blocks* blocks;  // by row
-  const int64_t* tiles;  // [num_tiles, 2]: row, first query of the tile within the row
-  const void* query;     // [tokens, query_stride]
-  void* out;             // [tokens, q_heads * value_dim]
-  int64_t query_stride;
-  int64_t q_heads;
-  int64_t window;      // 0: none
-  int64_t chunk;       // 0: none
-  const float* sinks;  // [q_heads] or null
-  float scale;
-  float softcap;           // 0: none; else scores become softcap * tanh(score / softcap)
-  float* scratch;          // attention_scratch_floats() per item slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
-};
-inline constexpr int64_t kQueryTile = 8;  // queries of one row per item
 
 // Depthwise causal convolution, then the activation. The state holds the last kernel - 1 inputs, oldest first.
 // Items: rows * channel chunks of kConvChunk.
@@ -192,8 +139,6 @@ struct Kernels {
   void (*rg_lru[2])(const RgLruArgs&, int64_t begin, int64_t end);
 };
 
-// Floats of scratch that one worker of `attention` needs.
-int64_t AttentionScratchFloats(const AttentionArgs& args);
 // Items of `mamba_scan` in one row, and the floats of scratch that one worker of it and of `mamba2_scan` needs.
 int64_t MambaTiles(const MambaScanArgs& args);
 int64_t MambaScratchFloats(const MambaScanArgs& args);

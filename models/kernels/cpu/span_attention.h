@@ -1,6 +1,6 @@
-// Arguments of the attention that encoders and cross-attention need: over keys packed beside the queries or in blocks
-// of the arena, causal or not, with an optional bias by distance. See kernels.h for the rules that hold for all
-// kernels.
+// Arguments of the attention that encoders and cross-attention need, whose queries see every key of their row: keys
+// packed beside the queries or in blocks of the arena, with an optional bias by distance. See kernels.h for the rules
+// that hold for all kernels.
 #ifndef BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
 #define BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
 
@@ -17,7 +17,7 @@ struct Blocks;
 struct SpanAttentionArgs {
   const Row* rows;         // of the queries
   const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row
-  const int64_t* lengths;  // by row: keys, all of which every query sees; null: causal over start + num_tokens keys
+  const int64_t* lengths;  // by row: keys
 
   const Blocks* blocks;  // by row; null: key and value are packed, and row r's keys are the tokens of rows[r]
   const char* arena;

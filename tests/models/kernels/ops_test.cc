@@ -40,6 +40,16 @@ class OpsTest : public KernelTest {
   }
 };
 
+// Every feature of the scores in turn.
+std::vector<ops::AttentionShape> Shapes(int layer) {
+  const ops::AttentionShape plain = {.layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3};
+  std::vector<ops::AttentionShape> shapes(3, plain);
+  shapes[0].sinks = at::randn({kQHeads}) * 3;
+  shapes[1].softcap = 1.5;
+  shapes[2].distance_bias = at::randn({kQHeads, 2 * 11 + 1});
+  return shapes;
+}
+
 TEST_P(OpsTest, RmsNorm) {
   for (int64_t dim : {1, 20, 133}) {
     const at::Tensor x = Random(11, 3 * dim);
@@ -99,10 +109,7 @@ TEST_P(OpsTest, AttentionOverTheBlocks) {
       const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * kHeadDim);
       ops::WriteKv(k, v, layer, *fast_);
       reference::WriteKv(k, v, layer, *reference_);
-      for (double softcap : {0.0, 1.5}) {
-        ops::AttentionShape shape = {
-            .layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3, .softcap = softcap};
-        if (softcap == 0) shape.sinks = at::randn({kQHeads}) * 3;
+      for (const ops::AttentionShape& shape : Shapes(layer)) {
         ASSERT_NO_FATAL_FAILURE(
             ExpectClose(ops::Attention(q, shape, *fast_), reference::Attention(q, shape, *reference_)));
       }
@@ -149,6 +156,7 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
   const at::Tensor v = Random(total, kKvHeads * kHeadDim);
   const at::Tensor x = Random(total, kChannels);
   const at::Tensor weight = at::randn({kConvKernel, kChannels});
+  const at::Tensor bias = at::randn({kQHeads, 2 * 11 + 1});
   const auto run = [&](const std::vector<int64_t>& chunks) {
     leases_[0].Reset();
     std::vector<at::Tensor> outputs;
@@ -159,7 +167,8 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
       std::vector<at::Tensor> columns = {ops::CausalConv(slice(x), weight, {}, 2, 0, *fast_)};
       for (int layer : kAttentionLayers) {
         ops::WriteKv(slice(k), slice(v), layer, *fast_);
-        const ops::AttentionShape shape = {.layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3};
+        const ops::AttentionShape shape = {
+            .layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3, .distance_bias = bias};
         columns.push_back(ops::Attention(slice(q), shape, *fast_));
       }
       outputs.push_back(at::cat(columns, 1));

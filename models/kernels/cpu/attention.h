@@ -1,0 +1,72 @@
+// Arguments of the kernels over keys and values in the arena: writing them, and causal attention. See kernels.h for the
+// rules that hold for all kernels.
+#ifndef BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
+#define BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
+
+#include <stdint.h>
+
+namespace berth::cpu {
+
+// One row of the ragged batch: its tokens are [first_token, first_token + num_tokens) of the packed tensors, at
+// absolute positions start, start + 1, ...
+struct Row {
+  int64_t first_token;
+  int64_t num_tokens;
+  int64_t start;
+};
+
+// A row's blocks of one KV group: absolute block b is at arena byte offsets[b - first_block].
+struct Blocks {
+  const int64_t* offsets;
+  int64_t first_block;
+};
+
+// Keys and values in the arena: [kv_head][token of the block][dim] at key_offset / value_offset of a block's unit.
+struct KvLayout {
+  char* arena;
+  const Blocks* blocks;  // by row
+  int64_t key_offset, value_offset;
+  int64_t block_tokens;
+  int64_t kv_heads, key_dim, value_dim;
+};
+
+// Writes the new tokens' keys and values to their places. Items: rows.
+struct WriteKvArgs {
+  KvLayout kv;
+  const Row* rows;
+  const void* key;    // [tokens, key_stride]
+  const void* value;  // [tokens, value_stride]
+  int64_t key_stride, value_stride;
+};
+
+// softmax(scale * q k^T + bias) v over the positions that the query at p sees: up to p, within its window
+// (p - window, p] or its chunk [p - p % chunk, p]. A sink is one more score in the softmax, without a value.
+// Items: query tiles * kv_heads, tile-major.
+struct AttentionArgs {
+  KvLayout kv;
+  const Row* rows;
+  const int64_t* tiles;  // [num_tiles, 2]: row, first query of the tile within the row
+  const void* query;     // [tokens, query_stride]
+  void* out;             // [tokens, q_heads * value_dim]
+  int64_t query_stride;
+  int64_t q_heads;
+  int64_t window;      // 0: none
+  int64_t chunk;       // 0: none
+  const float* sinks;  // [q_heads] or null
+  // [q_heads, 2 * bias_reach + 1] or null: added to the score of key k and query q at column
+  // max(k - q, -bias_reach) + bias_reach.
+  const float* bias;
+  int64_t bias_reach;
+  float scale;
+  float softcap;           // 0: none; else scores become softcap * tanh(score / softcap), before the bias
+  float* scratch;          // AttentionScratchFloats() per item slot
+  int64_t scratch_stride;  // floats between slots; slot = worker index
+};
+inline constexpr int64_t kQueryTile = 8;  // queries of one row per item
+
+// Floats of scratch that one worker needs.
+int64_t AttentionScratchFloats(const AttentionArgs& args);
+
+}  // namespace berth::cpu
+
+#endif  // BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
