@@ -32,9 +32,18 @@ absl::Status CheckKv(int index, const KvSpec& kv) {
 }
 
 absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
-  for (const std::optional<KvSpec>& kv : {layer.kv, layer.cross}) {
+  for (const std::optional<KvSpec>& kv : {layer.kv, layer.recent, layer.cross}) {
     if (!kv.has_value()) continue;
     if (absl::Status status = CheckKv(index, *kv); !status.ok()) return status;
+  }
+  for (const std::optional<KvSpec>& kv : {layer.recent, layer.cross}) {
+    if (!kv.has_value() || !IsQuantised(kv->dtype)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", index, ": cache ", DTypeName(kv->dtype), " is of a layer's own keys and values only"));
+  }
+  if (layer.recent.has_value() && (!layer.kv.has_value() || layer.recent->window == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", index, ": cache recent is a window over a layer's keys and values"));
   }
   if (layer.cross.has_value() && layer.cross->Reach() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("layer ", index, ": cache cross has a window of ",
@@ -83,25 +92,32 @@ struct KvPlace {
 KvPlace PlaceKv(int index, CacheKind kind, const KvSpec& kv, int64_t block_tokens, std::vector<CacheGroup>* groups) {
   KvPlace place = {.group = KvGroup(kind, kv, groups), .key_offset = 0, .value_offset = 0};
   CacheGroup& group = (*groups)[place.group];
-  const int64_t per_dim = block_tokens * kv.kv_heads * DTypeBytes(kv.dtype);
   place.key_offset = group.unit_bytes;
-  place.value_offset = place.key_offset + RoundUp(per_dim * kv.key_dim, kAlignment);
-  group.unit_bytes = place.value_offset + RoundUp(per_dim * kv.value_dim, kAlignment);
+  place.value_offset = place.key_offset + LayOutKvTensor(kv, kv.key_dim, block_tokens).size_bytes;
+  group.unit_bytes = place.value_offset + LayOutKvTensor(kv, kv.value_dim, block_tokens).size_bytes;
   group.layers.push_back(index);
   return place;
+}
+
+CacheKind KindOf(const KvSpec& kv) {
+  if (kv.window > 0) return CacheKind::kSliding;
+  return kv.chunk > 0 ? CacheKind::kChunked : CacheKind::kStatic;
 }
 
 LayerCacheSlot PlaceLayer(int index, const LayerCacheSpec& layer, int64_t block_tokens,
                           std::vector<CacheGroup>* groups) {
   LayerCacheSlot slot;
   if (layer.kv.has_value()) {
-    const CacheKind kind = layer.kv->window > 0  ? CacheKind::kSliding
-                           : layer.kv->chunk > 0 ? CacheKind::kChunked
-                                                 : CacheKind::kStatic;
-    const KvPlace place = PlaceKv(index, kind, *layer.kv, block_tokens, groups);
+    const KvPlace place = PlaceKv(index, KindOf(*layer.kv), *layer.kv, block_tokens, groups);
     slot.kv_group = place.group;
     slot.key_offset = place.key_offset;
     slot.value_offset = place.value_offset;
+  }
+  if (layer.recent.has_value()) {
+    const KvPlace place = PlaceKv(index, KindOf(*layer.recent), *layer.recent, block_tokens, groups);
+    slot.recent_group = place.group;
+    slot.recent_key_offset = place.key_offset;
+    slot.recent_value_offset = place.value_offset;
   }
   if (layer.cross.has_value()) {
     const KvPlace place = PlaceKv(index, CacheKind::kCross, *layer.cross, block_tokens, groups);
@@ -123,9 +139,23 @@ LayerCacheSlot PlaceLayer(int index, const LayerCacheSpec& layer, int64_t block_
 
 }  // namespace
 
-int64_t DTypeBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+int64_t DTypeBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : dtype == DType::kBFloat16 ? 2 : 1; }
 
-absl::string_view DTypeName(DType dtype) { return dtype == DType::kFloat32 ? "float32" : "bfloat16"; }
+absl::string_view DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kInt8:
+      return "int8";
+    case DType::kInt4:
+      return "int4";
+  }
+  return "unknown";
+}
+
+bool IsQuantised(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kInt4; }
 
 absl::string_view CacheKindName(CacheKind kind) {
   switch (kind) {
@@ -146,6 +176,30 @@ absl::string_view CacheKindName(CacheKind kind) {
 int64_t KvSpec::FirstVisible(int64_t position) const {
   if (chunk > 0) return position - position % chunk;
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+}
+
+KvTensor LayOutKvTensor(const KvSpec& kv, int64_t dim, int64_t block_tokens) {
+  const int64_t heads = block_tokens * kv.kv_heads;
+  if (!IsQuantised(kv.dtype)) return {.size_bytes = RoundUp(heads * dim * DTypeBytes(kv.dtype), kAlignment)};
+  const bool int4 = kv.dtype == DType::kInt4;
+  const int64_t scales = int4 ? (dim + kInt4Group - 1) / kInt4Group : 1;  // of one token's head
+  KvTensor tensor;
+  tensor.scale_offset = RoundUp(heads * (int4 ? (dim + 1) / 2 : dim), kAlignment);
+  tensor.size_bytes = tensor.scale_offset + RoundUp(heads * scales * DTypeBytes(DType::kBFloat16), kAlignment);
+  return tensor;
+}
+
+void QuantiseKv(DType dtype, int64_t residual_tokens, std::vector<LayerCacheSpec>* layers) {
+  for (LayerCacheSpec& layer : *layers) {
+    if (!layer.kv.has_value()) continue;
+    if (dtype == DType::kInt4 && residual_tokens > 0) {
+      if (layer.kv->Reach() > 0 && layer.kv->Reach() <= residual_tokens) continue;
+      layer.recent = layer.kv;
+      layer.recent->window = residual_tokens;
+      layer.recent->chunk = 0;
+    }
+    layer.kv->dtype = dtype;
+  }
 }
 
 int64_t CachePlan::BytesPerToken() const {

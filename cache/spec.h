@@ -19,9 +19,11 @@
 
 namespace berth {
 
-enum class DType : uint8_t { kFloat32, kBFloat16 };
-int64_t DTypeBytes(DType dtype);
-absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16"
+// kInt8 and kInt4 are of cached keys and values only (see KvTensor), never of weights, states or the cross kind.
+enum class DType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
+int64_t DTypeBytes(DType dtype);           // REQUIRES: not kInt4
+absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16", "int8", "int4"
+bool IsQuantised(DType dtype);
 
 // The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too. kCross
 // holds what a decoder layer keeps of the encoder's output: as long as the encoder's input, whatever is generated.
@@ -46,6 +48,19 @@ struct KvSpec {
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };
 
+// The keys, or the values, of one layer in one block: values [kv_head][token][dim], then, of a quantised type, scales
+// [kv_head][token][group], bfloat16, from `scale_offset` on. A number is q * scale: q in [-127, 127] of int8, whose
+// group is the head, in [-7, 7] of int4, whose groups are of kInt4Group dimensions. The scale is that of the group's
+// largest number over 127 or 7, rounded before q is, so a token's bytes depend on that token alone. int4 lies two to a
+// byte, as q + 8: byte i of a group of n dimensions holds i below and i + (n + 1) / 2 above.
+struct KvTensor {
+  int64_t scale_offset = 0;  // bytes from the tensor's first; 0: no scales
+  int64_t size_bytes = 0;    // with the scales and the padding
+};
+inline constexpr int64_t kInt4Group = 32;
+// `dim`: kv's key_dim or value_dim.
+KvTensor LayOutKvTensor(const KvSpec& kv, int64_t dim, int64_t block_tokens);
+
 // One named state of a recurrent layer, of fixed size whatever the sequence's length.
 struct StateSpec {
   std::string name;            // "conv", "recurrent"
@@ -59,9 +74,15 @@ struct StateSpec {
 // the keys and values of the encoder's output.
 struct LayerCacheSpec {
   std::optional<KvSpec> kv;
+  // The newest recent->window tokens of kv again, in full precision: a query reads those, and older ones from kv.
+  std::optional<KvSpec> recent;
   std::vector<StateSpec> states;
   std::optional<KvSpec> cross;  // without a window
 };
+
+// Stores the layers' keys and values as `dtype`, kInt8 or kInt4. Of kInt4 the newest `residual_tokens` are read in full
+// precision (0: none), so a layer that reaches no further stays as it is. States and cross stay as they are.
+void QuantiseKv(DType dtype, int64_t residual_tokens, std::vector<LayerCacheSpec>* layers);
 
 // One pool's worth: all layers with the same need.
 struct CacheGroup {
@@ -79,6 +100,9 @@ struct LayerCacheSlot {
   int kv_group = -1;  // -1: none
   int64_t key_offset = 0;
   int64_t value_offset = 0;
+  int recent_group = -1;  // -1: none
+  int64_t recent_key_offset = 0;
+  int64_t recent_value_offset = 0;
   int state_group = -1;                // -1: none
   std::vector<int64_t> state_offsets;  // one per StateSpec, in the layer's order
   int cross_group = -1;                // -1: none
@@ -87,7 +111,7 @@ struct LayerCacheSlot {
 };
 
 // Unit layouts, all offsets in bytes and 64-byte aligned:
-//   KV     [layer of the group][key | value][kv_head][token of the block][dim]; cross the same, of encoder tokens
+//   KV     [layer of the group][key | value][KvTensor]; cross the same, of encoder tokens
 //   states [layer of the group][state][the state's own shape]
 struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit

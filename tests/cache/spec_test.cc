@@ -57,6 +57,72 @@ TEST(BuildCachePlan, CrossAttentionHasAGroupOfItsOwn) {
   EXPECT_FALSE(BuildCachePlan({{.kv = kKv}}, 4)->has_cross());
 }
 
+// Sequences of 1000 tokens that `arena_bytes` hold.
+int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes) {
+  const int64_t units = arena_bytes / plan.groups[0].unit_bytes;
+  return units / ((1000 + plan.block_tokens - 1) / plan.block_tokens);
+}
+
+TEST(QuantiseKv, Int8HoldsAlmostTwiceTheSequencesOfBfloat16) {
+  for (int64_t dim : {64, 128}) {
+    const KvSpec kv = {.kv_heads = 8, .key_dim = dim, .value_dim = dim, .dtype = DType::kBFloat16};
+    std::vector<LayerCacheSpec> layers(24, {.kv = kv});
+    const auto plain = BuildCachePlan(layers, 16);
+    QuantiseKv(DType::kInt8, 0, &layers);
+    const auto quantised = BuildCachePlan(layers, 16);
+    ASSERT_TRUE(plain.ok() && quantised.ok());
+    const int64_t arena = int64_t{16} << 30;
+    EXPECT_GE(SequencesIn(*quantised, arena), 1.9 * SequencesIn(*plain, arena)) << dim;
+    EXPECT_EQ(quantised->BytesPerToken(), 24 * 2 * 8 * (dim + 2));
+  }
+}
+
+TEST(QuantiseKv, ScalesFollowTheValuesAligned) {
+  KvSpec kv = {.kv_heads = 3, .key_dim = 70, .value_dim = 20, .dtype = DType::kInt8};
+  KvTensor tensor = LayOutKvTensor(kv, kv.key_dim, 4);
+  EXPECT_EQ(tensor.scale_offset, 896);     // 3 * 4 * 70 bytes, rounded up to a multiple of 64
+  EXPECT_EQ(tensor.size_bytes - 896, 64);  // 3 * 4 scales of 2 bytes
+  kv.dtype = DType::kInt4;
+  tensor = LayOutKvTensor(kv, kv.key_dim, 4);
+  EXPECT_EQ(tensor.scale_offset, 448);      // 3 * 4 * 35 bytes
+  EXPECT_EQ(tensor.size_bytes - 448, 128);  // 3 * 4 * 3 scales: groups of 32, 32 and 6 dimensions
+  const auto plan = BuildCachePlan({{.kv = kv}, {.kv = kv}}, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layers[0].value_offset, 576);
+  EXPECT_EQ(plan->layers[1].key_offset, 576 + 128 + 64);  // 3 * 4 * 10 bytes, and 3 * 4 scales
+  EXPECT_EQ(plan->groups[0].unit_bytes, 2 * plan->layers[1].key_offset);
+}
+
+TEST(QuantiseKv, Int4KeepsTheNewestTokensInAGroupOfTheirOwn) {
+  KvSpec sliding = kKv, narrow = kKv, chunked = kKv;
+  sliding.window = 100;
+  narrow.window = 16;
+  chunked.chunk = 99;
+  std::vector<LayerCacheSpec> layers = {
+      {.kv = kKv}, {.kv = sliding}, {.kv = narrow}, {.kv = chunked}, {.kv = kKv, .states = {kConv}, .cross = kKv}};
+  QuantiseKv(DType::kInt4, 16, &layers);
+  EXPECT_EQ(layers[2].kv, narrow);  // its window is no longer than what stays in full precision
+  EXPECT_FALSE(layers[2].recent.has_value());
+  EXPECT_EQ(layers[4].cross, kKv);
+  EXPECT_EQ(layers[4].states, std::vector<StateSpec>{kConv});
+  for (int i : {0, 1, 3, 4}) {
+    EXPECT_EQ(layers[i].kv->dtype, DType::kInt4);
+    EXPECT_EQ(layers[i].recent, narrow);
+  }
+  const auto plan = BuildCachePlan(layers, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const CacheGroup& recent = plan->groups[plan->layers[0].recent_group];
+  EXPECT_EQ(recent.kind, CacheKind::kSliding);
+  EXPECT_EQ(recent.layers, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(plan->layers[2].recent_group, -1);
+  EXPECT_EQ(plan->layers[2].kv_group, plan->layers[0].recent_group);
+  EXPECT_EQ(plan->groups[plan->layers[1].kv_group].kv.window, 100);
+
+  layers = {{.kv = kKv}};
+  QuantiseKv(DType::kInt4, 0, &layers);
+  EXPECT_FALSE(layers[0].recent.has_value());
+}
+
 TEST(BuildCachePlan, NamesWhatIsWrong) {
   KvSpec bad = kKv;
   bad.value_dim = -1;
@@ -67,6 +133,12 @@ TEST(BuildCachePlan, NamesWhatIsWrong) {
   sliding.window = 9;
   EXPECT_EQ(BuildCachePlan({{.cross = sliding}}, 16).status().message(),
             "layer 0: cache cross has a window of 9; an encoder's output is seen whole");
+  KvSpec quantised = kKv;
+  quantised.dtype = DType::kInt8;
+  EXPECT_EQ(BuildCachePlan({{.cross = quantised}}, 16).status().message(),
+            "layer 0: cache int8 is of a layer's own keys and values only");
+  EXPECT_EQ(BuildCachePlan({{.recent = sliding}}, 16).status().message(),
+            "layer 0: cache recent is a window over a layer's keys and values");
   EXPECT_FALSE(BuildCachePlan({{}, {}}, 16).ok());
 }
 
