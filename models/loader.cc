@@ -59,6 +59,16 @@ absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& conf
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
 }
 
+// What --cache_dtype makes of the layers' own choice.
+absl::Status ChooseCacheDType(const LoadOptions& options, std::vector<LayerCacheSpec>* specs) {
+  if (options.cache_dtype == "auto") return absl::OkStatus();
+  if (options.cache_dtype != "int8") {
+    return absl::InvalidArgumentError(absl::StrCat("cache_dtype: \"", options.cache_dtype, "\" is not auto or int8"));
+  }
+  QuantiseKv(DType::kInt8, /*residual_tokens=*/0, specs);
+  return absl::OkStatus();
+}
+
 std::string ModelName(const LoadOptions& options) {
   if (!options.name.empty()) return options.name;
   std::filesystem::path path = std::filesystem::weakly_canonical(options.model_dir);
@@ -139,7 +149,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!weights.status().ok()) return weights.status();
   if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;
 
-  const std::vector<LayerCacheSpec> specs = model->cache_specs();
+  std::vector<LayerCacheSpec> specs = model->cache_specs();
+  if (absl::Status status = ChooseCacheDType(options, &specs); !status.ok()) return status;
   auto plan = BuildCachePlan(specs, options.block_tokens);
   if (!plan.ok()) return plan.status();
   info.recompute_length = model->recompute_length();

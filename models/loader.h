@@ -24,6 +24,8 @@ struct LoadOptions {
   std::string device = "cpu";  // cpu, cuda
   int num_threads = 0;         // of a step on the CPU; 0: all cores
   int64_t block_tokens = 16;   // tokens per cache block
+  // Of keys and values: auto (the model's dtype), int8. Recurrent states and cross-attention's stay in the model's.
+  std::string cache_dtype = "auto";
 };
 
 class LoadedModel {

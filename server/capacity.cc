@@ -87,6 +87,7 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   const int64_t units = arena_bytes / group.unit_bytes;
   std::string text = absl::StrCat("cache group ", index, ": ", CacheKindName(group.kind), ", ", group.layers.size(),
                                   group.layers.size() == 1 ? " layer" : " layers");
+  if (IsQuantised(group.kv.dtype)) absl::StrAppend(&text, ", ", DTypeName(group.kv.dtype), " with scales");
   if (group.kind == CacheKind::kRecurrent) {
     absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes), " per sequence; the arena alone would hold ", units,
                     " sequences");

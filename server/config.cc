@@ -48,6 +48,9 @@ ABSL_FLAG(
     "prefix gives the very bits of a cold run, not only the same tokens.");
 ABSL_FLAG(std::string, compact_per_step, "4MiB",
           "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
+ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
+          "Of cached keys and values: auto (as the model computes), or int8, about half of bfloat16's bytes. Recurrent "
+          "states and cross-attention's keys and values stay as they are.");
 ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
@@ -89,7 +92,7 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Model", {"model", "model_name", "dtype", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
-       {"arena", "block_tokens", "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step",
+       {"arena", "block_tokens", "cache_dtype", "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step",
         "poison_cache", "check_integrity", "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
@@ -125,6 +128,7 @@ absl::Status CheckChoices(const Config& config) {
   const Row rows[] = {
       {"dtype", config.dtype, {"auto", "float32", "bfloat16"}},
       {"device", config.device, {"cpu", "cuda"}},
+      {"cache_dtype", config.cache_dtype, {"auto", "int8"}},
       {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
       {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_format", config.log_format, {"text", "json"}},
@@ -218,6 +222,7 @@ absl::StatusOr<Config> FromFlags() {
     config.arena_bytes = *bytes;
   }
   config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
+  config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
   config.crop_every = absl::GetFlag(FLAGS_crop_every);

@@ -32,6 +32,7 @@ struct Config {
   // The cache.
   int64_t arena_bytes = 0;       // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
   int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
+  std::string cache_dtype = "auto";  // of keys and values: auto (the model's), int8
   bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
   bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
   bool share_prefixes = true;    // share what the cache still holds of a prompt's beginning

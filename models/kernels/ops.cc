@@ -41,14 +41,18 @@ cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at:
 cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.kv_group).kv;
+  const auto place = [&](int64_t offset, int64_t dim) -> cpu::KvPlace {
+    return {.offset = offset,
+            .scale_offset = offset + LayOutKvTensor(kv, dim, batch.block_tokens()).scale_offset,
+            .dim = dim};
+  };
   return {.arena = batch.arena(),
           .blocks = batch.blocks(slot.kv_group).data(),
-          .key_offset = slot.key_offset,
-          .value_offset = slot.value_offset,
+          .storage = kv.dtype == DType::kInt8 ? cpu::KvStorage::kInt8 : cpu::KvStorage::kPlain,
+          .key = place(slot.key_offset, kv.key_dim),
+          .value = place(slot.value_offset, kv.value_dim),
           .block_tokens = batch.block_tokens(),
-          .kv_heads = kv.kv_heads,
-          .key_dim = kv.key_dim,
-          .value_dim = kv.value_dim};
+          .kv_heads = kv.kv_heads};
 }
 
 // Keys that the step's queries see, summed: the attention's cost.
@@ -197,13 +201,13 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
     args.bias = shape.distance_bias.const_data_ptr<float>();
     args.bias_reach = shape.distance_bias.size(1) / 2;
   }
-  at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value_dim}, query.options());
+  at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value.dim}, query.options());
   args.out = out.data_ptr();
   args.scratch_stride = cpu::AttentionScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
 
   const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
-  const int64_t operations = VisibleKeys(batch, args.window) * shape.q_heads * (args.kv.key_dim + args.kv.value_dim) /
+  const int64_t operations = VisibleKeys(batch, args.window) * shape.q_heads * (args.kv.key.dim + args.kv.value.dim) /
                              std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end) {
     cpu::GetKernels().attention[TypeOf(query)](args, begin, end, at::get_thread_num());

@@ -6,6 +6,7 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
@@ -23,9 +24,14 @@
 namespace berth::reference {
 namespace {
 
+// The keys, or the values, of one layer in one block; see KvTensor.
+struct BlockTensor {
+  at::Tensor stored;  // [kv_heads, block_tokens, numbers]
+  at::Tensor scales;  // [kv_heads, block_tokens, groups], or undefined: not quantised
+};
+
 struct KvView {
-  at::Tensor key;    // [kv_heads, block_tokens, key_dim]
-  at::Tensor value;  // [kv_heads, block_tokens, value_dim]
+  BlockTensor key, value;
 };
 
 // Absolute block `block` of row `row`.
@@ -34,9 +40,37 @@ KvView BlockView(const StepBatch& batch, int layer, int64_t row, int64_t block) 
   const KvSpec& kv = batch.group(slot.kv_group).kv;
   const cpu::Blocks& blocks = batch.blocks(slot.kv_group)[row];
   const int64_t unit = blocks.offsets[block - blocks.first_block];
-  const at::ScalarType type = ScalarTypeOf(kv.dtype);
-  return {ArenaView(batch, unit + slot.key_offset, {kv.kv_heads, batch.block_tokens(), kv.key_dim}, type),
-          ArenaView(batch, unit + slot.value_offset, {kv.kv_heads, batch.block_tokens(), kv.value_dim}, type)};
+  const auto tensor = [&](int64_t offset, int64_t dim) {
+    BlockTensor t;
+    t.stored = ArenaView(batch, unit + offset, {kv.kv_heads, batch.block_tokens(), dim}, ScalarTypeOf(kv.dtype));
+    const int64_t scale_offset = LayOutKvTensor(kv, dim, batch.block_tokens()).scale_offset;
+    if (scale_offset == 0) return t;
+    t.scales = ArenaView(batch, unit + offset + scale_offset, {kv.kv_heads, batch.block_tokens(), 1}, at::kBFloat16);
+    return t;
+  };
+  return {tensor(slot.key_offset, kv.key_dim), tensor(slot.value_offset, kv.value_dim)};
+}
+
+// x: [kv_heads, tokens, dim], to tokens `first`, ... of the block.
+void Write(const at::Tensor& x, int64_t first, const BlockTensor& to) {
+  const at::Tensor stored = to.stored.narrow(1, first, x.size(1));
+  if (!to.scales.defined()) {
+    stored.copy_(x);
+    return;
+  }
+  constexpr double kSteps = 127;
+  const at::Tensor largest = x.to(at::kFloat).abs().amax(-1, /*keepdim=*/true);
+  // By a tensor: by a number some devices multiply with its reciprocal.
+  const at::Tensor scale = (largest / at::full_like(largest, kSteps)).to(at::kBFloat16);
+  to.scales.narrow(1, first, x.size(1)).copy_(scale);
+  const at::Tensor divisor = scale.to(at::kFloat).masked_fill(scale == 0, 1);
+  stored.copy_((x.to(at::kFloat) / divisor).round().clamp(-kSteps, kSteps));
+}
+
+// Tokens [0, count) of the block: [kv_heads, count, dim], float32.
+at::Tensor Read(const BlockTensor& from, int64_t count) {
+  const at::Tensor numbers = from.stored.narrow(1, 0, count).to(at::kFloat);
+  return from.scales.defined() ? numbers * from.scales.narrow(1, 0, count).to(at::kFloat) : numbers;
 }
 
 }  // namespace
@@ -90,12 +124,11 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
       const int64_t slot = position % batch.block_tokens();
       const int64_t count = std::min(row.num_tokens - done, batch.block_tokens() - slot);
       const KvView view = BlockView(batch, layer, static_cast<int64_t>(r), position / batch.block_tokens());
-      const auto put = [&](const at::Tensor& from, const at::Tensor& to, int64_t dim) {
-        const at::Tensor rows = from.narrow(0, row.first_token + done, count).reshape({count, kv.kv_heads, dim});
-        to.narrow(1, slot, count).copy_(rows.transpose(0, 1));
+      const auto put = [&](const at::Tensor& from, const BlockTensor& to) {
+        Write(from.narrow(0, row.first_token + done, count).unflatten(1, {kv.kv_heads, -1}).transpose(0, 1), slot, to);
       };
-      put(key, view.key, kv.key_dim);
-      put(value, view.value, kv.value_dim);
+      put(key, view.key);
+      put(value, view.value);
       done += count;
     }
   }
@@ -114,12 +147,12 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
     for (int64_t b = first_block; b * batch.block_tokens() < end; ++b) {
       const KvView view = BlockView(batch, shape.layer, static_cast<int64_t>(r), b);
       const int64_t count = std::min(batch.block_tokens(), end - b * batch.block_tokens());
-      keys.push_back(view.key.narrow(1, 0, count));
-      values.push_back(view.value.narrow(1, 0, count));
+      keys.push_back(Read(view.key, count));
+      values.push_back(Read(view.value, count));
     }
     const int64_t repeat = shape.q_heads / kv.kv_heads;
-    const at::Tensor k = at::cat(keys, 1).to(at::kFloat).repeat_interleave(repeat, 0);    // [q_heads, n, key_dim]
-    const at::Tensor v = at::cat(values, 1).to(at::kFloat).repeat_interleave(repeat, 0);  // [q_heads, n, value_dim]
+    const at::Tensor k = at::cat(keys, 1).repeat_interleave(repeat, 0);    // [q_heads, n, key_dim]
+    const at::Tensor v = at::cat(values, 1).repeat_interleave(repeat, 0);  // [q_heads, n, value_dim]
     const at::Tensor q =
         RowSlice(query, row).reshape({row.num_tokens, shape.q_heads, kv.key_dim}).transpose(0, 1).to(at::kFloat);
     at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.scale;

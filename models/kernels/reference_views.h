@@ -11,7 +11,19 @@
 
 namespace berth::reference {
 
-inline at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
+inline at::ScalarType ScalarTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kInt8:
+      return at::kChar;
+    case DType::kInt4:
+      return at::kByte;  // two numbers each
+  }
+  return at::kFloat;
+}
 
 // The arena's bytes from `offset` on, as a tensor on the batch's device.
 inline at::Tensor ArenaView(const StepBatch& batch, int64_t offset, at::IntArrayRef shape, at::ScalarType type) {

@@ -26,8 +26,8 @@ std::string DrawModel(const StatusView& view) {
     if (group.bytes_per_sequence() > 0) {
       absl::StrAppend(&text, FormatBytes(group.bytes_per_sequence()), " a sequence\n");
     } else {
-      absl::StrAppend(&text, FormatBytes(group.bytes_per_token()), " a token, ", group.block_tokens(),
-                      " tokens a block");
+      absl::StrAppend(&text, FormatBytes(group.bytes_per_token()), " a token (", group.dtype(), "), ",
+                      group.block_tokens(), " tokens a block");
       if (group.window() > 0) absl::StrAppend(&text, ", window ", group.window());
       if (group.chunk() > 0) absl::StrAppend(&text, ", chunks of ", group.chunk());
       absl::StrAppend(&text, "\n");

@@ -156,6 +156,14 @@ TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   EXPECT_THAT(lines[3], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
 }
 
+TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {
+  std::vector<LayerCacheSpec> layers(2, {.kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64}});
+  QuantiseKv(DType::kInt8, 0, &layers);
+  const std::vector<std::string> lines = DescribeCache(*BuildCachePlan(layers, 16), kGiB, 4096, Config{});
+  // 2 layers * 2 tensors * 2 heads * (64 + 2) bytes.
+  EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, int8 with scales, 528 B per token"));
+}
+
 TEST(CapacityTest, DescribesAnEncodersShare) {
   const std::vector<std::string> lines =
       DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Config{.max_step_tokens = 801});

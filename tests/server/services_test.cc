@@ -418,8 +418,10 @@ TEST_F(ServicesTest, ControlTellsWhatTheServerIs) {
   EXPECT_EQ(model.cache_groups(0).bytes_per_token() * model.cache_groups(0).block_tokens(),
             model.cache_groups(0).unit_bytes());
   EXPECT_EQ(model.cache_groups(0).bytes_per_sequence(), 0);
+  EXPECT_EQ(model.cache_groups(0).dtype(), "float32");
   EXPECT_EQ(model.cache_groups(1).kind(), "recurrent");
   EXPECT_EQ(model.cache_groups(1).bytes_per_token(), 0);
+  EXPECT_EQ(model.cache_groups(1).dtype(), "");
   EXPECT_EQ(model.cache_groups(1).bytes_per_sequence(), model.cache_groups(1).unit_bytes());
   grpc::ClientContext second;
   v1::GetServerInfoResponse info;

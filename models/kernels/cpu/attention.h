@@ -21,13 +21,22 @@ struct Blocks {
   int64_t first_block;
 };
 
-// Keys and values in the arena: [kv_head][token of the block][dim] at key_offset / value_offset of a block's unit.
+// How keys and values are stored; see KvTensor in cache/spec.h. kPlain: in the type that the model computes in.
+enum class KvStorage { kPlain, kInt8 };
+
+// The keys, or the values, of a layer in a block's unit: [kv_head][token of the block][dim] at `offset`, and scales
+// [kv_head][token of the block], bfloat16, at `scale_offset` unless they are plain.
+struct KvPlace {
+  int64_t offset, scale_offset;
+  int64_t dim;
+};
+
 struct KvLayout {
   char* arena;
   const Blocks* blocks;  // by row
-  int64_t key_offset, value_offset;
-  int64_t block_tokens;
-  int64_t kv_heads, key_dim, value_dim;
+  KvStorage storage;
+  KvPlace key, value;
+  int64_t block_tokens, kv_heads;
 };
 
 // Writes the new tokens' keys and values to their places. Items: rows.

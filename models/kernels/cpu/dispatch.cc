@@ -20,7 +20,8 @@ const Kernels*& Current() {
 
 int64_t AttentionScratchFloats(const AttentionArgs& args) {
   const int64_t lanes = kQueryTile * (args.q_heads / args.kv.kv_heads);
-  return lanes * (args.kv.key_dim + args.kv.value_dim + 2) + args.kv.block_tokens;
+  const int64_t dims = args.kv.key.dim + args.kv.value.dim;
+  return lanes * (dims + 2) + args.kv.block_tokens * (dims + 1);
 }
 
 int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {

@@ -195,7 +195,7 @@ TEST(Status, DrawsHealthModelAndPools) {
   EXPECT_EQ(run.code, kExitOk);
   EXPECT_THAT(run.out, HasSubstr("live: SERVING, ready: NOT_SERVING"));
   EXPECT_THAT(run.out, HasSubstr("fake (fake_hybrid): 4 layers, 2.5 M parameters"));
-  EXPECT_THAT(run.out, HasSubstr("2.0 KiB a token, 16 tokens a block, window 512"));
+  EXPECT_THAT(run.out, HasSubstr("2.0 KiB a token (int8), 16 tokens a block, window 512"));
   EXPECT_THAT(run.out, HasSubstr("[##########----------....................]  25.0 %"));
 }
 

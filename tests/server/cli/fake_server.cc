@@ -116,6 +116,7 @@ v1::GetModelInfoResponse FakeServer::ModelInfo() {
   keys->set_bytes_per_token(2048);
   keys->set_block_tokens(16);
   keys->set_window(512);
+  keys->set_dtype("int8");
   v1::CacheGroup* states = info.add_cache_groups();
   states->set_kind("recurrent");
   states->add_layers(0);

@@ -1,0 +1,112 @@
+"""What a quantised cache costs: next-token distributions against those of the full-precision one. Prints a table.
+
+Run: BERTH_BIN=$PWD/bazel-bin python tests/parity/quantised_cache.py [CASE...]
+
+The running server answers both times, each time for the same contexts: a prompt and so many tokens of the greedy output
+that the full-precision cache gives. KL is the mean divergence over the contexts, in nats; agreement is the share of
+contexts whose most likely token is the same; output is the share of tokens before the first difference when the
+quantised cache decodes on its own.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import sys
+
+import numpy as np
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+sys.path.insert(0, os.path.join(ROOT, "tests/testing"))
+
+import oracle  # noqa: E402
+from berth_server import BerthServer, api, generate_request  # noqa: E402
+from cases import VOCAB  # noqa: E402
+
+CASES = ["llama", "qwen3", "gemma3_text", "gemma3n_text", "gpt_oss", "llama4_text", "falcon_h1", "jamba", "qwen3_next"]
+DEMOS = ["falcon_h1-demo", "gemma3-demo"]
+CACHES = [("int8", 128), ("int4", 128), ("int4", 16)]
+TOKENS = 64
+STEPS = range(0, TOKENS, 4)
+
+
+def chats():
+    """Conversations of sums that end with a story: the longest texts that the demo models know."""
+    with open(os.path.join(ROOT, "models/demo/heldout_additions.json"), encoding="utf-8") as file:
+        sums = json.load(file)
+    for n, animal in enumerate(["fox", "cat", "dog", "bear", "owl", "frog"]):
+        turns = []
+        for item in sums[5 * n: 5 * n + 5]:
+            turns += [("user", item["question"]), ("assistant", item["answer"])]
+        yield turns + [("user", f"Tell me a story about a {animal}.")]
+
+
+def tokenized(server, turns):
+    request = api().inference_pb2.TokenizeRequest()
+    request.chat.messages.extend(api().inference_pb2.ChatMessage(role=role, content=content) for role, content in turns)
+    return list(server.inference.Tokenize(request).token_ids)
+
+
+def complete(server, ids, tokens, vocab=None):
+    return server.inference.Complete(generate_request(ids=ids, max_tokens=tokens, ignore_eos=True, logprobs=vocab))
+
+
+def distributions(server, contexts, vocab):
+    """[contexts, vocab]: logprobs of the next token."""
+    def one(context):
+        row = np.full(vocab, -np.inf)
+        for entry in complete(server, context, 1, vocab).logprobs[0].top:
+            row[entry.token_id] = entry.logprob
+        return row.astype(np.float64)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return np.stack(list(pool.map(one, contexts)))
+
+
+def flags(vocab):
+    return ["--log_level=warning", "--max_running=16", "--max_sequence_tokens=640", "--arena=64MiB",
+            f"--max_logprobs={vocab}", "--dtype=float32"]
+
+
+def compare(folder, prompts, vocab):
+    """(KL, agreement, output) for each of CACHES, and the bytes of a token for each, full precision first."""
+    def token_bytes(server):
+        return sum(group.bytes_per_token for group in server.model_info().cache_groups)
+
+    with BerthServer(folder, *flags(vocab)) as server:
+        prompts = prompts or [tokenized(server, turns) for turns in chats()]
+        outputs = [list(complete(server, ids, TOKENS).token_ids) for ids in prompts]
+        contexts = [ids + out[:step] for ids, out in zip(prompts, outputs) for step in STEPS]
+        exact = distributions(server, contexts, vocab)
+        sizes = [token_bytes(server)]
+    results = []
+    for dtype, residual in CACHES:
+        more = [f"--cache_dtype={dtype}"] + ([f"--cache_residual_tokens={residual}"] if dtype == "int4" else [])
+        with BerthServer(folder, *flags(vocab), *more) as server:
+            got = distributions(server, contexts, vocab)
+            own = [list(complete(server, ids, TOKENS).token_ids) for ids in prompts]
+            sizes.append(token_bytes(server))
+        kl = float(np.mean(np.sum(np.exp(exact) * (exact - got), -1)))
+        agreement = float(np.mean(exact.argmax(-1) == got.argmax(-1)))
+        same = [next((n for n, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), TOKENS) for a, b in zip(outputs, own)]
+        results.append((kl, agreement, float(np.mean(same)) / TOKENS))
+    return results, sizes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"parity cases or demo models; default: {' '.join(CASES + DEMOS)}")
+    names = [f"{dtype}" + (f", {residual} newest" if dtype == "int4" else "") for dtype, residual in CACHES]
+    print("| model | " + " | ".join(f"{name}: KL | agreement | output" for name in names) + " |")
+    print("|---" * (1 + 3 * len(CACHES)) + "|", flush=True)
+    for name in parser.parse_args().cases or CASES + DEMOS:
+        if name in DEMOS:
+            results, _ = compare(os.path.join(ROOT, "models/demo", name), None, 512)
+        else:
+            folder, answers, _ = oracle.load(name)
+            results, _ = compare(folder, [prompt for prompt in answers["prompts"] if len(prompt) > 1], VOCAB)
+        cells = [f"{kl:.1e} | {agreement:.1%} | {output:.0%}" for kl, agreement, output in results]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
