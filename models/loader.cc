@@ -62,10 +62,11 @@ absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& conf
 // What --cache_dtype makes of the layers' own choice.
 absl::Status ChooseCacheDType(const LoadOptions& options, std::vector<LayerCacheSpec>* specs) {
   if (options.cache_dtype == "auto") return absl::OkStatus();
-  if (options.cache_dtype != "int8") {
-    return absl::InvalidArgumentError(absl::StrCat("cache_dtype: \"", options.cache_dtype, "\" is not auto or int8"));
+  if (options.cache_dtype != "int8" && options.cache_dtype != "int4") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache_dtype: \"", options.cache_dtype, "\" is not auto, int8 or int4"));
   }
-  QuantiseKv(DType::kInt8, /*residual_tokens=*/0, specs);
+  QuantiseKv(options.cache_dtype == "int8" ? DType::kInt8 : DType::kInt4, options.cache_residual_tokens, specs);
   return absl::OkStatus();
 }
 

@@ -24,8 +24,10 @@ struct LoadOptions {
   std::string device = "cpu";  // cpu, cuda
   int num_threads = 0;         // of a step on the CPU; 0: all cores
   int64_t block_tokens = 16;   // tokens per cache block
-  // Of keys and values: auto (the model's dtype), int8. Recurrent states and cross-attention's stay in the model's.
+  // Of keys and values: auto (the model's dtype), int8, int4. Recurrent states and cross-attention's stay in the
+  // model's.
   std::string cache_dtype = "auto";
+  int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
 };
 
 class LoadedModel {

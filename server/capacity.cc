@@ -87,12 +87,12 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   const int64_t units = arena_bytes / group.unit_bytes;
   std::string text = absl::StrCat("cache group ", index, ": ", CacheKindName(group.kind), ", ", group.layers.size(),
                                   group.layers.size() == 1 ? " layer" : " layers");
-  if (IsQuantised(group.kv.dtype)) absl::StrAppend(&text, ", ", DTypeName(group.kv.dtype), " with scales");
   if (group.kind == CacheKind::kRecurrent) {
     absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes), " per sequence; the arena alone would hold ", units,
                     " sequences");
     return text;
   }
+  absl::StrAppend(&text, ", ", DTypeName(group.kv.dtype), IsQuantised(group.kv.dtype) ? " with scales" : "");
   if (group.kv.window > 0) absl::StrAppend(&text, ", window of ", group.kv.window, " tokens");
   if (group.kv.chunk > 0) absl::StrAppend(&text, ", chunks of ", group.kv.chunk, " tokens");
   const absl::string_view token = group.kind == CacheKind::kCross ? "encoder token" : "token";

@@ -49,8 +49,10 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, compact_per_step, "4MiB",
           "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
 ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
-          "Of cached keys and values: auto (as the model computes), or int8, about half of bfloat16's bytes. Recurrent "
-          "states and cross-attention's keys and values stay as they are.");
+          "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
+          "(about 0.28). Recurrent states and cross-attention's keys and values stay as they are.");
+ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
+          "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
 ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
@@ -92,8 +94,8 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Model", {"model", "model_name", "dtype", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
-       {"arena", "block_tokens", "cache_dtype", "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step",
-        "poison_cache", "check_integrity", "crop_every"}},
+       {"arena", "block_tokens", "cache_dtype", "cache_residual_tokens", "share_prefixes", "checkpoint_tokens",
+        "anchored_chunks", "compact_per_step", "poison_cache", "check_integrity", "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
         "default_max_tokens", "draft_tokens", "max_logprobs", "drain_grace"}},
@@ -128,7 +130,7 @@ absl::Status CheckChoices(const Config& config) {
   const Row rows[] = {
       {"dtype", config.dtype, {"auto", "float32", "bfloat16"}},
       {"device", config.device, {"cpu", "cuda"}},
-      {"cache_dtype", config.cache_dtype, {"auto", "int8"}},
+      {"cache_dtype", config.cache_dtype, {"auto", "int8", "int4"}},
       {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
       {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_format", config.log_format, {"text", "json"}},
@@ -150,6 +152,7 @@ absl::Status CheckRanges(const Config& config) {
   const Row rows[] = {
       {"threads", config.num_threads, 0, 4096},
       {"block_tokens", config.block_tokens, 1, 1024},
+      {"cache_residual_tokens", config.cache_residual_tokens, 0, 1 << 20},
       {"max_running", config.max_running, 1, 65536},
       {"max_step_tokens", config.max_step_tokens, 1, 1 << 20},
       {"prefill_chunk_tokens", config.prefill_chunk_tokens, 1, 1 << 20},
@@ -223,6 +226,7 @@ absl::StatusOr<Config> FromFlags() {
   }
   config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
+  config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
   config.crop_every = absl::GetFlag(FLAGS_crop_every);

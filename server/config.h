@@ -30,12 +30,13 @@ struct Config {
   std::string port_file;                          // the ports are written there once both listen; "": nowhere
 
   // The cache.
-  int64_t arena_bytes = 0;       // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
-  int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
-  std::string cache_dtype = "auto";  // of keys and values: auto (the model's), int8
-  bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
-  bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
-  bool share_prefixes = true;    // share what the cache still holds of a prompt's beginning
+  int64_t arena_bytes = 0;              // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
+  int64_t block_tokens = 16;            // tokens of one KV unit: a power of two
+  std::string cache_dtype = "auto";     // of keys and values: auto (the model's), int8, int4
+  int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
+  bool poison_cache = false;            // fill returned units with NaN, so that a stale read shows
+  bool check_integrity = false;         // check the cache's invariants after every step and crash when one is broken
+  bool share_prefixes = true;           // share what the cache still holds of a prompt's beginning
   int64_t checkpoint_tokens =
       512;  // tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only
   bool anchored_chunks = false;     // cut chunks at fixed positions and share whole ones only: a hit's logits equal a

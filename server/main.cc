@@ -102,7 +102,8 @@ absl::Status Run(const Config& config) {
                          .device = config.device,
                          .num_threads = static_cast<int>(config.num_threads),
                          .block_tokens = config.block_tokens,
-                         .cache_dtype = config.cache_dtype});
+                         .cache_dtype = config.cache_dtype,
+                         .cache_residual_tokens = config.cache_residual_tokens});
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model_dir);
   if (!text.ok()) return text.status();

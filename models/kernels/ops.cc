@@ -38,21 +38,39 @@ cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at:
           .eps = static_cast<float>(eps)};
 }
 
-cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
-  const LayerCacheSlot& slot = batch.slot(layer);
-  const KvSpec& kv = batch.group(slot.kv_group).kv;
+static_assert(cpu::kInt4Group == kInt4Group);
+
+cpu::KvStorage StorageOf(DType dtype) {
+  if (dtype == DType::kInt8) return cpu::KvStorage::kInt8;
+  return dtype == DType::kInt4 ? cpu::KvStorage::kInt4 : cpu::KvStorage::kPlain;
+}
+
+// A layer's keys and values in the blocks of `group`, at these offsets of each.
+cpu::KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch) {
+  const KvSpec& kv = batch.group(group).kv;
   const auto place = [&](int64_t offset, int64_t dim) -> cpu::KvPlace {
     return {.offset = offset,
             .scale_offset = offset + LayOutKvTensor(kv, dim, batch.block_tokens()).scale_offset,
             .dim = dim};
   };
   return {.arena = batch.arena(),
-          .blocks = batch.blocks(slot.kv_group).data(),
-          .storage = kv.dtype == DType::kInt8 ? cpu::KvStorage::kInt8 : cpu::KvStorage::kPlain,
-          .key = place(slot.key_offset, kv.key_dim),
-          .value = place(slot.value_offset, kv.value_dim),
+          .blocks = batch.blocks(group).data(),
+          .storage = StorageOf(kv.dtype),
+          .key = place(key_offset, kv.key_dim),
+          .value = place(value_offset, kv.value_dim),
           .block_tokens = batch.block_tokens(),
           .kv_heads = kv.kv_heads};
+}
+
+cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
+  const LayerCacheSlot& slot = batch.slot(layer);
+  return LayoutOf(slot.kv_group, slot.key_offset, slot.value_offset, batch);
+}
+
+// The newest tokens in full precision. REQUIRES: the layer has them.
+cpu::KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
+  const LayerCacheSlot& slot = batch.slot(layer);
+  return LayoutOf(slot.recent_group, slot.recent_key_offset, slot.recent_value_offset, batch);
 }
 
 // Keys that the step's queries see, summed: the attention's cost.
@@ -168,14 +186,20 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const s
 
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   if (!key.is_cpu()) return reference::WriteKv(key, value, layer, batch);
-  const cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
-                                 .rows = batch.rows().data(),
-                                 .key = RowsOf(key),
-                                 .value = RowsOf(value),
-                                 .key_stride = key.stride(0),
-                                 .value_stride = value.stride(0)};
-  Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+  cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
+                           .rows = batch.rows().data(),
+                           .key = RowsOf(key),
+                           .value = RowsOf(value),
+                           .key_stride = key.stride(0),
+                           .value_stride = value.stride(0)};
+  const auto write = [&] {
+    Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
+             [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+  };
+  write();
+  if (batch.slot(layer).recent_group < 0) return;
+  args.kv = RecentLayoutOf(layer, batch);
+  write();
 }
 
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch) {
@@ -188,6 +212,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .out = nullptr,
                              .query_stride = query.stride(0),
                              .q_heads = shape.q_heads,
+                             .recent = {},
+                             .recent_tokens = 0,
                              .window = batch.group(group).kv.window,
                              .chunk = batch.group(group).kv.chunk,
                              .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
@@ -197,6 +223,10 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .softcap = static_cast<float>(shape.softcap),
                              .scratch = nullptr,
                              .scratch_stride = 0};
+  if (const int recent = batch.slot(shape.layer).recent_group; recent >= 0) {
+    args.recent = RecentLayoutOf(shape.layer, batch);
+    args.recent_tokens = batch.group(recent).kv.window;
+  }
   if (shape.distance_bias.defined()) {
     args.bias = shape.distance_bias.const_data_ptr<float>();
     args.bias_reach = shape.distance_bias.size(1) / 2;

@@ -69,6 +69,7 @@ void Decode(benchmark::State& state, DType stored) {
   BENCHMARK_CAPTURE(Decode, stored, DType::stored)->ArgNames({"tokens", "group"})->ArgsProduct({{512, 8192}, {1, 4}})
 BERTH_DECODE(kBFloat16);
 BERTH_DECODE(kInt8);
+BERTH_DECODE(kInt4);
 
 }  // namespace
 }  // namespace berth

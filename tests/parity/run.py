@@ -26,6 +26,9 @@ BF16_TOLERANCE = 2e-2
 # rounding reaches depends on the model, and bfloat16 measures it. int8 leaves an error of 0.006 of a head's norm where
 # bfloat16 leaves 0.0017, but bfloat16 rounds every product too: 0.00 to 1.50 was measured on 16 families.
 INT8_OVER_BF16 = 2
+# ATen's products differ in the last bits with the number of rows (float32 logprobs by up to 3e-5), so that now and then
+# a number rounds to the next step: logprobs then changed by up to 3e-2. Where tokens part at such a margin it is a tie.
+INT8_TIE_MARGIN = 3e-2
 QUANTISED_PROMPTS = [1, 64, 300]
 QUANTISED_TOKENS = 32
 REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "cropped", "hit", "drafted",
@@ -43,7 +46,7 @@ class Outcome:
         self.misses += 1
         self.notes.append(note)
 
-    def compare(self, got, answers, index, what, skip=0):
+    def compare(self, got, answers, index, what, skip=0, tie_margin=TIE_MARGIN):
         """Tokens against the oracle's from the `skip`-th on, of which the request may have asked for fewer."""
         self.rows += 1
         expected = answers["tokens"][index][skip : skip + len(got)]
@@ -54,7 +57,7 @@ class Outcome:
             return
         at = next(i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1])
         note = f"{what}: token {at} is {got[at]}, expected {expected[at]}, margin {margins[at]:.2e}"
-        if margins[at] < TIE_MARGIN:
+        if margins[at] < tie_margin:
             self.ties += 1
             self.notes.append("tie: " + note)
         else:
@@ -179,7 +182,8 @@ def has_keys(groups):
 
 
 def quantised(folder, answers, arrays, bf16_error, outcome):
-    """int8 keys and values: logprobs near the oracle's, and the same tokens whoever else runs and whatever the chunks."""
+    """int8 keys and values: logprobs near the oracle's, and the tokens of a sequence alone whoever else runs and whatever
+    the chunks."""
     picks = [i for i, prompt in enumerate(answers["prompts"]) if len(prompt) in QUANTISED_PROMPTS]
     flags = [*BASE_FLAGS, "--arena=64MiB", "--cache_dtype=int8", "--dtype=float32"]
     with BerthServer(folder / "bf16", *flags) as server:
@@ -189,24 +193,22 @@ def quantised(folder, answers, arrays, bf16_error, outcome):
             outcome.rows += 1
             if not error <= INT8_OVER_BF16 * bf16_error:
                 outcome.miss(f"prompt of {len(answers['prompts'][i])}: a logprob is off by {error:.1e}")
-    outputs = []
+    own = {"tokens": {}, "margins": {}, "forced_eos": None}
     for chunk in (64, 7):
         with BerthServer(folder, *flags, f"--prefill_chunk_tokens={chunk}") as server:
-            def run(i):
-                return list(complete(server, answers, answers["prompts"][i], QUANTISED_TOKENS).token_ids)
             if chunk == 64:
                 stored = {group.dtype for group in server.model_info().cache_groups if group.bytes_per_token}
                 assert "int8" in stored and stored <= {"int8", "float32"}, stored
-                outputs.append([run(i) for i in picks])
+                for i in picks:
+                    response = complete(server, answers, answers["prompts"][i], QUANTISED_TOKENS, logprobs=2)
+                    own["tokens"][i] = list(response.token_ids)
+                    own["margins"][i] = [entry.top[0].logprob - entry.top[1].logprob for entry in response.logprobs]
             with concurrent.futures.ThreadPoolExecutor(len(picks)) as pool:
-                outputs.append(list(pool.map(run, picks)))
+                responses = pool.map(lambda i: complete(server, answers, answers["prompts"][i], QUANTISED_TOKENS), picks)
+                for i, response in zip(picks, responses):
+                    outcome.compare(list(response.token_ids), own, i, f"prompt of {len(answers['prompts'][i])} at once, "
+                                    f"chunks of {chunk}, against it alone", INT8_TIE_MARGIN)
             server.wait_idle()
-    for i, own, *others in zip(picks, *outputs):
-        outcome.rows += len(others)
-        for what, other in zip(("at once", "at once in chunks of 7"), others):
-            if other != own:
-                at = next(n for n, pair in enumerate(zip(own, other)) if pair[0] != pair[1])
-                outcome.miss(f"prompt of {len(answers['prompts'][i])} {what}: token {at} is {other[at]}, alone {own[at]}")
 
 
 def run_case(name):
@@ -248,7 +250,7 @@ def main():
             rows, ties, misses = rows + outcome.rows, ties + outcome.ties, misses + outcome.misses
             for note in outcome.notes[:4]:
                 print(f"    {regime}: {note}")
-    print(f"{rows} comparisons, {ties} ties (oracle's margin below {TIE_MARGIN}), {misses} misses")
+    print(f"{rows} comparisons, {ties} ties (margin below {TIE_MARGIN}, of int8 {INT8_TIE_MARGIN}), {misses} misses")
     if misses or ties > MAX_TIE_SHARE * rows:
         sys.exit(1)
 

@@ -150,8 +150,8 @@ TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
 TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Config{});
   ASSERT_EQ(lines.size(), 4u);
-  EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, 2 KiB per token in blocks of 16"));
-  EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, window of 100 tokens"));
+  EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, float32, 2 KiB per token in blocks of 16"));
+  EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, float32, window of 100 tokens"));
   EXPECT_THAT(lines[2], HasSubstr("recurrent, 2 layers, 16 KiB per sequence"));
   EXPECT_THAT(lines[3], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
 }
@@ -168,7 +168,7 @@ TEST(CapacityTest, DescribesAnEncodersShare) {
   const std::vector<std::string> lines =
       DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Config{.max_step_tokens = 801});
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_THAT(lines[1], HasSubstr("cross, 3 layers, 3 KiB per encoder token in blocks of 16"));
+  EXPECT_THAT(lines[1], HasSubstr("cross, 3 layers, float32, 3 KiB per encoder token in blocks of 16"));
   EXPECT_THAT(lines[2], HasSubstr("a sequence of 4096 tokens and 800 encoder tokens takes"));
 }
 

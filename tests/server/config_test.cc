@@ -49,7 +49,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--port_file=/p",
                              "--arena=1.5GiB",
                              "--block_tokens=32",
-                             "--cache_dtype=int8",
+                             "--cache_dtype=int4",
+                             "--cache_residual_tokens=77",
                              "--poison_cache",
                              "--check_integrity=true",
                              "--crop_every=9",
@@ -80,7 +81,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .port_file = "/p",
                              .arena_bytes = 1610612736,
                              .block_tokens = 32,
-                             .cache_dtype = "int8",
+                             .cache_dtype = "int4",
+                             .cache_residual_tokens = 77,
                              .poison_cache = true,
                              .check_integrity = true,
                              .share_prefixes = false,
@@ -121,7 +123,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"stray"}, "unexpected argument 'stray': every value belongs to a flag, as --model=DIR"},
       {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
       {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
-      {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8"},
+      {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
+      {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside [0, 1048576]"},
       {{"--log_level=loud"}, "--log_level: 'loud' is none of trace, debug, info, warning, error, off"},
       {{"--log_format=xml"}, "--log_format: 'xml' is none of text, json"},
       {{"--metrics_compat=tgi"}, "--metrics_compat: 'tgi' is none of vllm, none"},
@@ -193,7 +196,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 30);
+  EXPECT_EQ(ours, 31);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

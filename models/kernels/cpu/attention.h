@@ -22,10 +22,11 @@ struct Blocks {
 };
 
 // How keys and values are stored; see KvTensor in cache/spec.h. kPlain: in the type that the model computes in.
-enum class KvStorage { kPlain, kInt8 };
+enum class KvStorage { kPlain, kInt8, kInt4 };
+inline constexpr int64_t kInt4Group = 32;  // numbers that share a scale
 
 // The keys, or the values, of a layer in a block's unit: [kv_head][token of the block][dim] at `offset`, and scales
-// [kv_head][token of the block], bfloat16, at `scale_offset` unless they are plain.
+// [kv_head][token of the block][group], bfloat16, at `scale_offset` unless they are plain.
 struct KvPlace {
   int64_t offset, scale_offset;
   int64_t dim;
@@ -59,6 +60,9 @@ struct AttentionArgs {
   void* out;             // [tokens, q_heads * value_dim]
   int64_t query_stride;
   int64_t q_heads;
+  KvLayout recent;  // plain, or of no meaning: no recent tokens
+  int64_t
+      recent_tokens;   // a query reads the newest so many positions from `recent`, older ones from kv; 0: all from kv
   int64_t window;      // 0: none
   int64_t chunk;       // 0: none
   const float* sinks;  // [q_heads] or null
