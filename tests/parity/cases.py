@@ -51,7 +51,8 @@ GEMMA3N = dict(ATTENTION, num_hidden_layers=6, sliding_window=21, intermediate_s
                altup_num_inputs=4, hidden_size_per_layer_input=18, vocab_size_per_layer_input=VOCAB,
                activation_sparsity_pattern=[0.9, 0.5, 0.0, 0.0, 0.0, 0.0], final_logit_softcapping=8.0,
                tie_word_embeddings=False, initializer_range=0.2, rope_parameters=GEMMA3["rope_parameters"])
-GPT_OSS = dict(ATTENTION, initializer_range=0.2, num_hidden_layers=4, num_local_experts=6, num_experts_per_tok=3, sliding_window=21,
+GPT_OSS = dict(ATTENTION, initializer_range=0.2, num_hidden_layers=4, num_local_experts=6, num_experts_per_tok=3,
+               sliding_window=21,
                rope_parameters=dict(rope_type="yarn", factor=4.0, rope_theta=1000.0, truncate=False, beta_fast=32.0,
                                     beta_slow=1.0, original_max_position_embeddings=64))
 LLAMA4 = dict(ATTENTION, num_hidden_layers=4, intermediate_size_mlp=90, num_local_experts=5, num_experts_per_tok=1,
@@ -123,7 +124,8 @@ CASES = {
         mscale_all_dim=1.3, beta_fast=20.0, beta_slow=2.0))),
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     "mistral-full": Case("MistralConfig", dict(ATTENTION, sliding_window=None, num_key_value_heads=3)),
-    "mixtral": Case("MixtralConfig", dict(ATTENTION, initializer_range=0.2, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "mixtral": Case("MixtralConfig", dict(ATTENTION, initializer_range=0.2, num_local_experts=5, num_experts_per_tok=2,
+                                          sliding_window=None)),
     "mixtral-sliding": Case("MixtralConfig", dict(ATTENTION, num_local_experts=4, num_experts_per_tok=3,
                                                   sliding_window=21)),
     "qwen2": Case("Qwen2Config", dict(COMMON, num_key_value_heads=6)),

@@ -151,24 +151,21 @@ def together(server, answers, outcome, requests=16, limit=None):
 def preempted(folder, groups, answers, outcome):
     """An arena so small that sequences must give way. A purely recurrent sequence never grows, so never has to."""
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS
-    grows = has_keys(groups)
-    preemptions = 0
-    arena = 128 << 10
-    # The smallest arenas may hold but one sequence at a time, and then none gives way.
-    while preemptions == 0 and arena < 1 << 26:
-        arena = int(arena * 1.4)
-        try:
-            with BerthServer(folder, *BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64") as server:
-                if server.model_info().limits.max_sequence_tokens < longest:
-                    continue
-                together(server, answers, outcome)
-                preemptions = server.load().preemptions
-                if not grows:
-                    break
-        except DidNotStart:
-            continue
-    if outcome.rows == 0 or (grows and preemptions == 0):
-        outcome.miss(f"no preemption in arenas of up to {arena} bytes")
+    # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
+    for step in (1.4, 1.05):
+        arena = 128 << 10
+        while arena < 16 << 20:
+            arena = int(arena * step)
+            try:
+                with BerthServer(folder, *BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64") as server:
+                    if server.model_info().limits.max_sequence_tokens < longest:
+                        continue
+                    together(server, answers, outcome)
+                    if server.load().preemptions or not has_keys(groups):
+                        return
+            except DidNotStart:
+                continue
+    outcome.miss(f"no preemption in arenas of up to {arena} bytes")
 
 
 def shares_prefixes(name, groups):
@@ -182,8 +179,7 @@ def has_keys(groups):
 
 
 def quantised(folder, answers, arrays, bf16_error, outcome):
-    """int8 keys and values: logprobs near the oracle's, and the tokens of a sequence alone whoever else runs and whatever
-    the chunks."""
+    """int8 keys and values: logprobs near the oracle's, and a sequence's tokens alone equal to those in any company."""
     picks = [i for i, prompt in enumerate(answers["prompts"]) if len(prompt) in QUANTISED_PROMPTS]
     flags = [*BASE_FLAGS, "--arena=64MiB", "--cache_dtype=int8", "--dtype=float32"]
     with BerthServer(folder / "bf16", *flags) as server:
@@ -204,10 +200,11 @@ def quantised(folder, answers, arrays, bf16_error, outcome):
                     own["tokens"][i] = list(response.token_ids)
                     own["margins"][i] = [entry.top[0].logprob - entry.top[1].logprob for entry in response.logprobs]
             with concurrent.futures.ThreadPoolExecutor(len(picks)) as pool:
-                responses = pool.map(lambda i: complete(server, answers, answers["prompts"][i], QUANTISED_TOKENS), picks)
-                for i, response in zip(picks, responses):
-                    outcome.compare(list(response.token_ids), own, i, f"prompt of {len(answers['prompts'][i])} at once, "
-                                    f"chunks of {chunk}, against it alone", INT8_TIE_MARGIN)
+                prompts = [answers["prompts"][i] for i in picks]
+                responses = pool.map(lambda prompt: complete(server, answers, prompt, QUANTISED_TOKENS), prompts)
+                for i, prompt, response in zip(picks, prompts, responses):
+                    outcome.compare(list(response.token_ids), own, i, f"prompt of {len(prompt)} at once, chunks of {chunk}, "
+                                    "against it alone", tie_margin=INT8_TIE_MARGIN)
             server.wait_idle()
 
 
