@@ -271,14 +271,16 @@ void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
   if (!checkpoint) return;
   const int64_t tail = num_tokens_ % block;
   const absl::Span<const int32_t> rest = tokens.subspan(num_tokens_ - tail, tail);
-  PrefixIndex::Node* last = tail == 0 ? index.Pin(cursor_) : index.Reach(cursor_, rest);
-  // A node that goes on past these tokens keeps its own units: this lease's lack the rest.
-  if (tail > 0 && PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
+  if (tail > 0) {
+    PrefixIndex::Node* last = index.Reach(cursor_, rest);
+    // A node that goes on past these tokens keeps its own units: this lease's lack the rest.
+    if (PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
+    index.Unpin(last);
+  }
   if (const int g = cache_->plan().state_group(); g >= 0) {
-    index.AddState(last, static_cast<int>(tail == 0 ? block : tail), g, groups_[g].units[0]);
+    index.AddState(cursor_, rest, g, groups_[g].units[0]);
     groups_[g].tail_shared = true;
   }
-  index.Unpin(last);
 }
 
 void SequenceLease::StopSharing() {

@@ -11,7 +11,7 @@ namespace berth {
 
 struct PrefixIndex::Node {
   struct State {
-    int position = 0;  // within the block
+    std::vector<int32_t> suffix;  // tokens past the node's
     int group = 0;
     UnitId unit;
   };
@@ -20,9 +20,9 @@ struct PrefixIndex::Node {
   const std::string* salt = nullptr;  // a root's
   std::vector<int32_t> tokens;        // of its block
   std::vector<UnitId> units;          // by group; index -1: none
-  std::vector<State> states;          // by position, descending
-  std::vector<Node*> children;        // by tokens, ascending
-  int pins = 0;                       // whoever stands on it
+  std::vector<State> states;
+  std::vector<Node*> children;  // by tokens, ascending
+  int pins = 0;                 // whoever stands on it
 
   bool holds_nothing() const {
     return pins == 0 && children.empty() && states.empty() &&
@@ -60,6 +60,7 @@ PrefixIndex::Node* PrefixIndex::Root(absl::string_view salt) {
   if (found == roots_.end()) {
     found = roots_.emplace(std::string(salt), std::make_unique<Node>()).first;
     found->second->salt = &found->first;
+    found->second->units.resize(cache_->plan().groups.size());
   }
   return Pin(found->second.get());
 }
@@ -99,22 +100,31 @@ PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> token
       length = (length - 1) / std::max(block, multiple) * std::max(block, multiple);
     match.num_tokens = length;
   } else {
-    FindState(multiple, &match);
+    FindState(root, tokens.first(limit), multiple, &match);
   }
-  match.path.resize((match.num_tokens + block - 1) / block);
+  match.path.resize(std::min<size_t>(match.path.size(), (match.num_tokens + block - 1) / block));
   return match;
 }
 
-void PrefixIndex::FindState(int64_t multiple, Match* match) const {
-  for (int64_t i = static_cast<int64_t>(match->path.size()) - 1; i >= 0; --i) {
-    for (const Node::State& state : match->path[i]->states) {
-      const int64_t length = i * cache_->plan().block_tokens + state.position;
-      if (length > match->matched_tokens || length % multiple != 0 || !HasBlocks(match->path, length)) continue;
+void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_t multiple, Match* match) const {
+  const int64_t block = cache_->plan().block_tokens;
+  const auto look_at = [&](const Node* node, int64_t end) {
+    for (const Node::State& state : node->states) {
+      const int64_t suffix = static_cast<int64_t>(state.suffix.size());
+      const int64_t length = end + suffix;
+      if (length <= match->num_tokens || length > static_cast<int64_t>(tokens.size()) || length % multiple != 0)
+        continue;
+      if (CommonPrefix(tokens.subspan(end, suffix), state.suffix) < suffix || !HasBlocks(match->path, length)) continue;
       match->num_tokens = length;
       match->state = state.unit;
-      return;
     }
+  };
+  look_at(root, 0);
+  for (size_t i = 0; i < match->path.size() && NumTokens(match->path[i]) == block; ++i) {
+    const int64_t end = static_cast<int64_t>(i + 1) * block;
+    if (end <= match->matched_tokens) look_at(match->path[i], end);
   }
+  match->matched_tokens = std::max(match->matched_tokens, match->num_tokens);
 }
 
 bool PrefixIndex::HasBlocks(const std::vector<Node*>& path, int64_t length) const {
@@ -122,6 +132,7 @@ bool PrefixIndex::HasBlocks(const std::vector<Node*>& path, int64_t length) cons
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.groups[g].grows()) continue;
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
+    if (end > static_cast<int64_t>(path.size())) return false;
     for (int64_t b = plan.groups[g].kv.FirstVisible(length) / plan.block_tokens; b < end; ++b) {
       if (path[b]->units[g].index < 0) return false;
     }
@@ -191,12 +202,12 @@ void PrefixIndex::AddUnit(Node* node, int group, UnitId unit) {
   Add(node, group, unit);
 }
 
-void PrefixIndex::AddState(Node* node, int position, int group, UnitId unit) {
+void PrefixIndex::AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit) {
   if (cache_->pools_[group].cached(unit)) return;
-  const auto after = std::find_if(node->states.begin(), node->states.end(),
-                                  [&](const Node::State& state) { return state.position <= position; });
-  if (after != node->states.end() && after->position == position) return;
-  node->states.insert(after, {.position = position, .group = group, .unit = unit});
+  for (const Node::State& state : node->states) {
+    if (absl::MakeConstSpan(state.suffix) == suffix) return;
+  }
+  node->states.push_back({.suffix = {suffix.begin(), suffix.end()}, .group = group, .unit = unit});
   Add(node, group, unit);
 }
 
@@ -290,6 +301,7 @@ absl::Status PrefixIndex::CheckIntegrity() const {
     }
   };
   const auto walk = [&](auto& self, const Node* node) -> void {
+    for (const Node::State& state : node->states) check(state.group, state.unit, node);
     for (const Node* child : node->children) {
       ++num_nodes;
       const int64_t count = static_cast<int64_t>(child->tokens.size());
@@ -301,7 +313,6 @@ absl::Status PrefixIndex::CheckIntegrity() const {
       for (size_t g = 0; g < child->units.size(); ++g) {
         if (child->units[g].index >= 0) check(static_cast<int>(g), child->units[g], child);
       }
-      for (const Node::State& state : child->states) check(state.group, state.unit, child);
       self(self, child);
     }
     for (size_t i = 1; i < node->children.size(); ++i) {

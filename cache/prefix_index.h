@@ -1,7 +1,7 @@
 // Which prefixes of token sequences the cache still holds, so that a new sequence that starts alike shares them.
 //
 // A tree of nodes, one per block of tokens: a path from a root spells a prefix, a root stands for one tenant's salt. A
-// node holds a unit per KV group, and states (checkpoints) at positions inside its block. Only a path's last node may
+// node holds a unit per KV group, and states at its end or up to a block past it. Only a path's last node may
 // have fewer tokens than a block. Units are given up one by one, least recently used first, as leases need their bytes;
 // a node goes when it holds nothing and leads nowhere.
 //
@@ -60,10 +60,10 @@ class PrefixIndex {
   void Unpin(Node* node);
   static int64_t NumTokens(const Node* node);         // of its block
   static UnitId UnitOf(const Node* node, int group);  // index -1: none
-  // Lets the node hold a KV unit or, at `position` within its block (1: after its first token), a state. Does nothing
-  // where it has one.
+  // Lets the node hold a KV unit, or the states after its tokens and those of `suffix`, which has less than a block.
+  // Does nothing where it has them.
   void AddUnit(Node* node, int group, UnitId unit);
-  void AddState(Node* node, int position, int group, UnitId unit);
+  void AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit);
 
   // Gives up all that the nodes on the path to `node`, and below it, hold.
   void Forget(Node* node);
@@ -95,8 +95,8 @@ class PrefixIndex {
   // The child of `node` that has the most first tokens in common with `tokens`, and how many those are.
   std::pair<Node*, int64_t> Closest(Node* node, absl::Span<const int32_t> tokens) const;
   void Add(Node* node, int group, UnitId unit);
-  // The latest state along the match's path that serves.
-  void FindState(int64_t multiple, Match* match) const;
+  // Lets the match end at the latest state along its path, or past it, that serves.
+  void FindState(Node* root, absl::Span<const int32_t> tokens, int64_t multiple, Match* match) const;
   void Empty(Node* node);
   // Drops the node, and then its parents, if it holds nothing and leads nowhere.
   void Prune(Node* node);

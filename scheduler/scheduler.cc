@@ -197,7 +197,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     if (encoder >= budget) return;
     sequence.lease = cache_->NewLease(encoder);
     Adopt(&sequence);
-    if (!cache_->CanFit(sequence.lease, sequence.num_tokens() + 1, options_.prefill_chunk_tokens, promised)) {
+    if (WaitsForPrefix(sequence) ||
+        !cache_->CanFit(sequence.lease, sequence.num_tokens() + 1, options_.prefill_chunk_tokens, promised)) {
       sequence.lease = SequenceLease();
       return;
     }
@@ -230,6 +231,24 @@ void Scheduler::Adopt(Sequence* sequence) {
   if (!MayShare(*sequence)) return;
   sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, sequence->tokens,
                                         options_.anchored_chunks ? options_.prefill_chunk_tokens : 1);
+}
+
+bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
+  if (!sequence.lease.shares()) return false;
+  const int64_t shared = sequence.hit.num_tokens;
+  for (const std::unique_ptr<Sequence>& other : running_) {
+    const int64_t computed = other->num_computed() - other->step_tokens;
+    const int64_t known = std::min(other->num_tokens(), sequence.num_tokens() - 1);
+    if (!other->lease.shares() || computed >= known || shared + cache_->plan().block_tokens > known ||
+        other->request.cache_salt != sequence.request.cache_salt) {
+      continue;
+    }
+    const auto [end, unused] =
+        std::mismatch(sequence.tokens.begin(), sequence.tokens.begin() + known, other->tokens.begin());
+    const int64_t common = end - sequence.tokens.begin();
+    if (computed < common && common >= shared + cache_->plan().block_tokens) return true;
+  }
+  return false;
 }
 
 void Scheduler::CountPrefix(Sequence* sequence) {

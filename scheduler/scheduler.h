@@ -3,11 +3,11 @@
 //
 // Policy: first come, first served. Every running sequence that is past its prompt decodes one token; what is left of
 // the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
-// be had, and nobody overtakes one that has to wait. When a running sequence cannot grow, younger ones give their
-// leases back, youngest first, and wait to be recomputed (their tokens are kept, nothing is lost); when there is no
-// younger one it sits the step out. The encoder of an encoder-decoder model sees all its tokens at once, so it runs
-// whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the budget
-// holds that.
+// be had, and nobody overtakes one that has to wait: for a lease, or for a prefix that a running one is computing. When
+// a running sequence cannot grow, younger ones give their leases back, youngest first, and wait to be recomputed (their
+// tokens are kept, nothing is lost); when there is no younger one it sits the step out. The encoder of an
+// encoder-decoder model sees all its tokens at once, so it runs whole in the sequence's first step, and again in the
+// first after a preemption; a sequence waits until the budget holds that.
 //
 // Why nothing deadlocks: the oldest running sequence grows in every step. Alone it fits by max_sequence_tokens(), since
 // the cache can gather whatever is free.
@@ -125,6 +125,9 @@ class Scheduler {
   void AdmitWaiting(int64_t budget, absl::Time now);
   // Lets the sequence's new lease share what the cache holds of its prefix.
   void Adopt(Sequence* sequence);
+  // Whether a running sequence is about to compute a part of the sequence's prefix that the cache has not, so that it
+  // is better to wait for it than to compute it twice.
+  bool WaitsForPrefix(const Sequence& sequence) const;
   void CountPrefix(Sequence* sequence);
   // Tells the cache what the sequence has computed, for others to share.
   void Publish(Sequence* sequence, bool at_end);
