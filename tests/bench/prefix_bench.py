@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--tail", type=int, default=16, help="tokens of each prompt's own")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=16, help="output tokens per request")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     generator = random.Random(1)
     flags = [f"--max_sequence_tokens={arguments.prefix + arguments.tail + arguments.tokens}", "--arena=2GiB",

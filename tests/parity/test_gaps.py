@@ -1,0 +1,92 @@
+"""What transformers 5.17.0's caches refuse or get wrong, as far as their code shows it, and Berth does: a test for each.
+
+    a  static, sliding and linear layers cannot be cropped; of hybrids only the attention half follows a crop
+    b  a quantised cache's crop touches only what is not quantised yet
+    c  a hybrid's cache says that its length has no limit
+    d  a sliding window of one token never drops any
+    e  lengths are those of the whole batch: no row is cropped, or starts anew, alone
+    f  recurrent states cannot go back, so that nothing can be guessed on recurrent models
+    g  recurrent_gemma cannot go on from a chunk, serve two sequences at once, or reuse a prefix
+"""
+
+import os
+import sys
+
+import grpc
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import oracle  # noqa: E402
+import run  # noqa: E402
+from run import BASE_FLAGS, NEW_TOKENS, BerthServer, Outcome, complete  # noqa: E402
+
+FLAGS = [*BASE_FLAGS, "--arena=64MiB"]
+
+
+def expect_oracle(name, check, *flags):
+    folder, answers, _ = oracle.load(name)
+    outcome = Outcome()
+    with BerthServer(folder, *FLAGS, *flags) as server:
+        check(server, answers, outcome)
+        load = server.load()
+    assert outcome.rows and not outcome.misses, outcome.notes
+    return load
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "mamba2", "falcon_h1", "recurrent_gemma", "lfm2"])
+def test_a_every_kind_is_cropped(name):
+    expect_oracle(name, run.alone, "--crop_every=5")
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon_h1"])
+def test_b_a_quantised_cache_is_cropped_and_shared(name):
+    folder, answers, _ = oracle.load(name)
+    outputs = []
+    for flags in ([], ["--crop_every=5"]):
+        with BerthServer(folder, *FLAGS, "--cache_dtype=int8", *flags) as server:
+            for _ in range(2):  # the second time from the prefix index
+                outputs.append([list(complete(server, answers, prompt, 16).token_ids)
+                                for prompt in answers["prompts"][:4]])
+    assert all(output == outputs[0] for output in outputs)
+
+
+@pytest.mark.parametrize("name", ["falcon_h1", "zamba2"])
+def test_c_a_hybrid_says_its_limit(name):
+    folder, answers, _ = oracle.load(name)
+    with BerthServer(folder, *FLAGS) as server:
+        assert server.model_info().limits.max_sequence_tokens == 400
+        with pytest.raises(grpc.RpcError, match="400"):
+            complete(server, answers, answers["prompts"][-1], max_tokens=101)
+
+
+def test_d_a_window_of_one_holds_one_block():
+    def check(server, answers, outcome):
+        run.alone(server, answers, outcome)
+        most = 0
+        for message in server.inference.Generate(run.generate_request(
+                ids=answers["prompts"][0], max_tokens=200, ignore_eos=True), timeout=120):
+            live = [pool for pool in server.load().cache.pools if pool.kind == "sliding"]
+            most = max(most, live[0].live_units + live[0].shared_units)
+        assert 1 <= most <= 2, most
+
+    expect_oracle("mistral-window-1", check, "--share_prefixes=false")
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon_h1"])
+def test_e_rows_are_cropped_and_come_alone(name):
+    expect_oracle(name, run.together, "--crop_every=7")
+
+
+@pytest.mark.parametrize("name", ["mamba2", "falcon_h1", "qwen3_next"])
+def test_f_guesses_are_taken_back_on_recurrent_models(name):
+    def check(server, answers, outcome):
+        run.alone(server, answers, outcome, draft_tokens=8)
+
+    load = expect_oracle(name, check)
+    assert load.draft_tokens > load.accepted_draft_tokens, "nothing was ever taken back"
+
+
+def test_g_recurrent_gemma_in_every_regime():
+    expect_oracle("recurrent_gemma", run.together, "--prefill_chunk_tokens=7")
+    expect_oracle("recurrent_gemma", run.hit)
+    assert NEW_TOKENS >= 64
