@@ -80,6 +80,7 @@ Metrics::Metrics(Options options)
       queue_time_(kRequestSeconds),
       prefill_time_(kRequestSeconds),
       decode_time_(kRequestSeconds),
+      lease_age_(kRequestSeconds),
       request_prompt_tokens_(kRequestTokens),
       request_generation_tokens_(kRequestTokens),
       phases_(std::make_unique<Phase[]>(kNumPhases)) {
@@ -131,7 +132,9 @@ void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t
   ObserveSpan(&end_to_end_, times.finished - times.arrival);
   // A request that never ran waited for all of its life.
   ObserveSpan(&queue_time_, (Happened(times.first_scheduled) ? times.first_scheduled : times.finished) - times.arrival);
-  if (!Happened(times.first_scheduled) || !Happened(times.first_token)) return;
+  if (!Happened(times.first_scheduled)) return;
+  ObserveSpan(&lease_age_, times.finished - times.first_scheduled);
+  if (!Happened(times.first_token)) return;
   ObserveSpan(&prefill_time_, times.first_token - times.first_scheduled);
   ObserveSpan(&decode_time_, times.finished - times.first_token);
   if (completion_tokens > 1) {
@@ -203,6 +206,9 @@ void Metrics::CollectRequests(MetricFamilies* families) const {
                "vllm:request_queue_time_seconds");
   AddHistogram(families, "berth_request_prefill_time_seconds", "From a request's first step to its first token",
                prefill_time_, "vllm:request_prefill_time_seconds");
+  AddHistogram(families, "berth_cache_lease_age_seconds",
+               "First step to end of a request: how long it held, or waited to have again, its place in every pool",
+               lease_age_, "");
   AddHistogram(families, "berth_request_decode_time_seconds", "From a request's first token to its end", decode_time_,
                "vllm:request_decode_time_seconds");
   AddHistogram(families, "berth_request_prompt_tokens", "Prompt tokens of a request that ended", request_prompt_tokens_,

@@ -86,6 +86,7 @@ class Metrics {
   Histogram queue_time_;
   Histogram prefill_time_;
   Histogram decode_time_;
+  Histogram lease_age_;
   Histogram request_prompt_tokens_;
   Histogram request_generation_tokens_;
   std::unique_ptr<Phase[]> phases_;
