@@ -25,6 +25,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cache/image.h"
 #include "cache/lease.h"
 #include "cache/occupancy.h"
 #include "cache/prefix_index.h"
@@ -54,6 +55,10 @@ class Cache {
   // An empty lease: holds no unit until it grows. Never fails. `num_cross_tokens`: what the encoder reads; of no effect
   // on a model without cross-attention.
   SequenceLease NewLease(int64_t num_cross_tokens = 0);
+
+  // The lease that `image` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the image does
+  // not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move.
+  absl::StatusOr<SequenceLease> Restore(const CacheImage& image);
 
   // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;

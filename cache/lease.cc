@@ -220,9 +220,14 @@ SequenceLease SequenceLease::Fork() const {
   return fork;
 }
 
-PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple) {
+void SequenceLease::Share(absl::string_view salt) {
   root_ = cache_->index_.Root(salt);
   cursor_ = cache_->index_.Pin(root_);
+  published_blocks_ = 0;
+}
+
+PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple) {
+  Share(salt);
   const int64_t limit = static_cast<int64_t>(tokens.size()) - 1;
   const PrefixIndex::Match match = cache_->index_.Find(root_, tokens, limit, multiple);
   num_tokens_ = match.num_tokens;

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cache/image.h"
 #include "cache/prefix_index.h"
 #include "cache/unit_pool.h"
 
@@ -67,6 +68,12 @@ class SequenceLease {
   // Whether Crop(position) would stay there, as far as states are concerned.
   bool CanCropTo(int64_t position) const;
 
+  // Copies all that later tokens can see out of the arena; Cache::Restore brings it back. Snapshots are left out.
+  // REQUIRES: the step that computed the lease's tokens is done.
+  CacheImage Save() const;
+  // The size of what Save would give.
+  int64_t image_bytes() const;
+
   // Another lease of the same tokens, which shares every unit until one of the two writes it. Never fails.
   SequenceLease Fork() const;
 
@@ -74,9 +81,11 @@ class SequenceLease {
   // `multiple`, at most tokens.size() - 1 of them, and from now on lets Publish tell the index. REQUIRES: a lease that
   // is empty and has no encoder tokens.
   PrefixHit Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple = 1);
+  // Only lets Publish tell the index under `salt` from now on. REQUIRES: !shares().
+  void Share(absl::string_view salt);
   // Tells the index of what the lease holds: whole blocks; with `checkpoint` also the last one, and the states. Of no
-  // effect unless Adopt was called. REQUIRES: the step that computed them is done; `tokens` starts with those of the
-  // lease.
+  // effect unless Adopt or Share was called. REQUIRES: the step that computed them is done; `tokens` starts with those
+  // of the lease.
   void Publish(absl::Span<const int32_t> tokens, bool checkpoint);
   // Whether Publish has an effect.
   bool shares() const { return root_ != nullptr; }

@@ -39,6 +39,12 @@ struct Row {
   uint64_t salt = 0;
 };
 
+struct Saved {
+  CacheImage image;
+  std::vector<int32_t> tokens;
+  uint64_t salt = 0;
+};
+
 class Simulation {
  public:
   Simulation(std::vector<LayerCacheSpec> layers, int64_t arena_bytes, int seed) : random_(seed) {
@@ -136,6 +142,9 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
     int64_t refused = 0;
     int64_t hits = 0;
     int64_t resumed = 0;
+    int64_t num_restored = 0;
+    int64_t num_not_restored = 0;
+    std::vector<Saved> images;
     for (int i = 0; i < NumOperations(); ++i) {
       const int choice = sim.Below(100);
       Row* row = rows.empty() ? nullptr : &rows[sim.Below(static_cast<int>(rows.size()))];
@@ -174,6 +183,31 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
         }
       } else if (choice < 94) {
         sim.cache().Compact(1 << 20);
+      } else if (choice < 97) {
+        // Saved, given up, and brought back later, among whatever came meanwhile.
+        const int64_t size = row->lease.image_bytes();
+        images.push_back({.image = row->lease.Save(), .tokens = row->tokens, .salt = row->salt});
+        ASSERT_EQ(images.back().image.size_bytes, size);
+        std::swap(*row, rows.back());
+        rows.pop_back();
+      } else if (choice < 99) {
+        if (!images.empty()) {
+          std::swap(images[sim.Below(static_cast<int>(images.size()))], images.back());
+          const int64_t free = sim.cache().available_bytes();
+          auto restored = sim.cache().Restore(images.back().image);
+          ASSERT_EQ(restored.ok(), images.back().image.size_bytes <= free);
+          if (restored.ok()) {
+            Saved& saved = images.back();
+            ASSERT_EQ(restored->num_tokens(), saved.image.num_tokens);
+            rows.push_back({.lease = *std::move(restored), .tokens = std::move(saved.tokens), .salt = saved.salt});
+            if (sim.Below(2) == 0) rows.back().lease.Share(std::to_string(rows.back().salt));
+            images.pop_back();
+            ++num_restored;
+          } else {
+            ASSERT_EQ(restored.status().code(), absl::StatusCode::kResourceExhausted);
+            ++num_not_restored;
+          }
+        }
       } else {
         std::swap(*row, rows.back());
         rows.pop_back();
@@ -185,6 +219,8 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
     EXPECT_GT(refused, 0) << "the arena was never full: the test is too easy";
     EXPECT_GT(hits, 0);
     EXPECT_GT(resumed, 0);
+    EXPECT_GT(num_restored, 20);
+    EXPECT_GT(num_not_restored, 0);
     rows.clear();
     sim.cache().EvictAll();
     const Occupancy after = sim.GetOccupancy();
@@ -214,6 +250,15 @@ TEST(CacheProperty, NothingIsRefusedWhileItsBytesAreFree) {
     if (live >= occupancy.arena_bytes / 5 * 4) {
       worst_overhead = std::max(worst_overhead, static_cast<double>(occupancy.unassigned_overhead_bytes) / live);
       if (granted) ++granted_when_tight;
+    }
+    if (granted && sim.Below(20) == 0) {
+      // Away and back: into the units that it left, or others.
+      Row& row = rows[index];
+      const CacheImage image = row.lease.Save();
+      row.lease = SequenceLease();
+      auto restored = sim.cache().Restore(image);
+      ASSERT_TRUE(restored.ok()) << restored.status();
+      row.lease = *std::move(restored);
     }
     if (!granted) {
       ++refused;

@@ -236,5 +236,32 @@ TEST_F(LeaseDeathTest, ACacheMayNotDieBeforeItsLeases) {
       "1 leases outlive their cache");
 }
 
+TEST_F(LeaseTest, RestoreRefusesWhatDoesNotFit) {
+  MakeCache({{.kv = kStatic}, {.kv = kSliding}, {.states = {{.name = "s", .shape = {4}}}}}, /*arena_kib=*/16);
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(20).ok());
+  CacheImage image = lease.Save();
+  EXPECT_EQ(image.groups[0].num_units, 5);
+  EXPECT_EQ(image.groups[1].first_block, 3) << "a query at 20 sees 15 and later";
+  EXPECT_EQ(image.groups[1].num_units, 2);
+  EXPECT_EQ(image.groups[2].num_units, 1);
+  SequenceLease hog = cache_->NewLease();
+  while (hog.Grow(4).ok()) {
+  }
+  EXPECT_EQ(cache_->Restore(image).status().code(), absl::StatusCode::kResourceExhausted);
+  hog.Reset();
+  EXPECT_TRUE(cache_->Restore(image).ok());
+  for (int what = 0; what < 5; ++what) {
+    CacheImage wrong = lease.Save();
+    if (what == 0) wrong.num_tokens += 8;
+    if (what == 1) wrong.groups.pop_back();
+    if (what == 2) wrong.groups[0].unit_bytes += 64;
+    if (what == 3) --wrong.size_bytes;
+    if (what == 4) wrong.num_tokens = -1;
+    EXPECT_EQ(cache_->Restore(wrong).status().code(), absl::StatusCode::kInvalidArgument) << what;
+  }
+  EXPECT_EQ(LiveUnits(0), 5);
+}
+
 }  // namespace
 }  // namespace berth

@@ -1,0 +1,45 @@
+// A sequence's cache as plain bytes, outside the arena: what SequenceLease::Save copies out and Cache::Restore copies
+// back in, into whatever units are free then. It knows nothing of tensors: units of every kind, state and cross units
+// included, are byte spans. Plain data; move-only; any thread.
+#ifndef BERTH_CACHE_IMAGE_H_
+#define BERTH_CACHE_IMAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/spec.h"
+
+namespace berth {
+
+struct CacheImage {
+  // Of one group of the plan. What no query at position num_tokens or later can see is left out, so the first block of
+  // a windowed group is that of its window.
+  struct Group {
+    int64_t first_block = 0;
+    int64_t num_units = 0;
+    int64_t unit_bytes = 0;
+
+    friend bool operator==(const Group&, const Group&) = default;
+  };
+
+  int64_t num_tokens = 0;        // whose cache this is; 0: an image of nothing
+  int64_t num_cross_tokens = 0;  // of the encoder
+  std::vector<Group> groups;
+  std::unique_ptr<std::byte[]> bytes;  // the units, group after group, block after block
+  int64_t size_bytes = 0;
+
+  bool empty() const { return num_tokens == 0; }
+};
+
+// What the image of a sequence of so many tokens holds, without bytes: group by group, and their size.
+CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);
+
+// INVALID_ARGUMENT naming the first thing in which the image is not one of a sequence under `plan`.
+absl::Status CheckImage(const CachePlan& plan, const CacheImage& image);
+
+}  // namespace berth
+
+#endif  // BERTH_CACHE_IMAGE_H_
