@@ -90,6 +90,8 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
 const StepPlan& Scheduler::Plan(absl::Time now) {
   plan_.Clear();
   planned_.clear();
+  plan_start_ = now;
+  suspender_.BeginStep();
   cache_->Compact(options_.compact_bytes);
   const int64_t budget = GrowRunning();
   // A sequence that has just given way would only be let in to give way again.
@@ -178,6 +180,8 @@ void Scheduler::PreemptYoungest() {
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
   Publish(sequence.get(), /*at_end=*/true);
+  sequence->suspended = suspender_.Suspend(sequence->lease);
+  if (!sequence->suspended.empty()) ++counts_.num_suspensions;
   sequence->lease = SequenceLease();
   sequence->encoded = false;
   sequence->step_tokens = 0;
@@ -193,17 +197,10 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_remaining();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
     Sequence& sequence = *waiting_.front();
-    const int64_t encoder = sequence.num_encoder_tokens();
-    if (encoder >= budget) return;
-    sequence.lease = cache_->NewLease(encoder);
-    Adopt(&sequence);
-    if (WaitsForPrefix(sequence) ||
-        !cache_->CanFit(sequence.lease, sequence.num_tokens() + 1, options_.prefill_chunk_tokens, promised)) {
-      sequence.lease = SequenceLease();
-      return;
-    }
+    if (sequence.num_encoder_tokens() >= budget) return;
+    if (!TakeLease(&sequence, promised)) return;
     sequence.step_decodes = sequence.decoding();
-    budget -= encoder;
+    if (!sequence.encoded) budget -= sequence.num_encoder_tokens();
     sequence.step_tokens = ChunkTokens(sequence, budget);
     if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
       ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
@@ -211,6 +208,7 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     budget -= sequence.step_tokens;
     promised += sequence.num_remaining();
     CountWaiting(sequence, -1);
+    sequence.suspended.Drop();
     if (!sequence.ever_admitted()) {
       CountPrefix(&sequence);
       sequence.times.first_scheduled = now;
@@ -219,6 +217,38 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+}
+
+bool Scheduler::TakeLease(Sequence* sequence, int64_t promised) {
+  sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
+  Adopt(sequence);
+  const CacheImage& image = sequence->suspended.image();
+  if (suspender_.WorthRestoring(image, image.num_tokens - sequence->num_computed())) {
+    return RestoreLease(sequence, promised);
+  }
+  const int64_t length = sequence->num_tokens() + 1;
+  if (!WaitsForPrefix(*sequence) && cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised)) {
+    return true;
+  }
+  sequence->lease = SequenceLease();
+  return false;
+}
+
+bool Scheduler::RestoreLease(Sequence* sequence, int64_t promised) {
+  const CacheImage& image = sequence->suspended.image();
+  // What it shares has to go first, or its bytes would be spoken for.
+  sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
+  sequence->hit = PrefixHit();
+  const bool fits =
+      cache_->CanFit(sequence->lease, sequence->num_tokens() + 1, options_.prefill_chunk_tokens, promised);
+  sequence->lease = SequenceLease();
+  if (!fits || !suspender_.MayCopy(image.size_bytes)) return false;
+  absl::StatusOr<SequenceLease> lease = suspender_.Restore(cache_, image);
+  if (!lease.ok()) ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", lease.status().ToString().c_str());
+  sequence->lease = *std::move(lease);
+  sequence->encoded = true;
+  if (MayShare(*sequence)) sequence->lease.Share(sequence->request.cache_salt);
+  return true;
 }
 
 bool Scheduler::MayShare(const Sequence& sequence) const {
@@ -318,6 +348,8 @@ void Scheduler::AddRow(Sequence* sequence) {
 }
 
 void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
+  // What prefilling takes; steps that mostly decode say little of it.
+  if (2 * plan_.num_decode_rows <= plan_.num_tokens) suspender_.OnPrefill(plan_.num_tokens, now - plan_start_);
   bool any_finished = false;
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
@@ -432,7 +464,7 @@ void Scheduler::RemoveFinished() {
 
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
-  counts_.waiting_tokens += sign * (sequence.num_tokens() + sequence.num_encoder_tokens());
+  counts_.waiting_tokens += sign * sequence.num_to_prefill();
   if (!sequence.ever_admitted()) counts_.num_new += sign;
 }
 

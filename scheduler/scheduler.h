@@ -4,10 +4,10 @@
 // Policy: first come, first served. Every running sequence that is past its prompt decodes one token; what is left of
 // the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
 // be had, and nobody overtakes one that has to wait: for a lease, or for a prefix that a running one is computing. When
-// a running sequence cannot grow, younger ones give their leases back, youngest first, and wait to be recomputed (their
-// tokens are kept, nothing is lost); when there is no younger one it sits the step out. The encoder of an
-// encoder-decoder model sees all its tokens at once, so it runs whole in the sequence's first step, and again in the
-// first after a preemption; a sequence waits until the budget holds that.
+// a running sequence cannot grow, younger ones give their leases back, youngest first, and wait (their tokens are kept, nothing is lost); their cache is suspended to the host
+// tier or recomputed, whichever costs less (Suspender). When there is no younger one it sits the step out. The encoder
+// of an encoder-decoder model sees all its tokens at once, so it runs whole in the sequence's first step, and again in
+// the first after a preemption; a sequence waits until the budget holds that.
 //
 // Why nothing deadlocks: the oldest running sequence grows in every step. Alone it fits by max_sequence_tokens(), since
 // the cache can gather whatever is free.
@@ -32,6 +32,7 @@
 #include "models/step.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
+#include "scheduler/suspender.h"
 
 namespace berth {
 
@@ -58,6 +59,7 @@ class Scheduler {
     int64_t compact_bytes = 0;  // the most that compaction moves between two steps
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
+    Suspender::Options suspend;
   };
 
   // What the metrics say. The first four are of now, the others since the start.
@@ -67,7 +69,8 @@ class Scheduler {
     int64_t num_new = 0;         // those waiting that never ran
     int64_t waiting_tokens = 0;  // tokens that those waiting have to prefill
     int64_t num_preemptions = 0;
-    int64_t prompt_tokens = 0;  // computed or found in the cache; recomputation not counted
+    int64_t num_suspensions = 0;  // preemptions whose cache went to the host tier
+    int64_t prompt_tokens = 0;    // computed or found in the cache; recomputation not counted
     int64_t generation_tokens = 0;
     int64_t draft_tokens = 0;            // guesses checked
     int64_t accepted_draft_tokens = 0;   // of those, right
@@ -103,6 +106,8 @@ class Scheduler {
 
   bool empty() const { return running_.empty() && waiting_.empty(); }
   const Counts& counts() const { return counts_; }
+  // What suspended caches take of host memory.
+  int64_t host_tier_bytes() const { return suspender_.tier_bytes(); }
   int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
   // What an encoder may read: as much as a step holds beside a token of the decoder. 0: the model has no encoder.
   int64_t max_encoder_tokens() const {
@@ -111,7 +116,7 @@ class Scheduler {
   int64_t prefill_chunk_tokens() const { return options_.prefill_chunk_tokens; }
 
  private:
-  Scheduler(Cache* cache, Options options) : cache_(cache), options_(options) {}
+  Scheduler(Cache* cache, Options options) : cache_(cache), options_(options), suspender_(options.suspend) {}
 
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
@@ -123,6 +128,10 @@ class Scheduler {
   void AddDrafts(int64_t* budget);
   void PreemptYoungest();
   void AdmitWaiting(int64_t budget, absl::Time now);
+  // Gives the sequence a lease that holds what there is of its cache, if all its tokens fit beside `promised` others.
+  bool TakeLease(Sequence* sequence, int64_t promised);
+  // Brings its suspended cache back. False: it has to wait for the next step.
+  bool RestoreLease(Sequence* sequence, int64_t promised);
   // Lets the sequence's new lease share what the cache holds of its prefix.
   void Adopt(Sequence* sequence);
   // Whether a running sequence is about to compute a part of the sequence's prefix that the cache has not, so that it
@@ -149,13 +158,15 @@ class Scheduler {
   void CountWaiting(const Sequence& sequence, int64_t sign);
 
   Cache* cache_;
-  Options options_;  // as in force: clipped
+  Options options_;      // as in force: clipped
+  Suspender suspender_;  // before the sequences, whose caches count here
   std::vector<std::unique_ptr<Sequence>> running_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::unordered_map<RequestKey, Sequence*> by_key_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
   Counts counts_;
+  absl::Time plan_start_;
   StepPlan plan_;
   std::vector<Sequence*> planned_;  // by row of plan_
 };

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "cache/lease.h"
 #include "scheduler/request.h"
+#include "scheduler/suspender.h"
 
 namespace berth {
 
@@ -36,6 +37,10 @@ struct Sequence {
   int64_t num_computed() const { return lease.num_tokens(); }
   // Between steps at least one; while a step is planned, what it leaves.
   int64_t num_remaining() const { return std::max<int64_t>(0, num_tokens() - num_computed()); }
+  // Tokens that it has to compute when it gets a lease, as far as that is known before.
+  int64_t num_to_prefill() const {
+    return suspended.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - suspended.image().num_tokens;
+  }
   int64_t num_generated() const { return num_tokens() - prompt_length; }
   // Past its prompt, with only the newest token left to compute.
   bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
@@ -49,6 +54,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt, then output; while a step is planned and run also its drafts
   int64_t prompt_length;
   SequenceLease lease;
+  SuspendedCache suspended;  // while it waits: the cache of its first tokens, in host memory; empty: none
   RequestTimes times;
 
   bool encoded = false;             // whether its lease holds what the encoder gave, or will after the step

@@ -49,6 +49,8 @@ struct RandomSchedule {
     options.share_length = OneIn(4) ? Between(1, 60) : 0;
     options.checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
     options.anchored_chunks = OneIn(4);
+    if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .step_bytes = Between(64, 4000)};
+    options.suspend.copy_clock = absl::UnixEpoch;  // stands still
     options.compact_bytes = OneIn(2) ? 0 : 1 << 10;
     // Short ones only: what a crop loses of a state is computed again from the start.
     if (options.max_sequence_tokens < 100 && OneIn(2)) options.crop_every = Between(1, 12);
@@ -106,7 +108,9 @@ struct RandomSchedule {
     may_fail = false;
     h.RunToEnd();
     h.ExpectAllEnded();
+    EXPECT_EQ(h.scheduler->host_tier_bytes(), 0);
     num_preemptions += h.scheduler->counts().num_preemptions;
+    num_suspensions += h.scheduler->counts().num_suspensions;
     num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
     num_wrong_drafts += h.scheduler->counts().draft_tokens - h.scheduler->counts().accepted_draft_tokens;
     num_right_drafts += h.scheduler->counts().accepted_draft_tokens;
@@ -115,6 +119,7 @@ struct RandomSchedule {
   std::mt19937 random;
   bool may_fail = false;
   int64_t num_preemptions = 0;
+  int64_t num_suspensions = 0;
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
@@ -124,6 +129,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 5000 : 500;
   int64_t num_preemptions = 0;
+  int64_t num_suspensions = 0;
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
@@ -132,11 +138,14 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     RandomSchedule schedule(seed);
     schedule.Run(/*num_steps=*/full ? 500 : 150);
     num_preemptions += schedule.num_preemptions;
+    num_suspensions += schedule.num_suspensions;
     num_hit_tokens += schedule.num_hit_tokens;
     num_wrong_drafts += schedule.num_wrong_drafts;
     num_right_drafts += schedule.num_right_drafts;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
+  EXPECT_GT(num_suspensions, num_seeds / 2);
+  EXPECT_GT(num_preemptions - num_suspensions, num_seeds / 2);
   EXPECT_GT(num_hit_tokens, 10 * num_seeds);
   EXPECT_GT(num_wrong_drafts, num_seeds);
   EXPECT_GT(num_right_drafts, num_seeds);

@@ -1,0 +1,91 @@
+// Sequences that give way and keep their cache in the host tier: when that is done, and that it computes nothing again.
+#include <gtest/gtest.h>
+
+#include "scheduler/suspender.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace berth {
+namespace {
+
+absl::Time clock_time = absl::UnixEpoch();
+absl::Duration per_look;  // what the copies' clock moves by when it is read
+absl::Time CopyClock() { return clock_time += per_look; }
+
+Scheduler::Options Suspending(int64_t host_tier_bytes, int64_t step_bytes = 1 << 20) {
+  return {.max_running = 4,
+          .max_step_tokens = 16,
+          .prefill_chunk_tokens = 8,
+          .max_sequence_tokens = 1000,
+          .suspend = {.host_tier_bytes = host_tier_bytes, .step_bytes = step_bytes, .copy_clock = CopyClock}};
+}
+
+// Two sequences of which the younger has to give way, run to the end.
+struct Pair {
+  explicit Pair(const Scheduler::Options& options, absl::Duration per_copy = absl::ZeroDuration(),
+                const std::vector<LayerCacheSpec>& layers = {StaticLayer(), RecurrentLayer()})
+      : h(layers, 8, options) {
+    per_look = per_copy;
+    h.Add(10, 34);
+    h.Add(10, 34);
+    while (!h.scheduler->empty()) {
+      const int64_t before = h.scheduler->counts().num_preemptions;
+      h.clock.Advance(absl::Seconds(1));
+      h.Step();
+      largest_tier = std::max(largest_tier, h.scheduler->host_tier_bytes());
+      for (const RowShape& row : h.shapes) num_computed += row.num_tokens;
+      if (h.scheduler->counts().num_preemptions > before) waiting_tokens = h.scheduler->counts().waiting_tokens;
+    }
+    h.ExpectAllEnded();
+    EXPECT_GE(h.scheduler->counts().num_preemptions, 1);
+    EXPECT_EQ(h.scheduler->host_tier_bytes(), 0);
+    per_look = absl::ZeroDuration();
+  }
+
+  SchedulerHarness h;
+  int64_t num_computed = 0;
+  int64_t largest_tier = 0;
+  int64_t waiting_tokens = 0;
+};
+
+TEST(Suspension, TheSuspendedOneGoesOnWithoutComputingAgain) {
+  const Pair pair(Suspending(1 << 20));
+  EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
+  EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
+  EXPECT_EQ(pair.waiting_tokens, 1) << "more than the newest token is left to compute";
+  EXPECT_GT(pair.largest_tier, 0);
+}
+
+TEST(Suspension, CrossBlocksComeBackWithoutTheEncoder) {
+  const Pair pair(Suspending(1 << 20), absl::ZeroDuration(), {CrossLayer(), SlidingLayer(6), RecurrentLayer()});
+  EXPECT_GT(pair.h.scheduler->counts().num_suspensions, 0);
+  EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
+}
+
+TEST(Suspension, WithoutATierOrRoomEverythingIsComputedAgain) {
+  for (const Scheduler::Options& options : {Suspending(0), Suspending(100), Suspending(1 << 20, /*step_bytes=*/100)}) {
+    const Pair pair(options);
+    EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, 0);
+    EXPECT_EQ(pair.largest_tier, 0);
+    EXPECT_GT(pair.num_computed, 2 * (10 + 34 - 1));
+  }
+}
+
+TEST(Suspension, TheCheaperActionIsTaken) {
+  // Prefills in the harness take no time of its clock within a step: any measured copy is dearer, after the first.
+  const Pair slow(Suspending(1 << 20), absl::Seconds(100));
+  EXPECT_LE(slow.h.scheduler->counts().num_suspensions, 1);
+}
+
+TEST(RunningRate, WeighsByTimeAndForgets) {
+  RunningRate rate;
+  EXPECT_EQ(rate.TimeFor(5), absl::ZeroDuration());
+  rate.Add(100, absl::Seconds(10));
+  EXPECT_EQ(rate.TimeFor(5), absl::Milliseconds(500));
+  for (int i = 0; i < 200; ++i) rate.Add(100, absl::Seconds(1));
+  EXPECT_NEAR(absl::ToDoubleSeconds(rate.TimeFor(100)), 1, 1e-6);
+  rate.Add(0, absl::Seconds(-5));
+  EXPECT_GT(rate.TimeFor(100), absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace berth
