@@ -194,6 +194,9 @@ void Engine::PublishCounts() {
   load_.num_waiting = counts.num_waiting;
   load_.waiting_tokens = counts.waiting_tokens;
   load_.num_preemptions = counts.num_preemptions;
+  load_.num_suspensions = counts.num_suspensions;
+  load_.host_tier_bytes = scheduler_->host_tier_bytes();
+  load_.host_tier_limit = options_.scheduler.suspend.host_tier_bytes;
   load_.prompt_tokens = counts.prompt_tokens;
   load_.generation_tokens = counts.generation_tokens;
   load_.prefix_queried_tokens = counts.prefix_queried_tokens;

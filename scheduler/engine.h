@@ -33,6 +33,9 @@ struct EngineLoad {
   int64_t num_waiting = 0;            // queued for the engine or for a lease, preempted ones included
   int64_t waiting_tokens = 0;         // tokens those have to prefill
   int64_t num_preemptions = 0;        // since start
+  int64_t num_suspensions = 0;        // of those, whose cache went to the host tier
+  int64_t host_tier_bytes = 0;        // of suspended caches
+  int64_t host_tier_limit = 0;        // what they may take; 0: there is no tier
   int64_t prompt_tokens = 0;          // computed since start; recomputation after preemption not counted
   int64_t generation_tokens = 0;      // since start
   int64_t prefix_queried_tokens = 0;  // since start; see Scheduler::Counts

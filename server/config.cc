@@ -53,6 +53,12 @@ ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
           "(about 0.28). Recurrent states and cross-attention's keys and values stay as they are.");
 ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
           "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
+ABSL_FLAG(
+    std::string, host_tier, "0",
+    "Memory outside the arena for the caches of sequences that give way, as 512MiB, used where copying costs less "
+    "than computing again. 0: none; on the CPU a larger arena is the better use of it.");
+ABSL_FLAG(std::string, copy_per_step, "256MiB",
+          "Bytes of suspended and saved sequences copied at most between two steps. What is larger is computed again.");
 ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
@@ -95,7 +101,8 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "cache_dtype", "cache_residual_tokens", "share_prefixes", "checkpoint_tokens",
-        "anchored_chunks", "compact_per_step", "poison_cache", "check_integrity", "crop_every"}},
+        "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step", "poison_cache", "check_integrity",
+        "crop_every"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
         "default_max_tokens", "draft_tokens", "max_logprobs", "drain_grace"}},
@@ -208,6 +215,18 @@ absl::Status CheckCombinations(const Config& config) {
   return absl::OkStatus();
 }
 
+// Sizes of which 0 is one.
+absl::Status ReadSizeOrZero(absl::string_view flag, const std::string& text, int64_t* out) {
+  if (text == "0") {
+    *out = 0;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok()) return Bad(flag, bytes.status().message(), ", or 0");
+  *out = *bytes;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Config> FromFlags() {
   Config config;
   config.model_dir = absl::GetFlag(FLAGS_model);
@@ -236,6 +255,11 @@ absl::StatusOr<Config> FromFlags() {
   const absl::StatusOr<int64_t> compact = ParseByteSize(absl::GetFlag(FLAGS_compact_per_step));
   if (!compact.ok()) return Bad("compact_per_step", compact.status().message());
   config.compact_bytes = *compact;
+  const absl::StatusOr<int64_t> copy = ParseByteSize(absl::GetFlag(FLAGS_copy_per_step));
+  if (!copy.ok()) return Bad("copy_per_step", copy.status().message());
+  config.copy_bytes = *copy;
+  absl::Status s = ReadSizeOrZero("host_tier", absl::GetFlag(FLAGS_host_tier), &config.host_tier_bytes);
+  if (!s.ok()) return s;
   config.max_running = absl::GetFlag(FLAGS_max_running);
   config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
   config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);

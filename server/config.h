@@ -42,7 +42,11 @@ struct Config {
   bool anchored_chunks = false;     // cut chunks at fixed positions and share whole ones only: a hit's logits equal a
                                     // cold run's bit for bit
   int64_t compact_bytes = 4 << 20;  // --compact_per_step: moved at most in one step to gather free memory
-  int64_t crop_every = 0;           // for tests: output tokens after which some cache is dropped and computed again
+  // --host_tier: memory outside the arena for the caches of sequences that give way; 0: those are recomputed. Off by
+  // default, because on the CPU the arena makes more of the same memory: who has a place in it need not give way.
+  int64_t host_tier_bytes = 0;
+  int64_t copy_bytes = 256 << 20;  // --copy_per_step: copied at most between arena and host tier in one step
+  int64_t crop_every = 0;          // for tests: output tokens after which some cache is dropped and computed again
 
   // Limits.
   int64_t max_running = 64;            // sequences that are computed at once

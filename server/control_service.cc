@@ -119,6 +119,9 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   response->set_waiting(load.num_waiting);
   response->set_waiting_tokens(load.waiting_tokens);
   response->set_preemptions(load.num_preemptions);
+  response->set_suspensions(load.num_suspensions);
+  response->set_host_tier_bytes(load.host_tier_bytes);
+  response->set_host_tier_limit_bytes(load.host_tier_limit);
   response->set_prompt_tokens(load.prompt_tokens);
   response->set_prefix_queried_tokens(load.prefix_queried_tokens);
   response->set_prefix_hit_tokens(load.prefix_hit_tokens);

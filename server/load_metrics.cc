@@ -11,7 +11,6 @@ namespace {
 using Type = MetricFamilies::Type;
 using Labels = MetricFamilies::Labels;
 
-constexpr absl::string_view kPreemptionActions[] = {"suspend", "suspend_state", "recompute"};
 // What a unit or byte is doing; each does one thing. suspended ones are in a tier, not in the arena.
 constexpr absl::string_view kStates[] = {"live", "shared", "cached", "free", "overhead", "suspended"};
 enum State { kLive, kShared, kCached, kFree, kOverhead, kNumStates };
@@ -133,6 +132,14 @@ void CollectUsage(const Occupancy& occupancy, MetricFamilies* families) {
   AddGauge(families, "berth_cache_leases", "Sequences that hold a lease", occupancy.num_leases);
 }
 
+void CollectTiers(const EngineLoad& load, MetricFamilies* families) {
+  families->Start(Type::kGauge, "berth_cache_tier_bytes",
+                  "Caches kept outside the arena: host, of suspended sequences");
+  families->Add(static_cast<double>(load.host_tier_bytes), {{"tier", "host"}, {"state", "used"}});
+  families->Add(static_cast<double>(load.host_tier_limit - load.host_tier_bytes),
+                {{"tier", "host"}, {"state", "free"}});
+}
+
 // vLLM says how many blocks of tokens there are: as if one pool of keys and values had the whole arena.
 void CollectVllmCacheInfo(const Occupancy& occupancy, const CachePlan& plan, MetricFamilies* families) {
   int64_t static_bytes = 0;
@@ -156,10 +163,9 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
   AddGauge(families, "berth_requests_waiting_tokens", "Tokens that the waiting requests have to prefill",
            load.waiting_tokens);
   families->Start(Type::kCounter, "berth_preemptions_total", "Leases taken from running requests, by how");
-  for (absl::string_view action : kPreemptionActions) {
-    families->Add(action == "recompute" ? static_cast<double>(load.num_preemptions) : 0,
-                  {{"action", std::string(action)}});
-  }
+  families->Add(static_cast<double>(load.num_suspensions), {{"action", "suspend"}});
+  families->Add(0, {{"action", "suspend_state"}});  // never the cheaper one: scheduler/suspender.h
+  families->Add(static_cast<double>(load.num_preemptions - load.num_suspensions), {{"action", "recompute"}});
   families->StartAlias(Type::kCounter, "vllm:num_preemptions_total", "Leases taken from running requests");
   families->Add(static_cast<double>(load.num_preemptions));
   AddCounter(families, "berth_prompt_tokens_total",
@@ -209,6 +215,7 @@ void CollectLoad(const EngineLoad& load, const CachePlan& plan, MetricFamilies* 
   CollectBytes(load.occupancy, totals, families);
   CollectUnits(totals, families);
   CollectUsage(load.occupancy, families);
+  CollectTiers(load, families);
   CollectVllmCacheInfo(load.occupancy, plan, families);
 }
 

@@ -93,7 +93,8 @@ absl::Status Server::StartEngine() {
                        .checkpoint_tokens = config_.checkpoint_tokens,
                        .anchored_chunks = config_.anchored_chunks,
                        .compact_bytes = config_.compact_bytes,
-                       .crop_every = config_.crop_every};
+                       .crop_every = config_.crop_every,
+                       .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes}};
   options.max_queue = config_.max_queue;
   options.check_integrity = config_.check_integrity;
   absl::StatusOr<std::unique_ptr<Engine>> engine =

@@ -58,6 +58,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--checkpoint_tokens=77",
                              "--anchored_chunks",
                              "--compact_per_step=1KiB",
+                             "--host_tier=2GiB",
+                             "--copy_per_step=3MiB",
                              "--max_running=7",
                              "--max_step_tokens=64",
                              "--prefill_chunk_tokens=33",
@@ -89,6 +91,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .checkpoint_tokens = 77,
                              .anchored_chunks = true,
                              .compact_bytes = 1024,
+                             .host_tier_bytes = int64_t{2} << 30,
+                             .copy_bytes = 3 << 20,
                              .crop_every = 9,
                              .max_running = 7,
                              .max_step_tokens = 64,
@@ -146,6 +150,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--drain_grace=30"}, "--drain_grace: '30' is no duration: write a number and a unit, as 30s or 2m"},
       {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside [0, 24h]"},
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside [0, 24h]"},
+      {{"--host_tier=much"}, "--host_tier: 'much' is no size: write a number and a unit, as 512MiB or 8GiB, or 0"},
+      {{"--copy_per_step=0"}, "--copy_per_step: '0' is outside [1 byte, 1048576 TiB]"},
       {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
       {{"--arena=lots"}, "--arena: 'lots' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
       {{"--arena=0"}, "--arena: '0' is outside [1 byte, 1048576 TiB], or auto"},
@@ -196,7 +202,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 31);
+  EXPECT_EQ(ours, 33);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -82,6 +82,8 @@ const char* const kSeries[] = {
     R"(berth_preemptions_total{model_name="m",action="suspend"})",
     R"(berth_preemptions_total{model_name="m",action="suspend_state"})",
     R"(vllm:num_preemptions_total{model_name="m"})",
+    R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})",
+    R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})",
     R"(berth_prompt_tokens_total{model_name="m"})",
     R"(vllm:prompt_tokens_total{model_name="m"})",
     R"(berth_generation_tokens_total{model_name="m"})",
@@ -171,12 +173,19 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   scraper.load.num_running = 2;
   scraper.load.num_waiting = 4;
   scraper.load.num_preemptions = 6;
+  scraper.load.num_suspensions = 2;
+  scraper.load.host_tier_bytes = 300;
+  scraper.load.host_tier_limit = 1000;
   scraper.load.prompt_tokens = 1000;
   const SeriesMap series = scraper.Scrape();
   EXPECT_EQ(series.at(R"(berth_cache_bytes{model_name="m",pool="static",state="live"})"), 3 * 4096 + 5 * 1000);
   EXPECT_EQ(series.at(R"(berth_cache_units{model_name="m",pool="static",state="free"})"), 73);
   EXPECT_EQ(series.at(R"(berth_cache_tokens{model_name="m",pool="static",state="free"})"), 73 * 16);
-  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="recompute"})"), 6);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="recompute"})"), 4);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="suspend"})"), 2);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="suspend_state"})"), 0);
+  EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})"), 300);
+  EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})"), 700);
   EXPECT_EQ(series.at(R"(vllm:num_preemptions_total{model_name="m"})"), 6);
   EXPECT_EQ(series.at(R"(vllm:num_requests_running{model_name="m"})"), 2);
   EXPECT_EQ(series.at(R"(vllm:num_requests_waiting{model_name="m"})"), 4);
