@@ -82,6 +82,12 @@ void Engine::Cancel(RequestKey key, FinishReason reason) {
   work_.Signal();
 }
 
+void Engine::Save(RequestKey key) {
+  MutexLock lock(&mutex_);
+  inbox_.saves.push_back(key);
+  work_.Signal();
+}
+
 void Engine::Drain() {
   MutexLock lock(&mutex_);
   if (refusal_.ok()) refusal_ = absl::UnavailableError("the server is draining: it ends what it has and takes no more");
@@ -134,11 +140,41 @@ void Engine::SwapInbox() {
 }
 
 void Engine::EmptyTaken() {
-  for (Request& request : taken_.requests) scheduler_->Add(std::move(request));
+  for (Request& request : taken_.requests) {
+    if (!Replay(request)) scheduler_->Add(std::move(request));
+  }
   for (const auto& [key, reason] : taken_.cancels) scheduler_->Cancel(key, reason);
+  for (RequestKey key : taken_.saves) scheduler_->Save(key);
   taken_.requests.clear();
   taken_.cancels.clear();
+  taken_.saves.clear();
   taken_.num_tokens = 0;
+}
+
+bool Engine::Replay(const Request& request) {
+  if (request.progress == nullptr) return false;
+  const Progress& progress = *request.progress;
+  const auto add = [&]() -> TokenEvent& {
+    TokenEvent& event = events_.emplace_back();
+    event.key = request.key;
+    event.replayed = true;
+    return event;
+  };
+  for (size_t i = 0; i < progress.tokens.size(); ++i) {
+    TokenEvent& event = add();
+    event.token = progress.tokens[i];
+    if (i >= progress.logprobs.size()) continue;
+    event.logprob = progress.logprobs[i].logprob;
+    event.top = progress.logprobs[i].top;
+  }
+  if (progress.finish == FinishReason::kNone) return false;
+  TokenEvent& end = add();
+  end.finish = progress.finish;
+  end.stop_token = progress.stop_token;
+  end.times = {.arrival = request.arrival, .finished = options_.now()};
+  SaveSink* const sink = options_.scheduler.save_sink;
+  if (request.saved && sink != nullptr) sink->Take({.key = request.key, .last = true});
+  return true;
 }
 
 void Engine::Step() {

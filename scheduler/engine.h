@@ -92,6 +92,10 @@ class Engine {
   // Submit that has returned.
   void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled);
 
+  // Hands the request to the save sink after a step to come, if it is to be saved. Unknown or finished keys are no
+  // error. Comes after every Submit that has returned.
+  void Save(RequestKey key);
+
   // Refuses new requests from now on. Accepted ones go on.
   void Drain();
   // Waits until no request is left or until the timeout; true when none is left.
@@ -110,6 +114,7 @@ class Engine {
   struct Inbox {
     std::vector<Request> requests;
     std::vector<std::pair<RequestKey, FinishReason>> cancels;
+    std::vector<RequestKey> saves;
     int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
   };
 
@@ -121,6 +126,8 @@ class Engine {
   bool TakeInbox();
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyTaken();
+  // Gives the tokens of the request's progress again. True: that was all, the request is over.
+  bool Replay(const Request& request);
   void Step();
   // Takes in a step that failed; gives up after kMaxFailedSteps in a row.
   void FailStep(const absl::Status& error, absl::Time now);

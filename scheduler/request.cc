@@ -55,8 +55,17 @@ absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t
   }
   if (absl::Status status = CheckEncoderTokens(request, max_encoder_tokens); !status.ok()) return status;
   const auto outside = [vocab_size](int32_t token) { return token < 0 || token >= vocab_size; };
+  const std::vector<int32_t> none;
+  const std::vector<int32_t>& output = request.progress != nullptr ? request.progress->tokens : none;
+  const bool over = request.progress == nullptr || request.progress->finish != FinishReason::kNone;
+  if (static_cast<int64_t>(output.size()) + (over ? 0 : 1) > request.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("progress of ", output.size(), " tokens",
+                                                   over ? "" : " and one more", " exceeds max_tokens of ",
+                                                   request.max_tokens));
+  }
   for (const auto& [what, tokens] :
        {std::pair<absl::string_view, const std::vector<int32_t>*>{"prompt", &request.prompt},
+        {"progress", &output},
         {"encoder_tokens", &request.encoder_tokens},
         {"forced_first", &request.forced_first},
         {"forced_last", &request.forced_last}}) {

@@ -4,12 +4,14 @@
 #define BERTH_SCHEDULER_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cache/image.h"
 #include "models/step.h"
 
 namespace berth {
@@ -18,6 +20,23 @@ inline constexpr int64_t kMaxDraftTokens = 16;
 
 // Given by the server, unique for the process's life. Clients' request ids are text and stay in the server.
 using RequestKey = uint64_t;
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
+absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
+
+struct OutputLogprobs {
+  float logprob = 0;  // of the chosen token
+  std::vector<TokenLogprob> top;
+};
+
+// How far a request came before it was saved: with the request itself, all that it needs to go on with the same tokens.
+struct Progress {
+  std::vector<int32_t> tokens;                // of its output
+  std::vector<OutputLogprobs> logprobs;       // one per token where it asks for them
+  FinishReason finish = FinishReason::kNone;  // kStop, kLength: it was over
+  int32_t stop_token = -1;                    // as in TokenEvent
+  CacheImage image;                           // of the first tokens of prompt and output; empty: computed again
+};
 
 struct Request {
   RequestKey key = 0;
@@ -32,20 +51,22 @@ struct Request {
   // Guesses by prompt lookup that one step may check; 0: none. Of no effect where the next token is not the likeliest
   // as it stands (sampling, penalties) or logprobs are asked for. The output is the same with and without.
   int64_t draft_tokens = 0;
-  bool share_prefix = true;  // neither looks for its prefix nor leaves one if false
-  std::string cache_salt;    // shares prefixes with requests of the same salt only
+  bool share_prefix = true;     // neither looks for its prefix nor leaves one if false
+  std::string cache_salt;       // shares prefixes with requests of the same salt only
+  bool saved = false;           // is handed to the SaveSink when asked for, and when it ends
+  int64_t autosave_tokens = 0;  // and after every so many output tokens; 0: not
+  // It goes on from here: these tokens are given to the sink again, as replayed ones. The image is moved out when the
+  // scheduler takes the request. Null: it is new.
+  std::shared_ptr<Progress> progress;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
 // What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over
-// `max_sequence_tokens`, encoder tokens outside [1, max_encoder_tokens] (or any where that is 0: the model has no
-// encoder), or a token outside [0, vocab_size).
+// `max_sequence_tokens`, progress that is longer than the output may be, encoder tokens outside [1, max_encoder_tokens]
+// (or any where that is 0: the model has no encoder), or a token outside [0, vocab_size).
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens = 0);
-
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
-absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
 
 // When things happened to a request; for the client's timings and the histograms.
 struct RequestTimes {
@@ -66,6 +87,7 @@ struct TokenEvent {
   int32_t stop_token = -1;  // the token that ended it when finish == kStop; that token is in `token` too
   absl::Status error;       // when finish == kError
   RequestTimes times;       // when finish != kNone, and with the first token
+  bool replayed = false;    // of the request's Progress, not of a step; no figure counts it
   int64_t num_cached = 0;   // prompt tokens whose cache was there already; with `times`
 };
 

@@ -52,8 +52,18 @@ void Scheduler::Add(Request request) {
     ABSL_RAW_LOG(FATAL, "request key %llu is in use", static_cast<unsigned long long>(sequence->request.key));
   }
   next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
+  // A cache that was saved under another plan, or is too large to be copied, is computed again.
+  const CacheImage& image = sequence->suspended.image();
+  if (!CheckImage(cache_->plan(), image).ok() || image.num_tokens >= sequence->num_tokens() ||
+      image.num_cross_tokens != sequence->num_encoder_tokens() || !suspender_.MayEverCopy(image.size_bytes)) {
+    sequence->suspended.Drop();
+  }
   CountWaiting(*sequence, +1);
   waiting_.push_back(std::move(sequence));
+}
+
+void Scheduler::Save(RequestKey key) {
+  if (const auto found = by_key_.find(key); found != by_key_.end()) saver_.Ask(found->second);
 }
 
 void Scheduler::Cancel(RequestKey key, FinishReason reason) {
@@ -365,6 +375,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     any_finished = any_finished || sequence.finished();
   }
   if (any_finished) RemoveFinished();
+  saver_.HandOver(running_, waiting_);
 }
 
 void Scheduler::AcceptRow(const RowResult& row, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
@@ -401,7 +412,10 @@ void Scheduler::Accept(int32_t token, const RowResult& row, Sequence* sequence, 
   event->token = token;
   event->logprob = row.logprob;
   event->top = row.top;
-  if (sequence->num_generated() == 1) {
+  if (sequence->request.saved && sequence->request.sampling.num_logprobs >= 0) {
+    sequence->logprobs.push_back({.logprob = row.logprob, .top = row.top});
+  }
+  if (sequence->times.first_token == absl::InfinitePast()) {
     sequence->times.first_token = now;
     event->times = sequence->times;
     event->num_cached = sequence->num_cached;
@@ -411,6 +425,8 @@ void Scheduler::Accept(int32_t token, const RowResult& row, Sequence* sequence, 
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
   } else if (sequence->num_generated() >= sequence->request.max_tokens) {
     Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
+  } else {
+    saver_.OnToken(sequence);
   }
 }
 
@@ -448,6 +464,7 @@ void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Tim
 void Scheduler::Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
                        TokenEvent* event) {
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) Publish(sequence, /*at_end=*/true);
+  saver_.OnEnd(reason, sequence);
   sequence->times.finished = now;
   event->num_cached = sequence->num_cached;
   event->key = sequence->request.key;

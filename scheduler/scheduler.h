@@ -1,13 +1,14 @@
 // Decides what each step computes: policy only. Plan() before a step, Commit() or FailStep() after it; nothing calls
-// back. Engine thread only.
+// back, but the save sink takes what is to be saved. Engine thread only.
 //
 // Policy: first come, first served. Every running sequence that is past its prompt decodes one token; what is left of
 // the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
 // be had, and nobody overtakes one that has to wait: for a lease, or for a prefix that a running one is computing. When
-// a running sequence cannot grow, younger ones give their leases back, youngest first, and wait (their tokens are kept, nothing is lost); their cache is suspended to the host
-// tier or recomputed, whichever costs less (Suspender). When there is no younger one it sits the step out. The encoder
-// of an encoder-decoder model sees all its tokens at once, so it runs whole in the sequence's first step, and again in
-// the first after a preemption; a sequence waits until the budget holds that.
+// a running sequence cannot grow, younger ones give their leases back, youngest first, and wait (their tokens are kept,
+// nothing is lost); their cache is suspended to the host tier or recomputed, whichever costs less (Suspender). When
+// there is no younger one it sits the step out. The encoder of an encoder-decoder model sees all its tokens at once, so
+// it runs whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the
+// budget holds that.
 //
 // Why nothing deadlocks: the oldest running sequence grows in every step. Alone it fits by max_sequence_tokens(), since
 // the cache can gather whatever is free.
@@ -31,6 +32,7 @@
 #include "cache/cache.h"
 #include "models/step.h"
 #include "scheduler/request.h"
+#include "scheduler/saver.h"
 #include "scheduler/sequence.h"
 #include "scheduler/suspender.h"
 
@@ -60,6 +62,8 @@ class Scheduler {
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
     Suspender::Options suspend;
+    SaveSink* save_sink =
+        nullptr;  // gets the requests that are to be saved; null: none is. Must outlive the scheduler.
   };
 
   // What the metrics say. The first four are of now, the others since the start.
@@ -84,6 +88,9 @@ class Scheduler {
 
   // REQUIRES: ValidateRequest accepts the request, and no sequence here has its key.
   void Add(Request request);
+
+  // Has the request saved soon. A key that is not here is no error, nor one of a request that is not to be saved.
+  void Save(RequestKey key);
 
   // Lets EndDue end the request with `reason`. A key that is not here is no error.
   void Cancel(RequestKey key, FinishReason reason);
@@ -116,7 +123,8 @@ class Scheduler {
   int64_t prefill_chunk_tokens() const { return options_.prefill_chunk_tokens; }
 
  private:
-  Scheduler(Cache* cache, Options options) : cache_(cache), options_(options), suspender_(options.suspend) {}
+  Scheduler(Cache* cache, Options options)
+      : cache_(cache), options_(options), suspender_(options.suspend), saver_(options.save_sink, &suspender_) {}
 
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
@@ -160,6 +168,7 @@ class Scheduler {
   Cache* cache_;
   Options options_;      // as in force: clipped
   Suspender suspender_;  // before the sequences, whose caches count here
+  Saver saver_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::unordered_map<RequestKey, Sequence*> by_key_;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,11 @@ struct Sequence {
         prompt_length(static_cast<int64_t>(tokens.size())),
         times{.arrival = request.arrival} {
     std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
+    if (const std::shared_ptr<Progress> progress = std::move(request.progress); progress != nullptr) {
+      tokens.insert(tokens.end(), progress->tokens.begin(), progress->tokens.end());
+      logprobs = std::move(progress->logprobs);
+      suspended = SuspendedCache(std::move(progress->image), /*tier_bytes=*/nullptr);
+    }
   }
   // Plans and the scheduler's index point to it.
   Sequence(const Sequence&) = delete;
@@ -56,6 +62,9 @@ struct Sequence {
   SequenceLease lease;
   SuspendedCache suspended;  // while it waits: the cache of its first tokens, in host memory; empty: none
   RequestTimes times;
+
+  std::vector<OutputLogprobs> logprobs;  // of the output, where it is saved and asks for them
+  bool save_due = false;
 
   bool encoded = false;             // whether its lease holds what the encoder gave, or will after the step
   int64_t step_tokens = 0;          // tokens it has in the step being planned or run

@@ -14,6 +14,7 @@
 #include "cache/cache.h"
 #include "models/step.h"
 #include "scheduler/request.h"
+#include "scheduler/saver.h"
 #include "scheduler/scheduler.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_model_runner.h"
@@ -38,6 +39,15 @@ struct RowShape {
 inline void PrintTo(const RowShape& row, std::ostream* os) {
   *os << row.num_tokens << " from " << row.start << (row.sample ? ", sampled" : "");
 }
+
+// Keeps what it is given.
+struct RecordingSaveSink : SaveSink {
+  bool ready() const override { return is_ready; }
+  void Take(SavedRequest saved) override { taken.push_back(std::move(saved)); }
+
+  bool is_ready = true;
+  std::vector<SavedRequest> taken;
+};
 
 struct SchedulerHarness {
   SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t arena_size, Scheduler::Options options,
@@ -65,6 +75,7 @@ struct SchedulerHarness {
   RequestKey Add(Request request) {
     const RequestKey key = request.key;
     requests[key] = request;
+    if (request.progress != nullptr) records[key].tokens = request.progress->tokens;
     scheduler->Add(std::move(request));
     return key;
   }

@@ -51,6 +51,7 @@ struct RandomSchedule {
     options.anchored_chunks = OneIn(4);
     if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .step_bytes = Between(64, 4000)};
     options.suspend.copy_clock = absl::UnixEpoch;  // stands still
+    options.save_sink = &sink;
     options.compact_bytes = OneIn(2) ? 0 : 1 << 10;
     // Short ones only: what a crop loses of a state is computed again from the start.
     if (options.max_sequence_tokens < 100 && OneIn(2)) options.crop_every = Between(1, 12);
@@ -85,8 +86,25 @@ struct RandomSchedule {
     if (OneIn(4)) request.forced_first = {static_cast<int32_t>(Between(0, 99))};
     if (OneIn(4)) request.forced_last = {static_cast<int32_t>(Between(0, 49)), static_cast<int32_t>(Between(50, 99))};
     if (OneIn(3)) request.min_tokens = Between(0, request.max_tokens);
+    request.saved = OneIn(3);
+    request.autosave_tokens = Between(0, 6);
     if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
     return request;
+  }
+
+  // Some of what was saved goes on as another request, and must come to the same end.
+  void Resume(SchedulerHarness* h) {
+    for (SavedRequest& saved : sink.taken) {
+      if (!saved.progress.has_value() || saved.progress->finish != FinishReason::kNone || !OneIn(4)) continue;
+      Request request = h->requests[saved.key];
+      request.key = ++h->last_key;
+      request.deadline = absl::InfiniteFuture();
+      request.progress = std::make_shared<Progress>(*std::move(saved.progress));
+      if (OneIn(5)) request.progress->image = {};
+      if (!request.progress->image.empty()) ++num_resumed;
+      h->Add(std::move(request));
+    }
+    sink.taken.clear();
   }
 
   void Run(int num_steps) {
@@ -103,7 +121,9 @@ struct RandomSchedule {
       }
       h.clock.Advance(absl::Seconds(1));
       if (h.scheduler->empty()) h.Add(MakeRequest(&h));
+      sink.is_ready = !OneIn(4);
       h.Step();
+      Resume(&h);
     }
     may_fail = false;
     h.RunToEnd();
@@ -116,6 +136,8 @@ struct RandomSchedule {
     num_right_drafts += h.scheduler->counts().accepted_draft_tokens;
   }
 
+  RecordingSaveSink sink;
+  int64_t num_resumed = 0;
   std::mt19937 random;
   bool may_fail = false;
   int64_t num_preemptions = 0;
@@ -130,6 +152,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const uint32_t num_seeds = full ? 5000 : 500;
   int64_t num_preemptions = 0;
   int64_t num_suspensions = 0;
+  int64_t num_resumed = 0;
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
@@ -139,12 +162,14 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     schedule.Run(/*num_steps=*/full ? 500 : 150);
     num_preemptions += schedule.num_preemptions;
     num_suspensions += schedule.num_suspensions;
+    num_resumed += schedule.num_resumed;
     num_hit_tokens += schedule.num_hit_tokens;
     num_wrong_drafts += schedule.num_wrong_drafts;
     num_right_drafts += schedule.num_right_drafts;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
   EXPECT_GT(num_suspensions, num_seeds / 2);
+  EXPECT_GT(num_resumed, num_seeds);
   EXPECT_GT(num_preemptions - num_suspensions, num_seeds / 2);
   EXPECT_GT(num_hit_tokens, 10 * num_seeds);
   EXPECT_GT(num_wrong_drafts, num_seeds);

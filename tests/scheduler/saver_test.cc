@@ -1,0 +1,135 @@
+// What is handed over to be saved, when, and that whoever resumes from it comes to the same end.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace berth {
+namespace {
+
+Scheduler::Options Saving(SaveSink* sink, int64_t step_bytes = 1 << 20) {
+  return {.max_running = 4,
+          .max_step_tokens = 16,
+          .prefill_chunk_tokens = 8,
+          .max_sequence_tokens = 1000,
+          .suspend = {.step_bytes = step_bytes},
+          .save_sink = sink};
+}
+
+Request Saved(SchedulerHarness* h, int64_t prompt_tokens, int64_t max_tokens, int64_t autosave_tokens) {
+  Request request = h->MakeRequest(prompt_tokens, max_tokens);
+  request.saved = true;
+  request.autosave_tokens = autosave_tokens;
+  return request;
+}
+
+TEST(Saver, WhatIsSavedOnTheWayGoesOnElsewhereWithTheSameTokens) {
+  for (const bool with_cross : {false, true}) {
+    std::vector<LayerCacheSpec> layers = HybridLayers();
+    if (with_cross) layers.push_back(CrossLayer());
+    RecordingSaveSink sink;
+    SchedulerHarness h(layers, 64, Saving(&sink));
+    const Request request = Saved(&h, 11, 20, 3);
+    h.Add(request);
+    h.RunToEnd();
+    h.ExpectAllEnded();
+    ASSERT_EQ(sink.taken.size(), 7u) << "six on the way, one at the end";
+    for (size_t i = 0; i < 6; ++i) {
+      ASSERT_TRUE(sink.taken[i].progress.has_value());
+      EXPECT_FALSE(sink.taken[i].last);
+      Progress& progress = *sink.taken[i].progress;
+      EXPECT_EQ(progress.tokens.size(), 3 * (i + 1));
+      EXPECT_EQ(progress.image.num_tokens, 11 + 3 * static_cast<int64_t>(i + 1) - 1);
+      for (const bool with_image : {true, false}) {
+        SchedulerHarness other(layers, 64, Saving(nullptr));
+        Request resumed = request;
+        resumed.progress = std::make_shared<Progress>();
+        resumed.progress->tokens = progress.tokens;
+        if (with_image) resumed.progress->image = std::move(progress.image);
+        if (!with_image) progress.image = {};
+        const int64_t computed = resumed.progress->image.num_tokens;
+        other.Add(resumed);
+        other.Step();
+        EXPECT_EQ(other.shapes[0].start, with_image ? computed : 0);
+        other.RunToEnd();
+        other.ExpectAllEnded();
+        EXPECT_EQ(other.scheduler->counts().generation_tokens, 20 - 3 * static_cast<int64_t>(i + 1));
+      }
+    }
+    const SavedRequest& last = sink.taken.back();
+    EXPECT_TRUE(last.last);
+    EXPECT_EQ(last.progress->finish, FinishReason::kLength);
+    EXPECT_EQ(last.progress->tokens, h.records[request.key].tokens);
+    EXPECT_EQ(last.progress->image.num_tokens, 30);
+  }
+}
+
+TEST(Saver, WaitsForTheSinkAndTheBudgetAndLeavesOutWhatIsTooLarge) {
+  RecordingSaveSink sink;
+  SchedulerHarness h({StaticLayer()}, 64, Saving(&sink, /*step_bytes=*/128 * 4));  // 16 tokens
+  const RequestKey first = h.Add(Saved(&h, 8, 20, 0));
+  const RequestKey second = h.Add(Saved(&h, 8, 20, 0));
+  h.Step();
+  h.Step();
+  sink.is_ready = false;
+  for (RequestKey key : {first, second, RequestKey{99}}) h.scheduler->Save(key);
+  h.Step();
+  EXPECT_TRUE(sink.taken.empty());
+  sink.is_ready = true;
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 1u) << "one step copies one of them";
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 2u);
+  for (const SavedRequest& saved : sink.taken) EXPECT_FALSE(saved.progress->image.empty());
+  while (h.records[first].tokens.size() < 12) h.Step();
+  h.scheduler->Save(first);
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 3u);
+  EXPECT_TRUE(sink.taken.back().progress->image.empty());
+  EXPECT_EQ(sink.taken.back().progress->tokens.size(), 13u);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+TEST(Saver, EveryEndIsHandedOverOnce) {
+  RecordingSaveSink sink;
+  SchedulerHarness h({StaticLayer()}, 64, Saving(&sink));
+  const RequestKey cancelled = h.Add(Saved(&h, 4, 20, 0));
+  h.Add(h.MakeRequest(4, 20));  // is not saved
+  h.Step();
+  h.Step();
+  h.scheduler->Cancel(cancelled, FinishReason::kCancelled);
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 1u);
+  EXPECT_TRUE(sink.taken[0].last);
+  EXPECT_EQ(sink.taken[0].progress->finish, FinishReason::kNone) << "it may go on";
+  EXPECT_EQ(sink.taken[0].progress->tokens, h.records[cancelled].tokens);
+  h.Add(Saved(&h, 4, 20, 0));
+  h.runner.on_run = [](const StepPlan&) { return absl::InternalError("broken"); };
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 2u);
+  EXPECT_TRUE(sink.taken[1].last);
+  EXPECT_FALSE(sink.taken[1].progress.has_value());
+}
+
+TEST(Saver, AWaitingOneIsSavedFromTheHostTier) {
+  RecordingSaveSink sink;
+  Scheduler::Options options = Saving(&sink);
+  options.suspend.host_tier_bytes = 1 << 20;
+  options.suspend.copy_clock = absl::UnixEpoch;
+  SchedulerHarness h({StaticLayer()}, 8, options);
+  h.Add(10, 40);
+  const RequestKey young = h.Add(Saved(&h, 10, 40, 0));
+  while (h.scheduler->counts().num_suspensions == 0) h.Step();
+  h.scheduler->Save(young);
+  h.Step();
+  ASSERT_EQ(sink.taken.size(), 1u);
+  EXPECT_FALSE(sink.taken[0].progress->image.empty());
+  EXPECT_TRUE(CheckImage(h.tiny.cache->plan(), sink.taken[0].progress->image).ok());
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+}  // namespace
+}  // namespace berth
