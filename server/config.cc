@@ -67,6 +67,11 @@ ABSL_FLAG(
     int64_t, crop_every, Config{}.crop_every,
     "Drop some of a sequence's cache after every so many output tokens and compute it again. For tests; 0: never.");
 
+ABSL_FLAG(std::string, session_dir, Config{}.session_dir,
+          "Folder that keeps the requests that name a session_id, so that they can be resumed after a restart. It has "
+          "one server at a time. Empty: no sessions.");
+ABSL_FLAG(std::string, session_dir_limit, "16GiB", "Bytes that the sessions' files may take.");
+
 ABSL_FLAG(int64_t, max_running, Config{}.max_running, "Sequences computed at once.");
 ABSL_FLAG(int64_t, max_step_tokens, Config{}.max_step_tokens, "Tokens computed in one step.");
 ABSL_FLAG(int64_t, prefill_chunk_tokens, Config{}.prefill_chunk_tokens, "Tokens of one prompt computed in one step.");
@@ -103,6 +108,7 @@ const std::vector<HelpGroup>& HelpGroups() {
        {"arena", "block_tokens", "cache_dtype", "cache_residual_tokens", "share_prefixes", "checkpoint_tokens",
         "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step", "poison_cache", "check_integrity",
         "crop_every"}},
+      {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
         "default_max_tokens", "draft_tokens", "max_logprobs", "drain_grace"}},
@@ -260,6 +266,10 @@ absl::StatusOr<Config> FromFlags() {
   config.copy_bytes = *copy;
   absl::Status s = ReadSizeOrZero("host_tier", absl::GetFlag(FLAGS_host_tier), &config.host_tier_bytes);
   if (!s.ok()) return s;
+  config.session_dir = absl::GetFlag(FLAGS_session_dir);
+  const absl::StatusOr<int64_t> sessions = ParseByteSize(absl::GetFlag(FLAGS_session_dir_limit));
+  if (!sessions.ok()) return Bad("session_dir_limit", sessions.status().message());
+  config.session_dir_limit = *sessions;
   config.max_running = absl::GetFlag(FLAGS_max_running);
   config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
   config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);

@@ -48,6 +48,10 @@ struct Config {
   int64_t copy_bytes = 256 << 20;  // --copy_per_step: copied at most between arena and host tier in one step
   int64_t crop_every = 0;          // for tests: output tokens after which some cache is dropped and computed again
 
+  // Sessions.
+  std::string session_dir;                        // folder of the requests that name a session_id; "": they are refused
+  int64_t session_dir_limit = int64_t{16} << 30;  // bytes of its files
+
   // Limits.
   int64_t max_running = 64;            // sequences that are computed at once
   int64_t max_step_tokens = 512;       // tokens computed in one step

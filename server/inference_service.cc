@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/grpc_status.h"
+#include "server/session_file.h"
 
 namespace berth {
 namespace {
@@ -27,12 +28,15 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-// The cause of a call that gRPC says is cancelled: it does so for late ones, too.
 EndCause CauseOfCancel(absl::Time deadline, absl::Time now) {
   return now >= deadline ? EndCause::kDeadline : EndCause::kClientGone;
 }
 
 }  // namespace
+
+EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now) {
+  return CauseOfCancel(DeadlineOf(context), now);
+}
 
 // One Generate RPC: gRPC's reactions on the one side, the output's writer on the other. Frees itself in OnDone, which
 // gRPC calls once, after End has been called and no operation is left.
@@ -146,30 +150,59 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 
 absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, bool stream,
                                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
-  const absl::Time arrival = options_.now();
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
+  if (valid.ok() && in.has_session_id()) {
+    const absl::Status status =
+        options_.sessions == nullptr ? SessionsAreOff() : CheckSessionId("session_id", in.session_id());
+    if (!status.ok()) valid = status;
+  }
   if (!valid.ok()) {
     OnRefused(context, valid.status());
     return valid.status();
   }
-  Request& request = valid->request;
-  request.arrival = arrival;
+  return Start(context, *std::move(valid), stream, writer, [output](std::shared_ptr<RequestOutput> made) {
+    *output = std::move(made);
+    return false;
+  });
+}
+
+absl::Status InferenceService::Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
+                                     OutputWriter* writer,
+                                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce) {
+  Request& request = valid.request;
+  request.key = options_.registry->NewKey();
+  request.arrival = options_.now();
   request.deadline = DeadlineOf(*context);
-  absl::StatusOr<std::shared_ptr<RequestOutput>> registered = Register(&*valid, stream, writer);
-  if (!registered.ok()) {
-    OnRefused(context, registered.status());
-    return registered.status();
+  const bool saved = !valid.session_id.empty();
+  if (saved) {
+    const absl::Status s =
+        options_.sessions->Begin(request.key, MakeSessionFile(valid, valid.session_id, options_.sessions->model()));
+    if (!s.ok()) {
+      OnRefused(context, s);
+      return s;
+    }
   }
-  *output = *registered;
+  const RequestKey key = request.key;
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
-  if (absl::Status s = options_.engine->Submit(std::move(request)); !s.ok()) {
-    options_.dispatcher->Unregister((*registered)->key());
-    options_.registry->Remove((*registered)->request_id());
-    output->reset();
-    OnRefused(context, s);
-    return s;
+  absl::StatusOr<std::shared_ptr<RequestOutput>> registered = Register(&valid, stream, writer);
+  absl::Status status = registered.status();
+  bool cancelled = false;
+  if (status.ok()) {
+    cancelled = announce(*registered);
+    status = options_.engine->Submit(std::move(request));
+    if (!status.ok()) {
+      options_.dispatcher->Unregister(key);
+      options_.registry->Remove((*registered)->request_id());
+      announce(nullptr);
+    }
   }
-  // `output` belongs to the writer, which may be gone by now; the copy is ours.
+  if (!status.ok()) {
+    if (saved) options_.sessions->Withdraw(key);
+    OnRefused(context, status);
+    return status;
+  }
+  // What was announced belongs to the writer, which may be gone by now; the copy is ours.
+  if (cancelled) (*registered)->Cancel(EndCause::kClientGone);
   (*registered)->OnSubmitted();
   if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   return absl::OkStatus();
@@ -177,8 +210,7 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
 
 absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(ValidatedRequest* valid, bool stream,
                                                                           OutputWriter* writer) {
-  Request& request = valid->request;
-  request.key = options_.registry->NewKey();
+  const Request& request = valid->request;
   RequestOutput::Options out;
   out.key = request.key;
   out.request_id = valid->request_id.empty() ? absl::StrFormat("req-%016x%08x", RandomSeed(), request.key)

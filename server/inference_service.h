@@ -23,11 +23,15 @@
 #include "server/output_dispatcher.h"
 #include "server/request_output.h"
 #include "server/request_registry.h"
+#include "server/session_store.h"
 #include "server/text_codec.h"
 #include "server/tokens_only.h"
 #include "server/validation.h"
 
 namespace berth {
+
+// Of a call that gRPC says is cancelled: it does so for late ones, too.
+EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now);
 
 class InferenceService final : public v1::Inference::CallbackService {
  public:
@@ -38,6 +42,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     RequestRegistry* registry = nullptr;     // shared with ControlService
     const TextCodec* text = nullptr;         // null: the model has no tokenizer, and takes token ids alone
     Metrics* metrics = nullptr;              // may be null
+    SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
@@ -56,6 +61,12 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
 
+  // Submits a request; its output goes to `writer`. `announce` gets the output before the first event can come, and
+  // null again on error; it says whether the call was cancelled already. Adds an error's trailing metadata to
+  // `context`.
+  absl::Status Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream, OutputWriter* writer,
+                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce);
+
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll() { options_.registry->CancelAll(EndCause::kShutdown); }
 
@@ -63,8 +74,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   class GenerateCall;
   class CompleteCall;
 
-  // Checks the request and submits it; its output goes to `writer`. `*output` is set before the first event can come,
-  // and null again on error. Adds the error's trailing metadata to `context`.
+  // Checks the request and starts it. `*output` is set before the first event can come, and null again on error.
   absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
   absl::StatusOr<std::shared_ptr<RequestOutput>> Register(ValidatedRequest* request, bool stream, OutputWriter* writer);

@@ -13,6 +13,7 @@
 #include "server/capacity.h"
 #include "server/config.h"
 #include "server/logging.h"
+#include "server/model_fingerprint.h"
 #include "server/model_text.h"
 #include "server/server.h"
 #include "server/shutdown_signal.h"
@@ -128,6 +129,10 @@ absl::Status Run(const Config& config) {
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(storage->get());
   if (!runner.ok()) return runner.status();
 
+  absl::StatusOr<std::string> fingerprint = std::string();
+  if (!config.session_dir.empty()) fingerprint = ModelFingerprint(config.model_dir, info.dtype);
+  if (!fingerprint.ok()) return fingerprint.status();
+
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config, {.plan = (*model)->cache_plan(),
                                                                           .defaults = (*model)->generation_defaults(),
                                                                           .max_sequence_tokens = max_tokens,
@@ -135,7 +140,8 @@ absl::Status Run(const Config& config) {
                                                                           .runner = runner->get(),
                                                                           .text = text->get(),
                                                                           .libtorch_version = LibtorchVersion(),
-                                                                          .cpu_capability = CpuCapability()});
+                                                                          .cpu_capability = CpuCapability(),
+                                                                          .model_fingerprint = *fingerprint});
   if (!server.ok()) return server.status();
   const int64_t accepted = (*server)->max_sequence_tokens();
   for (const std::string& line : DescribeCache((*model)->cache_plan(), *arena_bytes, accepted, config)) {

@@ -8,6 +8,7 @@
 
 #include "berth/v1/control.pb.h"
 #include "berth/v1/inference.pb.h"
+#include "berth/v1/sessions.pb.h"
 #include "server/metric_families.h"
 
 namespace berth {
@@ -87,7 +88,8 @@ Metrics::Metrics(Options options)
   static_assert(std::size(kRejectReasons) == kNumRejectReasons && std::size(kPhases) == kNumPhases);
   // Every RPC of the API's files, so that a new one is counted without a line here.
   for (const google::protobuf::FileDescriptor* file :
-       {v1::GenerateRequest::descriptor()->file(), v1::GetLoadRequest::descriptor()->file()}) {
+       {v1::GenerateRequest::descriptor()->file(), v1::GetLoadRequest::descriptor()->file(),
+        v1::ListSessionsRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const google::protobuf::ServiceDescriptor& service = *file->service(s);
       for (int m = 0; m < service.method_count(); ++m) {

@@ -27,7 +27,8 @@ OutputAssembler::OutputAssembler(const TextCodec* codec, OutputOptions options, 
     : codec_(codec),
       text_(codec->NewStream(std::move(options.text))),
       logprobs_(options.logprobs),
-      num_prompt_tokens_(num_prompt_tokens) {}
+      num_prompt_tokens_(num_prompt_tokens),
+      skip_tokens_(options.skip_tokens) {}
 
 bool OutputAssembler::AddPiece(TextPiece piece, v1::GenerateResponse* message) {
   message->mutable_text()->append(piece.text);

@@ -34,6 +34,8 @@ class OutputAssembler {
   void set_num_cached_tokens(int64_t count) { num_cached_tokens_ = count; }
 
   int64_t num_tokens() const { return num_tokens_; }
+  // Whether the next token is one that the client has already: it is taken in, but not put into a message.
+  bool skips_next() const { return num_tokens_ < skip_tokens_; }
 
  private:
   // Appends the piece; true when it found a stop string.
@@ -45,6 +47,7 @@ class OutputAssembler {
   std::unique_ptr<TextStream> text_;
   bool logprobs_;
   int64_t num_prompt_tokens_;
+  int64_t skip_tokens_;
   int64_t num_cached_tokens_ = 0;
   int64_t num_tokens_ = 0;
 };

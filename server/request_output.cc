@@ -38,6 +38,10 @@ bool RequestOutput::OnEvent(const TokenEvent& event, absl::Time now) {
 }
 
 void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
+  if (event.replayed) {
+    if (event.finish != FinishReason::kNone) times_ = event.times;
+    return;
+  }
   const bool first = event.token >= 0 && last_token_ == absl::InfinitePast();
   if (first || event.finish != FinishReason::kNone) times_ = event.times;
   times_.finished = now;  // an end by a stop string happens here, not in the engine
@@ -50,9 +54,18 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
 
 absl::StatusOr<bool> RequestOutput::AddToken(const TokenEvent& event) {
   MutexLock lock(&mutex_);
-  v1::GenerateResponse* message = Pending();
+  const bool skipped = assembler_.skips_next();
+  v1::GenerateResponse dropped;
+  v1::GenerateResponse* message = skipped ? &dropped : Pending();
   absl::StatusOr<bool> stopped = assembler_.AddToken(event, message);
-  if (stopped.ok() && *stopped) *message->mutable_timings() = MakeTimings(times_);
+  if (!stopped.ok() || !*stopped) return stopped;
+  if (skipped) {  // how it ended is said again
+    message = Pending();
+    *message->mutable_usage() = dropped.usage();
+    message->set_finish_reason(dropped.finish_reason());
+    message->set_stop_string(dropped.stop_string());
+  }
+  *message->mutable_timings() = MakeTimings(times_);
   return stopped;
 }
 

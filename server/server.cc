@@ -18,7 +18,7 @@ namespace berth {
 namespace {
 
 constexpr const char* kLiveNames[] = {"", "liveness"};
-constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth.v1.Control"};
+constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions"};
 
 // A prompt of 4 MiB text or a million token ids fits with room; what is larger is refused before it is parsed.
 constexpr int kMaxMessageBytes = 16 << 20;
@@ -78,6 +78,12 @@ Server::~Server() {
 }
 
 absl::Status Server::StartEngine() {
+  if (!config_.session_dir.empty()) {
+    absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(
+        {.folder = config_.session_dir, .limit_bytes = config_.session_dir_limit, .model = parts_.model_fingerprint});
+    if (!sessions.ok()) return sessions.status();
+    sessions_ = *std::move(sessions);
+  }
   absl::StatusOr<std::unique_ptr<Cache>> cache =
       Cache::Create(parts_.plan, parts_.storage, {.poison_returned_units = config_.poison_cache});
   if (!cache.ok()) return cache.status();
@@ -94,7 +100,8 @@ absl::Status Server::StartEngine() {
                        .anchored_chunks = config_.anchored_chunks,
                        .compact_bytes = config_.compact_bytes,
                        .crop_every = config_.crop_every,
-                       .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes}};
+                       .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes},
+                       .save_sink = sessions_.get()};
   options.max_queue = config_.max_queue;
   options.check_integrity = config_.check_integrity;
   absl::StatusOr<std::unique_ptr<Engine>> engine =
@@ -126,6 +133,7 @@ void Server::MakeServices() {
   inference.registry = &registry_;
   inference.text = parts_.text;
   inference.metrics = &metrics_;
+  inference.sessions = sessions_.get();
   inference.model = model;
   inference.limits.max_sequence_tokens = engine_->max_sequence_tokens();
   inference.limits.max_encoder_tokens = engine_->max_encoder_tokens();
@@ -134,6 +142,13 @@ void Server::MakeServices() {
   inference.limits.max_logprobs = config_.max_logprobs;
   inference.defaults = parts_.defaults;
   inference_ = std::make_unique<InferenceService>(std::move(inference));
+
+  SessionsService::Options sessions;
+  sessions.store = sessions_.get();
+  sessions.engine = engine_.get();
+  sessions.inference = inference_.get();
+  sessions.metrics = &metrics_;
+  sessions_service_ = std::make_unique<SessionsService>(std::move(sessions));
 
   ControlService::Options control;
   control.engine = engine_.get();
@@ -148,7 +163,7 @@ void Server::MakeServices() {
   control.server.set_cpu_capability(parts_.cpu_capability);
   const int64_t threads = config_.num_threads > 0 ? config_.num_threads : std::thread::hardware_concurrency();
   control.server.set_num_threads(static_cast<int32_t>(threads));
-  for (const char* service : {"berth.v1.Inference", "berth.v1.Control", "grpc.health.v1.Health",
+  for (const char* service : {"berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions", "grpc.health.v1.Health",
                               "grpc.reflection.v1alpha.ServerReflection"}) {
     control.server.add_services(service);
   }
@@ -166,6 +181,7 @@ absl::Status Server::Listen() {
   builder.AddListeningPort(address->ToString(), grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(inference_.get());
   builder.RegisterService(control_.get());
+  builder.RegisterService(sessions_service_.get());
   grpc_ = builder.BuildAndStart();
   gpr_set_log_function(LogGrpc);
   if (grpc_ == nullptr || port_ == 0) {

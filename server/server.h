@@ -26,6 +26,8 @@
 #include "server/metrics.h"
 #include "server/output_dispatcher.h"
 #include "server/request_registry.h"
+#include "server/session_store.h"
+#include "server/sessions_service.h"
 #include "server/text_codec.h"
 
 namespace berth {
@@ -42,10 +44,11 @@ class Server {
     const TextCodec* text = nullptr;  // null: the model has no tokenizer
     std::string libtorch_version;
     std::string cpu_capability;
+    std::string model_fingerprint;  // of the checkpoint, for sessions; read only where there is a session_dir
   };
 
-  // Serves from its return on. UNAVAILABLE: cannot listen on an address; the engine's and the cache's codes where the
-  // arena is too small.
+  // Serves from its return on. UNAVAILABLE: cannot listen on an address; FAILED_PRECONDITION: the session_dir cannot be
+  // used; the engine's and the cache's codes where the arena is too small.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, Parts parts);
 
   // Ends what is left with UNAVAILABLE, as Drain with no grace.
@@ -81,10 +84,12 @@ class Server {
   // Each uses those above it; destroyed from the last to the first.
   Metrics metrics_;
   OutputDispatcher dispatcher_;
+  std::unique_ptr<SessionStore> sessions_;  // null: there are none
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
   std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<SessionsService> sessions_service_;
   std::unique_ptr<ControlService> control_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Exporter> exporter_;

@@ -285,6 +285,10 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   out.request.draft_tokens = in.has_draft_tokens() ? in.draft_tokens() : context.limits.default_draft_tokens;
   out.request.share_prefix = in.has_share_prefix() ? in.share_prefix() : true;
   out.request.cache_salt = in.cache_salt();
+  if (in.has_autosave_tokens() && !in.has_session_id()) return Invalid("autosave_tokens: goes with session_id only");
+  out.session_id = in.session_id();
+  out.request.saved = in.has_session_id();
+  out.request.autosave_tokens = in.autosave_tokens();
   out.request_id = in.request_id();
   out.output.text.skip_special_tokens = in.has_skip_special_tokens() ? in.skip_special_tokens() : true;
   out.output.return_prompt_token_ids = in.return_prompt_token_ids();

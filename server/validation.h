@@ -44,10 +44,12 @@ struct OutputOptions {
   TextStreamOptions text;
   bool logprobs = false;
   bool return_prompt_token_ids = false;
+  int64_t skip_tokens = 0;  // the first output tokens, which the client has already, are not sent again
 };
 
 struct ValidatedRequest {
   std::string request_id;  // "": the client named none
+  std::string session_id;  // "": none; the characters are the SessionStore's to check
   Request request;         // all but key, arrival and deadline
   OutputOptions output;
 };

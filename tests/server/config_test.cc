@@ -60,6 +60,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--compact_per_step=1KiB",
                              "--host_tier=2GiB",
                              "--copy_per_step=3MiB",
+                             "--session_dir=/s",
+                             "--session_dir_limit=7KiB",
                              "--max_running=7",
                              "--max_step_tokens=64",
                              "--prefill_chunk_tokens=33",
@@ -94,6 +96,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .host_tier_bytes = int64_t{2} << 30,
                              .copy_bytes = 3 << 20,
                              .crop_every = 9,
+                             .session_dir = "/s",
+                             .session_dir_limit = 7 << 10,
                              .max_running = 7,
                              .max_step_tokens = 64,
                              .prefill_chunk_tokens = 33,
@@ -202,7 +206,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 33);
+  EXPECT_EQ(ours, 35);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -12,12 +12,15 @@
 #include "absl/base/thread_annotations.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
+#include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
 #include "server/control_service.h"
 #include "server/inference_service.h"
 #include "server/output_dispatcher.h"
 #include "server/request_registry.h"
+#include "server/session_store.h"
+#include "server/sessions_service.h"
 #include "tests/server/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/tiny_cache.h"
@@ -59,6 +62,7 @@ struct TestServer {
     int64_t max_running = 64;
     int64_t max_sequence_tokens = 10000;
     bool has_encoder = false;
+    std::string session_dir;  // "": no sessions
   };
 
   TestServer() : TestServer(Options{}) {}
@@ -74,6 +78,12 @@ struct TestServer {
     engine_options.scheduler.max_running = options.max_running;
     engine_options.scheduler.max_sequence_tokens = options.max_sequence_tokens;
     engine_options.check_integrity = true;
+    if (!options.session_dir.empty()) {
+      auto opened = SessionStore::Open({.folder = options.session_dir, .limit_bytes = 1 << 20, .model = "fake"});
+      if (!opened.ok()) ABSL_RAW_LOG(FATAL, "%s", opened.status().ToString().c_str());
+      sessions = *std::move(opened);
+    }
+    engine_options.scheduler.save_sink = sessions.get();
     auto made = Engine::Create(cache.cache.get(), &runner, &dispatcher, engine_options);
     if (!made.ok()) ABSL_RAW_LOG(FATAL, "%s", made.status().ToString().c_str());
     engine = *std::move(made);
@@ -82,6 +92,7 @@ struct TestServer {
     inference_options.engine = engine.get();
     inference_options.dispatcher = &dispatcher;
     inference_options.registry = &registry;
+    inference_options.sessions = sessions.get();
     inference_options.text = &codec;
     inference_options.model = model;
     inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
@@ -92,6 +103,11 @@ struct TestServer {
     }
     inference_options.retry_after = absl::Milliseconds(250);
     inference = std::make_unique<InferenceService>(inference_options);
+    SessionsService::Options sessions_options;
+    sessions_options.store = sessions.get();
+    sessions_options.engine = engine.get();
+    sessions_options.inference = inference.get();
+    sessions_service = std::make_unique<SessionsService>(sessions_options);
     ControlService::Options control_options;
     control_options.engine = engine.get();
     control_options.registry = &registry;
@@ -115,10 +131,12 @@ struct TestServer {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(inference.get());
     builder.RegisterService(control.get());
+    builder.RegisterService(sessions_service.get());
     server = builder.BuildAndStart();
     auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
     inference_stub = v1::Inference::NewStub(channel);
     control_stub = v1::Control::NewStub(channel);
+    sessions_stub = v1::Sessions::NewStub(channel);
     engine->Start();
   }
 
@@ -138,12 +156,15 @@ struct TestServer {
   FakeTextCodec codec;
   OutputDispatcher dispatcher{OutputDispatcher::Options{}};
   RequestRegistry registry;
+  std::unique_ptr<SessionStore> sessions;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<InferenceService> inference;
+  std::unique_ptr<SessionsService> sessions_service;
   std::unique_ptr<ControlService> control;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<v1::Inference::Stub> inference_stub;
   std::unique_ptr<v1::Control::Stub> control_stub;
+  std::unique_ptr<v1::Sessions::Stub> sessions_stub;
 };
 
 // All that a Generate call brought.
@@ -169,6 +190,9 @@ class Call {
   Call(TestServer* server, const v1::GenerateRequest& request, absl::Time deadline = absl::InfiniteFuture()) {
     if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
     reader_ = server->inference_stub->Generate(&context, request);
+  }
+  Call(TestServer* server, const v1::ResumeSessionRequest& request) {
+    reader_ = server->sessions_stub->Resume(&context, request);
   }
   // False: the stream has ended.
   bool ReadOne() {

@@ -1,0 +1,323 @@
+#include "server/session_file.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is");
+
+constexpr char kMagic[8] = {'B', 'E', 'R', 'T', 'H', 'S', 'E', 'S'};
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
+
+struct Prefix {
+  char magic[8];
+  uint32_t version;
+  uint32_t zero;
+  uint64_t header_bytes;
+  uint64_t image_bytes;
+  uint64_t header_hash;
+};
+static_assert(sizeof(Prefix) == 40);
+constexpr int64_t kHashBytes = 16;
+
+// A descriptor that closes itself.
+class File {
+ public:
+  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+absl::Status DiskError(absl::string_view what, const std::string& path) {
+  const int cause = errno;
+  const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(cause));
+  if (cause == ENOSPC || cause == EDQUOT || cause == EFBIG) return absl::ResourceExhaustedError(message);
+  if (cause == ENOENT) return absl::NotFoundError(message);
+  return absl::UnavailableError(message);
+}
+
+absl::Status Torn(const std::string& path, absl::string_view how) {
+  return absl::DataLossError(absl::StrCat("the session's file ", path, " is torn or damaged: ", how));
+}
+
+// Reads or writes a file from the start, and hashes what passes.
+class HashedFile {
+ public:
+  explicit HashedFile(int fd) : fd_(fd) { XXH3_128bits_reset(&hash_); }
+
+  bool Write(const void* data, size_t size) {
+    XXH3_128bits_update(&hash_, data, size);
+    return WriteRaw(data, size);
+  }
+  bool WriteHash() {
+    XXH128_canonical_t hash = Hash();
+    return WriteRaw(&hash, sizeof(hash));
+  }
+  // False: an error, or the file's end came first.
+  bool Read(void* data, size_t size) {
+    if (!ReadRaw(data, size)) return false;
+    XXH3_128bits_update(&hash_, data, size);
+    return true;
+  }
+  bool HashAgrees() {
+    XXH128_canonical_t written;
+    const XXH128_canonical_t hash = Hash();
+    return ReadRaw(&written, sizeof(written)) && std::memcmp(&hash, &written, sizeof(hash)) == 0;
+  }
+
+ private:
+  XXH128_canonical_t Hash() const {
+    XXH128_canonical_t hash;
+    XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(&hash_));
+    return hash;
+  }
+  bool WriteRaw(const void* data, size_t size) {
+    for (const char* at = static_cast<const char*>(data); size > 0;) {
+      const ssize_t written = write(fd_, at, size);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return false;
+      at += written;
+      size -= static_cast<size_t>(written);
+    }
+    return true;
+  }
+  bool ReadRaw(void* data, size_t size) {
+    for (char* at = static_cast<char*>(data); size > 0;) {
+      const ssize_t got = read(fd_, at, size);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      at += got;
+      size -= static_cast<size_t>(got);
+    }
+    return true;
+  }
+
+  const int fd_;
+  XXH3_state_t hash_;
+};
+
+template <typename Ids>
+std::vector<int32_t> ToVector(const Ids& ids) {
+  return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+v1::Sampling ToProto(const SamplingParams& sampling) {
+  v1::Sampling out;
+  out.set_temperature(sampling.temperature);
+  out.set_top_k(static_cast<uint32_t>(sampling.top_k));
+  out.set_top_p(sampling.top_p);
+  out.set_min_p(sampling.min_p);
+  out.set_repetition_penalty(sampling.repetition_penalty);
+  out.set_presence_penalty(sampling.presence_penalty);
+  out.set_frequency_penalty(sampling.frequency_penalty);
+  for (const auto& [token, bias] : sampling.logit_bias) (*out.mutable_logit_bias())[token] = bias;
+  out.set_seed(sampling.seed);
+  return out;
+}
+
+SamplingParams FromProto(const v1::Sampling& sampling) {
+  SamplingParams out;
+  out.temperature = sampling.temperature();
+  out.top_k = static_cast<int32_t>(sampling.top_k());
+  out.top_p = sampling.top_p();
+  out.min_p = sampling.min_p();
+  out.repetition_penalty = sampling.repetition_penalty();
+  out.presence_penalty = sampling.presence_penalty();
+  out.frequency_penalty = sampling.frequency_penalty();
+  out.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
+  std::sort(out.logit_bias.begin(), out.logit_bias.end());
+  out.seed = sampling.seed();
+  return out;
+}
+
+FinishReason FromProto(v1::FinishReason reason) {
+  if (reason == v1::FINISH_REASON_STOP) return FinishReason::kStop;
+  return reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength : FinishReason::kNone;
+}
+
+}  // namespace
+
+v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view session_id, absl::string_view model) {
+  const Request& request = valid.request;
+  v1::SessionFile file;
+  file.set_session_id(std::string(session_id));
+  file.set_tenant(request.cache_salt);
+  file.set_model(std::string(model));
+  file.mutable_prompt()->Add(request.prompt.begin(), request.prompt.end());
+  file.mutable_encoder_tokens()->Add(request.encoder_tokens.begin(), request.encoder_tokens.end());
+  *file.mutable_sampling() = ToProto(request.sampling);
+  file.set_num_logprobs(request.sampling.num_logprobs);
+  v1::Stopping& stopping = *file.mutable_stopping();
+  stopping.set_max_tokens(static_cast<uint32_t>(request.max_tokens));
+  stopping.set_min_tokens(static_cast<uint32_t>(request.min_tokens));
+  stopping.mutable_stop_token_ids()->Add(request.stop_token_ids.begin(), request.stop_token_ids.end());
+  stopping.set_include_stop(valid.output.text.include_stop);
+  for (const std::string& stop : valid.output.text.stop) stopping.add_stop(stop);
+  file.mutable_forced_first()->Add(request.forced_first.begin(), request.forced_first.end());
+  file.mutable_forced_last()->Add(request.forced_last.begin(), request.forced_last.end());
+  file.set_share_prefix(request.share_prefix);
+  file.set_autosave_tokens(request.autosave_tokens);
+  file.set_skip_special_tokens(valid.output.text.skip_special_tokens);
+  file.mutable_text_context()->Add(valid.output.text.context.begin(), valid.output.text.context.end());
+  file.set_return_prompt_token_ids(valid.output.return_prompt_token_ids);
+  file.set_stop_token(-1);
+  return file;
+}
+
+void SetProgress(const Progress& progress, v1::SessionFile* file) {
+  file->mutable_output()->Assign(progress.tokens.begin(), progress.tokens.end());
+  file->clear_output_logprobs();
+  for (size_t i = 0; i < progress.logprobs.size(); ++i) {
+    v1::TokenLogprobs* out = file->add_output_logprobs();
+    out->set_token_id(progress.tokens[i]);
+    out->set_logprob(progress.logprobs[i].logprob);
+    for (const TokenLogprob& likely : progress.logprobs[i].top) {
+      v1::TopLogprob* top = out->add_top();
+      top->set_token_id(likely.token);
+      top->set_logprob(likely.logprob);
+    }
+  }
+  file->set_finish(progress.finish == FinishReason::kStop     ? v1::FINISH_REASON_STOP
+                   : progress.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                              : v1::FINISH_REASON_UNSPECIFIED);
+  file->set_stop_token(progress.stop_token);
+  file->set_image_tokens(progress.image.num_tokens);
+  file->set_image_cross_tokens(progress.image.num_cross_tokens);
+  file->clear_image_groups();
+  for (const CacheImage::Group& group : progress.image.groups) {
+    v1::SessionFile::ImageGroup* out = file->add_image_groups();
+    out->set_first_block(group.first_block);
+    out->set_num_units(group.num_units);
+    out->set_unit_bytes(group.unit_bytes);
+  }
+}
+
+ValidatedRequest ResumedRequest(const v1::SessionFile& file, CacheImage image) {
+  ValidatedRequest valid;
+  valid.session_id = file.session_id();
+  Request& request = valid.request;
+  request.prompt = ToVector(file.prompt());
+  request.encoder_tokens = ToVector(file.encoder_tokens());
+  request.sampling = FromProto(file.sampling());
+  request.sampling.num_logprobs = file.num_logprobs();
+  request.max_tokens = file.stopping().max_tokens();
+  request.min_tokens = file.stopping().min_tokens();
+  request.stop_token_ids = ToVector(file.stopping().stop_token_ids());
+  request.forced_first = ToVector(file.forced_first());
+  request.forced_last = ToVector(file.forced_last());
+  request.share_prefix = file.share_prefix();
+  request.cache_salt = file.tenant();
+  request.saved = true;
+  request.autosave_tokens = file.autosave_tokens();
+  valid.output.text.skip_special_tokens = file.skip_special_tokens();
+  valid.output.text.stop.assign(file.stopping().stop().begin(), file.stopping().stop().end());
+  valid.output.text.include_stop = file.stopping().include_stop();
+  valid.output.text.context = ToVector(file.text_context());
+  valid.output.logprobs = file.num_logprobs() >= 0;
+  valid.output.return_prompt_token_ids = file.return_prompt_token_ids();
+  request.progress = std::make_shared<Progress>();
+  Progress& progress = *request.progress;
+  progress.tokens = ToVector(file.output());
+  for (const v1::TokenLogprobs& in : file.output_logprobs()) {
+    OutputLogprobs& out = progress.logprobs.emplace_back();
+    out.logprob = in.logprob();
+    for (const v1::TopLogprob& top : in.top()) out.top.push_back({.token = top.token_id(), .logprob = top.logprob()});
+  }
+  progress.finish = FromProto(file.finish());
+  progress.stop_token = file.stop_token();
+  progress.image = std::move(image);
+  return valid;
+}
+
+int64_t SessionFileBytes(const v1::SessionFile& file, const CacheImage& image) {
+  return static_cast<int64_t>(sizeof(Prefix) + file.ByteSizeLong()) + image.size_bytes + kHashBytes;
+}
+
+absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& file, const CacheImage& image) {
+  const std::string header = file.SerializeAsString();
+  Prefix prefix = {.version = kVersion,
+                   .zero = 0,
+                   .header_bytes = header.size(),
+                   .image_bytes = static_cast<uint64_t>(image.size_bytes),
+                   .header_hash = XXH3_64bits(header.data(), header.size())};
+  std::memcpy(prefix.magic, kMagic, sizeof(kMagic));
+  absl::Status status;
+  {
+    const File out(path, O_WRONLY | O_CREAT | O_TRUNC);
+    if (out.fd() < 0) return DiskError("create", path);
+    HashedFile hashed(out.fd());
+    const bool written =
+        hashed.Write(&prefix, sizeof(prefix)) && hashed.Write(header.data(), header.size()) &&
+        (image.size_bytes == 0 || hashed.Write(image.bytes.get(), static_cast<size_t>(image.size_bytes))) &&
+        hashed.WriteHash() && fsync(out.fd()) == 0;
+    if (!written) status = DiskError("write", path);
+  }
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
+absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool with_image) {
+  const File in(path, O_RDONLY);
+  if (in.fd() < 0) return DiskError("open", path);
+  struct stat stat;
+  if (fstat(in.fd(), &stat) != 0) return DiskError("read", path);
+  HashedFile hashed(in.fd());
+  Prefix prefix;
+  if (!hashed.Read(&prefix, sizeof(prefix)) || std::memcmp(prefix.magic, kMagic, sizeof(kMagic)) != 0) {
+    return Torn(path, "it does not begin as one");
+  }
+  if (prefix.version != kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the session's file ", path, " is of version ", prefix.version,
+                                                      " of the format; this server reads version ", kVersion));
+  }
+  const uint64_t size = static_cast<uint64_t>(stat.st_size);
+  const uint64_t least = sizeof(Prefix) + kHashBytes;
+  if (prefix.header_bytes > kMaxHeaderBytes || size < least || prefix.header_bytes > size - least ||
+      prefix.image_bytes != size - least - prefix.header_bytes) {
+    return Torn(path, absl::StrCat("it has ", size, " bytes, not those it names"));
+  }
+  SessionFileContent content;
+  content.size_bytes = static_cast<int64_t>(size);
+  std::string header(prefix.header_bytes, '\0');
+  if (!hashed.Read(header.data(), header.size()) || XXH3_64bits(header.data(), header.size()) != prefix.header_hash ||
+      !content.file.ParseFromString(header)) {
+    return Torn(path, "its header's checksum is wrong");
+  }
+  if (!with_image) return content;
+  CacheImage& image = content.image;
+  image.num_tokens = content.file.image_tokens();
+  image.num_cross_tokens = content.file.image_cross_tokens();
+  for (const v1::SessionFile::ImageGroup& group : content.file.image_groups()) {
+    image.groups.push_back(
+        {.first_block = group.first_block(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
+  }
+  image.size_bytes = static_cast<int64_t>(prefix.image_bytes);
+  image.bytes = std::make_unique_for_overwrite<std::byte[]>(prefix.image_bytes);
+  if (!hashed.Read(image.bytes.get(), prefix.image_bytes) || !hashed.HashAgrees()) {
+    return Torn(path, "its checksum is wrong");
+  }
+  return content;
+}
+
+}  // namespace berth
