@@ -39,7 +39,7 @@ void Poke(const Address& address) {
 
 std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
   MetricFamilies families(options_.metrics->options().model_name, options_.metrics->options().vllm_aliases);
-  CollectLoad(options_.load(), options_.plan, &families);
+  CollectLoad(options_.load(), options_.sessions ? options_.sessions() : SessionLoad(), options_.plan, &families);
   options_.metrics->Collect(&families);
   families.Start(Type::kGauge, "berth_build_info", "What was built");
   families.Add(1, {{"version", options_.version},

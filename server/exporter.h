@@ -17,6 +17,7 @@
 #include "cache/spec.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
+#include "server/load_metrics.h"
 #include "server/metrics.h"
 #include "server/units.h"
 
@@ -26,8 +27,9 @@ namespace berth {
 class MetricsCollector final : public prometheus::Collectable {
  public:
   struct Options {
-    const Metrics* metrics = nullptr;  // must outlive the collector
-    std::function<EngineLoad()> load;  // Engine::GetLoad; called once a scrape
+    const Metrics* metrics = nullptr;       // must outlive the collector
+    std::function<EngineLoad()> load;       // Engine::GetLoad; called once a scrape
+    std::function<SessionLoad()> sessions;  // SessionStore::stats; empty: there are none
     CachePlan plan;
     ModelInfo model;
     std::string version;  // for build_info, as the next two

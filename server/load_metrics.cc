@@ -132,12 +132,18 @@ void CollectUsage(const Occupancy& occupancy, MetricFamilies* families) {
   AddGauge(families, "berth_cache_leases", "Sequences that hold a lease", occupancy.num_leases);
 }
 
-void CollectTiers(const EngineLoad& load, MetricFamilies* families) {
+void CollectTiers(const EngineLoad& load, const SessionLoad& sessions, MetricFamilies* families) {
   families->Start(Type::kGauge, "berth_cache_tier_bytes",
-                  "Caches kept outside the arena: host, of suspended sequences");
+                  "Caches kept outside the arena: host, of suspended sequences; disk, files of sessions");
   families->Add(static_cast<double>(load.host_tier_bytes), {{"tier", "host"}, {"state", "used"}});
   families->Add(static_cast<double>(load.host_tier_limit - load.host_tier_bytes),
                 {{"tier", "host"}, {"state", "free"}});
+  families->Add(static_cast<double>(sessions.used_bytes), {{"tier", "disk"}, {"state", "used"}});
+  families->Add(static_cast<double>(std::max<int64_t>(0, sessions.limit_bytes - sessions.used_bytes)),
+                {{"tier", "disk"}, {"state", "free"}});
+  families->Start(Type::kCounter, "berth_session_saves_total", "Writes of sessions to the disk");
+  families->Add(static_cast<double>(sessions.num_saves), {{"result", "ok"}});
+  families->Add(static_cast<double>(sessions.num_failed_saves), {{"result", "failed"}});
 }
 
 // vLLM says how many blocks of tokens there are: as if one pool of keys and values had the whole arena.
@@ -209,13 +215,13 @@ CacheUsage UsageOf(const Occupancy& occupancy) {
   return usage;
 }
 
-void CollectLoad(const EngineLoad& load, const CachePlan& plan, MetricFamilies* families) {
+void CollectLoad(const EngineLoad& load, const SessionLoad& sessions, const CachePlan& plan, MetricFamilies* families) {
   const Totals totals = TotalsByKind(load.occupancy, plan.block_tokens);
   CollectEngine(load, families);
   CollectBytes(load.occupancy, totals, families);
   CollectUnits(totals, families);
   CollectUsage(load.occupancy, families);
-  CollectTiers(load, families);
+  CollectTiers(load, sessions, families);
   CollectVllmCacheInfo(load.occupancy, plan, families);
 }
 

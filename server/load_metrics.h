@@ -4,6 +4,7 @@
 #define BERTH_SERVER_LOAD_METRICS_H_
 
 #include <array>
+#include <cstdint>
 
 #include "cache/occupancy.h"
 #include "cache/spec.h"
@@ -23,8 +24,16 @@ struct CacheUsage {
 
 CacheUsage UsageOf(const Occupancy& occupancy);
 
+// The files of sessions. All 0 where there are none.
+struct SessionLoad {
+  int64_t used_bytes = 0;
+  int64_t limit_bytes = 0;
+  int64_t num_saves = 0;  // since the start
+  int64_t num_failed_saves = 0;
+};
+
 // Adds every family, series at 0 included. Over pool and state, berth_cache_bytes adds up to berth_cache_arena_bytes.
-void CollectLoad(const EngineLoad& load, const CachePlan& plan, MetricFamilies* families);
+void CollectLoad(const EngineLoad& load, const SessionLoad& sessions, const CachePlan& plan, MetricFamilies* families);
 
 }  // namespace berth
 

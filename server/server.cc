@@ -199,6 +199,7 @@ absl::Status Server::StartExporter() {
   absl::StatusOr<std::unique_ptr<Exporter>> exporter =
       Exporter::Start(*address, {.metrics = &metrics_,
                                  .load = [engine = engine_.get()] { return engine->GetLoad(); },
+                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
                                  .plan = parts_.plan,
                                  .model = parts_.runner->info(),
                                  .version = kVersion,

@@ -205,7 +205,7 @@ std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
   return sessions;
 }
 
-SessionStore::Stats SessionStore::stats() const {
+SessionLoad SessionStore::stats() const {
   MutexLock lock(&mutex_);
   return {.used_bytes = used_bytes_,
           .limit_bytes = options_.limit_bytes,

@@ -31,6 +31,7 @@
 #include "berth/v1/sessions.pb.h"
 #include "scheduler/mutex.h"
 #include "scheduler/saver.h"
+#include "server/load_metrics.h"
 #include "server/validation.h"
 
 namespace berth {
@@ -41,12 +42,6 @@ class SessionStore final : public SaveSink {
     std::string folder;  // made where it does not exist
     int64_t limit_bytes = 0;
     std::string model;  // the fingerprint that sessions must carry
-  };
-  struct Stats {
-    int64_t used_bytes = 0;
-    int64_t limit_bytes = 0;
-    int64_t num_saves = 0;  // since the start
-    int64_t num_failed_saves = 0;
   };
   using SaveCallback = std::function<void(absl::StatusOr<v1::Session>)>;
   using LoadCallback = std::function<void(absl::StatusOr<ValidatedRequest>)>;
@@ -74,7 +69,7 @@ class SessionStore final : public SaveSink {
   void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Session> List(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  Stats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
+  SessionLoad stats() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::string& model() const { return options_.model; }
 
  private:

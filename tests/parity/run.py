@@ -8,14 +8,16 @@ Exits 1 on any miss, and when there are more ties than MAX_TIE_SHARE.
 import argparse
 import concurrent.futures
 import os
+import shutil
 import sys
+import tempfile
 
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 
 import oracle  # noqa: E402
-from berth_server import BerthServer, DidNotStart, generate_request  # noqa: E402
+from berth_server import BerthServer, DidNotStart, api, generate_request  # noqa: E402
 from cases import CASES, NEW_TOKENS, VOCAB  # noqa: E402
 
 TIE_MARGIN = 1e-4
@@ -31,8 +33,8 @@ INT8_OVER_BF16 = 2
 INT8_TIE_MARGIN = 3e-2
 QUANTISED_PROMPTS = [1, 64, 300]
 QUANTISED_TOKENS = 32
-REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "cropped", "hit", "drafted",
-           "bf16", "quantised"]
+REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "suspended", "saved", "cropped", "hit",
+           "drafted", "bf16", "quantised"]
 BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
               "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
 
@@ -148,23 +150,30 @@ def together(server, answers, outcome, requests=16, limit=None):
     server.wait_idle()
 
 
-def preempted(folder, groups, answers, outcome):
-    """An arena so small that sequences must give way. A purely recurrent sequence never grows, so never has to."""
+def preempted(folder, groups, answers, outcome, suspended):
+    """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
+    copied out and in. A purely recurrent sequence never grows, so never has to."""
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
         arena = 128 << 10
         while arena < 16 << 20:
             arena = int(arena * step)
+            flags = [*BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64"]
             try:
-                with BerthServer(folder, *BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64") as server:
+                with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
                         continue
                     together(server, answers, outcome)
-                    if server.load().preemptions or not has_keys(groups):
-                        return
+                    if not server.load().preemptions and has_keys(groups):
+                        continue
             except DidNotStart:
                 continue
+            with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
+                together(server, answers, suspended)
+                if has_keys(groups) and not server.load().suspensions:
+                    suspended.miss(f"nothing was suspended in {server.load().preemptions} preemptions")
+            return
     outcome.miss(f"no preemption in arenas of up to {arena} bytes")
 
 
@@ -208,6 +217,41 @@ def quantised(folder, answers, arrays, bf16_error, outcome):
             server.wait_idle()
 
 
+SAVED_TOKENS = (7, 16, 40)
+
+
+def saved(folder, answers, outcome):
+    """Saved after some tokens, and resumed by another process, which has the saved cache or computes it again."""
+    picks = [(i, n) for i in range(len(answers["prompts"])) for n in SAVED_TOKENS][::4]
+    with tempfile.TemporaryDirectory(prefix="berth-parity-") as sessions:
+        flags = [*BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64", f"--session_dir={sessions}"]
+        with BerthServer(folder, *flags) as server:
+            for i, n in picks:
+                request = generate_request(ids=answers["prompts"][i], max_tokens=NEW_TOKENS, ignore_eos=True,
+                                           session_id=f"s{i}-{n}", **answers["request"])
+                call = server.inference.Generate(request, timeout=300)
+                count = 0
+                for message in call:
+                    count += len(message.token_ids)
+                    if count >= n:
+                        call.cancel()
+                        break
+            server.wait_idle()
+        for resumed_flags in ([], ["--copy_per_step=1KiB"]):
+            shutil.copytree(sessions, sessions + "-again")
+            again = flags[:-1] + [f"--session_dir={sessions}-again"]
+            with BerthServer(folder, *again, *resumed_flags) as server:
+                listed = server.sessions.List(api().sessions_pb2.ListSessionsRequest(), timeout=30).sessions
+                if len(listed) != len(picks) or all(session.ended for session in listed):
+                    outcome.miss(f"{len(listed)} sessions of {len(picks)} were saved, none of them midway")
+                for i, n in picks:
+                    request = api().sessions_pb2.ResumeSessionRequest(session_id=f"s{i}-{n}")
+                    tokens = [t for message in server.sessions.Resume(request, timeout=300) for t in message.token_ids]
+                    outcome.compare(tokens, answers, i, f"prompt of {len(answers['prompts'][i])}, saved after {n}")
+                server.wait_idle()
+            shutil.rmtree(sessions + "-again")
+
+
 def run_case(name):
     folder, answers, arrays = oracle.load(name)
     outcomes = {regime: Outcome() for regime in REGIMES}
@@ -225,7 +269,8 @@ def run_case(name):
             together(server, answers, outcomes[f"chunk {chunk}"])
     with BerthServer(folder, *BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
         together(server, answers, outcomes["cropped"])
-    preempted(folder, groups, answers, outcomes["preempted"])
+    preempted(folder, groups, answers, outcomes["preempted"], outcomes["suspended"])
+    saved(folder, answers, outcomes["saved"])
     with BerthServer(folder / "bf16", *BASE_FLAGS, "--arena=64MiB") as server:
         bf16_error = bf16(server, answers, arrays, outcomes["bf16"])
     if has_keys(groups):

@@ -333,5 +333,30 @@ TEST_F(EngineTest, DestructionEndsWhatANeverStartedEngineAccepted) {
   EXPECT_EQ(sink_.Get(1).finish, FinishReason::kCancelled);
 }
 
+TEST_F(EngineTest, GivesTheTokensOfItsProgressAgainAndGoesOn) {
+  StartEngine();
+  Request request = MakeRequest(1, 5, 12);
+  const std::vector<int32_t> answer = FakeModelRunner::AnswerTo(request).tokens;
+  request.progress = std::make_shared<Progress>();
+  request.progress->tokens.assign(answer.begin(), answer.begin() + 7);
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  EXPECT_EQ(sink_.WaitFor(1).tokens, answer);
+  // One that is over is only given again.
+  request.key = 2;
+  request.progress = std::make_shared<Progress>();
+  request.progress->tokens = answer;
+  EXPECT_EQ(engine_->Submit(request).code(), absl::StatusCode::kInvalidArgument) << "there is no token left for it";
+  request.progress->finish = FinishReason::kLength;
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  const RequestRecord record = sink_.WaitFor(2);
+  EXPECT_EQ(record.tokens, answer);
+  EXPECT_EQ(record.finish, FinishReason::kLength);
+  EXPECT_EQ(record.num_ends, 1);
+  ExpectIdle();
+  EXPECT_EQ(engine_->GetLoad().generation_tokens, 5);
+  request.progress->tokens[3] = 100;
+  EXPECT_EQ(engine_->Submit(request).code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace berth

@@ -20,11 +20,11 @@ SERVER = os.path.join(BIN, "server/berth-server")
 
 @functools.cache
 def api():
-    """The generated modules of berth.v1: inference_pb2, inference_pb2_grpc, control_pb2, control_pb2_grpc."""
+    """The generated modules of berth.v1: inference_pb2 and inference_pb2_grpc; control and sessions likewise."""
     from grpc_tools import protoc
 
     folder = tempfile.mkdtemp(prefix="berth-stubs-")
-    protos = [os.path.join(ROOT, "proto/berth/v1", name) for name in ("inference.proto", "control.proto")]
+    protos = [os.path.join(ROOT, "proto/berth/v1", name) for name in ("inference.proto", "control.proto", "sessions.proto")]
     arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]
     if protoc.main(["protoc", *arguments]) != 0:
         raise RuntimeError("protoc failed")
@@ -33,8 +33,9 @@ def api():
     class Api:
         pass
 
-    for name in ("inference_pb2", "inference_pb2_grpc", "control_pb2", "control_pb2_grpc"):
-        setattr(Api, name, importlib.import_module(f"berth.v1.{name}"))
+    for service in ("inference", "control", "sessions"):
+        for name in (f"{service}_pb2", f"{service}_pb2_grpc"):
+            setattr(Api, name, importlib.import_module(f"berth.v1.{name}"))
     return Api
 
 
@@ -70,6 +71,7 @@ class BerthServer:
         self.channel = grpc.insecure_channel(self.address, [("grpc.max_receive_message_length", 64 << 20)])
         self.inference = api().inference_pb2_grpc.InferenceStub(self.channel)
         self.control = api().control_pb2_grpc.ControlStub(self.channel)
+        self.sessions = api().sessions_pb2_grpc.SessionsStub(self.channel)
         return self
 
     def __exit__(self, kind, *_):
