@@ -1,6 +1,7 @@
 #include "server/session_store.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -152,8 +153,8 @@ TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
   ASSERT_EQ(got.progress->image.size_bytes, 128);
   EXPECT_EQ(std::memcmp(got.progress->image.bytes.get(), progress.image.bytes.get(), 128), 0);
   // And once more, from what was loaded: nothing is lost on the way.
-  EXPECT_EQ(MakeSessionFile(*loaded, "s", "model").SerializeAsString(),
-            MakeSessionFile(wanted, "s", "model").SerializeAsString());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(MakeSessionFile(*loaded, "s", "model"),
+                                                                 MakeSessionFile(wanted, "s", "model")));
 }
 
 TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
