@@ -59,7 +59,8 @@ std::string DrawCache(const v1::CacheOccupancy& cache) {
                           FormatBytes(pool.shared_bytes()), FormatBytes(pool.cached_bytes()), pool.live_tokens(),
                           pool.kind() == "recurrent" ? "sequences" : "tokens");
   }
-  if (cache.pools_size() > 0) absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . the rest\n");
+  if (cache.pools_size() > 0)
+    absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . the rest\n");
   return text;
 }
 

@@ -67,7 +67,8 @@ FALCON_H1 = dict(COMMON, mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=10, mamb
                  key_multiplier=0.8, attention_out_multiplier=0.9, attention_in_multiplier=1.1,
                  ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7], ssm_in_multiplier=1.2, ssm_out_multiplier=0.9)
 HYBRID = dict(COMMON, num_hidden_layers=4)
-JAMBA = dict(HYBRID, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=12, mamba_dt_rank=7, use_mamba_kernels=False)
+JAMBA = dict(HYBRID, initializer_range=0.2, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=12, mamba_dt_rank=7,
+             use_mamba_kernels=False)
 BAMBA = dict(HYBRID, mamba_n_heads=6, mamba_d_state=10, mamba_chunk_size=16)
 GRANITE = dict(BAMBA, layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
                embedding_multiplier=1.7, attention_multiplier=0.3, residual_multiplier=0.6, logits_scaling=1.4,

@@ -136,23 +136,26 @@ def bf16(server, answers, arrays, outcome):
     return largest
 
 
-def together(server, answers, outcome, requests=16, limit=None):
-    """All prompts and repeats at once, with different lengths, so that rows come and go."""
-    indices = [i for i, prompt in enumerate(answers["prompts"]) if limit is None or len(prompt) <= limit]
-    picks = [indices[n % len(indices)] for n in range(requests)]
-    lengths = [NEW_TOKENS if n < len(indices) else 5 + 11 * (n - len(indices)) for n in range(requests)]
+def together(server, answers, outcome, requests=16, more=0):
+    """All prompts and repeats at once, with different lengths, so that rows come and go. `more`: tokens past those that
+    the oracle knows, to keep them together for longer."""
+    prompts = answers["prompts"]
+    picks = [n % len(prompts) for n in range(requests)]
+    lengths = [NEW_TOKENS if n < len(prompts) else 5 + 11 * (n - len(prompts)) for n in range(requests)]
+    more = more if answers["forced_eos"] is None else 0
     with concurrent.futures.ThreadPoolExecutor(requests) as pool:
-        futures = [pool.submit(complete, server, answers, answers["prompts"][i], min(length, NEW_TOKENS))
+        futures = [pool.submit(complete, server, answers, prompts[i], min(length, NEW_TOKENS) + more)
                    for i, length in zip(picks, lengths)]
-        for i, future in zip(picks, futures):
-            outcome.compare(list(future.result().token_ids), answers, i,
-                            f"prompt of {len(answers['prompts'][i])} among {requests}")
+        for i, length, future in zip(picks, lengths, futures):
+            outcome.compare(list(future.result().token_ids)[:length], answers, i,
+                            f"prompt of {len(prompts[i])} among {requests}")
     server.wait_idle()
 
 
 def preempted(folder, groups, answers, outcome, suspended):
     """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
-    copied out and in. A purely recurrent sequence never grows, so never has to."""
+    copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
+    grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
@@ -164,14 +167,14 @@ def preempted(folder, groups, answers, outcome, suspended):
                 with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
                         continue
-                    together(server, answers, outcome)
-                    if not server.load().preemptions and has_keys(groups):
+                    together(server, answers, outcome, more=30)
+                    if not server.load().preemptions and grows:
                         continue
             except DidNotStart:
                 continue
             with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
-                together(server, answers, suspended)
-                if has_keys(groups) and not server.load().suspensions:
+                together(server, answers, suspended, more=30)
+                if grows and not server.load().suspensions:
                     suspended.miss(f"nothing was suspended in {server.load().preemptions} preemptions")
             return
     outcome.miss(f"no preemption in arenas of up to {arena} bytes")
