@@ -26,7 +26,7 @@ struct Layer {
         {.kv = KvSpec{.kv_heads = kKvHeads, .key_dim = kDim, .value_dim = kDim, .dtype = DType::kBFloat16}}};
     if (stored != DType::kBFloat16) QuantiseKv(stored, /*residual_tokens=*/128, &specs);
     plan = *BuildCachePlan(specs, 16);
-    storage = *CreateHostStorage(plan.BytesPerToken() * (tokens + 2 * kStep) * kRows + 8 * plan.slab_bytes);
+    storage = *CreateHostStorage(plan.BytesPerToken() * (tokens + 2 * kStep) * kRows + (int64_t{8} << 20));
     cache = *Cache::Create(plan, storage.get(), {});
     batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU);
     for (int64_t r = 0; r < kRows; ++r) leases.push_back(cache->NewLease());
