@@ -152,11 +152,14 @@ def together(server, answers, outcome, requests=16, more=0):
     server.wait_idle()
 
 
+TOKENS_TOGETHER = 30
+
+
 def preempted(folder, groups, answers, outcome, suspended):
     """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
     copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
-    longest = max(map(len, answers["prompts"])) + NEW_TOKENS
+    longest = max(map(len, answers["prompts"])) + NEW_TOKENS + TOKENS_TOGETHER
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
         arena = 128 << 10
@@ -167,13 +170,13 @@ def preempted(folder, groups, answers, outcome, suspended):
                 with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
                         continue
-                    together(server, answers, outcome, more=30)
+                    together(server, answers, outcome, more=TOKENS_TOGETHER)
                     if not server.load().preemptions and grows:
                         continue
             except DidNotStart:
                 continue
             with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
-                together(server, answers, suspended, more=30)
+                together(server, answers, suspended, more=TOKENS_TOGETHER)
                 if grows and not server.load().suspensions:
                     suspended.miss(f"nothing was suspended in {server.load().preemptions} preemptions")
             return
