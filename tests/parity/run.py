@@ -184,8 +184,10 @@ def preempted(folder, groups, answers, outcome, suspended):
 
 
 def shares_prefixes(name, groups):
-    """Not where a token's keys depend on the sequence's length too, nor behind an encoder."""
-    return not name.endswith(("-dynamic", "-longrope")) and all(group.kind != "cross" for group in groups)
+    """Not where a token's keys depend on the sequence's length too, or its state on whether it was prompt or output, nor
+    behind an encoder."""
+    unlike = name.endswith(("-dynamic", "-longrope")) or name.startswith(("nemotron_h", "zamba2"))
+    return not unlike and all(group.kind != "cross" for group in groups)
 
 
 def has_keys(groups):
