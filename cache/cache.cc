@@ -213,8 +213,25 @@ bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_to
   return CanAllocate(UnitsForSequence(num_tokens, step_tokens, num_cross_tokens));
 }
 
-bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised) const {
+void Cache::AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const {
+  const UnitCounts own = UnitsForSequence(num_tokens, step_tokens, /*num_cross_tokens=*/0);
+  for (size_t g = 0; g < pools_.size(); ++g) {
+    const bool keeps_all = plan_.groups[g].kind == CacheKind::kStatic;
+    const int64_t shared = keeps_all ? forks.shared_tokens / plan_.block_tokens : 0;
+    (*units)[g] += forks.count * (own[g] - std::min(own[g], shared));
+  }
+}
+
+bool Cache::ArenaHolds(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens, Forks forks) const {
+  UnitCounts units = UnitsForSequence(num_tokens, step_tokens, num_cross_tokens);
+  AddForks(num_tokens, step_tokens, forks, &units);
+  return BytesOf(units) <= slabs_.usable_bytes();
+}
+
+bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
+                   Forks forks) const {
   UnitCounts units = UnitsForSequence(num_tokens + promised, step_tokens, lease.num_cross_tokens());
+  if (forks.count > 0) AddForks(num_tokens, step_tokens, forks, &units);
   for (size_t g = 0; g < pools_.size(); ++g) {
     const SequenceLease::Group& group = lease.groups_[g];
     int64_t held = static_cast<int64_t>(group.units.size());

@@ -36,6 +36,12 @@
 
 namespace berth {
 
+// Others that fork off a sequence after `shared_tokens` and become as long.
+struct Forks {
+  int64_t count = 0;
+  int64_t shared_tokens = 0;
+};
+
 class Cache {
  public:
   struct Options {
@@ -62,8 +68,12 @@ class Cache {
 
   // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;
-  // The same for the sequence of `lease`, which may hold some of it already, beside `promised` tokens of others.
-  bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised) const;
+  // The same for the sequence of `lease`, which may hold some of it already, and for its forks, beside `promised`
+  // tokens of others.
+  bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
+              Forks forks = {}) const;
+  // Whether a sequence and its forks fit the arena when they have it for themselves. Thread-safe.
+  bool ArenaHolds(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens, Forks forks) const;
 
   // The longest sequence that fits the whole arena alone, growing at most `step_tokens` at a time. A length that no
   // window limits is capped at `limit`. Of a model with cross-attention: the largest n for which n tokens fit beside n
@@ -119,6 +129,8 @@ class Cache {
   void RefreshTables();
   // What a sequence of `num_tokens` tokens holds at its fullest.
   UnitCounts UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const;
+  // Adds to that what its forks hold beside, at the most: a window may have left all that they shared.
+  void AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const;
   absl::Status CheckLease(const SequenceLease& lease) const;
   absl::Status CheckReferences() const;
 

@@ -59,6 +59,7 @@ void Engine::Start() {
 absl::Status Engine::Submit(Request request) {
   const int64_t vocab_size = runner_->info().vocab_size;
   absl::Status status = ValidateRequest(request, vocab_size, max_sequence_tokens_, max_encoder_tokens_);
+  if (status.ok()) status = scheduler_->CheckRequest(request);
   if (!status.ok()) return status;
   // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
   std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });
@@ -76,9 +77,9 @@ absl::Status Engine::Submit(Request request) {
   return absl::OkStatus();
 }
 
-void Engine::Cancel(RequestKey key, FinishReason reason) {
+void Engine::CancelOutput(RequestKey key, int32_t output, FinishReason reason) {
   MutexLock lock(&mutex_);
-  inbox_.cancels.emplace_back(key, reason);
+  inbox_.cancels.push_back({.key = key, .output = output, .reason = reason});
   work_.Signal();
 }
 
@@ -143,7 +144,7 @@ void Engine::EmptyTaken() {
   for (Request& request : taken_.requests) {
     if (!Replay(request)) scheduler_->Add(std::move(request));
   }
-  for (const auto& [key, reason] : taken_.cancels) scheduler_->Cancel(key, reason);
+  for (const Cancellation& cancel : taken_.cancels) scheduler_->Cancel(cancel.key, cancel.reason, cancel.output);
   for (RequestKey key : taken_.saves) scheduler_->Save(key);
   taken_.requests.clear();
   taken_.cancels.clear();
@@ -254,7 +255,9 @@ void Engine::PublishAndDeliver() {
     PublishCounts();
     std::swap(load_.occupancy, occupancy_);
   }
-  const auto ends = [](const TokenEvent& event) { return event.finish != FinishReason::kNone; };
+  const auto ends = [](const TokenEvent& event) {
+    return event.finish != FinishReason::kNone && event.outputs_left == 0;
+  };
   const int64_t num_ended = std::count_if(events_.begin(), events_.end(), ends);
   if (!events_.empty()) sink_->Deliver(&events_);
   events_.clear();

@@ -2,7 +2,8 @@
 // what they produced.
 //
 // Submit, Cancel, Drain, GetLoad are thread-safe and never wait for a step. Events are delivered from the engine
-// thread, in order per request; every accepted request ends with exactly one event whose finish != kNone.
+// thread, in order per request; every accepted request ends with exactly one event whose finish != kNone and whose
+// outputs_left is 0.
 #ifndef BERTH_SCHEDULER_ENGINE_H_
 #define BERTH_SCHEDULER_ENGINE_H_
 
@@ -84,13 +85,17 @@ class Engine {
   void Start();
 
   // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is
-  // dead), INVALID_ARGUMENT (see ValidateRequest; the server checks the length first). REQUIRES: no live request has
-  // its key.
+  // dead), INVALID_ARGUMENT (see ValidateRequest, which the server's checks come before, and Scheduler::CheckRequest).
+  // REQUIRES: no live request has its key.
   absl::Status Submit(Request request);
 
   // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error. Comes after every
   // Submit that has returned.
-  void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled);
+  void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled) {
+    CancelOutput(key, Scheduler::kAllOutputs, reason);
+  }
+  // The same for one output of several.
+  void CancelOutput(RequestKey key, int32_t output, FinishReason reason);
 
   // Hands the request to the save sink after a step to come, if it is to be saved. Unknown or finished keys are no
   // error. Comes after every Submit that has returned.
@@ -111,9 +116,14 @@ class Engine {
 
  private:
   // What clients left for the engine thread.
+  struct Cancellation {
+    RequestKey key;
+    int32_t output;
+    FinishReason reason;
+  };
   struct Inbox {
     std::vector<Request> requests;
-    std::vector<std::pair<RequestKey, FinishReason>> cancels;
+    std::vector<Cancellation> cancels;
     std::vector<RequestKey> saves;
     int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
   };

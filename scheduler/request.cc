@@ -38,6 +38,27 @@ absl::Status CheckEncoderTokens(const Request& request, int64_t max_encoder_toke
   return absl::OkStatus();
 }
 
+absl::Status CheckOutputs(const Request& request, int64_t vocab_size) {
+  const int64_t outputs = request.num_outputs;
+  const int64_t beams = request.beams.num_beams;
+  if (outputs < 1)
+    return absl::InvalidArgumentError(absl::StrCat("num_outputs is ", outputs, "; at least 1 is needed"));
+  if (beams == 0) return absl::OkStatus();
+  if (beams < 2 || 2 * beams > vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_beams is ", beams, ", outside [2, ", vocab_size / 2, "] (half the vocabulary)"));
+  }
+  if (outputs > beams) {
+    return absl::InvalidArgumentError(absl::StrCat("num_outputs is ", outputs, ", over num_beams of ", beams));
+  }
+  SamplingParams plain = request.sampling;
+  plain.temperature = SamplingParams().temperature;
+  plain.seed = SamplingParams().seed;
+  plain.num_logprobs = SamplingParams().num_logprobs;
+  if (plain == SamplingParams()) return absl::OkStatus();
+  return absl::InvalidArgumentError("a beam search does not sample, and has no penalties or biases");
+}
+
 }  // namespace
 
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
@@ -54,6 +75,7 @@ absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t
                                                    max_sequence_tokens));
   }
   if (absl::Status status = CheckEncoderTokens(request, max_encoder_tokens); !status.ok()) return status;
+  if (absl::Status status = CheckOutputs(request, vocab_size); !status.ok()) return status;
   const auto outside = [vocab_size](int32_t token) { return token < 0 || token >= vocab_size; };
   const std::vector<int32_t> none;
   const std::vector<int32_t>& output = request.progress != nullptr ? request.progress->tokens : none;

@@ -38,6 +38,21 @@ struct Progress {
   CacheImage image;                           // of the first tokens of prompt and output; empty: computed again
 };
 
+// When a beam search ends, once it has as many ended beams as it follows. The values of transformers' early_stopping.
+enum class EarlyStopping : uint8_t {
+  kHeuristic,  // false: when the likeliest beam, were it to end now, would be no better than the worst ended one
+  kAtOnce,     // true
+  kNever,      // "never": when no beam can become better, however long
+};
+
+struct BeamParams {
+  int64_t num_beams = 0;        // 0: no beam search; else at least 2
+  double length_penalty = 1.0;  // an ended beam's score is the sum of its logprobs over its length to this power
+  EarlyStopping early_stopping = EarlyStopping::kHeuristic;
+
+  friend bool operator==(const BeamParams&, const BeamParams&) = default;
+};
+
 struct Request {
   RequestKey key = 0;
   std::vector<int32_t> prompt;          // at least one token; of an encoder-decoder model what the decoder starts from
@@ -48,6 +63,8 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
   std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
+  int64_t num_outputs = 1;              // output i is sampled with seed + i; of a beam search: its best ones
+  BeamParams beams;                     // greedy: nothing of `sampling` but its defaults, temperature and seed apart
   // Guesses by prompt lookup that one step may check; 0: none. Of no effect where the next token is not the likeliest
   // as it stands (sampling, penalties) or logprobs are asked for. The output is the same with and without.
   int64_t draft_tokens = 0;
@@ -60,11 +77,15 @@ struct Request {
   std::shared_ptr<Progress> progress;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
+
+  // How many sequences it takes.
+  int64_t num_sequences() const { return beams.num_beams > 0 ? beams.num_beams : num_outputs; }
 };
 
 // What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over
 // `max_sequence_tokens`, progress that is longer than the output may be, encoder tokens outside [1, max_encoder_tokens]
-// (or any where that is 0: the model has no encoder), or a token outside [0, vocab_size).
+// (or any where that is 0: the model has no encoder), a token outside [0, vocab_size), or outputs and beams that do not
+// go together.
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens = 0);
 
@@ -77,9 +98,11 @@ struct RequestTimes {
   int32_t num_preemptions = 0;
 };
 
-// One request's news of one step: at most one token, or its end, or both.
+// One output's news of one step: at most one token, or its end, or both. A beam search tells all at its end.
 struct TokenEvent {
   RequestKey key = 0;
+  int32_t output = 0;        // which one of the request
+  int32_t outputs_left = 0;  // when finish != kNone: that go on; 0: the request ends, with all that had not ended
   int32_t token = RowResult::kNoToken;  // kNoToken: no token, only the end
   float logprob = 0;
   std::vector<TokenLogprob> top;

@@ -8,6 +8,7 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/output_group.h"
 #include "scheduler/prompt_lookup.h"
 
 namespace berth {
@@ -48,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
 
 void Scheduler::Add(Request request) {
   auto sequence = std::make_unique<Sequence>(std::move(request));
+  if (sequence->request.num_sequences() > 1) OutputGroup::Create(sequence.get());
   if (!by_key_.emplace(sequence->request.key, sequence.get()).second) {
     ABSL_RAW_LOG(FATAL, "request key %llu is in use", static_cast<unsigned long long>(sequence->request.key));
   }
@@ -66,11 +68,18 @@ void Scheduler::Save(RequestKey key) {
   if (const auto found = by_key_.find(key); found != by_key_.end()) saver_.Ask(found->second);
 }
 
-void Scheduler::Cancel(RequestKey key, FinishReason reason) {
+void Scheduler::Cancel(RequestKey key, FinishReason reason, int32_t output) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
-  Sequence& sequence = *found->second;
-  if (sequence.cancelled == FinishReason::kNone) sequence.cancelled = reason;
+  const auto cancel = [&](Sequence& sequence) {
+    FinishReason& due = output == kAllOutputs ? sequence.cancelled : sequence.output_cancelled;
+    if (due == FinishReason::kNone && (output == kAllOutputs || output == sequence.output)) due = reason;
+  };
+  if (const auto& group = found->second->group; group != nullptr) {
+    for (Sequence* member : group->members) cancel(*member);
+  } else {
+    cancel(*found->second);
+  }
   any_cancelled_ = true;
 }
 
@@ -81,11 +90,19 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
   const auto end_if_due = [&](const std::unique_ptr<Sequence>& sequence) {
     FinishReason reason = sequence->cancelled;
     if (reason == FinishReason::kNone && now >= sequence->request.deadline) reason = FinishReason::kDeadline;
+    if (reason == FinishReason::kNone && sequence->output_cancelled != FinishReason::kNone) {
+      // Others wait for what an unforked one computes.
+      if (sequence->group == nullptr || sequence->group->forked) {
+        reason = sequence->output_cancelled;
+      } else {
+        any_cancelled_ = true;
+      }
+    }
     if (reason == FinishReason::kNone) {
       next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
       return false;
     }
-    Finish(reason, absl::OkStatus(), now, sequence.get(), &events->emplace_back());
+    EndWithRequest(reason, absl::OkStatus(), now, sequence.get(), events);
     return true;
   };
   std::erase_if(running_, end_if_due);
@@ -103,6 +120,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   plan_start_ = now;
   suspender_.BeginStep();
   cache_->Compact(options_.compact_bytes);
+  ForkOutputs();
   const int64_t budget = GrowRunning();
   // A sequence that has just given way would only be let in to give way again.
   if (budget > 0) AdmitWaiting(budget, now);
@@ -125,8 +143,10 @@ int64_t Scheduler::GrowRunning() {
   const int64_t num_preemptions = counts_.num_preemptions;
   bool full = false;
   // By age, decoding or not: who has its tokens is never preempted for who comes later in this loop.
-  for (size_t i = 0; i < running_.size() && !full; ++i) {
+  for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
+    sequence.step_tokens = 0;
+    if (full) continue;
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
     LookUp(&sequence);
@@ -144,12 +164,12 @@ int64_t Scheduler::GrowRunning() {
 bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
   Sequence& sequence = *running_[index];
   while (!sequence.lease.Grow(num_tokens).ok()) {
-    if (index + 1 < running_.size()) {
+    if (!SameRequest(sequence, *running_.back())) {
       PreemptYoungest();
       continue;
     }
     sequence.step_tokens = 0;
-    if (running_.size() > 1) return false;  // older ones go on: what they return will be its
+    if (!SameRequest(sequence, *running_.front())) return false;  // older ones go on: what they return will be its
     ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
                  static_cast<long long>(sequence.num_tokens()));
   }
@@ -162,7 +182,7 @@ void Scheduler::LookUp(Sequence* sequence) {
   const SamplingParams& sampling = request.sampling;
   const bool plain = sampling.temperature == 0 && sampling.num_logprobs < 0 && sampling.repetition_penalty == 1 &&
                      sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
-  if (request.draft_tokens == 0 || !plain || options_.recompute_length > 0) return;
+  if (request.draft_tokens == 0 || !plain || options_.recompute_length > 0 || sequence->group != nullptr) return;
   if (!sequence->decoding() || sequence->num_generated() < request.min_tokens) return;
   // The last token is never a draft's: it may be forced, and nothing follows it.
   const int64_t limit = std::min(request.draft_tokens, request.max_tokens - sequence->num_generated() - 2);
@@ -187,28 +207,36 @@ void Scheduler::AddDrafts(int64_t* budget) {
 }
 
 void Scheduler::PreemptYoungest() {
-  std::unique_ptr<Sequence> sequence = std::move(running_.back());
-  running_.pop_back();
-  Publish(sequence.get(), /*at_end=*/true);
-  sequence->suspended = suspender_.Suspend(sequence->lease);
-  if (!sequence->suspended.empty()) ++counts_.num_suspensions;
-  sequence->lease = SequenceLease();
-  sequence->encoded = false;
-  sequence->step_tokens = 0;
-  ++sequence->times.num_preemptions;
   ++counts_.num_preemptions;
-  CountWaiting(*sequence, +1);
-  waiting_.push_front(std::move(sequence));
+  const RequestKey key = running_.back()->request.key;
+  if (const auto& group = running_.back()->group; group != nullptr) group->Park();
+  for (; !running_.empty() && running_.back()->request.key == key; running_.pop_back()) {
+    std::unique_ptr<Sequence>& sequence = running_.back();
+    Publish(sequence.get(), /*at_end=*/true);
+    // Outputs that share a prompt are computed again: their images would hold it once for each.
+    if (sequence->group == nullptr) sequence->suspended = suspender_.Suspend(sequence->lease);
+    if (!sequence->suspended.empty()) ++counts_.num_suspensions;
+    sequence->lease = SequenceLease();
+    sequence->encoded = false;
+    sequence->step_tokens = 0;
+    ++sequence->times.num_preemptions;
+    CountWaiting(*sequence, +1);
+    waiting_.push_front(std::move(sequence));
+  }
 }
 
 void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   // What those admitted before have still to compute is not in their leases yet, but is spoken for.
   int64_t promised = 0;
-  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_remaining();
+  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
     Sequence& sequence = *waiting_.front();
     if (sequence.num_encoder_tokens() >= budget) return;
-    if (!TakeLease(&sequence, promised)) return;
+    const OutputGroup* const group = sequence.group.get();
+    const int64_t count = group == nullptr ? 1 : group->num_sequences();
+    if (static_cast<int64_t>(running_.size()) + count > options_.max_running) return;
+    const int64_t longest = group == nullptr ? sequence.num_tokens() : group->longest();
+    if (!TakeLease(&sequence, longest + 1, ForksOf(sequence.prompt_length, count), promised)) return;
     sequence.step_decodes = sequence.decoding();
     if (!sequence.encoded) budget -= sequence.num_encoder_tokens();
     sequence.step_tokens = ChunkTokens(sequence, budget);
@@ -216,7 +244,7 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
       ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
     }
     budget -= sequence.step_tokens;
-    promised += sequence.num_remaining();
+    promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
     CountWaiting(sequence, -1);
     sequence.suspended.Drop();
     if (!sequence.ever_admitted()) {
@@ -226,18 +254,19 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     }
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
+    if (group != nullptr) AdmitOthers();
   }
 }
 
-bool Scheduler::TakeLease(Sequence* sequence, int64_t promised) {
+bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   Adopt(sequence);
   const CacheImage& image = sequence->suspended.image();
   if (suspender_.WorthRestoring(image, image.num_tokens - sequence->num_computed())) {
     return RestoreLease(sequence, promised);
   }
-  const int64_t length = sequence->num_tokens() + 1;
-  if (!WaitsForPrefix(*sequence) && cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised)) {
+  if (!WaitsForPrefix(*sequence) &&
+      cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised, forks)) {
     return true;
   }
   sequence->lease = SequenceLease();
@@ -269,7 +298,9 @@ bool Scheduler::MayShare(const Sequence& sequence) const {
 void Scheduler::Adopt(Sequence* sequence) {
   sequence->hit = PrefixHit();
   if (!MayShare(*sequence)) return;
-  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, sequence->tokens,
+  absl::Span<const int32_t> tokens = sequence->tokens;
+  if (sequence->group != nullptr) tokens = tokens.first(OutputGroup::ForkPoint(*sequence));
+  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, tokens,
                                         options_.anchored_chunks ? options_.prefill_chunk_tokens : 1);
 }
 
@@ -317,8 +348,12 @@ void Scheduler::Publish(Sequence* sequence, bool at_end) {
 }
 
 int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t budget) const {
+  if (sequence.parked) return 0;
   const int64_t start = sequence.num_computed();
   int64_t count = std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, budget});
+  if (sequence.group != nullptr && !sequence.group->forked) {
+    count = std::min(count, OutputGroup::ForkPoint(sequence) - start);
+  }
   if (options_.anchored_chunks) {
     count = std::min(count, options_.prefill_chunk_tokens - start % options_.prefill_chunk_tokens);
   }
@@ -340,7 +375,8 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, sequence->step_tokens);
   row.start = start;
   row.num_drafts = sequence->num_drafts;
-  row.sample = end - sequence->num_drafts == sequence->num_tokens();
+  row.sample =
+      end - sequence->num_drafts == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
   row.sampling = &request.sampling;
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;
@@ -367,11 +403,14 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
     counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
     sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
+    if (sequence.finished()) continue;  // with another output of its request
     if (!plan_.rows[i].sample) {
       Publish(&sequence, /*at_end=*/false);
-      continue;
+    } else if (sequence.group != nullptr && sequence.group->search != nullptr) {
+      AcceptBeam(plan_.rows[i], result.rows[i], &sequence, now, events);
+    } else {
+      AcceptRow(result.rows[i], &sequence, now, events);
     }
-    AcceptRow(result.rows[i], &sequence, now, events);
     any_finished = any_finished || sequence.finished();
   }
   if (any_finished) RemoveFinished();
@@ -392,23 +431,28 @@ void Scheduler::AcceptRow(const RowResult& row, Sequence* sequence, absl::Time n
   counts_.accepted_draft_tokens += right;
   for (int64_t i = 0; i < right; ++i) Accept(drafts[i], row, sequence, now, &events->emplace_back());
   const int32_t token = right < num_drafts ? row.in_place_of_drafts[right] : row.token;
-  if (token >= 0) Publish(sequence, /*at_end=*/false);
+  if (absl::Status error = CheckToken(token, *sequence); !error.ok()) {
+    sequence->lease.Withdraw();  // what it computed is not for others
+    EndRequest(FinishReason::kError, error, now, sequence, events);
+    return;
+  }
+  Publish(sequence, /*at_end=*/false);
   Accept(token, row, sequence, now, &events->emplace_back());
   if (!sequence->finished()) Rewind(sequence);
 }
 
+absl::Status Scheduler::CheckToken(int32_t token, const Sequence& sequence) const {
+  if (token >= 0) return absl::OkStatus();
+  const absl::string_view what =
+      token == RowResult::kBadLogits ? "the model gave logits that are no numbers" : "the model chose no token";
+  return absl::InternalError(absl::StrCat(what, " at position ", sequence.num_tokens()));
+}
+
 void Scheduler::Accept(int32_t token, const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event) {
-  if (token < 0) {
-    sequence->lease.Withdraw();  // what it computed is not for others
-    const absl::string_view what =
-        token == RowResult::kBadLogits ? "the model gave logits that are no numbers" : "the model chose no token";
-    const absl::Status error = absl::InternalError(absl::StrCat(what, " at position ", sequence->num_tokens()));
-    Finish(FinishReason::kError, error, now, sequence, event);
-    return;
-  }
   sequence->tokens.push_back(token);
   ++counts_.generation_tokens;
   event->key = sequence->request.key;
+  event->output = sequence->output;
   event->token = token;
   event->logprob = row.logprob;
   event->top = row.top;
@@ -444,17 +488,17 @@ void Scheduler::Rewind(Sequence* sequence) {
 
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
   for (Sequence* sequence : planned_) {
-    Finish(FinishReason::kError, error, now, sequence, &events->emplace_back());
+    if (!sequence->finished()) EndRequest(FinishReason::kError, error, now, sequence, events);
   }
   RemoveFinished();
 }
 
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
                        std::vector<TokenEvent>* events) {
-  for (const auto& sequence : running_) Finish(reason, error, now, sequence.get(), &events->emplace_back());
+  for (const auto& sequence : running_) EndWithRequest(reason, error, now, sequence.get(), events);
   for (const auto& sequence : waiting_) {
     CountWaiting(*sequence, -1);
-    Finish(reason, error, now, sequence.get(), &events->emplace_back());
+    EndWithRequest(reason, error, now, sequence.get(), events);
   }
   running_.clear();
   waiting_.clear();
@@ -471,6 +515,16 @@ void Scheduler::Finish(FinishReason reason, const absl::Status& error, absl::Tim
   event->finish = reason;
   event->error = error;
   event->times = sequence->times;
+  event->output = sequence->output;
+  if (sequence->group != nullptr) {
+    std::vector<Sequence*>& members = sequence->group->members;
+    std::erase(members, sequence);
+    event->outputs_left = static_cast<int32_t>(members.size());
+    if (!members.empty()) {
+      by_key_[sequence->request.key] = members[0];
+      return;
+    }
+  }
   by_key_.erase(sequence->request.key);
 }
 
@@ -481,7 +535,7 @@ void Scheduler::RemoveFinished() {
 
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
-  counts_.waiting_tokens += sign * sequence.num_to_prefill();
+  counts_.waiting_tokens += sign * (sequence.parked ? sequence.num_owed() : sequence.num_to_prefill());
   if (!sequence.ever_admitted()) counts_.num_new += sign;
 }
 

@@ -10,11 +10,15 @@
 // it runs whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the
 // budget holds that.
 //
-// Why nothing deadlocks: the oldest running sequence grows in every step. Alone it fits by max_sequence_tokens(), since
-// the cache can gather whatever is free.
+// The outputs of one request (scheduler/output_group.h) are admitted and preempted together, and end together but for
+// those that stop by themselves.
+//
+// Why nothing deadlocks: the oldest request grows in every step. Alone it fits by CheckRequest, since the cache can
+// gather whatever is free.
 //
 // Invariants:
-//   - running sequences are in order of arrival, waiting ones too, and every running one came before every waiting one;
+//   - running sequences are in order of arrival and of their outputs, waiting ones too, and every running one came
+//   before every waiting one;
 //   - a plan has at most max_step_tokens tokens, and is empty only when there is no sequence.
 #ifndef BERTH_SCHEDULER_SCHEDULER_H_
 #define BERTH_SCHEDULER_SCHEDULER_H_
@@ -86,14 +90,20 @@ class Scheduler {
   // `cache` must outlive the scheduler and have no other user. INVALID_ARGUMENT naming the option that makes no sense.
   static absl::StatusOr<std::unique_ptr<Scheduler>> Create(Cache* cache, Options options);
 
-  // REQUIRES: ValidateRequest accepts the request, and no sequence here has its key.
+  // INVALID_ARGUMENT when the request's outputs are more than may run at once, or do not fit the arena together.
+  // Thread-safe. REQUIRES: ValidateRequest accepts the request.
+  absl::Status CheckRequest(const Request& request) const;
+
+  // REQUIRES: ValidateRequest and CheckRequest accept the request, and no sequence here has its key.
   void Add(Request request);
 
   // Has the request saved soon. A key that is not here is no error, nor one of a request that is not to be saved.
   void Save(RequestKey key);
 
-  // Lets EndDue end the request with `reason`. A key that is not here is no error.
-  void Cancel(RequestKey key, FinishReason reason);
+  // Lets EndDue end the request with `reason`, or one output of it that its client has enough of. A key that is not
+  // here is no error.
+  static constexpr int32_t kAllOutputs = -1;
+  void Cancel(RequestKey key, FinishReason reason, int32_t output = kAllOutputs);
 
   // Ends what was cancelled and what is past its deadline. Between steps only, like every method that ends a sequence:
   // a lease may not go while the model writes to it.
@@ -126,6 +136,8 @@ class Scheduler {
   Scheduler(Cache* cache, Options options)
       : cache_(cache), options_(options), suspender_(options.suspend), saver_(options.save_sink, &suspender_) {}
 
+  // Lets the outputs go apart whose requests have computed what they share.
+  void ForkOutputs();
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
   // Grows running_[index], taking leases from younger ones if it must. False when it cannot.
@@ -136,10 +148,15 @@ class Scheduler {
   void AddDrafts(int64_t* budget);
   void PreemptYoungest();
   void AdmitWaiting(int64_t budget, absl::Time now);
-  // Gives the sequence a lease that holds what there is of its cache, if all its tokens fit beside `promised` others.
-  bool TakeLease(Sequence* sequence, int64_t promised);
+  // Gives the sequence a lease that holds what there is of its cache, if it fits at `length` tokens, with its forks and
+  // beside `promised` tokens of others.
+  bool TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
   // Brings its suspended cache back. False: it has to wait for the next step.
   bool RestoreLease(Sequence* sequence, int64_t promised);
+  // Admits the other outputs of running_.back().
+  void AdmitOthers();
+  // The forks of a request's first sequence, whose prompt they share unless a crop may take that from them.
+  Forks ForksOf(int64_t prompt_tokens, int64_t num_sequences) const;
   // Lets the sequence's new lease share what the cache holds of its prefix.
   void Adopt(Sequence* sequence);
   // Whether a running sequence is about to compute a part of the sequence's prefix that the cache has not, so that it
@@ -155,10 +172,23 @@ class Scheduler {
   // Takes in the row's tokens: those that the model chose in the place of drafts while it agreed with them, and one
   // more.
   void AcceptRow(const RowResult& row, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
+  // Why the row's token cannot be taken in; OK: it can.
+  absl::Status CheckToken(int32_t token, const Sequence& sequence) const;
   // Appends a token and finishes the sequence if that was its last.
   void Accept(int32_t token, const RowResult& row, Sequence* sequence, absl::Time now, TokenEvent* event);
+  // Takes in the row of a beam, and the search's step with the last one. Ends the search if that was its last step.
+  void AcceptBeam(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
+                  std::vector<TokenEvent>* events);
+  // Ends the beams of a search that is over, with the tokens of the best.
+  void FinishBeams(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
   // Drops what of the sequence's cache has to be computed again (recompute_length, crop_every).
   void Rewind(Sequence* sequence);
+  // Ends the sequence by what befell its request, which hears of it with its last one.
+  void EndWithRequest(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                      std::vector<TokenEvent>* events);
+  // The same for all sequences of the request of `sequence`.
+  void EndRequest(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                  std::vector<TokenEvent>* events);
   // Writes the end of `sequence` into `event`. Its owner destroys it afterwards, which returns its lease.
   void Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence, TokenEvent* event);
   void RemoveFinished();
@@ -171,7 +201,7 @@ class Scheduler {
   Saver saver_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::unordered_map<RequestKey, Sequence*> by_key_;
+  std::unordered_map<RequestKey, Sequence*> by_key_;   // any one of the request's
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
   Counts counts_;

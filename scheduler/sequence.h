@@ -1,8 +1,11 @@
-// A request on its way through the scheduler: its tokens, its place in the cache and its times. Engine thread only.
+// A request's output on its way through the scheduler: its tokens, its place in the cache and its times. A request of
+// several outputs is several sequences (scheduler/output_group.h). Engine thread only.
 //
 // Invariants:
-//   - it holds a lease exactly while it is running;
-//   - between steps tokens [0, num_computed()) are in the cache and at least one token is not;
+//   - it holds a lease exactly while it is running and not parked;
+//   - between steps tokens [0, num_computed()) are in the cache and at least one token is not, but for a beam that
+//   waits
+//     for the others of its search;
 //   - from admission on, `tokens` has room for all it may ever hold: spans of it stay valid and appending never
 //     allocates.
 #ifndef BERTH_SCHEDULER_SEQUENCE_H_
@@ -20,6 +23,8 @@
 #include "scheduler/suspender.h"
 
 namespace berth {
+
+struct OutputGroup;
 
 struct Sequence {
   explicit Sequence(Request r)
@@ -47,6 +52,8 @@ struct Sequence {
   int64_t num_to_prefill() const {
     return suspended.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - suspended.image().num_tokens;
   }
+  // Tokens that it has to have computed itself.
+  int64_t num_owed() const { return parked ? num_tokens() - (prompt_length - 1) : num_remaining(); }
   int64_t num_generated() const { return num_tokens() - prompt_length; }
   // Past its prompt, with only the newest token left to compute.
   bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
@@ -75,7 +82,21 @@ struct Sequence {
   int64_t num_cached = 0;           // prompt tokens that its first lease shared
   PrefixHit hit;                    // of its lease; where its tokens leave the known ones, its states are worth keeping
   FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
+  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
+  int64_t step_tokens = 0;         // tokens it has in the step being planned or run
+  bool step_decodes = false;       // whether those are one decoded token
+  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
+  int64_t num_cached = 0;          // prompt tokens that its first lease shared
+  PrefixHit hit;                   // of its lease; where its tokens leave the known ones, its states are worth keeping
+  FinishReason cancelled = FinishReason::kNone;  // how its request shall end before the next step
+
+  std::shared_ptr<OutputGroup> group;                   // of a request of several outputs; null: it is the only one
+  int32_t output = 0;                                   // which one it is
+  bool parked = false;                                  // waits for another to compute what they share
+  FinishReason output_cancelled = FinishReason::kNone;  // how it alone shall end, once it is forked
 };
+
+inline bool SameRequest(const Sequence& a, const Sequence& b) { return a.request.key == b.request.key; }
 
 }  // namespace berth
 

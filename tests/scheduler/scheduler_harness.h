@@ -140,15 +140,23 @@ struct SchedulerHarness {
       const RequestRecord& record = records[key];
       EXPECT_EQ(record.num_ends, 1) << "request " << key;
       EXPECT_FALSE(record.token_after_end) << "request " << key;
-      FakeModelRunner::Answer answer = FakeModelRunner::AnswerTo(request);
-      if (record.finish == FinishReason::kStop || record.finish == FinishReason::kLength) {
-        EXPECT_EQ(record.finish, answer.finish) << "request " << key;
-      } else {
-        ASSERT_LE(record.tokens.size(), answer.tokens.size()) << "request " << key;
-        answer.tokens.resize(record.tokens.size());
-      }
-      EXPECT_EQ(record.tokens, answer.tokens) << "request " << key;
+      EXPECT_LT(record.others.size(), static_cast<size_t>(request.num_sequences())) << "request " << key;
+      const std::vector<FakeModelRunner::Answer> answers = FakeModelRunner::AnswersTo(request);
+      ExpectAnswer(record, answers[0], key, 0);
+      for (int32_t i = 1; i < request.num_outputs; ++i) ExpectAnswer(records[key].others[i], answers[i], key, i);
     }
+  }
+  // What one output got is its answer, or as much of that as it was given time for.
+  static void ExpectAnswer(const RequestRecord& record, FakeModelRunner::Answer answer, RequestKey key, int output) {
+    SCOPED_TRACE(testing::Message() << "request " << key << ", output " << output);
+    EXPECT_FALSE(record.token_after_end);
+    if (record.finish == FinishReason::kStop || record.finish == FinishReason::kLength) {
+      EXPECT_EQ(record.finish, answer.finish);
+    } else {
+      ASSERT_LE(record.tokens.size(), answer.tokens.size());
+      answer.tokens.resize(record.tokens.size());
+    }
+    EXPECT_EQ(record.tokens, answer.tokens);
   }
 
   Scheduler::Options options;

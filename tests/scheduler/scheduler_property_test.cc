@@ -86,7 +86,8 @@ struct RandomSchedule {
     if (OneIn(4)) request.forced_first = {static_cast<int32_t>(Between(0, 99))};
     if (OneIn(4)) request.forced_last = {static_cast<int32_t>(Between(0, 49)), static_cast<int32_t>(Between(50, 99))};
     if (OneIn(3)) request.min_tokens = Between(0, request.max_tokens);
-    request.saved = OneIn(3);
+    if (OneIn(3)) AddOutputs(h, &request);
+    request.saved = request.num_sequences() == 1 && OneIn(3);
     request.autosave_tokens = Between(0, 6);
     if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
     return request;
@@ -107,6 +108,24 @@ struct RandomSchedule {
     sink.taken.clear();
   }
 
+  void AddOutputs(SchedulerHarness* h, Request* request) {
+    Request several = *request;
+    several.num_outputs = Between(1, 5);
+    if (OneIn(2)) {
+      several.beams = {.num_beams = several.num_outputs + Between(several.num_outputs == 1 ? 1 : 0, 2),
+                       .length_penalty = static_cast<double>(Between(-1, 3)) / 2,
+                       .early_stopping = static_cast<EarlyStopping>(Between(0, 2))};
+      // Enough end tokens that beams end.
+      for (int i = 0; i < 4; ++i) several.stop_token_ids.push_back(static_cast<int32_t>(Between(0, 99)));
+    }
+    if (!ValidateRequest(several, 100, h->scheduler->max_sequence_tokens(), h->scheduler->max_encoder_tokens()).ok() ||
+        !h->scheduler->CheckRequest(several).ok()) {
+      return;
+    }
+    *request = std::move(several);
+    ++num_forked;
+  }
+
   void Run(int num_steps) {
     SchedulerHarness h(Layers(), Between(8, 24), Options(), /*piece_bytes=*/256 * Between(1, 4));
     h.runner.on_run = [this](const StepPlan&) {
@@ -118,6 +137,12 @@ struct RandomSchedule {
       while (OneIn(arrivals) && h.scheduler->counts().num_waiting < 20) h.Add(MakeRequest(&h));
       if (h.last_key > 0 && OneIn(20)) {
         h.scheduler->Cancel(static_cast<RequestKey>(Between(1, h.last_key + 1)), FinishReason::kCancelled);
+      }
+      if (h.last_key > 0 && OneIn(10)) {
+        const auto some = h.requests.find(Between(1, h.last_key));
+        if (some->second.beams.num_beams == 0) {
+          h.scheduler->Cancel(some->first, FinishReason::kCancelled, static_cast<int32_t>(Between(0, 4)));
+        }
       }
       h.clock.Advance(absl::Seconds(1));
       if (h.scheduler->empty()) h.Add(MakeRequest(&h));
@@ -145,6 +170,7 @@ struct RandomSchedule {
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
+  int64_t num_forked = 0;
 };
 
 TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
@@ -156,6 +182,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
+  int64_t num_forked = 0;
   for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
@@ -166,6 +193,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     num_hit_tokens += schedule.num_hit_tokens;
     num_wrong_drafts += schedule.num_wrong_drafts;
     num_right_drafts += schedule.num_right_drafts;
+    num_forked += schedule.num_forked;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
   EXPECT_GT(num_suspensions, num_seeds / 3);
@@ -174,6 +202,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_hit_tokens, 10 * num_seeds);
   EXPECT_GT(num_wrong_drafts, num_seeds);
   EXPECT_GT(num_right_drafts, num_seeds);
+  EXPECT_GT(num_forked, num_seeds);
 }
 
 }  // namespace

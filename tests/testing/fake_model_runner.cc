@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/beam_search.h"
 
 namespace berth {
 namespace {
@@ -29,6 +30,56 @@ int32_t Choose(uint64_t hash, const SamplingParams& sampling, int64_t vocab_size
   return static_cast<int32_t>(token);
 }
 
+// The likeliest tokens after what `hash` is of, with logprobs that have nothing to do with Choose.
+std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t vocab_size) {
+  std::vector<TokenLogprob> top;
+  for (int32_t token = 0; token < vocab_size; ++token) {
+    top.push_back({token, -static_cast<float>(Mix(hash + static_cast<uint64_t>(token)) % 100000) / 10000});
+  }
+  std::sort(top.begin(), top.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  top.resize(std::min(count, vocab_size));
+  return top;
+}
+
+uint64_t HashOfPrompt(const Request& request) {
+  uint64_t hash = 0;
+  for (int32_t token : request.encoder_tokens) hash = Extend(hash, token);
+  for (int32_t token : request.prompt) hash = Extend(hash, token);
+  return hash;
+}
+
+std::vector<FakeModelRunner::Answer> BeamsOf(const Request& request, int64_t vocab_size) {
+  const uint64_t prompt = HashOfPrompt(request);
+  BeamSearch search(request);
+  for (int64_t length = 0; !search.over(); ++length) {
+    std::vector<std::vector<TokenLogprob>> tops;
+    std::vector<BeamSearch::Row> rows;
+    for (const BeamSearch::Beam& beam : search.running()) {
+      uint64_t hash = prompt;
+      for (int32_t token : beam.tokens) hash = Extend(hash, token);
+      tops.push_back(LikeliestAfter(hash, vocab_size, vocab_size));
+      rows.emplace_back();
+    }
+    for (size_t b = 0; b < rows.size(); ++b) {
+      rows[b].top = tops[b];
+      if (length < request.min_tokens) rows[b].banned = request.stop_token_ids;
+      if (length == 0) rows[b].forced = request.forced_first;
+      if (length + 1 == request.max_tokens && !request.forced_last.empty()) rows[b].forced = request.forced_last;
+    }
+    search.Step(rows);
+  }
+  std::vector<FakeModelRunner::Answer> answers;
+  for (int64_t i = 0; i < request.num_outputs; ++i) {
+    const std::vector<int32_t>& tokens = search.ended()[i].tokens;
+    const bool stops =
+        !tokens.empty() && std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), tokens.back()) > 0;
+    answers.push_back({tokens, stops ? FinishReason::kStop : FinishReason::kLength});
+  }
+  return answers;
+}
+
 }  // namespace
 
 FakeModelRunner::FakeModelRunner(Cache* cache, int64_t vocab_size) : cache_(cache) {
@@ -39,9 +90,7 @@ FakeModelRunner::FakeModelRunner(Cache* cache, int64_t vocab_size) : cache_(cach
 }
 
 FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_t vocab_size) {
-  uint64_t hash = 0;
-  for (int32_t token : request.encoder_tokens) hash = Extend(hash, token);
-  for (int32_t token : request.prompt) hash = Extend(hash, token);
+  uint64_t hash = HashOfPrompt(request);
   Answer answer;
   while (answer.finish == FinishReason::kNone) {
     absl::Span<const int32_t> banned;
@@ -60,6 +109,18 @@ FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_
     }
   }
   return answer;
+}
+
+std::vector<FakeModelRunner::Answer> FakeModelRunner::AnswersTo(const Request& request, int64_t vocab_size) {
+  Request one = request;
+  std::sort(one.stop_token_ids.begin(), one.stop_token_ids.end());
+  if (request.beams.num_beams > 0) return BeamsOf(one, vocab_size);
+  std::vector<Answer> answers;
+  for (int64_t i = 0; i < request.num_outputs; ++i) {
+    one.sampling.seed = request.sampling.seed + static_cast<uint64_t>(i);
+    answers.push_back(AnswerTo(one, vocab_size));
+  }
+  return answers;
 }
 
 absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
@@ -89,6 +150,9 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     out.token = choose(hashes_.back());
     for (int64_t draft = row.num_drafts; draft > 0; --draft) {
       out.in_place_of_drafts.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
+    }
+    if (row.sampling->num_logprobs > 0) {
+      out.top = LikeliestAfter(hashes_.back(), row.sampling->num_logprobs, info_.vocab_size);
     }
     if (on_row) on_row(row, &out);
   }

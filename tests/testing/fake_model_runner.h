@@ -41,6 +41,8 @@ class FakeModelRunner : public ModelRunner {
     FinishReason finish = FinishReason::kNone;
   };
   static Answer AnswerTo(const Request& request, int64_t vocab_size = 100);
+  // The same of every output: sampled ones each as of a request of its own, or the best beams.
+  static std::vector<Answer> AnswersTo(const Request& request, int64_t vocab_size = 100);
 
  private:
   absl::Status CheckPlan(const StepPlan& plan) const;

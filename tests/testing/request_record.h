@@ -3,6 +3,7 @@
 #define BERTH_TESTS_TESTING_REQUEST_RECORD_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,23 +11,30 @@
 
 namespace berth {
 
-// All that happened to one request.
+// All that happened to one request: to its first output, and in `others` to each other one.
 struct RequestRecord {
   std::vector<int32_t> tokens;
   FinishReason finish = FinishReason::kNone;
   int32_t stop_token = -1;
   absl::Status error;
   RequestTimes times;
-  int num_ends = 0;
+  int num_ends = 0;  // of the whole request
   bool token_after_end = false;
+  std::map<int32_t, RequestRecord> others;
 
   void Apply(const TokenEvent& event) {
+    token_after_end = token_after_end || (event.token != RowResult::kNoToken && num_ends > 0);
+    if (event.finish != FinishReason::kNone && event.outputs_left == 0) ++num_ends;
+    (event.output == 0 ? *this : others[event.output]).ApplyToOutput(event);
+  }
+
+ private:
+  void ApplyToOutput(const TokenEvent& event) {
     if (event.token != RowResult::kNoToken) {
-      token_after_end = token_after_end || num_ends > 0;
+      token_after_end = token_after_end || finish != FinishReason::kNone;
       tokens.push_back(event.token);
     }
     if (event.finish == FinishReason::kNone) return;
-    ++num_ends;
     finish = event.finish;
     stop_token = event.stop_token;
     error = event.error;

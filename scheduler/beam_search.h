@@ -1,0 +1,84 @@
+// Beam search over log-probabilities: which beams go on, which have ended, and when it is over. Exactly what
+// transformers 5.17 computes (GenerationMixin._beam_search), in float32 as there. No cache, no sequence, no model:
+// plain values in and out. Thread-compatible.
+//
+// A step: each beam offers its likeliest tokens; of all candidates the best few, by the sum of logprobs, are kept. The
+// best num_beams of those that do not end go on. Those that end count if they are among the num_beams best; the
+// num_beams best ended ones are remembered, by their sum over length^length_penalty.
+// Of equal candidates the one of the lower beam comes first, then the lower token.
+#ifndef BERTH_SCHEDULER_BEAM_SEARCH_H_
+#define BERTH_SCHEDULER_BEAM_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "models/step.h"
+#include "scheduler/request.h"
+
+namespace berth {
+
+class BeamSearch {
+ public:
+  struct Beam {
+    std::vector<int32_t> tokens;  // output only
+    std::vector<float> logprobs;  // of each token
+    float score = 0;              // the sum of its logprobs; of an ended beam over length^length_penalty
+    bool ended = false;
+    int parent = 0;  // of one that goes on: the beam whose last token its own follows
+  };
+  // What the model says of the token after a beam.
+  struct Row {
+    absl::Span<const TokenLogprob> top;  // NumCandidates of them, likeliest first
+    absl::Span<const int32_t> banned;    // may not be chosen
+    absl::Span<const int32_t> forced;    // not empty: alone may be chosen, each with logprob 0, as in transformers
+  };
+
+  // How many of each row's likeliest tokens a step needs.
+  static int64_t NumCandidates(const Request& request);
+
+  // REQUIRES: ValidateRequest accepts the request, and its stop tokens are sorted.
+  explicit BeamSearch(const Request& request);
+
+  // One token more. REQUIRES: !over(), and one row per beam, each with a candidate.
+  void Step(absl::Span<const Row> rows);
+
+  // Nothing goes on; ended() is the result.
+  bool over() const { return over_; }
+  // Those that go on, likeliest first. At the start all are the empty one, of which the first alone counts.
+  const std::vector<Beam>& running() const { return running_; }
+  // Best first: num_beams of them once it is over.
+  const std::vector<Beam>& ended() const { return ended_; }
+
+ private:
+  struct Candidate {
+    int beam;
+    int32_t token;
+    float logprob;
+    float score;
+    bool ends;
+  };
+
+  void CollectCandidates(absl::Span<const Row> rows);
+  void Extend(const Candidate& candidate, Beam* beam) const;
+  void UpdateEnded();
+  void UpdateRunning();
+  bool CanImprove() const;
+  // A sum of logprobs over length^length_penalty.
+  float Normalized(float sum, int64_t length) const;
+
+  const BeamParams params_;
+  const int64_t max_tokens_;
+  const std::vector<int32_t> stop_token_ids_;  // sorted
+  int64_t length_ = 0;
+  bool over_ = false;
+  std::vector<Beam> running_;
+  std::vector<Beam> ended_;
+  std::vector<Beam> next_;  // of both; keeps its storage
+  std::vector<Candidate> candidates_;
+  std::vector<int> order_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_BEAM_SEARCH_H_
