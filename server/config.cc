@@ -85,6 +85,8 @@ ABSL_FLAG(
     "Guesses of next tokens, looked up in what was said before, that one step checks for a greedy request that sets "
     "no draft_tokens; at most 16. The output is the same. 0: none.");
 ABSL_FLAG(int64_t, max_logprobs, Config{}.max_logprobs, "Alternatives that a request may ask for with each token.");
+ABSL_FLAG(int64_t, max_outputs, Config{}.max_outputs,
+          "Outputs or beams that one request may ask for; at most max_running of them.");
 // Text, because GCC's ThreadSanitizer refuses the fence in Abseil's flags of two words.
 ABSL_FLAG(std::string, drain_grace, absl::FormatDuration(Config{}.drain_grace),
           "How long requests may go on after SIGTERM, as 30s or 2m. A second signal ends at once.");
@@ -111,7 +113,7 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
-        "default_max_tokens", "draft_tokens", "max_logprobs", "drain_grace"}},
+        "default_max_tokens", "draft_tokens", "max_logprobs", "max_outputs", "drain_grace"}},
       {"Log", {"log_level", "log_format"}},
   };
   return *groups;
@@ -174,6 +176,7 @@ absl::Status CheckRanges(const Config& config) {
       {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
       {"max_logprobs", config.max_logprobs, 0, 1024},
       {"draft_tokens", config.draft_tokens, 0, kMaxDraftTokens},
+      {"max_outputs", config.max_outputs, 1, 1024},
       {"crop_every", config.crop_every, 0, 1 << 20},
       {"checkpoint_tokens", config.checkpoint_tokens, 0, 1 << 20},
   };
@@ -278,6 +281,7 @@ absl::StatusOr<Config> FromFlags() {
   config.default_max_tokens = absl::GetFlag(FLAGS_default_max_tokens);
   config.draft_tokens = absl::GetFlag(FLAGS_draft_tokens);
   config.max_logprobs = absl::GetFlag(FLAGS_max_logprobs);
+  config.max_outputs = absl::GetFlag(FLAGS_max_outputs);
   if (const std::string grace = absl::GetFlag(FLAGS_drain_grace); !absl::ParseDuration(grace, &config.drain_grace)) {
     return Bad("drain_grace", "'", grace, "' is no duration: write a number and a unit, as 30s or 2m");
   }

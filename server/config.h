@@ -61,6 +61,7 @@ struct Config {
   int64_t default_max_tokens = 1024;   // output of a request that says nothing; 0: what max_sequence_tokens leaves
   int64_t draft_tokens = 0;            // guesses that a step checks for a greedy request that says nothing; 0: none
   int64_t max_logprobs = 20;           // alternatives a request may ask for with each token
+  int64_t max_outputs = 16;            // of one request; max_running if that is less
   absl::Duration drain_grace = absl::Seconds(30);  // how long requests may go on after SIGTERM; 0: not at all
 
   // The log.

@@ -155,7 +155,11 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
     const absl::Status status =
         options_.sessions == nullptr ? SessionsAreOff() : CheckSessionId("session_id", in.session_id());
     if (!status.ok()) valid = status;
+    if (valid.ok() && valid->request.num_sequences() > 1) {
+      valid = absl::InvalidArgumentError("session_id: goes with one output, without beams");
+    }
   }
+  if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
   if (!valid.ok()) {
     OnRefused(context, valid.status());
     return valid.status();
@@ -232,6 +236,9 @@ absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(Valida
 RequestOutput::Hooks InferenceService::MakeHooks() {
   RequestOutput::Hooks hooks;
   hooks.cancel = [engine = options_.engine](RequestKey key, FinishReason reason) { engine->Cancel(key, reason); };
+  hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
+    engine->CancelOutput(key, output, reason);
+  };
   hooks.ended = [this](const EndedRequest& request) { OnEnded(request); };
   if (Metrics* metrics = options_.metrics; metrics != nullptr) {
     hooks.first_token = [metrics](const RequestTimes& times) { metrics->OnFirstToken(times); };

@@ -1,4 +1,6 @@
-// One request's way out: from the engine's events to messages in the hands of whoever writes them to the client.
+// One request's way out: from the engine's events to messages in the hands of whoever writes them to the client. Each
+// of its outputs has messages of its own; without streaming they become one at the end, with the best outputs alone
+// where there are more than were asked for.
 //
 // At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself,
 // and what it leaves unread is bounded by its own max_tokens.
@@ -66,10 +68,11 @@ struct EndedRequest {
 class RequestOutput {
  public:
   struct Hooks {
-    std::function<void(RequestKey, FinishReason)> cancel;  // tells the engine
-    std::function<void(const EndedRequest&)> ended;        // the request's id is free again
-    std::function<void(const RequestTimes&)> first_token;  // may be empty
-    std::function<void(absl::Duration gap)> inter_token;   // may be empty
+    std::function<void(RequestKey, FinishReason)> cancel;                         // tells the engine
+    std::function<void(RequestKey, int32_t output, FinishReason)> cancel_output;  // the same of one output of several
+    std::function<void(const EndedRequest&)> ended;                               // the request's id is free again
+    std::function<void(const RequestTimes&)> first_token;                         // may be empty
+    std::function<void(absl::Duration gap)> inter_token;                          // may be empty
   };
   struct Options {
     RequestKey key = 0;
@@ -103,16 +106,33 @@ class RequestOutput {
   const std::string& request_id() const { return options_.request_id; }
 
  private:
+  // Of the delivery thread.
+  struct Output {
+    OutputAssembler assembler;
+    absl::Time last_token = absl::InfinitePast();
+    double logprob_sum = 0;
+    bool ended = false;
+  };
+
   void ReportTimes(const TokenEvent& event, absl::Time now);
-  // True: a stop string ended the text.
-  absl::StatusOr<bool> AddToken(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The engine's end: completes the last message, or says which status replaces it.
+  // The event's token and end, as far as there are any. The status is not OK where it ends the whole request.
+  absl::Status Take(const TokenEvent& event);
+  // Ends the output's text if a stop string is reached.
+  absl::Status AddToken(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The engine's end of an output, or of all that go on: completes their last messages, or says which status replaces
+  // them.
   absl::Status Finish(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   // OK where an end by the engine leaves the client its output.
   absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(FinishReason reason, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The message that output goes to now.
-  v1::GenerateResponse* Pending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The message that the output's news go to now.
+  v1::GenerateResponse* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the output's message its last.
+  void Complete(size_t output, v1::GenerateResponse* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes one message of those of all outputs, or of the best.
+  void JoinPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Which outputs are returned, in this order.
+  std::vector<size_t> Ranking() const;
   // Starts what can be started: a write or the end.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -120,9 +140,9 @@ class RequestOutput {
   OutputWriter* const writer_;
 
   // Of the delivery thread.
-  OutputAssembler assembler_;
+  std::vector<Output> outputs_;
   RequestTimes times_;
-  absl::Time last_token_ = absl::InfinitePast();
+  int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
   bool over_ = false;
 
   Mutex mutex_;

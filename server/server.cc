@@ -128,6 +128,7 @@ v1::Limits Server::Limits() const {
   limits.set_prefill_chunk_tokens(config_.prefill_chunk_tokens);
   limits.set_max_logprobs(config_.max_logprobs);
   limits.set_default_max_tokens(config_.default_max_tokens);
+  limits.set_max_outputs(std::min(config_.max_outputs, config_.max_running));
   return limits;
 }
 
@@ -146,6 +147,7 @@ void Server::MakeServices() {
   inference.limits.default_max_tokens = config_.default_max_tokens;
   inference.limits.default_draft_tokens = config_.draft_tokens;
   inference.limits.max_logprobs = config_.max_logprobs;
+  inference.limits.max_outputs = std::min(config_.max_outputs, config_.max_running);
   inference.defaults = parts_.defaults;
   inference_ = std::make_unique<InferenceService>(std::move(inference));
 

@@ -249,7 +249,90 @@ absl::Status FillLogprobs(const v1::GenerateRequest& in, const RequestLimits& li
   return absl::OkStatus();
 }
 
+absl::Status CheckOutputCount(absl::string_view field, int64_t value, int64_t least, int64_t limit) {
+  if (value >= least && value <= limit) return absl::OkStatus();
+  return Invalid(field, ": ", value, " is outside [", least, ", ", limit, "]");
+}
+
+// What a beam search would leave without effect, or compute otherwise than transformers.
+absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingParams& effective) {
+  const v1::Sampling& sampling = in.sampling();
+  const auto refuse = [](absl::string_view field, auto value, bool refused) {
+    if (!refused) return absl::OkStatus();
+    return Invalid(field, ": ", value,
+                   " does not go with beam_search, which is greedy and knows the model's own "
+                   "distribution alone");
+  };
+  Checks checks;
+  checks.Add(refuse("best_of", in.best_of(), in.has_best_of()));
+  checks.Add(refuse("logprobs", in.logprobs(), in.logprobs() > 0));
+  checks.Add(refuse("stopping.stop", in.stopping().stop_size(), in.stopping().stop_size() > 0));
+  checks.Add(refuse("sampling.temperature", sampling.temperature(), sampling.temperature() > 0));
+  checks.Add(refuse("sampling.top_k", sampling.top_k(), sampling.top_k() > 0));
+  checks.Add(refuse("sampling.top_p", sampling.top_p(), sampling.has_top_p() && sampling.top_p() < 1));
+  checks.Add(refuse("sampling.min_p", sampling.min_p(), sampling.min_p() > 0));
+  // The model's own default counts: transformers would follow it.
+  checks.Add(refuse("sampling.repetition_penalty", effective.repetition_penalty, effective.repetition_penalty != 1));
+  checks.Add(refuse("sampling.presence_penalty", effective.presence_penalty, effective.presence_penalty != 0));
+  checks.Add(refuse("sampling.frequency_penalty", effective.frequency_penalty, effective.frequency_penalty != 0));
+  checks.Add(refuse("sampling.logit_bias", sampling.logit_bias().size(), !sampling.logit_bias().empty()));
+  return checks.status();
+}
+
+absl::Status FillBeamSearch(const v1::GenerateRequest& in, const ValidationContext& context, ValidatedRequest* out) {
+  const v1::BeamSearch& beams = in.beam_search();
+  const int64_t limit = std::min(context.limits.max_outputs, context.model->vocab_size / 2);
+  const int64_t num_beams = beams.num_beams();
+  Request& request = out->request;
+  Checks checks;
+  checks.Add(CheckOutputCount("beam_search.num_beams", num_beams, 2, limit));
+  if (checks.status().ok()) checks.Add(CheckOutputCount("n", request.num_outputs, 1, num_beams));
+  const double penalty = beams.has_length_penalty() ? beams.length_penalty() : 1.0;
+  if (!(penalty >= -10 && penalty <= 10)) {
+    checks.Add(Invalid("beam_search.length_penalty: ", penalty, " is outside [-10, 10]"));
+  }
+  if (beams.early_stopping() < 0 || beams.early_stopping() > 2) {
+    checks.Add(Invalid("beam_search.early_stopping: ", static_cast<int>(beams.early_stopping()), " is outside [0, 2]"));
+  }
+  checks.Add(RefuseBesideBeams(in, request.sampling));
+  if (!checks.status().ok()) return checks.status();
+  request.beams = {.num_beams = num_beams,
+                   .length_penalty = penalty,
+                   .early_stopping = beams.early_stopping() == v1::EARLY_STOPPING_TRUE    ? EarlyStopping::kAtOnce
+                                     : beams.early_stopping() == v1::EARLY_STOPPING_NEVER ? EarlyStopping::kNever
+                                                                                          : EarlyStopping::kHeuristic};
+  request.sampling = {.temperature = 0, .seed = request.sampling.seed, .num_logprobs = request.sampling.num_logprobs};
+  out->output.sums_logprobs = true;
+  out->output.tells_at_end = true;
+  return absl::OkStatus();
+}
+
+// How many outputs, and which of them are returned. After FillSampling and FillLogprobs.
+absl::Status FillOutputs(const v1::GenerateRequest& in, const ValidationContext& context, ValidatedRequest* out) {
+  const int64_t limit = context.limits.max_outputs;
+  const int64_t n = in.has_n() ? int64_t{in.n()} : 1;
+  if (absl::Status s = CheckOutputCount("n", n, 1, limit); !s.ok()) return s;
+  Request& request = out->request;
+  request.num_outputs = n;
+  out->output.num_generated = out->output.num_returned = n;
+  out->output.sums_logprobs = in.has_logprobs();
+  if (in.has_beam_search()) return FillBeamSearch(in, context, out);
+  const int64_t best_of = in.has_best_of() ? int64_t{in.best_of()} : n;
+  if (absl::Status s = CheckOutputCount("best_of", best_of, n, limit); !s.ok()) return s;
+  if (best_of == n) return absl::OkStatus();
+  request.num_outputs = out->output.num_generated = best_of;
+  request.sampling.num_logprobs = std::max(0, request.sampling.num_logprobs);
+  out->output.sums_logprobs = true;
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckStreamed(const OutputOptions& output) {
+  if (output.num_generated == output.num_returned) return absl::OkStatus();
+  return Invalid("best_of: ", output.num_generated, " is over n of ", output.num_returned,
+                 ", and which are the best is known at the end alone; use Complete");
+}
 
 absl::Status CheckRequestId(absl::string_view field, std::string_view id) {
   const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
@@ -274,6 +357,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   checks.Add(FillSampling(in.sampling(), context, random_seed, &out.request.sampling));
   checks.Add(FillStopping(in.stopping(), context, &out.request, &out.output.text));
   checks.Add(FillLogprobs(in, context.limits, &out));
+  if (checks.status().ok()) checks.Add(FillOutputs(in, context, &out));
   if (!checks.status().ok()) return checks.status();
   absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, context);
   if (!prompt.ok()) return prompt.status();

@@ -28,6 +28,7 @@ struct RequestLimits {
   int64_t default_draft_tokens = 0;    // when draft_tokens is absent
   int64_t default_max_tokens = 0;      // when max_tokens is absent; 0: all that the limit leaves
   int64_t max_logprobs = 20;           // 0: only the chosen token's own
+  int64_t max_outputs = 16;            // n, best_of and num_beams; no more than may run at once
   int64_t max_text_bytes = 4ll << 20;  // of a prompt or of a chat's content
 };
 
@@ -44,7 +45,11 @@ struct OutputOptions {
   TextStreamOptions text;
   bool logprobs = false;
   bool return_prompt_token_ids = false;
-  int64_t skip_tokens = 0;  // the first output tokens, which the client has already, are not sent again
+  int64_t skip_tokens = 0;     // the first output tokens, which the client has already, are not sent again
+  int64_t num_generated = 1;   // outputs that the engine gives
+  int64_t num_returned = 1;    // the best of them, by mean logprob, if they are fewer
+  bool sums_logprobs = false;  // say each output's cumulative_logprob
+  bool tells_at_end = false;   // the engine tells all of them when the last has ended
 };
 
 struct ValidatedRequest {
@@ -58,6 +63,9 @@ struct ValidatedRequest {
 // are longer than a sequence may be. `random_seed` is the seed of a request that names none.
 absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& request, const ValidationContext& context,
                                                   uint64_t random_seed);
+
+// Whether the request's outputs can be streamed; INVALID_ARGUMENT if not.
+absl::Status CheckStreamed(const OutputOptions& output);
 
 // Same codes; the tokens of a text or chat, and the text they were made from.
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request, const ValidationContext& context);

@@ -70,6 +70,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--default_max_tokens=12",
                              "--max_logprobs=4",
                              "--draft_tokens=6",
+                             "--max_outputs=3",
                              "--drain_grace=1m30s",
                              "--log_level=debug",
                              "--log_format=json"});
@@ -106,6 +107,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .default_max_tokens = 12,
                              .draft_tokens = 6,
                              .max_logprobs = 4,
+                             .max_outputs = 3,
                              .drain_grace = absl::Seconds(90),
                              .log_level = "debug",
                              .log_format = "json"}));
@@ -148,6 +150,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
       {{"--max_logprobs=5000"}, "--max_logprobs: 5000 is outside [0, 1024]"},
+      {{"--max_outputs=0"}, "--max_outputs: 0 is outside [1, 1024]"},
       {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
        "--max_step_tokens: 63 is less than --max_running=64: a step must hold a token of every running sequence"},
       {{"--prefill_chunk_tokens=513"}, "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
@@ -206,7 +209,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 35);
+  EXPECT_EQ(ours, 36);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -30,11 +30,16 @@ int32_t Choose(uint64_t hash, const SamplingParams& sampling, int64_t vocab_size
   return static_cast<int32_t>(token);
 }
 
-// The likeliest tokens after what `hash` is of, with logprobs that have nothing to do with Choose.
+// Has nothing to do with Choose.
+float LogprobAfter(uint64_t hash, int32_t token) {
+  return -static_cast<float>(Mix(hash + static_cast<uint64_t>(token)) % 100000) / 10000;
+}
+
+// The likeliest tokens after what `hash` is of.
 std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t vocab_size) {
   std::vector<TokenLogprob> top;
   for (int32_t token = 0; token < vocab_size; ++token) {
-    top.push_back({token, -static_cast<float>(Mix(hash + static_cast<uint64_t>(token)) % 100000) / 10000});
+    top.push_back({token, LogprobAfter(hash, token)});
   }
   std::sort(top.begin(), top.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
@@ -151,6 +156,7 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     for (int64_t draft = row.num_drafts; draft > 0; --draft) {
       out.in_place_of_drafts.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
     }
+    if (row.sampling->num_logprobs >= 0) out.logprob = LogprobAfter(hashes_.back(), out.token);
     if (row.sampling->num_logprobs > 0) {
       out.top = LikeliestAfter(hashes_.back(), row.sampling->num_logprobs, info_.vocab_size);
     }

@@ -131,6 +131,28 @@ TEST(Generate, LogprobsAreOneTokenALine) {
   EXPECT_THAT(run.out, AllOf(HasSubstr("-0.5000  \"t0\"\n"), HasSubstr("-0.5000  \" t1\"\n")));
 }
 
+TEST(Generate, SeveralOutputsComeAtTheEnd) {
+  const FakeServer server;
+  const Outcome samples = RunCommand({"generate", ServerFlag(server), "--prompt=x", "--n=2", "--best_of=5", "--stats"});
+  EXPECT_EQ(samples.code, kExitOk);
+  EXPECT_EQ(samples.out, "--- 0\noutput 0\n--- 1\noutput 1\n");
+  EXPECT_EQ(samples.err, "0 prompt tokens (0 cached), 9 output tokens\n");
+  EXPECT_EQ(server.requests().at(0).n(), 2u);
+  EXPECT_EQ(server.requests().at(0).best_of(), 5u);
+  EXPECT_FALSE(server.requests().at(0).has_beam_search());
+  const Outcome beams = RunCommand({"generate", ServerFlag(server), "--prompt=x", "--num_beams=3",
+                                    "--length_penalty=0.7", "--early_stopping=never", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(beams.out)["text"], "output 0");
+  const v1::BeamSearch search = server.requests().at(1).beam_search();
+  EXPECT_EQ(search.num_beams(), 3u);
+  EXPECT_EQ(search.length_penalty(), 0.7);
+  EXPECT_EQ(search.early_stopping(), v1::EARLY_STOPPING_NEVER);
+  EXPECT_FALSE(server.requests().at(1).has_n());
+  EXPECT_THAT(RunCommand({"generate", "--num_beams=3", "--early_stopping=x"}).err,
+              HasSubstr("--early_stopping=x: expected false, true or never"));
+  EXPECT_THAT(RunCommand({"generate", "--early_stopping=true"}).err, HasSubstr("go with --num_beams"));
+}
+
 TEST(Generate, AnErrorOfTheServerIsOneLine) {
   const FakeServer server(
       {.refuse = [](int) { return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "top_p is 2; at most 1"); }});

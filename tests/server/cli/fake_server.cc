@@ -99,6 +99,22 @@ grpc::Status FakeServer::Generate(grpc::ServerContext* context, const v1::Genera
   return status;
 }
 
+grpc::Status FakeServer::Complete(grpc::ServerContext*, const v1::GenerateRequest* request,
+                                  v1::GenerateResponse* response) {
+  const int number = Enter(*request);
+  Leave(/*cancelled=*/false);
+  if (const grpc::Status refused = hooks_.refuse ? hooks_.refuse(number) : grpc::Status::OK; !refused.ok()) {
+    return refused;
+  }
+  for (uint32_t i = 0; i < std::max(1u, request->n()); ++i) {
+    v1::GenerateResponse& output = i == 0 ? *response : *response->add_other_outputs();
+    output.set_index(i);
+    output.set_text(absl::StrCat("output ", i));
+  }
+  response->mutable_usage()->set_completion_tokens(9);
+  return grpc::Status::OK;
+}
+
 v1::GetModelInfoResponse FakeServer::ModelInfo() {
   v1::GetModelInfoResponse info;
   info.set_name("fake");

@@ -51,6 +51,9 @@ class FakeServer : public v1::Inference::Service, public v1::Control::Service {
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  // Output i has the text "output i".
+  grpc::Status Complete(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        v1::GenerateResponse* response) override;
   grpc::Status GetModelInfo(grpc::ServerContext* context, const v1::GetModelInfoRequest* request,
                             v1::GetModelInfoResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
