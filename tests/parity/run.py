@@ -16,6 +16,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 
+import forked as forked_oracle  # noqa: E402
 import oracle  # noqa: E402
 from berth_server import BerthServer, DidNotStart, api, generate_request  # noqa: E402
 from cases import CASES, NEW_TOKENS, VOCAB  # noqa: E402
@@ -34,7 +35,7 @@ INT8_TIE_MARGIN = 3e-2
 QUANTISED_PROMPTS = [1, 64, 300]
 QUANTISED_TOKENS = 32
 REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "suspended", "saved", "cropped", "hit",
-           "drafted", "bf16", "quantised"]
+           "drafted", "forked", "bf16", "quantised"]
 BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
               "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
 
@@ -260,6 +261,56 @@ def saved(folder, answers, outcome):
             shutil.rmtree(sessions + "-again")
 
 
+def outputs_of(response):
+    return [list(output.token_ids) for output in (response, *response.other_outputs)]
+
+
+def search_beams(server, answers, row):
+    num_beams, length_penalty, early_stopping = row["settings"]
+    pb = api().inference_pb2
+    request = generate_request(ids=row["prompt"], max_tokens=forked_oracle.NEW_TOKENS, ignore_eos=True, n=num_beams,
+                               **answers["request"])
+    request.stopping.stop_token_ids.extend(row["ends"])
+    request.beam_search.num_beams = num_beams
+    request.beam_search.length_penalty = length_penalty
+    request.beam_search.early_stopping = {False: pb.EARLY_STOPPING_FALSE, True: pb.EARLY_STOPPING_TRUE,
+                                          "never": pb.EARLY_STOPPING_NEVER}[early_stopping]
+    return outputs_of(server.inference.Complete(request, timeout=300))
+
+
+def sample(server, answers, prompt, seed, n):
+    request = generate_request(ids=prompt, max_tokens=forked_oracle.NEW_TOKENS, ignore_eos=True, temperature=1.0, n=n,
+                               **answers["request"])
+    request.sampling.seed = seed
+    return outputs_of(server.inference.Complete(request, timeout=300))
+
+
+def forked(server, name, folder, answers, outcome):
+    """Beam searches against transformers', and samples against those of requests with their seeds; all at once."""
+    rows = forked_oracle.load(name, folder, answers)
+    prompts = [prompt for prompt in answers["prompts"] if len(prompt) in forked_oracle.PROMPT_LENGTHS]
+    seed = forked_oracle.SEED
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(search_beams, server, answers, row) for row in rows]
+        several = [pool.submit(sample, server, answers, prompt, seed, 3) for prompt in prompts]
+        single = [[pool.submit(sample, server, answers, prompt, seed + i, 1) for i in range(3)] for prompt in prompts]
+    for row, future in zip(rows, searches):
+        outcome.rows += 1
+        if future.result() == row["beams"]:
+            continue
+        note = f"prompt of {len(row['prompt'])}, search {row['settings']}: other beams, margin {row['margin']:.2e}"
+        if row["margin"] < TIE_MARGIN:
+            outcome.ties += 1
+            outcome.notes.append("tie: " + note)
+        else:
+            outcome.miss(note)
+    for prompt, together_, alone_ in zip(prompts, several, single):
+        outcome.rows += 1
+        if together_.result() != [future.result()[0] for future in alone_]:
+            outcome.miss(f"prompt of {len(prompt)}: 3 samples are not those of 3 requests")
+    server.wait_idle()
+
+
 def run_case(name):
     folder, answers, arrays = oracle.load(name)
     outcomes = {regime: Outcome() for regime in REGIMES}
@@ -271,6 +322,7 @@ def run_case(name):
         together(server, answers, outcomes["concurrent"])
         if shares_prefixes(name, groups):
             hit(server, answers, outcomes["hit"])
+        forked(server, name, folder, answers, outcomes["forked"])
     for chunk in (1, 7):
         flags = [*BASE_FLAGS, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
         with BerthServer(folder, *flags) as server:
