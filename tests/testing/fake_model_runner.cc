@@ -41,10 +41,12 @@ std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t v
   for (int32_t token = 0; token < vocab_size; ++token) {
     top.push_back({token, LogprobAfter(hash, token)});
   }
-  std::sort(top.begin(), top.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+  const auto likelier = [](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
-  });
-  top.resize(std::min(count, vocab_size));
+  };
+  count = std::min(count, vocab_size);
+  std::partial_sort(top.begin(), top.begin() + count, top.end(), likelier);
+  top.resize(count);
   return top;
 }
 
@@ -64,7 +66,7 @@ std::vector<FakeModelRunner::Answer> BeamsOf(const Request& request, int64_t voc
     for (const BeamSearch::Beam& beam : search.running()) {
       uint64_t hash = prompt;
       for (int32_t token : beam.tokens) hash = Extend(hash, token);
-      tops.push_back(LikeliestAfter(hash, vocab_size, vocab_size));
+      tops.push_back(LikeliestAfter(hash, BeamSearch::NumCandidates(request), vocab_size));
       rows.emplace_back();
     }
     for (size_t b = 0; b < rows.size(); ++b) {
