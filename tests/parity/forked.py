@@ -1,9 +1,11 @@
 """Several outputs of one request: what transformers' beam search answers, and the comparison with the server's.
 
-The oracle recomputes every step from the tokens (use_cache=False): some of its caches cannot be reordered. Its answers
-lie beside the case's others, by the hash of what decides them.
+Models of UNCACHED keep their states where transformers' beam search does not reorder them, so that their beams would go on
+from each other's: their oracle recomputes every step from the tokens. Not the others': m2m_100 after pad tokens and
+nemotron_h compute a token otherwise without a cache. The answers lie beside the case's others, by the hash of what decides them.
 """
 
+import copy
 import hashlib
 import json
 import pathlib
@@ -17,6 +19,7 @@ PROMPT_LENGTHS = [7, 17, 33]
 SEARCHES = [(2, 0.7, True), (2, 1.0, False), (2, 1.5, "never"), (3, 0.7, False), (3, 1.0, True), (3, 1.5, False),
             (4, 0.7, True), (4, 1.0, False), (4, 1.5, True)]
 SEED = 1000
+UNCACHED = {"RecurrentGemmaConfig"}
 
 
 def answers_file(folder, case):
@@ -74,6 +77,7 @@ def search(model, case, prompt, settings, ends):
     """The output tokens of every beam, best first, and the margin."""
     import torch
 
+    model = copy.deepcopy(model)  # some remember the last length
     num_beams, length_penalty, early_stopping = settings
     margins = Margins(model)
     fields = oracle.decoder_inputs(model, case)
@@ -82,10 +86,8 @@ def search(model, case, prompt, settings, ends):
     with torch.no_grad():
         out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=num_beams,
                              num_return_sequences=num_beams, length_penalty=length_penalty,
-                             early_stopping=early_stopping, eos_token_id=ends, pad_token_id=2, use_cache=False,
+                             early_stopping=early_stopping, eos_token_id=ends, pad_token_id=2, use_cache=case.config not in UNCACHED,
                              return_dict_in_generate=True, output_scores=True, **fields)
-    for name in ("_get_top_k_continuations", "_update_finished_beams", "_check_early_stop_heuristic"):
-        delattr(model, name)
     lengths = (out.beam_indices >= 0).sum(-1).tolist()
     start = fields["decoder_input_ids"].shape[1] if "decoder_input_ids" in fields else len(prompt)
     return [row[start: start + n].tolist() for row, n in zip(out.sequences, lengths)], margins.least
