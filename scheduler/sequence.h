@@ -81,13 +81,6 @@ struct Sequence {
   int64_t num_prompt_counted = 0;   // prompt tokens computed at least once
   int64_t num_cached = 0;           // prompt tokens that its first lease shared
   PrefixHit hit;                    // of its lease; where its tokens leave the known ones, its states are worth keeping
-  FinishReason cancelled = FinishReason::kNone;  // how it shall end before the next step
-  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
-  int64_t step_tokens = 0;         // tokens it has in the step being planned or run
-  bool step_decodes = false;       // whether those are one decoded token
-  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
-  int64_t num_cached = 0;          // prompt tokens that its first lease shared
-  PrefixHit hit;                   // of its lease; where its tokens leave the known ones, its states are worth keeping
   FinishReason cancelled = FinishReason::kNone;  // how its request shall end before the next step
 
   std::shared_ptr<OutputGroup> group;                   // of a request of several outputs; null: it is the only one
