@@ -66,6 +66,8 @@ struct StateSpec {
   std::string name;            // "conv", "recurrent"
   std::vector<int64_t> shape;  // per sequence
   DType dtype = DType::kFloat32;
+  // A token of the prompt changes it otherwise than the same token as output.
+  bool knows_prompt = false;
 
   friend bool operator==(const StateSpec&, const StateSpec&) = default;
 };
@@ -117,6 +119,8 @@ struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit
   std::vector<CacheGroup> groups;
   std::vector<LayerCacheSlot> layers;  // by model layer index
+  // Some state knows_prompt: only what prompts left is what another sequence's prompt would leave.
+  bool only_prompts_share = false;
 
   // Bytes a sequence's KV grows by for each token while no window has filled.
   int64_t BytesPerToken() const;

@@ -295,11 +295,17 @@ bool Scheduler::MayShare(const Sequence& sequence) const {
          (options_.share_length == 0 || sequence.num_tokens() <= options_.share_length);
 }
 
+int64_t Scheduler::ShareableTokens(const Sequence& sequence) const {
+  const bool prompt_only = options_.anchored_chunks || cache_->plan().only_prompts_share;
+  return prompt_only ? sequence.prompt_length : sequence.num_tokens();
+}
+
 void Scheduler::Adopt(Sequence* sequence) {
   sequence->hit = PrefixHit();
   if (!MayShare(*sequence)) return;
-  absl::Span<const int32_t> tokens = sequence->tokens;
-  if (sequence->group != nullptr) tokens = tokens.first(OutputGroup::ForkPoint(*sequence));
+  int64_t count = ShareableTokens(*sequence);
+  if (sequence->group != nullptr) count = std::min(count, OutputGroup::ForkPoint(*sequence));
+  const absl::Span<const int32_t> tokens = absl::MakeConstSpan(sequence->tokens).first(count);
   sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, tokens,
                                         options_.anchored_chunks ? options_.prefill_chunk_tokens : 1);
 }
@@ -309,7 +315,7 @@ bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
   const int64_t shared = sequence.hit.num_tokens;
   for (const std::unique_ptr<Sequence>& other : running_) {
     const int64_t computed = other->num_computed() - other->step_tokens;
-    const int64_t known = std::min(other->num_tokens(), sequence.num_tokens() - 1);
+    const int64_t known = std::min(ShareableTokens(*other), ShareableTokens(sequence) - 1);
     if (!other->lease.shares() || computed >= known || shared + cache_->plan().block_tokens > known ||
         other->request.cache_salt != sequence.request.cache_salt) {
       continue;
@@ -337,8 +343,10 @@ void Scheduler::Publish(Sequence* sequence, bool at_end) {
   const int64_t computed = lease.num_tokens();
   if (!MayShare(*sequence)) {
     lease.StopSharing();
+  } else if (computed > ShareableTokens(*sequence)) {
+    return;
   } else if (options_.anchored_chunks) {
-    const bool whole = computed % options_.prefill_chunk_tokens == 0 && computed <= sequence->prompt_length;
+    const bool whole = computed % options_.prefill_chunk_tokens == 0;
     if (whole) lease.Publish(sequence->tokens, /*checkpoint=*/true);
   } else {
     const bool turn_ends = at_end || computed == sequence->prompt_length || computed == sequence->hit.matched_tokens;

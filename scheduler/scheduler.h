@@ -66,8 +66,8 @@ class Scheduler {
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
     Suspender::Options suspend;
-    SaveSink* save_sink =
-        nullptr;  // gets the requests that are to be saved; null: none is. Must outlive the scheduler.
+    // Gets the requests that are to be saved; null: none is. Must outlive the scheduler.
+    SaveSink* save_sink = nullptr;
   };
 
   // What the metrics say. The first four are of now, the others since the start.
@@ -166,6 +166,8 @@ class Scheduler {
   // Tells the cache what the sequence has computed, for others to share.
   void Publish(Sequence* sequence, bool at_end);
   bool MayShare(const Sequence& sequence) const;
+  // How many of its first tokens it may share: those that another's prompt would leave just so in the cache.
+  int64_t ShareableTokens(const Sequence& sequence) const;
   // The sequence's next chunk of at most `budget` tokens.
   int64_t ChunkTokens(const Sequence& sequence, int64_t budget) const;
   void AddRow(Sequence* sequence);

@@ -37,10 +37,10 @@ struct Config {
   bool poison_cache = false;            // fill returned units with NaN, so that a stale read shows
   bool check_integrity = false;         // check the cache's invariants after every step and crash when one is broken
   bool share_prefixes = true;           // share what the cache still holds of a prompt's beginning
-  int64_t checkpoint_tokens =
-      512;  // tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only
-  bool anchored_chunks = false;     // cut chunks at fixed positions and share whole ones only: a hit's logits equal a
-                                    // cold run's bit for bit
+  // Tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only.
+  int64_t checkpoint_tokens = 512;
+  // Cut chunks at fixed positions and share whole ones only: a hit's logits equal a cold run's bit for bit.
+  bool anchored_chunks = false;
   int64_t compact_bytes = 4 << 20;  // --compact_per_step: moved at most in one step to gather free memory
   // --host_tier: memory outside the arena for the caches of sequences that give way; 0: those are recomputed. Off by
   // default, because on the CPU the arena makes more of the same memory: who has a place in it need not give way.

@@ -77,12 +77,6 @@ Server::~Server() {
   if (grpc_ != nullptr) Drain(absl::ZeroDuration());
 }
 
-// These limit Mamba-2's time step for a prompt's tokens alone, so that the same tokens leave other states as output
-// than as prompt: what one sequence computed is not what another's prompt would.
-static bool LimitsPromptsAlone(const ModelInfo& info) {
-  return info.model_type == "nemotron_h" || info.model_type == "zamba2";
-}
-
 absl::Status Server::StartEngine() {
   if (!config_.session_dir.empty()) {
     absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(
@@ -100,7 +94,7 @@ absl::Status Server::StartEngine() {
                        .prefill_chunk_tokens = config_.prefill_chunk_tokens,
                        .max_sequence_tokens = parts_.max_sequence_tokens,
                        .recompute_length = parts_.runner->info().recompute_length,
-                       .share_prefixes = config_.share_prefixes && !LimitsPromptsAlone(parts_.runner->info()),
+                       .share_prefixes = config_.share_prefixes,
                        .share_length = parts_.runner->info().share_length,
                        .checkpoint_tokens = config_.checkpoint_tokens,
                        .anchored_chunks = config_.anchored_chunks,

@@ -68,7 +68,8 @@ LayerCacheSpec Mamba2Mixer::cache_spec(DType dtype) const {
   return {.states = {{.name = "conv", .shape = {config_.kernel - 1, config_.conv_channels()}, .dtype = dtype},
                      {.name = "recurrent",
                       .shape = {config_.heads, config_.state_dim, config_.head_dim},
-                      .dtype = DType::kFloat32}}};
+                      .dtype = DType::kFloat32,
+                      .knows_prompt = config_.limits_prompts()}}};
 }
 
 at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) const {

@@ -33,6 +33,7 @@ struct Mamba2Config {
   bool conv_bias = false;
   bool in_bias = false;
   bool out_bias = false;
+  // Limits of the time step, for the prompt's tokens alone, as in the reference.
   double dt_min = 0;
   double dt_max = std::numeric_limits<double>::infinity();
 
@@ -49,6 +50,7 @@ struct Mamba2Config {
   std::array<double, 5> part_scales = {1, 1, 1, 1, 1};
 
   int64_t inner() const { return heads * head_dim; }
+  bool limits_prompts() const { return dt_min > 0 || dt_max < std::numeric_limits<double>::infinity(); }
   int64_t conv_channels() const { return inner() + 2 * groups * state_dim; }
 };
 

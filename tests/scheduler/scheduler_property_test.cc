@@ -20,7 +20,7 @@ struct RandomSchedule {
   bool OneIn(int64_t n) { return Between(1, n) == 1; }
 
   std::vector<LayerCacheSpec> Layers() {
-    switch (Between(0, 7)) {
+    switch (Between(0, 8)) {
       case 0:
         return {StaticLayer()};
       case 1:
@@ -35,6 +35,8 @@ struct RandomSchedule {
         return {CrossLayer(), CrossLayer()};
       case 6:
         return {CrossLayer(), RecurrentLayer(), SlidingLayer(Between(1, 12))};
+      case 7:
+        return {PromptAwareLayer(), StaticLayer()};
       default:
         return HybridLayers();
     }

@@ -196,11 +196,16 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
   return absl::OkStatus();
 }
 
+uint64_t FakeModelRunner::LeftBy(const StepRow& row, int64_t length) const {
+  const bool as_output = cache_->plan().only_prompts_share && length > row.prompt_length;
+  return as_output ? Mix(hashes_[length] + static_cast<uint64_t>(row.prompt_length)) : hashes_[length];
+}
+
 std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
   if (row.start == 0) return "";
   for (size_t l = 0; l < cache_->plan().layers.size(); ++l) {
     const LayerCacheSlot& slot = cache_->plan().layers[l];
-    if (slot.state_group >= 0 && *State(row, slot) != hashes_[row.start]) {
+    if (slot.state_group >= 0 && *State(row, slot) != LeftBy(row, row.start)) {
       return absl::StrCat("layer ", l, " has another's state at position ", row.start);
     }
     if (slot.kv_group < 0) continue;
@@ -210,7 +215,7 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
     }
     for (int64_t t = first; t < row.start; ++t) {
       if (*Cell(row, slot, t, /*value=*/false) != row.history[t] ||
-          *Cell(row, slot, t, /*value=*/true) != static_cast<int32_t>(hashes_[t + 1])) {
+          *Cell(row, slot, t, /*value=*/true) != static_cast<int32_t>(LeftBy(row, t + 1))) {
         return absl::StrCat("layer ", l, " has another's token at position ", t, " of ", row.start);
       }
     }
@@ -220,11 +225,11 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
 
 void FakeModelRunner::Write(const StepRow& row) {
   for (const LayerCacheSlot& slot : cache_->plan().layers) {
-    if (slot.state_group >= 0) *State(row, slot) = hashes_.back();
+    if (slot.state_group >= 0) *State(row, slot) = LeftBy(row, static_cast<int64_t>(row.history.size()));
     if (slot.kv_group < 0) continue;
     for (int64_t t = row.start; t < row.start + static_cast<int64_t>(row.tokens.size()); ++t) {
       *Cell(row, slot, t, /*value=*/false) = row.history[t];
-      *Cell(row, slot, t, /*value=*/true) = static_cast<int32_t>(hashes_[t + 1]);
+      *Cell(row, slot, t, /*value=*/true) = static_cast<int32_t>(LeftBy(row, t + 1));
     }
   }
 }

@@ -57,6 +57,8 @@ class FakeModelRunner : public ModelRunner {
   // The same for encoder token `position`.
   int32_t* CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
   uint64_t* State(const StepRow& row, const LayerCacheSlot& slot) const;
+  // What the row's first `length` tokens leave in a state, and the last of them in a value.
+  uint64_t LeftBy(const StepRow& row, int64_t length) const;
 
   Cache* cache_;
   ModelInfo info_;

@@ -30,6 +30,9 @@ inline LayerCacheSpec CrossLayer() {
           .cross = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1}};
 }
 inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
+inline LayerCacheSpec PromptAwareLayer() {
+  return {.states = {{.name = "recurrent", .shape = {4}, .knows_prompt = true}}};
+}
 
 struct TinyCache {
   // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece.
