@@ -202,7 +202,7 @@ void SequenceLease::DropSnapshotsAfter(int64_t position) {
   }
 }
 
-SequenceLease SequenceLease::Fork() const {
+SequenceLease SequenceLease::Fork() {
   SequenceLease fork = cache_->NewLease(num_cross_tokens_);
   fork.num_tokens_ = num_tokens_;
   fork.groups_ = groups_;
@@ -214,8 +214,7 @@ SequenceLease SequenceLease::Fork() const {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     for (UnitId unit : groups_[g].units) cache_->AddLease(g, unit);
     fork.groups_[g].tail_shared = true;
-    // Const, because what this lease holds stays the same; it only learns that it is no longer alone.
-    const_cast<Group&>(groups_[g]).tail_shared = true;
+    groups_[g].tail_shared = true;
   }
   return fork;
 }

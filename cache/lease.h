@@ -75,7 +75,7 @@ class SequenceLease {
   int64_t image_bytes() const;
 
   // Another lease of the same tokens, which shares every unit until one of the two writes it. Never fails.
-  SequenceLease Fork() const;
+  SequenceLease Fork();
 
   // Shares the longest prefix of `tokens` that the index holds under `salt` and whose length is a multiple of
   // `multiple`, at most tokens.size() - 1 of them, and from now on lets Publish tell the index. REQUIRES: a lease that

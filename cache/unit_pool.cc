@@ -11,6 +11,18 @@ namespace {
 
 uint64_t LowBits(int64_t count) { return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 
+// The index of an unused record, or of a new one.
+template <typename Record>
+int32_t TakeIndex(std::vector<Record>* records, std::vector<int32_t>* unused) {
+  if (unused->empty()) {
+    records->emplace_back();
+    return static_cast<int32_t>(records->size()) - 1;
+  }
+  const int32_t index = unused->back();
+  unused->pop_back();
+  return index;
+}
+
 }  // namespace
 
 UnitPool::UnitPool(SlabArena* arena, int32_t number, int64_t unit_bytes)
@@ -29,14 +41,7 @@ UnitPool::UnitPool(SlabArena* arena, int32_t number, int64_t unit_bytes)
 
 UnitId UnitPool::Allocate() {
   if (free_units_ == 0) TakeSlab();
-  int32_t index;
-  if (unused_units_.empty()) {
-    index = static_cast<int32_t>(units_.size());
-    units_.emplace_back();
-  } else {
-    index = unused_units_.back();
-    unused_units_.pop_back();
-  }
+  const int32_t index = TakeIndex(&units_, &unused_units_);
   Put(index, by_free_[std::countr_zero(lists_) + 1]);
   units_[index].num_leases = 1;
   Count(units_[index], +1);
@@ -124,14 +129,7 @@ int64_t UnitPool::CutSparsestSlab(Copy copy) {
 void UnitPool::TakeSlab() {
   const int64_t count = std::min(slab_units_, arena_->largest_hole() / unit_bytes_);
   if (count == 0) ABSL_RAW_LOG(FATAL, "the arena has no hole for a unit of %lld bytes", (long long)unit_bytes_);
-  int32_t index;
-  if (unused_slabs_.empty()) {
-    index = static_cast<int32_t>(slabs_.size());
-    slabs_.emplace_back();
-  } else {
-    index = unused_slabs_.back();
-    unused_slabs_.pop_back();
-  }
+  const int32_t index = TakeIndex(&slabs_, &unused_slabs_);
   Slab& slab = slabs_[index];
   slab.extent = arena_->Take(count * unit_bytes_, {.pool = number_, .slab = index});
   slab.capacity = static_cast<int32_t>(count);
