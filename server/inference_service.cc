@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/grpc_status.h"
+#include "server/response_stream.h"
 #include "server/session_file.h"
 
 namespace berth {
@@ -40,22 +41,11 @@ EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time no
 
 // One Generate RPC: gRPC's reactions on the one side, the output's writer on the other. Frees itself in OnDone, which
 // gRPC calls once, after End has been called and no operation is left.
-class InferenceService::GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
-                                             public OutputWriter {
+class InferenceService::GenerateCall final : public ResponseStream {
  public:
   GenerateCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request)
       : service_(service), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
     if (absl::Status s = service->Begin(context, request, /*stream=*/true, this, &output_); !s.ok()) End(nullptr, s);
-  }
-
-  void Write(const v1::GenerateResponse* message) override { StartWrite(message); }
-  void End(v1::GenerateResponse* last, const absl::Status& status) override {
-    status_ = status;
-    if (last != nullptr) {
-      StartWriteAndFinish(last, grpc::WriteOptions(), ToGrpcStatus(status));
-    } else {
-      Finish(ToGrpcStatus(status));
-    }  // the call may be gone by now
   }
 
   void OnWriteDone(bool ok) override { output_->OnWritten(ok); }
@@ -63,7 +53,7 @@ class InferenceService::GenerateCall final : public grpc::ServerWriteReactor<v1:
     if (output_ != nullptr) output_->Cancel(CauseOfCancel(deadline_, service_->options_.now()));
   }
   void OnDone() override {
-    service_->OnRpc("Generate", status_, start_);
+    service_->OnRpc("Generate", status(), start_);
     delete this;
   }
 
@@ -72,7 +62,6 @@ class InferenceService::GenerateCall final : public grpc::ServerWriteReactor<v1:
   const absl::Time start_;
   const absl::Time deadline_;
   std::shared_ptr<RequestOutput> output_;  // null: refused
-  absl::Status status_;
 };
 
 // One Complete RPC: the same, with all output in one answer. `response` is gRPC's, and lives until OnDone.

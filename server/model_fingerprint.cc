@@ -1,8 +1,5 @@
 #include "server/model_fingerprint.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -10,8 +7,8 @@
 #include <iterator>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/content_hash.h"
 
 namespace berth {
 namespace {
@@ -25,33 +22,7 @@ absl::Status CannotRead(const fs::path& path) {
   return absl::FailedPreconditionError(absl::StrCat("cannot read ", path.string(), " for the model's fingerprint"));
 }
 
-// On the heap: it asks for more alignment than a stack under AddressSanitizer has.
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
-class Hash {
- public:
-  Hash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
-  void Add(const void* data, size_t size) { XXH3_128bits_update(state_.get(), data, size); }
-  // With its length, so that two texts are not another two.
-  void AddText(absl::string_view text) {
-    const uint64_t size = text.size();
-    Add(&size, sizeof(size));
-    Add(text.data(), text.size());
-  }
-  std::string Hex() const {
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state_.get()));
-    return absl::BytesToHexString(
-        absl::string_view(reinterpret_cast<const char*>(digest.digest), sizeof(digest.digest)));
-  }
-
- private:
-  const std::unique_ptr<XXH3_state_t, FreeHash> state_;
-};
-
-absl::Status AddWholeFile(const fs::path& path, Hash* hash) {
+absl::Status AddWholeFile(const fs::path& path, ContentHash* hash) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return CannotRead(path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -61,7 +32,7 @@ absl::Status AddWholeFile(const fs::path& path, Hash* hash) {
   return absl::OkStatus();
 }
 
-absl::Status AddPages(const fs::path& path, Hash* hash) {
+absl::Status AddPages(const fs::path& path, ContentHash* hash) {
   std::error_code error;
   const uint64_t size = fs::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
@@ -88,7 +59,7 @@ absl::Status AddPages(const fs::path& path, Hash* hash) {
 }  // namespace
 
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, DType dtype) {
-  Hash hash;
+  ContentHash hash;
   hash.AddText(DTypeName(dtype));
   if (absl::Status s = AddWholeFile(fs::path(model_dir) / "config.json", &hash); !s.ok()) return s;
   std::error_code error;

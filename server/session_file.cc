@@ -1,10 +1,8 @@
 #include "server/session_file.h"
 
-#define XXH_INLINE_ALL
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <bit>
 #include <cerrno>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/content_hash.h"
 
 namespace berth {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is");
 
 constexpr char kMagic[8] = {'B', 'E', 'R', 'T', 'H', 'S', 'E', 'S'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
 
 struct Prefix {
@@ -29,9 +28,9 @@ struct Prefix {
   uint32_t zero;
   uint64_t header_bytes;
   uint64_t image_bytes;
-  uint64_t header_hash;
+  ContentHash::Digest header_hash;
 };
-static_assert(sizeof(Prefix) == 40);
+static_assert(sizeof(Prefix) == 48);
 constexpr int64_t kHashBytes = 16;
 
 // A descriptor that closes itself.
@@ -61,42 +60,37 @@ absl::Status Torn(const std::string& path, absl::string_view how) {
   return absl::DataLossError(absl::StrCat("the session's file ", path, " is torn or damaged: ", how));
 }
 
-// On the heap: it asks for more alignment than a stack under AddressSanitizer has.
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
+ContentHash::Digest HashOf(absl::string_view bytes) {
+  ContentHash hash;
+  hash.Add(bytes.data(), bytes.size());
+  return hash.digest();
+}
 
 // Reads or writes a file from the start, and hashes what passes.
 class HashedFile {
  public:
-  explicit HashedFile(int fd) : fd_(fd), hash_(XXH3_createState()) { XXH3_128bits_reset(hash_.get()); }
+  explicit HashedFile(int fd) : fd_(fd) {}
 
   bool Write(const void* data, size_t size) {
-    XXH3_128bits_update(hash_.get(), data, size);
+    hash_.Add(data, size);
     return WriteRaw(data, size);
   }
   bool WriteHash() {
-    XXH128_canonical_t hash = Hash();
-    return WriteRaw(&hash, sizeof(hash));
+    const ContentHash::Digest hash = hash_.digest();
+    return WriteRaw(hash.data(), hash.size());
   }
   // False: an error, or the file's end came first.
   bool Read(void* data, size_t size) {
     if (!ReadRaw(data, size)) return false;
-    XXH3_128bits_update(hash_.get(), data, size);
+    hash_.Add(data, size);
     return true;
   }
   bool HashAgrees() {
-    XXH128_canonical_t written;
-    const XXH128_canonical_t hash = Hash();
-    return ReadRaw(&written, sizeof(written)) && std::memcmp(&hash, &written, sizeof(hash)) == 0;
+    ContentHash::Digest written;
+    return ReadRaw(written.data(), written.size()) && written == hash_.digest();
   }
 
  private:
-  XXH128_canonical_t Hash() const {
-    XXH128_canonical_t hash;
-    XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(hash_.get()));
-    return hash;
-  }
   bool WriteRaw(const void* data, size_t size) {
     for (const char* at = static_cast<const char*>(data); size > 0;) {
       const ssize_t written = write(fd_, at, size);
@@ -119,7 +113,7 @@ class HashedFile {
   }
 
   const int fd_;
-  const std::unique_ptr<XXH3_state_t, FreeHash> hash_;
+  ContentHash hash_;
 };
 
 template <typename Ids>
@@ -265,7 +259,7 @@ absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& fi
                    .zero = 0,
                    .header_bytes = header.size(),
                    .image_bytes = static_cast<uint64_t>(image.size_bytes),
-                   .header_hash = XXH3_64bits(header.data(), header.size())};
+                   .header_hash = HashOf(header)};
   std::memcpy(prefix.magic, kMagic, sizeof(kMagic));
   absl::Status status;
   {
@@ -305,7 +299,7 @@ absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool
   SessionFileContent content;
   content.size_bytes = static_cast<int64_t>(size);
   std::string header(prefix.header_bytes, '\0');
-  if (!hashed.Read(header.data(), header.size()) || XXH3_64bits(header.data(), header.size()) != prefix.header_hash ||
+  if (!hashed.Read(header.data(), header.size()) || HashOf(header) != prefix.header_hash ||
       !content.file.ParseFromString(header)) {
     return Torn(path, "its header's checksum is wrong");
   }

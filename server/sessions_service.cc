@@ -5,6 +5,7 @@
 
 #include "scheduler/mutex.h"
 #include "server/grpc_status.h"
+#include "server/response_stream.h"
 
 namespace berth {
 namespace {
@@ -15,7 +16,7 @@ constexpr char kService[] = "berth.v1.Sessions";
 
 // One Resume RPC. The session is read on the store's thread, which then starts the request; a call that is cancelled
 // before that ends there. Frees itself in OnDone, which gRPC calls once, after Finish and with no operation left.
-class SessionsService::ResumeCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, public OutputWriter {
+class SessionsService::ResumeCall final : public ResponseStream {
  public:
   ResumeCall(SessionsService* service, grpc::CallbackServerContext* context, const v1::ResumeSessionRequest& request)
       : service_(service), context_(context), request_(request), start_(service->options_.now()) {
@@ -25,16 +26,6 @@ class SessionsService::ResumeCall final : public grpc::ServerWriteReactor<v1::Ge
     }
     service->options_.store->Load(request.session_id(), request.tenant(),
                                   [this](absl::StatusOr<ValidatedRequest> loaded) { Begin(std::move(loaded)); });
-  }
-
-  void Write(const v1::GenerateResponse* message) override { StartWrite(message); }
-  void End(v1::GenerateResponse* last, const absl::Status& status) override {
-    status_ = status;
-    if (last != nullptr) {
-      StartWriteAndFinish(last, grpc::WriteOptions(), ToGrpcStatus(status));
-    } else {
-      Finish(ToGrpcStatus(status));
-    }  // the call may be gone by now
   }
 
   void OnWriteDone(bool ok) override { Output()->OnWritten(ok); }
@@ -49,7 +40,7 @@ class SessionsService::ResumeCall final : public grpc::ServerWriteReactor<v1::Ge
   }
   void OnDone() override {
     if (Metrics* metrics = service_->options_.metrics; metrics != nullptr) {
-      metrics->OnRpc(kService, "Resume", ToGrpcStatus(status_).error_code(), service_->options_.now() - start_);
+      metrics->OnRpc(kService, "Resume", ToGrpcStatus(status()).error_code(), service_->options_.now() - start_);
     }
     delete this;
   }
@@ -96,7 +87,6 @@ class SessionsService::ResumeCall final : public grpc::ServerWriteReactor<v1::Ge
   grpc::CallbackServerContext* const context_;
   const v1::ResumeSessionRequest request_;
   const absl::Time start_;
-  absl::Status status_;
 
   Mutex mutex_;
   std::shared_ptr<RequestOutput> output_ ABSL_GUARDED_BY(mutex_);  // null: not begun, or refused
