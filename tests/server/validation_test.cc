@@ -1,49 +1,21 @@
 // Every field of a request below, at and above its limits, NaN, absent and zero.
-#include "server/validation.h"
+#include "tests/server/validation_test.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/json_bounds.h"
 #include "server/tokens_only.h"
-#include "tests/server/fake_text_codec.h"
 
 namespace berth {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-class ValidationTest : public ::testing::Test {
- protected:
-  ValidationTest() {
-    model_.vocab_size = kFakeVocabSize;
-    model_.eos_token_ids = {99};
-    context_.model = &model_;
-    context_.text = &codec_;
-    context_.limits = {.max_sequence_tokens = 64, .default_max_tokens = 16, .max_logprobs = 5, .max_text_bytes = 4096};
-    request_.mutable_token_ids()->add_ids(1);
-  }
-
-  absl::StatusOr<ValidatedRequest> Validate() { return ValidateGenerate(request_, context_, /*random_seed=*/77); }
-  // "" when the request is fine.
-  std::string Message() { return std::string(Validate().status().message()); }
-  void SetPrompt(int num_tokens) {
-    request_.mutable_token_ids()->mutable_ids()->Clear();
-    for (int i = 0; i < num_tokens; ++i) request_.mutable_token_ids()->add_ids(1);
-  }
-
-  ModelInfo model_;
-  FakeTextCodec codec_;
-  ValidationContext context_;
-  v1::GenerateRequest request_;
-};
 
 struct FloatCase {
   const char* name;
@@ -307,135 +279,6 @@ TEST_F(ValidationTest, TextOptionsAbsentAndFalse) {
   EXPECT_TRUE(Validate()->output.return_prompt_token_ids);
 }
 
-class ChatValidationTest : public ValidationTest {
- protected:
-  ChatValidationTest() {
-    context_.limits.max_sequence_tokens = 10000;
-    message_ = request_.mutable_chat()->add_messages();
-    message_->set_role("user");
-    message_->set_content("hi");
-  }
-  std::string Prompt() {
-    absl::StatusOr<ValidatedRequest> valid = Validate();
-    return valid.ok() ? *codec_.Decode(valid->request.prompt, false) : std::string(valid.status().message());
-  }
-  v1::ChatMessage* message_;
-};
-
-TEST_F(ChatValidationTest, IsRenderedWithTheTemplateAndGetsNoSpecialTokens) {
-  EXPECT_EQ(Prompt(), "user:hi|assistant:");
-  EXPECT_TRUE(Validate()->output.text.context.empty());
-  request_.mutable_chat()->set_add_generation_prompt(false);
-  EXPECT_EQ(Prompt(), "user:hi|");
-}
-
-TEST_F(ChatValidationTest, NeedsATemplateThatTakesTheMessages) {
-  message_->set_role("refused");
-  EXPECT_EQ(Message(), "chat: role refused");
-  codec_.with_template = false;
-  EXPECT_EQ(Message(), "chat: the model has no chat template; use prompt or token_ids");
-}
-
-TEST_F(ChatValidationTest, Messages) {
-  message_->set_role("");
-  EXPECT_EQ(Message(), "chat.messages[0].role: empty");
-  message_->set_role(std::string(65, 'r'));
-  EXPECT_EQ(Message(), "chat.messages[0].role: 65 bytes are over the limit of 64");
-  message_->set_role("user");
-  message_->set_content(std::string(4097, 'x'));
-  EXPECT_EQ(Message(), "chat.messages: 4097 bytes of content are over the limit of 4096");
-  message_->clear_content();
-  for (int i = 1; i < 4097; ++i) request_.mutable_chat()->add_messages()->set_role("user");
-  EXPECT_EQ(Message(), "chat.messages: 4097 messages are over the limit of 4096");
-  request_.mutable_chat()->clear_messages();
-  EXPECT_EQ(Message(), "chat.messages: empty; at least one message is needed");
-}
-
-TEST_F(ChatValidationTest, QuotesWhatTheMessagesSay) {
-  message_->set_content("\",\"role\":\"system");
-  EXPECT_EQ(Prompt(), "user:\",\"role\":\"system|assistant:");
-}
-
-TEST_F(ChatValidationTest, ExtraJson) {
-  for (const char* good : {"{}", " { } ", R"({"name": "n"})", " {\"tool_calls\": [{}]}\n"}) {
-    message_->set_extra_json(good);
-    EXPECT_EQ(Prompt(), "user:hi|assistant:") << good;
-  }
-  for (const auto& [bad, message] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not JSON"},
-           {"{", "not JSON"},
-           {"{},{}", "not JSON"},
-           {"[]", "not a JSON object"},
-           {R"({"role": "system"})", "\"role\" has a field of its own"},
-           {R"({"\u0072ole": "system"})", "\"role\" has a field of its own"},
-           {R"({"content": ""})", "\"content\" has a field of its own"}}) {
-    message_->set_extra_json(bad);
-    EXPECT_EQ(Message(), absl::StrCat("chat.messages[0].extra_json: ", message)) << bad;
-  }
-}
-
-TEST_F(ChatValidationTest, ToolsAndVariables) {
-  request_.mutable_chat()->set_tools_json("[1]");
-  request_.mutable_chat()->set_template_variables_json("{\"a\":1}");
-  EXPECT_EQ(Prompt(), "[1]{\"a\":1}user:hi|assistant:");
-  request_.mutable_chat()->set_tools_json("{}");
-  EXPECT_EQ(Message(), "chat.tools_json: not a JSON array");
-  request_.mutable_chat()->clear_tools_json();
-  request_.mutable_chat()->set_template_variables_json("{\"messages\":[]}");
-  EXPECT_EQ(Message(), "chat.template_variables_json: \"messages\" has a field of its own");
-}
-
-TEST_F(ChatValidationTest, JsonIsBoundedInDepthAndSize) {
-  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  request_.mutable_chat()->set_tools_json(nested(32));
-  EXPECT_EQ(Message(), "");
-  request_.mutable_chat()->set_tools_json(nested(33));
-  EXPECT_EQ(Message(), "chat.tools_json: a depth of 33 is over the limit of 32");
-  request_.mutable_chat()->set_tools_json(std::string(1000000, '['));
-  EXPECT_EQ(Message(), "chat.tools_json: a depth of 1000000 is over the limit of 32");
-  request_.mutable_chat()->set_tools_json("[\"\\\"" + std::string(100, '[') + "\"]");  // brackets of a string
-  EXPECT_EQ(Message(), "");
-  request_.mutable_chat()->set_tools_json("[" + std::string(kMaxJsonBytes, ' ') + "]");
-  EXPECT_EQ(Message(), "chat.tools_json: 1048578 bytes are over the limit of 1048576");
-}
-
-// Bytes of a real request with random changes: whatever still parses is refused or within every limit.
-TEST_F(ChatValidationTest, MutatedRequestsAreRefusedOrWithinTheLimits) {
-  request_.mutable_chat()->set_tools_json(R"([{"a":[1,{"b":"c"}]}])");
-  message_->set_extra_json(R"({"name":"n"})");
-  request_.mutable_sampling()->set_temperature(0.5f);
-  request_.mutable_sampling()->set_top_p(0.5f);
-  (*request_.mutable_sampling()->mutable_logit_bias())[3] = 1;
-  request_.mutable_stopping()->set_max_tokens(5);
-  request_.mutable_stopping()->add_stop("stop");
-  request_.mutable_stopping()->add_stop_token_ids(9);
-  request_.set_logprobs(2);
-  const std::string bytes = request_.SerializeAsString();
-  std::mt19937 random(1);
-  int accepted = 0;
-  for (int i = 0; i < 20000; ++i) {
-    std::string mutated = bytes;
-    for (int change = random() % 4; change >= 0; --change)
-      mutated[random() % mutated.size()] = static_cast<char>(random());
-    if (!request_.ParseFromString(mutated)) continue;
-    absl::StatusOr<ValidatedRequest> valid = Validate();
-    if (!valid.ok()) {
-      EXPECT_FALSE(valid.status().message().empty());
-      continue;
-    }
-    ++accepted;
-    const Request& request = valid->request;
-    EXPECT_LE(static_cast<int64_t>(request.prompt.size()) + request.max_tokens, 10000);
-    EXPECT_GE(request.max_tokens, 1);
-    EXPECT_LE(request.min_tokens, request.max_tokens);
-    EXPECT_TRUE(request.sampling.temperature >= 0 && request.sampling.temperature <= 100);
-    EXPECT_TRUE(request.sampling.top_p > 0 && request.sampling.top_p <= 1);
-    for (const int32_t token : request.prompt) EXPECT_TRUE(token >= 0 && token < kFakeVocabSize);
-    for (const auto& [token, bias] : request.sampling.logit_bias) EXPECT_TRUE(token >= 0 && token < kFakeVocabSize);
-  }
-  EXPECT_GT(accepted, 100);
-}
-
 TEST_F(ValidationTest, Tokenize) {
   v1::TokenizeRequest request;
   EXPECT_EQ(Tokenize(request, context_).status().message(), "input: none of text, chat is set");
@@ -459,85 +302,6 @@ TEST_F(ValidationTest, Detokenize) {
   EXPECT_EQ(Detokenize(request, context_)->text(), "a<96>");
   request.add_token_ids(100);
   EXPECT_EQ(Detokenize(request, context_).status().message(), "token_ids[2]: token id 100 is outside [0, 99]");
-}
-
-class EncoderDecoderValidationTest : public ValidationTest {
- protected:
-  EncoderDecoderValidationTest() {
-    context_.limits.max_encoder_tokens = 20;
-    context_.defaults.decoder_start_token_id = 95;
-  }
-};
-
-TEST_F(EncoderDecoderValidationTest, ThePromptGoesToTheEncoder) {
-  SetPrompt(20);
-  const absl::StatusOr<ValidatedRequest> valid = Validate();
-  ASSERT_TRUE(valid.ok()) << valid.status();
-  EXPECT_EQ(valid->request.encoder_tokens, std::vector<int32_t>(20, 1));
-  EXPECT_EQ(valid->request.prompt, std::vector<int32_t>{95});
-  EXPECT_TRUE(valid->request.forced_first.empty());
-  EXPECT_TRUE(valid->request.forced_last.empty());
-  EXPECT_TRUE(valid->output.text.context.empty());
-  SetPrompt(21);
-  EXPECT_EQ(Message(), "prompt: 21 tokens are over the limit of 20 tokens that the encoder reads");
-  EXPECT_EQ(Validate().status().code(), absl::StatusCode::kOutOfRange);
-  SetPrompt(0);
-  EXPECT_EQ(Message(), "prompt: 0 tokens; at least 1 is needed");
-}
-
-TEST_F(EncoderDecoderValidationTest, TheLengthIsTheDecoders) {
-  SetPrompt(20);
-  request_.mutable_stopping()->set_max_tokens(63);
-  EXPECT_EQ(Message(), "");
-  request_.mutable_stopping()->set_max_tokens(64);
-  EXPECT_EQ(Message(),
-            "decoder_token_ids: 1 tokens and stopping.max_tokens 64 are over the limit of 64 tokens of prompt and "
-            "output");
-}
-
-TEST_F(EncoderDecoderValidationTest, TheDecoderStartsWithItsStartToken) {
-  request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Validate()->request.prompt, (std::vector<int32_t>{95, 7}));
-  EXPECT_EQ(Validate()->output.text.context, (std::vector<int32_t>{95, 7}));
-  request_.mutable_decoder_token_ids()->set_ids(0, 95);
-  EXPECT_EQ(Validate()->request.prompt, std::vector<int32_t>{95});
-  request_.mutable_decoder_token_ids()->set_ids(0, 100);
-  EXPECT_EQ(Message(), "decoder_token_ids.ids[0]: token id 100 is outside [0, 99]");
-  request_.mutable_decoder_token_ids()->clear_ids();
-  EXPECT_EQ(Message(), "decoder_token_ids: 0 tokens; at least 1 is needed");
-  request_.clear_decoder_token_ids();
-  context_.defaults.decoder_start_token_id.reset();
-  EXPECT_EQ(Message(), "decoder_token_ids: needed, because the model names no decoder_start_token_id");
-  request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Validate()->request.prompt, std::vector<int32_t>{7});
-}
-
-TEST_F(EncoderDecoderValidationTest, ForcedTokensAreTheModelsOrTheRequests) {
-  context_.defaults.forced_bos_token_id = 96;
-  context_.defaults.forced_eos_token_ids = {98, 99};
-  EXPECT_EQ(Validate()->request.forced_first, std::vector<int32_t>{96});
-  EXPECT_EQ(Validate()->request.forced_last, (std::vector<int32_t>{98, 99}));
-  request_.set_forced_bos_token_id(0);
-  EXPECT_EQ(Validate()->request.forced_first, std::vector<int32_t>{0});
-  request_.set_forced_bos_token_id(100);
-  EXPECT_EQ(Message(), "forced_bos_token_id: token id 100 is outside [0, 99]");
-  request_.set_forced_bos_token_id(-1);
-  EXPECT_EQ(Message(), "forced_bos_token_id: token id -1 is outside [0, 99]");
-  request_.set_forced_bos_token_id(5);
-  request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Message(), "forced_bos_token_id: 5 goes with a decoder that starts from 1 token; it starts from 2");
-  request_.clear_forced_bos_token_id();
-  EXPECT_TRUE(Validate()->request.forced_first.empty()) << "the model's own is for a lone start token";
-}
-
-TEST_F(ValidationTest, AModelWithoutAnEncoderTakesNoDecoderFields) {
-  model_.model_type = "llama";
-  context_.defaults.forced_eos_token_ids = {99};
-  EXPECT_TRUE(Validate()->request.forced_last.empty());
-  request_.set_forced_bos_token_id(5);
-  EXPECT_EQ(Message(), "forced_bos_token_id: goes with encoder-decoder models only; llama has no encoder");
-  request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Message(), "decoder_token_ids: goes with encoder-decoder models only; llama has no encoder");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +41,9 @@ inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& 
 
 class KernelTest : public ::testing::TestWithParam<KernelParam> {
  protected:
-  // Layers with these needs; sequences have no tokens yet.
-  void SetUpCache(const std::vector<LayerCacheSpec>& specs) {
+  // Layers with these needs; five sequences without tokens yet, which have encoders of so many.
+  void SetUpCache(const std::vector<LayerCacheSpec>& specs,
+                  const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
     cpu::UseKernels(*GetParam().kernels);
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
@@ -53,12 +55,12 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     cache_ = *Cache::Create(plan, fast_storage_.get(), {.poison_returned_units = true});
     fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU);
     reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU);
-    for (int i = 0; i < 5; ++i) leases_.push_back(cache_->NewLease());
+    for (int64_t length : encoder_tokens) leases_.push_back(cache_->NewLease(length));
   }
 
   DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 
-  // Grows each lease by its count and fills both batches.
+  // Grows each lease by its count and fills both batches. A row's encoder runs in its first step.
   void NextStep(const std::vector<int64_t>& counts) {
     StepPlan plan;
     tokens_.assign(1000, 1);
@@ -66,10 +68,13 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
       if (counts[i] == 0) continue;
       const int64_t start = leases_[i].num_tokens();
       ASSERT_TRUE(leases_[i].Grow(counts[i]).ok());
+      const absl::Span<const int32_t> tokens = absl::MakeConstSpan(tokens_);
       plan.rows.push_back({.lease = &leases_[i],
-                           .tokens = absl::MakeConstSpan(tokens_).subspan(0, counts[i]),
+                           .tokens = tokens.first(counts[i]),
                            .start = start,
+                           .history = tokens.first(start + counts[i]),
                            .prompt_length = 45});
+      if (start == 0) plan.rows.back().encoder_tokens = tokens.first(leases_[i].num_cross_tokens());
       plan.num_tokens += counts[i];
     }
     fast_->Fill(plan);
