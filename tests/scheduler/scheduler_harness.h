@@ -23,11 +23,6 @@
 
 namespace berth {
 
-// One layer of every kind.
-inline std::vector<LayerCacheSpec> HybridLayers() {
-  return {StaticLayer(), SlidingLayer(6), RecurrentLayer(), OtherStaticLayer()};
-}
-
 // What a row of a plan was, kept beyond the step.
 struct RowShape {
   int64_t start = 0;

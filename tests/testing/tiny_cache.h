@@ -34,6 +34,11 @@ inline LayerCacheSpec PromptAwareLayer() {
   return {.states = {{.name = "recurrent", .shape = {4}, .knows_prompt = true}}};
 }
 
+// One layer of every kind but the encoder's.
+inline std::vector<LayerCacheSpec> HybridLayers() {
+  return {StaticLayer(), SlidingLayer(6), RecurrentLayer(), OtherStaticLayer()};
+}
+
 struct TinyCache {
   // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece.
   TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t size, int64_t piece_bytes = 256) {
