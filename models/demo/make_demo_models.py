@@ -98,8 +98,6 @@ FALCON_H1 = dict(
     hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
     num_key_value_heads=2, mamba_d_ssm=128, mamba_n_heads=4, mamba_d_head=32, mamba_n_groups=1,
     mamba_d_state=16, mamba_d_conv=4, mamba_chunk_size=16, rms_norm_eps=1e-5,
-    # High enough never to bind: the default, infinity, is not valid JSON.
-    time_step_limit=(0.0, 1e6),
     # Multipliers other than 1: a server that forgets one of them answers visibly wrong.
     embedding_multiplier=4.0, lm_head_multiplier=0.5, key_multiplier=0.75,
     attention_in_multiplier=1.25, attention_out_multiplier=0.75, ssm_in_multiplier=1.25,

@@ -1,7 +1,7 @@
 """Several outputs of one request: what transformers' beam search answers, and the comparison with the server's.
 
 Models of UNCACHED keep their states where transformers' beam search does not reorder them, so that their beams would go on
-from each other's: their oracle recomputes every step from the tokens. Not the others': m2m_100 after pad tokens and
+from each other's: their oracle recomputes every step from the tokens, as that of cases with whole_forward does. Not the others': m2m_100 after pad tokens and
 nemotron_h compute a token otherwise without a cache. The answers lie beside the case's others, by the hash of what decides them.
 """
 
@@ -86,7 +86,8 @@ def search(model, case, prompt, settings, ends):
     with torch.no_grad():
         out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=num_beams,
                              num_return_sequences=num_beams, length_penalty=length_penalty,
-                             early_stopping=early_stopping, eos_token_id=ends, pad_token_id=2, use_cache=case.config not in UNCACHED,
+                             early_stopping=early_stopping, eos_token_id=ends, pad_token_id=2,
+                             use_cache=not (case.whole_forward or case.config in UNCACHED),
                              return_dict_in_generate=True, output_scores=True, **fields)
     lengths = (out.beam_indices >= 0).sum(-1).tolist()
     start = fields["decoder_input_ids"].shape[1] if "decoder_input_ids" in fields else len(prompt)
