@@ -1,8 +1,7 @@
 """Several outputs of one request: what transformers' beam search answers, and the comparison with the server's.
 
-Models of UNCACHED keep their states where transformers' beam search does not reorder them, so that their beams would go on
-from each other's: their oracle recomputes every step from the tokens, as that of cases with whole_forward does. Not the others': m2m_100 after pad tokens and
-nemotron_h compute a token otherwise without a cache. The answers lie beside the case's others, by the hash of what decides them.
+The oracle searches with its cache, but where that is wrong (uses_cache): then it recomputes every step from the tokens. Not
+elsewhere: m2m_100 after pad tokens and nemotron_h compute a token otherwise without a cache. The answers lie beside the case's others, by the hash of what decides them.
 """
 
 import copy
@@ -14,17 +13,21 @@ import oracle
 from cases import CASES
 
 NEW_TOKENS = 24
-PROMPT_LENGTHS = [7, 17, 33]
+PROMPT_LENGTHS = [7, 33]
 # (num_beams, length_penalty, early_stopping)
-SEARCHES = [(2, 0.7, True), (2, 1.0, False), (2, 1.5, "never"), (3, 0.7, False), (3, 1.0, True), (3, 1.5, False),
-            (4, 0.7, True), (4, 1.0, False), (4, 1.5, True)]
+SEARCHES = [(2, 0.7, True), (2, 1.5, "never"), (3, 1.0, False), (4, 0.7, False), (4, 1.0, True)]
 SEED = 1000
-UNCACHED = {"RecurrentGemmaConfig"}
 
 
 def answers_file(folder, case):
     sources = [pathlib.Path(__file__).read_bytes(), repr(case).encode()]
     return folder / f"forked-{hashlib.sha256(b'0'.join(sources)).hexdigest()[:16]}.json"
+
+
+def uses_cache(case):
+    """Not where generate() itself is wrong; nor of recurrent_gemma, whose states a beam search does not reorder; nor of
+    Mamba-2 norms in falcon_h1, whose decode step fails on more than one row."""
+    return not (case.whole_forward or case.config == "RecurrentGemmaConfig" or case.fields.get("mamba_rms_norm"))
 
 
 def remade_model(case):
@@ -87,7 +90,7 @@ def search(model, case, prompt, settings, ends):
         out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=num_beams,
                              num_return_sequences=num_beams, length_penalty=length_penalty,
                              early_stopping=early_stopping, eos_token_id=ends, pad_token_id=2,
-                             use_cache=not (case.whole_forward or case.config in UNCACHED),
+                             use_cache=uses_cache(case),
                              return_dict_in_generate=True, output_scores=True, **fields)
     lengths = (out.beam_indices >= 0).sum(-1).tolist()
     start = fields["decoder_input_ids"].shape[1] if "decoder_input_ids" in fields else len(prompt)
