@@ -202,7 +202,8 @@ Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_token
     int64_t blocks = CeilDiv(num_tokens, plan_.block_tokens);
     if (const int64_t reach = group.kv.Reach(); reach > 0) {
       // What the step's first query sees, the step itself, and one block because neither starts on a boundary.
-      blocks = std::min(blocks, CeilDiv(reach - 1 + step_tokens, plan_.block_tokens) + 1);
+      blocks = std::min(
+          blocks, group.kv.SinkBlocks(plan_.block_tokens) + CeilDiv(reach - 1 + step_tokens, plan_.block_tokens) + 1);
     }
     units.push_back(blocks);
   }
@@ -216,9 +217,10 @@ bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_to
 void Cache::AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const {
   const UnitCounts own = UnitsForSequence(num_tokens, step_tokens, /*num_cross_tokens=*/0);
   for (size_t g = 0; g < pools_.size(); ++g) {
-    const bool keeps_all = plan_.groups[g].kind == CacheKind::kStatic;
-    const int64_t shared = keeps_all ? forks.shared_tokens / plan_.block_tokens : 0;
-    (*units)[g] += forks.count * (own[g] - std::min(own[g], shared));
+    const CacheGroup& group = plan_.groups[g];
+    const int64_t shared = forks.shared_tokens / plan_.block_tokens;
+    const int64_t kept = group.kind == CacheKind::kStatic ? shared : group.kv.SinkBlocks(plan_.block_tokens);
+    (*units)[g] += forks.count * (own[g] - std::min({own[g], shared, kept}));
   }
 }
 
@@ -283,7 +285,7 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
                                               " of group ", g, " at byte ", group.offsets[i],
                                               ", which is free or lies elsewhere"));
     }
-    const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
+    const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
     const int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
     const bool not_grown = plan_.groups[g].kind == CacheKind::kCross && lease.num_tokens() == 0 && end == 0;
     if (end != wanted && !not_grown) {

@@ -25,8 +25,8 @@ CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cr
     } else if (group.kind == CacheKind::kCross) {
       out.num_units = CeilDiv(num_cross_tokens, plan.block_tokens);
     } else {
-      out.first_block = group.kv.FirstVisible(num_tokens) / plan.block_tokens;
-      out.num_units = CeilDiv(num_tokens, plan.block_tokens) - out.first_block;
+      out.left_blocks = group.kv.LeftBlocks(num_tokens, plan.block_tokens);
+      out.num_units = CeilDiv(num_tokens, plan.block_tokens) - out.left_blocks;
     }
     image.size_bytes += out.num_units * out.unit_bytes;
   }
@@ -50,9 +50,9 @@ absl::Status CheckImage(const CachePlan& plan, const CacheImage& image) {
     const CacheImage::Group& want = wanted.groups[g];
     if (have == want) continue;
     return absl::InvalidArgumentError(absl::StrCat("group ", g, " of the image has ", have.num_units, " units of ",
-                                                   have.unit_bytes, " bytes from block ", have.first_block, "; its ",
-                                                   image.num_tokens, " tokens need ", want.num_units, " of ",
-                                                   want.unit_bytes, " from block ", want.first_block));
+                                                   have.unit_bytes, " bytes without ", have.left_blocks,
+                                                   " blocks; its ", image.num_tokens, " tokens need ", want.num_units,
+                                                   " of ", want.unit_bytes, " without ", want.left_blocks));
   }
   if (image.size_bytes != wanted.size_bytes || (image.size_bytes > 0 && image.bytes == nullptr)) {
     return absl::InvalidArgumentError(
@@ -67,9 +67,10 @@ CacheImage SequenceLease::Save() const {
   std::byte* out = image.bytes.get();
   for (size_t g = 0; g < groups_.size(); ++g) {
     const CacheImage::Group& group = image.groups[g];
-    const int64_t skipped = group.num_units > 0 ? group.first_block - groups_[g].first_block : 0;
+    const int64_t sinks = SinkBlocks(static_cast<int>(g));
+    const int64_t skipped = group.num_units > 0 ? group.left_blocks - groups_[g].left_blocks : 0;
     for (int64_t i = 0; i < group.num_units; ++i, out += group.unit_bytes) {
-      cache_->storage().Read(groups_[g].offsets[skipped + i], group.unit_bytes, out);
+      cache_->storage().Read(groups_[g].offsets[i < sinks ? i : skipped + i], group.unit_bytes, out);
     }
   }
   return image;
@@ -91,7 +92,7 @@ absl::StatusOr<SequenceLease> Cache::Restore(const CacheImage& image) {
   lease.num_tokens_ = image.num_tokens;
   // All units before any byte: making room for one may move another.
   for (size_t g = 0; g < image.groups.size(); ++g) {
-    lease.groups_[g].first_block = image.groups[g].first_block;
+    lease.groups_[g].left_blocks = image.groups[g].left_blocks;
     for (int64_t i = 0; i < image.groups[g].num_units; ++i) {
       lease.Append(static_cast<int>(g), AllocateUnit(static_cast<int>(g)));
     }

@@ -15,10 +15,10 @@
 namespace berth {
 
 struct CacheImage {
-  // Of one group of the plan. What no query at position num_tokens or later can see is left out, so the first block of
-  // a windowed group is that of its window.
+  // Of one group of the plan. What no query at position num_tokens or later can see is left out: so many blocks of a
+  // windowed group after those of its sinks.
   struct Group {
-    int64_t first_block = 0;
+    int64_t left_blocks = 0;
     int64_t num_units = 0;
     int64_t unit_bytes = 0;
 

@@ -45,8 +45,12 @@ void SequenceLease::Release() {
   cache_ = nullptr;
 }
 
-int64_t SequenceLease::FirstVisibleBlock(int g, int64_t position) const {
-  return cache_->plan().groups[g].kv.FirstVisible(position) / cache_->plan().block_tokens;
+int64_t SequenceLease::SinkBlocks(int g) const {
+  return cache_->plan().groups[g].kv.SinkBlocks(cache_->plan().block_tokens);
+}
+
+int64_t SequenceLease::LeftBlocks(int g, int64_t position) const {
+  return cache_->plan().groups[g].kv.LeftBlocks(position, cache_->plan().block_tokens);
 }
 
 int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {
@@ -73,8 +77,8 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
     Cache::UnitCounts units(num_groups);
     for (int g = 0; g < num_groups; ++g) {
       const Group& group = groups_[g];
-      const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
-      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, FirstVisibleBlock(g, first_query)));
+      const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
+      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, LeftBlocks(g, first_query)));
       units[g] += MustCopy(g) ? 1 : 0;
     }
     return units;
@@ -93,12 +97,12 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
         absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_,
                      num_cross_tokens_ > 0 ? absl::StrCat(" with ", num_cross_tokens_, " of its encoder") : ""));
   }
-  for (int g = 0; g < num_groups; ++g) FreeHead(g, FirstVisibleBlock(g, first_query) - groups_[g].first_block);
+  for (int g = 0; g < num_groups; ++g) FreeHead(g, LeftBlocks(g, first_query) - groups_[g].left_blocks);
   for (int g = 0; g < num_groups; ++g) {
     Group& group = groups_[g];
     if (MustCopy(g)) CopyTail(g);
     const int64_t end = EndUnit(g, num_tokens_ + n);
-    while (group.first_block + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
+    while (group.left_blocks + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
     group.tail_shared = false;
   }
   num_tokens_ += n;
@@ -109,9 +113,8 @@ int64_t SequenceLease::LeavingBytes(int64_t position) const {
   int64_t bytes = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Group& group = groups_[g];
-    const int64_t leaving =
-        std::min<int64_t>(FirstVisibleBlock(g, position) - group.first_block, static_cast<int64_t>(group.units.size()));
-    for (int64_t i = 0; i < leaving; ++i) {
+    const int64_t leaving = LeftBlocks(g, position) - group.left_blocks;
+    for (int64_t i = SinkBlocks(g); i < SinkBlocks(g) + leaving; ++i) {
       if (cache_->pools_[g].num_leases(group.units[i]) == 1) bytes += cache_->pools_[g].unit_bytes();
     }
   }
@@ -153,7 +156,7 @@ int64_t SequenceLease::ResumePoint(int64_t length) const {
     length = snapshot == nullptr ? 0 : snapshot->position;
   }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (groups_[g].first_block > FirstVisibleBlock(g, length)) return 0;
+    if (groups_[g].left_blocks > LeftBlocks(g, length)) return 0;
   }
   return length;
 }
@@ -165,15 +168,15 @@ int64_t SequenceLease::Crop(int64_t length) {
   const StateSnapshot* snapshot = length > 0 && state_group >= 0 ? SnapshotAt(length) : nullptr;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     Group& group = groups_[g];
-    const int64_t end = group.first_block + static_cast<int64_t>(group.units.size());
+    const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
     if (g == state_group && snapshot != nullptr) {
       cache_->AddLease(g, snapshot->unit);
       FreeTail(g, 1);
       Append(g, snapshot->unit);
     } else {
-      FreeTail(g, end - std::max(group.first_block, EndUnit(g, length)));
+      FreeTail(g, end - std::max(group.left_blocks, EndUnit(g, length)));
     }
-    if (length == 0) group.first_block = 0;
+    if (length == 0) group.left_blocks = 0;
     group.tail_shared = true;
   }
   DropSnapshotsAfter(length);
@@ -239,8 +242,9 @@ PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t>
       Append(g, match.state);
       continue;
     }
-    group.first_block = FirstVisibleBlock(g, num_tokens_);
-    for (int64_t b = group.first_block; b < EndUnit(g, num_tokens_); ++b) {
+    group.left_blocks = LeftBlocks(g, num_tokens_);
+    for (int64_t i = 0; i < EndUnit(g, num_tokens_) - group.left_blocks; ++i) {
+      const int64_t b = i < SinkBlocks(g) ? i : i + group.left_blocks;
       const UnitId unit = PrefixIndex::UnitOf(match.path[b], g);
       cache_->AddLease(g, unit);
       Append(g, unit);
@@ -257,9 +261,10 @@ PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t>
 void SequenceLease::AddUnitsTo(PrefixIndex::Node* node, int64_t block) {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Group& group = groups_[g];
-    const int64_t index = block - group.first_block;
-    if (!cache_->plan().groups[g].grows() || index < 0) continue;
-    cache_->index_.AddUnit(node, g, group.units[index]);
+    if (!cache_->plan().groups[g].grows()) continue;
+    const int64_t sinks = SinkBlocks(g);
+    if (block >= sinks && block < sinks + group.left_blocks) continue;
+    cache_->index_.AddUnit(node, g, group.units[block < sinks ? block : block - group.left_blocks]);
   }
 }
 
@@ -320,11 +325,12 @@ void SequenceLease::Append(int g, UnitId unit) {
 
 void SequenceLease::FreeHead(int g, int64_t count) {
   Group& group = groups_[g];
-  const int64_t held = std::min<int64_t>(count, static_cast<int64_t>(group.units.size()));
-  for (int64_t i = 0; i < held; ++i) cache_->DropLease(g, group.units[i]);
-  group.units.erase(group.units.begin(), group.units.begin() + held);
-  group.offsets.erase(group.offsets.begin(), group.offsets.begin() + held);
-  group.first_block += count;
+  if (count == 0) return;
+  const int64_t first = SinkBlocks(g);
+  for (int64_t i = first; i < first + count; ++i) cache_->DropLease(g, group.units[i]);
+  group.units.erase(group.units.begin() + first, group.units.begin() + first + count);
+  group.offsets.erase(group.offsets.begin() + first, group.offsets.begin() + first + count);
+  group.left_blocks += count;
 }
 
 void SequenceLease::FreeTail(int g, int64_t count) {
@@ -340,7 +346,7 @@ int64_t SequenceLease::TokensIn(int g) const {
   const CacheKind kind = cache_->plan().groups[g].kind;
   if (kind == CacheKind::kRecurrent) return num_tokens_ > 0 ? 1 : 0;
   if (kind == CacheKind::kCross) return groups_[g].units.empty() ? 0 : num_cross_tokens_;
-  return num_tokens_ - groups_[g].first_block * cache_->plan().block_tokens;
+  return num_tokens_ - groups_[g].left_blocks * cache_->plan().block_tokens;
 }
 
 }  // namespace berth

@@ -25,11 +25,15 @@ namespace berth {
 
 class Cache;
 
-// Blocks of one KV or cross group: absolute block b (tokens [b * block_tokens, (b + 1) * block_tokens)) lies at byte
-// `offsets[b - first_block]` of the arena. Blocks before first_block have left the window.
+// Blocks of one KV or cross group; block b is of tokens [b * block_tokens, (b + 1) * block_tokens). The first
+// `sink_blocks` stay; of those after them the first `left_blocks` have left the window.
 struct BlockTable {
-  int64_t first_block = 0;
-  absl::Span<const int64_t> offsets;
+  int64_t sink_blocks = 0;
+  int64_t left_blocks = 0;
+  absl::Span<const int64_t> offsets;  // bytes in the arena, of the blocks that have not left
+
+  // REQUIRES: block `b` is held.
+  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }
 };
 
 // What Adopt found.
@@ -100,7 +104,8 @@ class SequenceLease {
   int64_t num_cross_tokens() const { return num_cross_tokens_; }
   uint64_t generation() const { return generation_; }
   BlockTable blocks(int group) const {
-    return {.first_block = groups_[group].first_block, .offsets = groups_[group].offsets};
+    return {
+        .sink_blocks = SinkBlocks(group), .left_blocks = groups_[group].left_blocks, .offsets = groups_[group].offsets};
   }
   // Byte offset of the sequence's unit in a state group. REQUIRES: num_tokens() > 0.
   int64_t state_unit(int group) const { return groups_[group].offsets[0]; }
@@ -108,8 +113,8 @@ class SequenceLease {
  private:
   friend class Cache;
   struct Group {
-    int64_t first_block = 0;
-    std::vector<UnitId> units;     // one entry for a state group
+    int64_t left_blocks = 0;
+    std::vector<UnitId> units;     // as BlockTable's offsets; one entry for a state group
     std::vector<int64_t> offsets;  // where they lie
     bool tail_shared = false;      // the last unit may have another reader of what the next step writes
   };
@@ -120,8 +125,9 @@ class SequenceLease {
 
   SequenceLease(Cache* cache, uint64_t generation, int64_t num_cross_tokens);
   void Release();
-  // First block that a query at `position` or later can see in group `g`.
-  int64_t FirstVisibleBlock(int g, int64_t position) const;
+  // KvSpec's, of group `g`.
+  int64_t SinkBlocks(int g) const;
+  int64_t LeftBlocks(int g, int64_t position) const;
   // Units that group `g` must end with to hold tokens [0, num_tokens); of a cross group, those of the encoder's tokens.
   int64_t EndUnit(int g, int64_t num_tokens) const;
   // Whether the next step writes into the last unit of group `g`, which someone else reads.
@@ -132,7 +138,7 @@ class SequenceLease {
   // Takes the places of those tails that only the index shares back from it, so that they need no copy.
   void UncacheTails();
   void Append(int g, UnitId unit);
-  // Gives back the first, or the last, `count` units of group `g`.
+  // Gives back the first `count` units of group `g` after its sinks, or its last.
   void FreeHead(int g, int64_t count);
   void FreeTail(int g, int64_t count);
   void DropSnapshotsAfter(int64_t position);

@@ -133,7 +133,10 @@ bool PrefixIndex::HasBlocks(const std::vector<Node*>& path, int64_t length) cons
     if (!plan.groups[g].grows()) continue;
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
     if (end > static_cast<int64_t>(path.size())) return false;
-    for (int64_t b = plan.groups[g].kv.FirstVisible(length) / plan.block_tokens; b < end; ++b) {
+    const int64_t sinks = plan.groups[g].kv.SinkBlocks(plan.block_tokens);
+    const int64_t left = plan.groups[g].kv.LeftBlocks(length, plan.block_tokens);
+    for (int64_t i = 0; i < end - left; ++i) {
+      const int64_t b = i < sinks ? i : i + left;
       if (path[b]->units[g].index < 0) return false;
     }
   }

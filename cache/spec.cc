@@ -25,8 +25,13 @@ absl::Status CheckKv(int index, const KvSpec& kv) {
                              {"key_dim", kv.key_dim},
                              {"value_dim", kv.value_dim},
                              {"window", kv.window == 0 ? 1 : kv.window},
-                             {"chunk", kv.chunk == 0 ? 1 : kv.chunk}}) {
+                             {"chunk", kv.chunk == 0 ? 1 : kv.chunk},
+                             {"sink_tokens", kv.sink_tokens == 0 ? 1 : kv.sink_tokens}}) {
     if (absl::Status status = CheckDimension(index, what, value); !status.ok()) return status;
+  }
+  if (kv.sink_tokens > 0 && kv.window == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", index, ": cache sink_tokens is ", kv.sink_tokens, " without a window"));
   }
   return absl::OkStatus();
 }
@@ -41,7 +46,8 @@ absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", index, ": cache ", DTypeName(kv->dtype), " is of a layer's own keys and values only"));
   }
-  if (layer.recent.has_value() && (!layer.kv.has_value() || layer.recent->window == 0)) {
+  if (layer.recent.has_value() &&
+      (!layer.kv.has_value() || layer.recent->window == 0 || layer.recent->sink_tokens > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", index, ": cache recent is a window over a layer's keys and values"));
   }
@@ -178,6 +184,12 @@ int64_t KvSpec::FirstVisible(int64_t position) const {
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
 }
 
+int64_t KvSpec::SinkBlocks(int64_t block_tokens) const { return (sink_tokens + block_tokens - 1) / block_tokens; }
+
+int64_t KvSpec::LeftBlocks(int64_t position, int64_t block_tokens) const {
+  return std::max<int64_t>(0, FirstVisible(position) / block_tokens - SinkBlocks(block_tokens));
+}
+
 KvTensor LayOutKvTensor(const KvSpec& kv, int64_t dim, int64_t block_tokens) {
   const int64_t heads = block_tokens * kv.kv_heads;
   if (!IsQuantised(kv.dtype)) return {.size_bytes = RoundUp(heads * dim * DTypeBytes(kv.dtype), kAlignment)};
@@ -197,8 +209,18 @@ void QuantiseKv(DType dtype, int64_t residual_tokens, std::vector<LayerCacheSpec
       layer.recent = layer.kv;
       layer.recent->window = residual_tokens;
       layer.recent->chunk = 0;
+      layer.recent->sink_tokens = 0;
     }
     layer.kv->dtype = dtype;
+  }
+}
+
+void LimitAttention(int64_t window, int64_t sink_tokens, std::vector<LayerCacheSpec>* layers) {
+  for (LayerCacheSpec& layer : *layers) {
+    if (!layer.kv.has_value() || layer.kv->chunk > 0) continue;
+    if (layer.kv->window > 0 && layer.kv->window < window) continue;
+    layer.kv->window = window;
+    layer.kv->sink_tokens = sink_tokens;
   }
 }
 

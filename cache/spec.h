@@ -37,13 +37,18 @@ struct KvSpec {
   int64_t key_dim = 0;    // per head
   int64_t value_dim = 0;  // per head
   DType dtype = DType::kFloat32;
-  int64_t window = 0;  // a query at position p sees keys at positions > p - window; 0: all of them
-  int64_t chunk = 0;   // a query sees the keys of its own chunk of positions; 0: all. Not together with a window.
+  int64_t window = 0;       // a query at position p sees keys at positions > p - window; 0: all of them
+  int64_t chunk = 0;        // a query sees the keys of its own chunk of positions; 0: all. Not together with a window.
+  int64_t sink_tokens = 0;  // beside its window a query sees the sequence's first tokens, so many; 0: no more than that
 
-  // The oldest position that a query at `position` sees.
+  // The oldest position that a query at `position` sees in its window or chunk.
   int64_t FirstVisible(int64_t position) const;
   // The most positions that any query sees; 0: no limit.
   int64_t Reach() const { return window > 0 ? window : chunk; }
+  // The blocks of the sinks, which every query sees; then the number of those after them that no query at `position` or
+  // later sees.
+  int64_t SinkBlocks(int64_t block_tokens) const;
+  int64_t LeftBlocks(int64_t position, int64_t block_tokens) const;
 
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };
@@ -85,6 +90,11 @@ struct LayerCacheSpec {
 // Stores the layers' keys and values as `dtype`, kInt8 or kInt4. Of kInt4 the newest `residual_tokens` are read in full
 // precision (0: none), so a layer that reaches no further stays as it is. States and cross stay as they are.
 void QuantiseKv(DType dtype, int64_t residual_tokens, std::vector<LayerCacheSpec>* layers);
+
+// Lets the layers' queries see the newest `window` tokens and the first `sink_tokens` (StreamingLLM, Xiao et al. 2023):
+// those whose queries would see all, or a window of no less. Smaller windows, chunks and cross stay as they are.
+// To be called before QuantiseKv.
+void LimitAttention(int64_t window, int64_t sink_tokens, std::vector<LayerCacheSpec>* layers);
 
 // One pool's worth: all layers with the same need.
 struct CacheGroup {

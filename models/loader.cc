@@ -151,6 +151,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;
 
   std::vector<LayerCacheSpec> specs = model->cache_specs();
+  if (options.attention_window > 0) LimitAttention(options.attention_window, options.sink_tokens, &specs);
   if (absl::Status status = ChooseCacheDType(options, &specs); !status.ok()) return status;
   auto plan = BuildCachePlan(specs, options.block_tokens);
   if (!plan.ok()) return plan.status();

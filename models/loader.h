@@ -19,11 +19,13 @@ namespace berth {
 
 struct LoadOptions {
   std::string model_dir;
-  std::string name;            // what clients call it; "": the folder's name
-  std::string dtype = "auto";  // auto: as the checkpoint says; float32, bfloat16
-  std::string device = "cpu";  // cpu, cuda
-  int num_threads = 0;         // of a step on the CPU; 0: all cores
-  int64_t block_tokens = 16;   // tokens per cache block
+  std::string name;              // what clients call it; "": the folder's name
+  std::string dtype = "auto";    // auto: as the checkpoint says; float32, bfloat16
+  std::string device = "cpu";    // cpu, cuda
+  int num_threads = 0;           // of a step on the CPU; 0: all cores
+  int64_t block_tokens = 16;     // tokens per cache block
+  int64_t attention_window = 0;  // tokens that a query sees beside the first sink_tokens; 0: the model's own
+  int64_t sink_tokens = 4;       // of no effect without attention_window
   // Of keys and values: auto (the model's dtype), int8, int4. Recurrent states and cross-attention's stay in the
   // model's.
   std::string cache_dtype = "auto";

@@ -29,7 +29,8 @@ int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, const Se
   const int64_t blocks = CeilDiv(shape.num_tokens, plan.block_tokens);
   const int64_t reach = group.kv.Reach();
   if (reach == 0) return blocks;
-  return std::min(blocks, CeilDiv(reach - 1 + shape.step_tokens, plan.block_tokens) + 1);
+  return std::min(
+      blocks, group.kv.SinkBlocks(plan.block_tokens) + CeilDiv(reach - 1 + shape.step_tokens, plan.block_tokens) + 1);
 }
 
 std::string ReadText(const std::string& path) {
@@ -94,6 +95,7 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   }
   absl::StrAppend(&text, ", ", DTypeName(group.kv.dtype), IsQuantised(group.kv.dtype) ? " with scales" : "");
   if (group.kv.window > 0) absl::StrAppend(&text, ", window of ", group.kv.window, " tokens");
+  if (group.kv.sink_tokens > 0) absl::StrAppend(&text, " and the first ", group.kv.sink_tokens);
   if (group.kv.chunk > 0) absl::StrAppend(&text, ", chunks of ", group.kv.chunk, " tokens");
   const absl::string_view token = group.kind == CacheKind::kCross ? "encoder token" : "token";
   absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per ", token, " in blocks of ",

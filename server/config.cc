@@ -48,6 +48,13 @@ ABSL_FLAG(
     "prefix gives the very bits of a cold run, not only the same tokens.");
 ABSL_FLAG(std::string, compact_per_step, "4MiB",
           "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
+ABSL_FLAG(
+    int64_t, attention_window, Config{}.attention_window,
+    "Let a token see the newest so many tokens and the first sink_tokens only (StreamingLLM), so that a stream of "
+    "any length takes bounded memory. Layers whose own window is smaller, or of chunks, keep it. 0: as the model "
+    "says.");
+ABSL_FLAG(int64_t, sink_tokens, Config{}.sink_tokens,
+          "With --attention_window: the sequence's first so many tokens stay visible. 0: none.");
 ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
           "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
           "(about 0.28). Recurrent states and cross-attention's keys and values stay as they are.");
@@ -107,9 +114,9 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Model", {"model", "model_name", "dtype", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
-       {"arena", "block_tokens", "cache_dtype", "cache_residual_tokens", "share_prefixes", "checkpoint_tokens",
-        "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step", "poison_cache", "check_integrity",
-        "crop_every"}},
+       {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
+        "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step",
+        "poison_cache", "check_integrity", "crop_every"}},
       {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
@@ -167,6 +174,8 @@ absl::Status CheckRanges(const Config& config) {
   const Row rows[] = {
       {"threads", config.num_threads, 0, 4096},
       {"block_tokens", config.block_tokens, 1, 1024},
+      {"attention_window", config.attention_window, 0, 1 << 30},
+      {"sink_tokens", config.sink_tokens, 0, 1 << 20},
       {"cache_residual_tokens", config.cache_residual_tokens, 0, 1 << 20},
       {"max_running", config.max_running, 1, 65536},
       {"max_step_tokens", config.max_step_tokens, 1, 1 << 20},
@@ -253,6 +262,8 @@ absl::StatusOr<Config> FromFlags() {
     config.arena_bytes = *bytes;
   }
   config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
+  config.attention_window = absl::GetFlag(FLAGS_attention_window);
+  config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);

@@ -30,8 +30,10 @@ struct Config {
   std::string port_file;                          // the ports are written there once both listen; "": nowhere
 
   // The cache.
-  int64_t arena_bytes = 0;              // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
-  int64_t block_tokens = 16;            // tokens of one KV unit: a power of two
+  int64_t arena_bytes = 0;       // --arena; 0 (auto): a quarter of the available memory, see arena_size.h
+  int64_t block_tokens = 16;     // tokens of one KV unit: a power of two
+  int64_t attention_window = 0;  // newest tokens that a query sees, where the model would show it more; 0: the model's
+  int64_t sink_tokens = 4;       // with attention_window: the sequence's first tokens, which it sees too; 0: none
   std::string cache_dtype = "auto";     // of keys and values: auto (the model's), int8, int4
   int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
   bool poison_cache = false;            // fill returned units with NaN, so that a stale read shows

@@ -23,6 +23,7 @@ v1::CacheGroup ToProto(const CacheGroup& group, int64_t block_tokens) {
   } else {
     out.set_bytes_per_token(group.unit_bytes / block_tokens);
     out.set_window(group.kv.window);
+    out.set_sink_tokens(group.kv.sink_tokens);
     out.set_chunk(group.kv.chunk);
     out.set_dtype(std::string(DTypeName(group.kv.dtype)));
     out.set_block_tokens(block_tokens);

@@ -103,6 +103,8 @@ absl::Status Run(const Config& config) {
                          .device = config.device,
                          .num_threads = static_cast<int>(config.num_threads),
                          .block_tokens = config.block_tokens,
+                         .attention_window = config.attention_window,
+                         .sink_tokens = config.sink_tokens,
                          .cache_dtype = config.cache_dtype,
                          .cache_residual_tokens = config.cache_residual_tokens});
   if (!model.ok()) return model.status();
@@ -130,7 +132,9 @@ absl::Status Run(const Config& config) {
   if (!runner.ok()) return runner.status();
 
   absl::StatusOr<std::string> fingerprint = std::string();
-  if (!config.session_dir.empty()) fingerprint = ModelFingerprint(config.model_dir, info.dtype);
+  if (!config.session_dir.empty()) {
+    fingerprint = ModelFingerprint(config.model_dir, info.dtype, config.attention_window, config.sink_tokens);
+  }
   if (!fingerprint.ok()) return fingerprint.status();
 
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config, {.plan = (*model)->cache_plan(),

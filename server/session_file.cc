@@ -206,7 +206,7 @@ void SetProgress(const Progress& progress, v1::SessionFile* file) {
   file->clear_image_groups();
   for (const CacheImage::Group& group : progress.image.groups) {
     v1::SessionFile::ImageGroup* out = file->add_image_groups();
-    out->set_first_block(group.first_block);
+    out->set_left_blocks(group.left_blocks);
     out->set_num_units(group.num_units);
     out->set_unit_bytes(group.unit_bytes);
   }
@@ -309,7 +309,7 @@ absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool
   image.num_cross_tokens = content.file.image_cross_tokens();
   for (const v1::SessionFile::ImageGroup& group : content.file.image_groups()) {
     image.groups.push_back(
-        {.first_block = group.first_block(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
+        {.left_blocks = group.left_blocks(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
   }
   image.size_bytes = static_cast<int64_t>(prefix.image_bytes);
   image.bytes = std::make_unique_for_overwrite<std::byte[]>(prefix.image_bytes);

@@ -34,7 +34,7 @@ struct KvView {
 
 KvView BlockView(const StepBatch& batch, const Place& place, const cpu::Blocks& blocks, int64_t block) {
   const KvSpec& kv = batch.group(place.group).kv;
-  const int64_t unit = blocks.offsets[block - blocks.first_block];
+  const int64_t unit = blocks.At(block);
   const at::ScalarType type = ScalarTypeOf(kv.dtype);
   return {ArenaView(batch, unit + place.key_offset, {kv.kv_heads, batch.block_tokens(), kv.key_dim}, type),
           ArenaView(batch, unit + place.value_offset, {kv.kv_heads, batch.block_tokens(), kv.value_dim}, type)};

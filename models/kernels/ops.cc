@@ -74,11 +74,11 @@ cpu::KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
 }
 
 // Keys that the step's queries see, summed: the attention's cost.
-int64_t VisibleKeys(const StepBatch& batch, int64_t window) {
+int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   int64_t keys = 0;
   for (const cpu::Row& row : batch.rows()) {
     const int64_t length = row.start + row.num_tokens;
-    keys += row.num_tokens * (window > 0 ? std::min(window, length) : length);
+    keys += row.num_tokens * (kv.window > 0 ? std::min(kv.window + kv.sink_tokens, length) : length);
   }
   return keys;
 }
@@ -216,6 +216,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                              .recent_tokens = 0,
                              .window = batch.group(group).kv.window,
                              .chunk = batch.group(group).kv.chunk,
+                             .sink_tokens = batch.group(group).kv.sink_tokens,
                              .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
                              .bias = nullptr,
                              .bias_reach = 0,
@@ -237,8 +238,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   args.scratch = WorkerScratch(args.scratch_stride);
 
   const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
-  const int64_t operations = VisibleKeys(batch, args.window) * shape.q_heads * (args.kv.key.dim + args.kv.value.dim) /
-                             std::max<int64_t>(1, items);
+  const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
+                             (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end) {
     cpu::GetKernels().attention[TypeOf(query)](args, begin, end, at::get_thread_num());
   });

@@ -69,7 +69,7 @@ std::vector<Place> PlacesOf(const StepBatch& batch, int layer) {
 KvView BlockView(const StepBatch& batch, const Place& place, int64_t row, int64_t block) {
   const KvSpec& kv = batch.group(place.group).kv;
   const cpu::Blocks& blocks = batch.blocks(place.group)[row];
-  const int64_t unit = blocks.offsets[block - blocks.first_block];
+  const int64_t unit = blocks.At(block);
   const auto tensor = [&](int64_t offset, int64_t dim) {
     const int64_t numbers = kv.dtype == DType::kInt4 ? (dim + 1) / 2 : dim;
     BlockTensor t = {kv.dtype, dim, {}, {}};
@@ -138,17 +138,19 @@ struct Gathered {
 Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t newest, bool recent) {
   const cpu::Row& row = batch.rows()[r];
   const int64_t end = row.start + row.num_tokens;
-  const int64_t first_block = batch.blocks(place.group)[r].first_block;
-  std::vector<at::Tensor> keys, values;
-  for (int64_t b = first_block; b * batch.block_tokens() < end; ++b) {
+  const cpu::Blocks& blocks = batch.blocks(place.group)[r];
+  const auto options = at::TensorOptions().dtype(at::kLong).device(batch.device());
+  std::vector<at::Tensor> keys, values, positions;
+  for (int64_t b = blocks.sink_blocks > 0 ? 0 : blocks.left_blocks; b * batch.block_tokens() < end; ++b) {
+    if (b >= blocks.sink_blocks && b < blocks.sink_blocks + blocks.left_blocks) continue;
     const KvView view = BlockView(batch, place, r, b);
     const int64_t count = std::min(batch.block_tokens(), end - b * batch.block_tokens());
     keys.push_back(Read(view.key, count));
     values.push_back(Read(view.value, count));
+    positions.push_back(at::arange(b * batch.block_tokens(), b * batch.block_tokens() + count, options));
   }
-  const auto options = at::TensorOptions().dtype(at::kLong).device(batch.device());
   const at::Tensor p = at::arange(row.start, end, options).unsqueeze(1);
-  const at::Tensor j = at::arange(first_block * batch.block_tokens(), end, options).unsqueeze(0);
+  const at::Tensor j = at::cat(positions).unsqueeze(0);
   return {at::cat(keys, 1), at::cat(values, 1), j, recent ? j <= p - newest : j > p - newest};
 }
 
@@ -247,7 +249,7 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
     }
     at::Tensor hidden = j > p;
     if (newest > 0) hidden = hidden.logical_or(at::cat(elsewhere, 1));
-    if (kv.window > 0) hidden = hidden.logical_or(j <= p - kv.window);
+    if (kv.window > 0) hidden = hidden.logical_or((j <= p - kv.window).logical_and(j >= kv.sink_tokens));
     if (kv.chunk > 0) hidden = hidden.logical_or(j < p - p.remainder(kv.chunk));
     scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
     if (shape.sinks.defined()) {

@@ -70,7 +70,8 @@ void StepBatch::FillRow(const StepRow& row) {
       units_[g].push_back(row.lease->state_unit(static_cast<int>(g)));
     } else {
       const BlockTable table = row.lease->blocks(static_cast<int>(g));
-      blocks_[g].push_back({.offsets = table.offsets.data(), .first_block = table.first_block});
+      blocks_[g].push_back(
+          {.offsets = table.offsets.data(), .sink_blocks = table.sink_blocks, .left_blocks = table.left_blocks});
     }
   }
   num_tokens_ += count;

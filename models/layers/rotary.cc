@@ -22,6 +22,8 @@ namespace berth {
 namespace {
 
 constexpr int64_t kFirstPositions = 2048;
+// Tables end here: 64 MiB for heads of 128. A step with later positions computes those of its own tokens.
+constexpr int64_t kTablePositions = int64_t{1} << 17;
 const double kPi = std::acos(-1.0);
 
 // theta ^ (2 i / rotary_dim), theta a number or a scalar tensor: what a position is divided by.
@@ -132,20 +134,36 @@ int64_t RotaryEmbedding::uniform_length() const {
 }
 
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
-  SelectRows(batch);
-  ops::Rotary(x, cos_, sin_, rows_, head_dim_);
+  const Tables& tables = SelectRows(batch);
+  ops::Rotary(x, tables.cos, tables.sin, rows_, head_dim_);
 }
 
-void RotaryEmbedding::SelectRows(const StepBatch& batch) {
-  if (rope_.type == "dynamic") return FillDynamic(batch);
-  Cover(batch.max_position());
-  rows_.assign(batch.positions().begin(), batch.positions().end());
-  if (!long_frequencies_.defined()) return;
+const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch) {
+  if (rope_.type == "dynamic") {
+    FillDynamic(batch);
+    return step_;
+  }
+  const std::vector<int64_t>& positions = batch.positions();
+  const bool in_tables = batch.max_position() < kTablePositions;
+  if (in_tables) {
+    Cover(batch.max_position());
+    rows_.assign(positions.begin(), positions.end());
+  } else {
+    if (step_positions_ != positions) {
+      step_positions_ = positions;
+      step_ = TablesOf(at::tensor(positions, at::TensorOptions().dtype(at::kLong)).to(at::kFloat));
+    }
+    rows_.resize(positions.size());
+    std::iota(rows_.begin(), rows_.end(), 0);
+  }
+  const Tables& tables = in_tables ? tables_ : step_;
+  if (!long_frequencies_.defined()) return tables;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
     if (batch.sequence_lengths()[r] <= rope_.original_max_positions) continue;
     const cpu::Row& row = batch.rows()[r];
-    for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) rows_[t] += covered_;
+    for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) rows_[t] += tables.cos.size(0) / 2;
   }
+  return tables;
 }
 
 void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
@@ -160,25 +178,28 @@ void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
       angles.push_back(frequencies * static_cast<double>(position));
     }
   }
-  SetTables(at::stack(angles));
+  step_ = TablesOfAngles(at::stack(angles));
   rows_.resize(angles.size());
   std::iota(rows_.begin(), rows_.end(), 0);
 }
 
 void RotaryEmbedding::Cover(int64_t position) {
   if (position < covered_) return;
-  covered_ = std::max({kFirstPositions, 2 * covered_, position + 1});
-  const at::Tensor positions = at::arange(covered_, frequencies_.options()).unsqueeze(1);
-  const at::Tensor angles = positions * frequencies_;
-  SetTables(long_frequencies_.defined() ? at::cat({angles, positions * long_frequencies_}) : angles);
+  covered_ = std::min(kTablePositions, std::max({kFirstPositions, 2 * covered_, position + 1}));
+  tables_ = TablesOf(at::arange(covered_, frequencies_.options()));
 }
 
-void RotaryEmbedding::SetTables(const at::Tensor& angles) {
+RotaryEmbedding::Tables RotaryEmbedding::TablesOf(const at::Tensor& positions) const {
+  const at::Tensor column = positions.unsqueeze(1);
+  const at::Tensor angles = column * frequencies_;
+  return TablesOfAngles(long_frequencies_.defined() ? at::cat({angles, column * long_frequencies_}) : angles);
+}
+
+RotaryEmbedding::Tables RotaryEmbedding::TablesOfAngles(const at::Tensor& angles) const {
   const auto scaled = [&](const at::Tensor& table) {
     return (attention_factor_ == 1 ? table : table * attention_factor_).to(device_);
   };
-  cos_ = scaled(at::cos(angles));
-  sin_ = scaled(at::sin(angles));
+  return {.cos = scaled(at::cos(angles)), .sin = scaled(at::sin(angles))};
 }
 
 }  // namespace berth

@@ -34,12 +34,18 @@ class RotaryEmbedding {
   void Apply(at::Tensor& x, const StepBatch& batch);
 
  private:
-  // Rows of cos_ and sin_ for the batch's tokens, into rows_; extends or refills the tables.
-  void SelectRows(const StepBatch& batch);
+  struct Tables {
+    at::Tensor cos, sin;  // [rows, rotary_dim / 2]
+  };
+
+  // The tables that serve the batch, and the rows of its tokens into rows_.
+  const Tables& SelectRows(const StepBatch& batch);
   void FillDynamic(const StepBatch& batch);
   // Extends the tables to hold position `position`, doubling.
   void Cover(int64_t position);
-  void SetTables(const at::Tensor& angles);
+  // Of positions [n], float32; of longrope n more rows with the long frequencies.
+  Tables TablesOf(const at::Tensor& positions) const;
+  Tables TablesOfAngles(const at::Tensor& angles) const;
 
   RopeConfig rope_;
   int64_t head_dim_;
@@ -49,9 +55,10 @@ class RotaryEmbedding {
   at::Tensor frequencies_;       // [rotary_dim / 2], on the CPU
   at::Tensor long_frequencies_;  // longrope: past the trained length
   int64_t covered_ = 0;          // positions in the tables; longrope has as many rows again for the long ones
-  at::Tensor cos_;               // [rows, rotary_dim / 2]
-  at::Tensor sin_;
-  std::vector<int64_t> rows_;  // by token; of the last Apply
+  Tables tables_;
+  Tables step_;                          // of one step's positions, where the tables do not serve
+  std::vector<int64_t> step_positions_;  // those
+  std::vector<int64_t> rows_;            // by token; of the last Apply
 };
 
 }  // namespace berth

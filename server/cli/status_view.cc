@@ -29,6 +29,7 @@ std::string DrawModel(const StatusView& view) {
       absl::StrAppend(&text, FormatBytes(group.bytes_per_token()), " a token (", group.dtype(), "), ",
                       group.block_tokens(), " tokens a block");
       if (group.window() > 0) absl::StrAppend(&text, ", window ", group.window());
+      if (group.sink_tokens() > 0) absl::StrAppend(&text, " and the first ", group.sink_tokens());
       if (group.chunk() > 0) absl::StrAppend(&text, ", chunks of ", group.chunk());
       absl::StrAppend(&text, "\n");
     }

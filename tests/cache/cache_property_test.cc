@@ -1,4 +1,5 @@
-// Random schedules of all that a lease can do, over five kinds of cache with units from 3 KiB to 5 MiB. A simulated
+// Random schedules of all that a lease can do, over five kinds of cache, and a window with sinks, with units from 3 KiB
+// to 5 MiB. A simulated
 // model writes a digest of the whole prefix for each token and checks what it sees of the tokens before, as kernels
 // would: so a unit that is shared, moved, copied or given back wrongly shows. The ledger must hold after each
 // operation, nothing may be refused while its bytes are free, and everything must come back.
@@ -24,6 +25,7 @@ std::vector<LayerCacheSpec> FiveKinds() {
       {.kv = KvSpec{.kv_heads = 2, .key_dim = 33, .value_dim = 17, .dtype = DType::kFloat32, .chunk = 40}},
       {.kv = KvSpec{.kv_heads = 8, .key_dim = 128, .value_dim = 128, .dtype = DType::kBFloat16},
        .cross = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .dtype = DType::kBFloat16}},
+      {.kv = KvSpec{.kv_heads = 2, .key_dim = 40, .value_dim = 40, .window = 60, .sink_tokens = 19}},
       {.states = {{.name = "conv", .shape = {100, 4}}, {.name = "recurrent", .shape = {160, 64, 128}}}},  // 5 MiB
   };
 }
@@ -80,8 +82,13 @@ class Simulation {
       } else if (group.kind == CacheKind::kCross) {
         for (int64_t i = 0; i < row->lease.num_cross_tokens(); ++i) *Slot(row->lease, g, i) = i;
       } else {
+        if (const int64_t reach = group.kv.Reach(); reach > 0) {
+          const int64_t most = group.kv.SinkBlocks(kBlock) + (reach - 1 + n + kBlock - 1) / kBlock + 1;
+          EXPECT_LE(static_cast<int64_t>(row->lease.blocks(g).offsets.size()), most);
+        }
         for (int64_t p = start; p < start + n; ++p) *Slot(row->lease, g, p) = digests[p + 1];
-        for (int64_t p = group.kv.FirstVisible(start); p < start + n; ++p) {
+        for (int64_t p = 0; p < start + n; ++p) {
+          if (p >= group.kv.sink_tokens && p < group.kv.FirstVisible(start)) continue;
           EXPECT_EQ(*Slot(row->lease, g, p), digests[p + 1]) << "position " << p << " of group " << g;
         }
       }
@@ -102,8 +109,8 @@ class Simulation {
       int64_t end = (length + n + kBlock - 1) / kBlock;
       if (group.kind == CacheKind::kRecurrent) end = 1;
       if (group.kind == CacheKind::kCross) end = (row.lease.num_cross_tokens() + kBlock - 1) / kBlock;
-      need += (end - table.first_block - static_cast<int64_t>(table.offsets.size())) * group.unit_bytes;
-      if (group.grows()) free += (group.kv.FirstVisible(length) / kBlock - table.first_block) * group.unit_bytes;
+      need += (end - table.left_blocks - static_cast<int64_t>(table.offsets.size())) * group.unit_bytes;
+      if (group.grows()) free += (group.kv.LeftBlocks(length, kBlock) - table.left_blocks) * group.unit_bytes;
     }
     return {need, free};
   }
@@ -113,7 +120,7 @@ class Simulation {
   // Token p's own bytes in its block: they lie at both ends of the unit in turn.
   uint64_t* Slot(const SequenceLease& lease, int g, int64_t p) {
     const BlockTable table = lease.blocks(g);
-    const int64_t unit = table.offsets[p / kBlock - table.first_block];
+    const int64_t unit = table.At(p / kBlock);
     const int64_t within = p % kBlock;
     const int64_t bytes = cache_->plan().groups[g].unit_bytes;
     return At(unit + (within % 2 == 0 ? within * 8 : bytes - 8 - within * 8));

@@ -16,6 +16,8 @@ constexpr KvSpec kStatic = {.kv_heads = 2, .key_dim = 8, .value_dim = 8};
 constexpr KvSpec kSliding = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .window = 6};
 constexpr KvSpec kChunked = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .chunk = 6};
 
+constexpr KvSpec kSinks = {.kv_heads = 2, .key_dim = 8, .value_dim = 8, .window = 6, .sink_tokens = 5};  // 2 blocks
+
 class LeaseTest : public ::testing::Test {
  protected:
   void MakeCache(std::vector<LayerCacheSpec> layers, int64_t arena_kib = 128) {
@@ -72,8 +74,8 @@ TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
     const int64_t oldest_visible = std::max<int64_t>(0, position - kSliding.window + 1);
-    EXPECT_EQ(lease.blocks(0).first_block, oldest_visible / kBlock) << position;
-    EXPECT_EQ(lease.blocks(0).first_block + static_cast<int64_t>(lease.blocks(0).offsets.size()),
+    EXPECT_EQ(lease.blocks(0).left_blocks, oldest_visible / kBlock) << position;
+    EXPECT_EQ(lease.blocks(0).left_blocks + static_cast<int64_t>(lease.blocks(0).offsets.size()),
               position / kBlock + 1);
   }
   EXPECT_LE(LiveUnits(0), (kSliding.window + kBlock - 1) / kBlock + 1);
@@ -84,9 +86,86 @@ TEST_F(LeaseTest, ChunksBeforeTheQuerysOwnAreGivenBack) {
   SequenceLease lease = cache_->NewLease();
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
-    EXPECT_EQ(lease.blocks(0).first_block, position / kChunked.chunk * kChunked.chunk / kBlock) << position;
+    EXPECT_EQ(lease.blocks(0).left_blocks, position / kChunked.chunk * kChunked.chunk / kBlock) << position;
   }
   EXPECT_LE(LiveUnits(0), (kChunked.chunk + kBlock - 1) / kBlock + 1);
+}
+
+TEST_F(LeaseTest, SinksStayWhileTheWindowPasses) {
+  MakeCache({{.kv = kSinks}});
+  SequenceLease lease = cache_->NewLease();
+  int64_t sinks[] = {0, 0};
+  for (int position = 0; position < 100; ++position) {
+    ASSERT_TRUE(lease.Grow(1).ok());
+    const BlockTable table = lease.blocks(0);
+    if (position % kBlock == 0 && position / kBlock < 2) sinks[position / kBlock] = table.At(position / kBlock);
+    EXPECT_EQ(table.left_blocks, std::max<int64_t>(0, (position - kSinks.window + 1) / kBlock - 2)) << position;
+    EXPECT_EQ(table.left_blocks + static_cast<int64_t>(table.offsets.size()), position / kBlock + 1);
+    EXPECT_EQ(table.At(0), sinks[0]);
+    if (position >= kBlock) {
+      EXPECT_EQ(table.At(1), sinks[1]);
+    }
+  }
+  EXPECT_LE(LiveUnits(0), 2 + (kSinks.window + kBlock - 1) / kBlock + 1);
+  EXPECT_EQ(LiveUnits(0), static_cast<int64_t>(lease.blocks(0).offsets.size()));
+}
+
+TEST_F(LeaseTest, AStreamWithSinksIsBoundedByItsWindowNotByItsLength) {
+  MakeCache({{.kv = kSinks}}, /*arena_kib=*/8);
+  const int64_t limit = int64_t{1} << 30;
+  EXPECT_EQ(cache_->MaxSequenceTokens(kBlock, limit), limit);
+  SequenceLease lease = cache_->NewLease();
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(lease.Grow(kBlock).ok()) << i;
+}
+
+TEST_F(LeaseTest, ACropKeepsTheSinksWithTheWindow) {
+  MakeCache({{.kv = kSinks}});
+  SequenceLease lease = cache_->NewLease();
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(lease.Grow(1).ok());
+  const int64_t first = lease.blocks(0).At(0);
+  EXPECT_EQ(lease.Crop(29), 29);
+  EXPECT_EQ(lease.blocks(0).At(0), first);
+  EXPECT_EQ(lease.blocks(0).left_blocks, 4);
+  // A query at 28 sees 23 too, whose block is gone.
+  EXPECT_EQ(lease.Crop(28), 0);
+  EXPECT_EQ(LiveUnits(0), 0);
+  ASSERT_TRUE(lease.Grow(5).ok());
+  EXPECT_EQ(lease.blocks(0).left_blocks, 0);
+  EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
+}
+
+TEST_F(LeaseTest, AnImageHoldsTheSinksAndTheWindow) {
+  MakeCache({{.kv = kSinks}});
+  SequenceLease lease = cache_->NewLease();
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(lease.Grow(1).ok());
+  for (int64_t b : {0, 1, 6, 7}) storage_->base()[lease.blocks(0).At(b)] = static_cast<std::byte>(b + 1);
+  const CacheImage image = lease.Save();
+  EXPECT_EQ(image.groups[0].left_blocks, 4);
+  EXPECT_EQ(image.groups[0].num_units, 4) << "two of the sinks, and 25 to 29";
+  lease.Reset();
+  auto restored = cache_->Restore(image);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  for (int64_t b : {0, 1, 6, 7}) {
+    EXPECT_EQ(storage_->base()[restored->blocks(0).At(b)], static_cast<std::byte>(b + 1)) << b;
+  }
+}
+
+TEST_F(LeaseTest, APrefixIsSharedOnlyWithItsSinks) {
+  MakeCache({{.kv = kSinks}});
+  std::vector<int32_t> tokens(41);
+  for (int i = 0; i < 41; ++i) tokens[i] = i;
+  SequenceLease lease = cache_->NewLease();
+  lease.Share("");
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(lease.Grow(kBlock).ok());
+    lease.Publish(tokens, /*checkpoint=*/false);
+  }
+  SequenceLease other = cache_->NewLease();
+  EXPECT_EQ(other.Adopt("", tokens).num_tokens, 40);
+  EXPECT_EQ(other.blocks(0).left_blocks, 6);
+  for (int64_t b : {0, 1, 8, 9}) EXPECT_EQ(other.blocks(0).At(b), lease.blocks(0).At(b)) << b;
+  ASSERT_TRUE(other.Grow(1).ok());
+  EXPECT_EQ(other.blocks(0).left_blocks, 6);
 }
 
 TEST_F(LeaseTest, FailedGrowthChangesNothing) {
@@ -127,7 +206,7 @@ TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
   EXPECT_EQ(lease.Crop(29), 29);
   // A query at 28 sees 23 too, whose block is gone.
   EXPECT_EQ(lease.Crop(28), 0);
-  EXPECT_EQ(lease.blocks(0).first_block, 0);
+  EXPECT_EQ(lease.blocks(0).left_blocks, 0);
   ASSERT_TRUE(lease.Grow(5).ok());
   EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
 }
@@ -242,7 +321,7 @@ TEST_F(LeaseTest, RestoreRefusesWhatDoesNotFit) {
   ASSERT_TRUE(lease.Grow(20).ok());
   CacheImage image = lease.Save();
   EXPECT_EQ(image.groups[0].num_units, 5);
-  EXPECT_EQ(image.groups[1].first_block, 3) << "a query at 20 sees 15 and later";
+  EXPECT_EQ(image.groups[1].left_blocks, 3) << "a query at 20 sees 15 and later";
   EXPECT_EQ(image.groups[1].num_units, 2);
   EXPECT_EQ(image.groups[2].num_units, 1);
   SequenceLease hog = cache_->NewLease();

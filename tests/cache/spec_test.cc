@@ -123,6 +123,43 @@ TEST(QuantiseKv, Int4KeepsTheNewestTokensInAGroupOfTheirOwn) {
   EXPECT_FALSE(layers[0].recent.has_value());
 }
 
+TEST(LimitAttention, LeavesSmallerWindowsAndChunksAsTheyAre) {
+  KvSpec narrow = kKv, equal = kKv, wide = kKv, chunked = kKv, limited = kKv;
+  narrow.window = 99;
+  equal.window = 100;
+  wide.window = 101;
+  chunked.chunk = 1000;
+  limited.window = 100;
+  limited.sink_tokens = 4;
+  std::vector<LayerCacheSpec> layers = {{.kv = kKv, .cross = kKv}, {.kv = narrow},     {.kv = equal}, {.kv = wide},
+                                        {.kv = chunked},           {.states = {kConv}}};
+  LimitAttention(100, 4, &layers);
+  EXPECT_EQ(layers[0].kv, limited);
+  EXPECT_EQ(layers[0].cross, kKv);
+  EXPECT_EQ(layers[1].kv, narrow);
+  EXPECT_EQ(layers[2].kv, limited);
+  EXPECT_EQ(layers[3].kv, limited);
+  EXPECT_EQ(layers[4].kv, chunked);
+  EXPECT_FALSE(layers[5].kv.has_value());
+  QuantiseKv(DType::kInt4, 16, &layers);
+  EXPECT_EQ(layers[0].kv->sink_tokens, 4);
+  EXPECT_EQ(layers[0].recent->sink_tokens, 0) << "the newest tokens are no sinks";
+  const auto plan = BuildCachePlan(layers, 16);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->groups[plan->layers[0].kv_group].kind, CacheKind::kSliding);
+}
+
+TEST(KvSpec, CountsTheBlocksBetweenSinksAndWindow) {
+  KvSpec kv = kKv;
+  kv.window = 10;
+  EXPECT_EQ(kv.SinkBlocks(4), 0);
+  EXPECT_EQ(kv.LeftBlocks(21, 4), 3) << "12 and later are seen";
+  kv.sink_tokens = 5;
+  EXPECT_EQ(kv.SinkBlocks(4), 2);
+  EXPECT_EQ(kv.LeftBlocks(21, 4), 1);
+  EXPECT_EQ(kv.LeftBlocks(16, 4), 0) << "the window has not left the sinks";
+}
+
 TEST(BuildCachePlan, NamesWhatIsWrong) {
   KvSpec bad = kKv;
   bad.value_dim = -1;
@@ -139,6 +176,9 @@ TEST(BuildCachePlan, NamesWhatIsWrong) {
             "layer 0: cache int8 is of a layer's own keys and values only");
   EXPECT_EQ(BuildCachePlan({{.recent = sliding}}, 16).status().message(),
             "layer 0: cache recent is a window over a layer's keys and values");
+  KvSpec sinks = kKv;
+  sinks.sink_tokens = 4;
+  EXPECT_EQ(BuildCachePlan({{.kv = sinks}}, 16).status().message(), "layer 0: cache sink_tokens is 4 without a window");
   EXPECT_FALSE(BuildCachePlan({{}, {}}, 16).ok());
 }
 

@@ -33,6 +33,9 @@ class Case:
     bf16_scale: float = 0.1
     generation: dict = dataclasses.field(default_factory=dict)  # put into generation_config.json
     shifts: dict = dataclasses.field(default_factory=dict)  # added to the parameters whose names end so
+    # --attention_window and --sink_tokens: what layers that would see all see instead.
+    window: int = 0
+    sinks: int = 0
 
 
 COMMON = dict(vocab_size=VOCAB, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
@@ -123,6 +126,8 @@ CASES = {
     "llama-rope-yarn-mscale": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(
         rope_type="yarn", factor=6.0, rope_theta=1000.0, original_max_position_embeddings=64, mscale=0.8,
         mscale_all_dim=1.3, beta_fast=20.0, beta_slow=2.0))),
+    # By their oracle whole sequences under the mask; by the searches' also its cache, of which the mask hides a part.
+    "llama-sinks": Case("LlamaConfig", ATTENTION, window=37, sinks=5, whole_forward=True),
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     # transformers' cache never drops a token of a window of one, and its generate() then sees too many.
     "mistral-window-1": Case("MistralConfig", dict(ATTENTION, initializer_range=0.25, sliding_window=1), whole_forward=True),
@@ -164,6 +169,8 @@ CASES = {
     "gemma2": Case("Gemma2Config", dict(ATTENTION, num_hidden_layers=4, sliding_window=21, query_pre_attn_scalar=17,
                                         attn_logit_softcapping=5.0, final_logit_softcapping=8.0), 0.05),
     "gemma3_text": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False)),
+    "gemma3_text-sinks": Case("Gemma3TextConfig", dict(GEMMA3, tie_word_embeddings=False), window=50, sinks=19,
+                              whole_forward=True),
     "gemma3_text-tied": Case("Gemma3TextConfig", dict(GEMMA3, final_logit_softcapping=8.0), 0.05),
     "gemma3n_text": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_active_idx=0), bf16_scale=0.05),
     "gemma3n_text-tied": Case("Gemma3nTextConfig", dict(GEMMA3N, altup_correct_scale=False, altup_num_inputs=3,
@@ -177,6 +184,7 @@ CASES = {
                                           audio_config=dict(hidden_size=16, conf_num_attention_heads=2,
                                                             conf_num_hidden_layers=1), tie_word_embeddings=False)),
     "gpt_oss": Case("GptOssConfig", GPT_OSS),
+    "gpt_oss-sinks": Case("GptOssConfig", GPT_OSS, window=50, sinks=4, whole_forward=True),
     "gpt_oss-mxfp4": Case("GptOssConfig", dict(GPT_OSS, hidden_size=64, intermediate_size=96), mxfp4=True),
     "llama4_text": Case("Llama4TextConfig", LLAMA4),
     "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,
@@ -192,6 +200,8 @@ CASES = {
     "mamba2-tied": Case("Mamba2Config", dict(MAMBA2, n_groups=1, conv_kernel=3, tie_word_embeddings=True,
                                              residual_in_fp32=False), 0.3),
     "falcon_h1": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=False)),
+    "falcon_h1-sinks": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=False), window=37, sinks=3,
+                            whole_forward=True),
     "falcon_h1-norm-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=True,
                                                         attention_bias=True, mlp_bias=True)),
     "bart": Case("BartConfig", BART, 0.5, scales=(*QUIET, ("embed_positions", 3.0)),

@@ -1,12 +1,14 @@
 """Makes a case's checkpoint and asks transformers what it generates. Kept by the hash of all that decides it."""
 
 import copy
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import sys
 
 import numpy as np
 
@@ -43,6 +45,20 @@ def stand_in_for_timm():
     transformers.TimmWrapperModel = Tower
 
 
+def limit_attention(model, case):
+    """Lets layers that see all tokens see those of the case's window and its sinks only, by their mask."""
+    from transformers import masking_utils
+
+    module = sys.modules[type(model).__module__]
+    if case.window:
+        def visible(batch, head, query, key):
+            return (key < case.sinks) | (query - key < case.window)
+
+        module.create_causal_mask = functools.partial(masking_utils.create_causal_mask, and_mask_function=visible)
+    elif hasattr(module, "create_causal_mask"):
+        module.create_causal_mask = masking_utils.create_causal_mask
+
+
 def make_model(case):
     import torch
     import transformers
@@ -57,6 +73,7 @@ def make_model(case):
     kind = (transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else
             transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM)
     model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    limit_attention(model, case)
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         # Norms and biases start as ones and zeros: a port that forgot them would pass.

@@ -175,7 +175,7 @@ def together(server, answers, outcome, requests=16, more=0):
 TOKENS_TOGETHER = 30
 
 
-def preempted(folder, groups, answers, outcome, suspended):
+def preempted(folder, base, groups, answers, outcome, suspended):
     """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
     copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
@@ -185,7 +185,7 @@ def preempted(folder, groups, answers, outcome, suspended):
         arena = 128 << 10
         while arena < 16 << 20:
             arena = int(arena * step)
-            flags = [*BASE_FLAGS, f"--arena={arena}", "--prefill_chunk_tokens=64"]
+            flags = [*base, f"--arena={arena}", "--prefill_chunk_tokens=64"]
             try:
                 with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
@@ -213,10 +213,10 @@ def has_keys(groups):
     return any(group.bytes_per_token for group in groups)
 
 
-def quantised(folder, answers, arrays, bf16_error, outcome):
+def quantised(folder, base, answers, arrays, bf16_error, outcome):
     """int8 keys and values: logprobs near the oracle's, and a sequence's tokens alone equal to those in any company."""
     picks = [i for i, prompt in enumerate(answers["prompts"]) if len(prompt) in QUANTISED_PROMPTS]
-    flags = [*BASE_FLAGS, "--arena=64MiB", "--cache_dtype=int8", "--dtype=float32"]
+    flags = [*base, "--arena=64MiB", "--cache_dtype=int8", "--dtype=float32"]
     with BerthServer(folder / "bf16", *flags) as server:
         for i in picks:
             response = complete(server, answers, answers["prompts"][i], max_tokens=1, logprobs=VOCAB)
@@ -242,11 +242,11 @@ def quantised(folder, answers, arrays, bf16_error, outcome):
 SAVED_TOKENS = (7, 16, 40)
 
 
-def saved(folder, answers, outcome):
+def saved(folder, base, answers, outcome):
     """Saved after some tokens, and resumed by another process, which has the saved cache or computes it again."""
     picks = [(i, n) for i in range(len(answers["prompts"])) for n in SAVED_TOKENS][::4]
     with tempfile.TemporaryDirectory(prefix="berth-parity-") as sessions:
-        flags = [*BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64", f"--session_dir={sessions}"]
+        flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", f"--session_dir={sessions}"]
         with BerthServer(folder, *flags) as server:
             for i, n in picks:
                 request = generate_request(ids=answers["prompts"][i], max_tokens=NEW_TOKENS, ignore_eos=True,
@@ -327,7 +327,9 @@ def forked(server, name, folder, answers, outcome):
 def run_case(name):
     folder, answers, arrays = oracle.load(name)
     outcomes = {regime: Outcome() for regime in REGIMES}
-    with BerthServer(folder, *BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64") as server:
+    case = CASES[name]
+    base = BASE_FLAGS + ([f"--attention_window={case.window}", f"--sink_tokens={case.sinks}"] if case.window else [])
+    with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=64") as server:
         groups = server.model_info().cache_groups
         alone(server, answers, outcomes["alone"])
         logits(server, answers, arrays, outcomes["logits"])
@@ -337,17 +339,17 @@ def run_case(name):
             hit(server, answers, outcomes["hit"], knows_prompt=name.startswith(("nemotron_h", "zamba2")))
         forked(server, name, folder, answers, outcomes["forked"])
     for chunk in (1, 7):
-        flags = [*BASE_FLAGS, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
+        flags = [*base, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
         with BerthServer(folder, *flags) as server:
             together(server, answers, outcomes[f"chunk {chunk}"])
-    with BerthServer(folder, *BASE_FLAGS, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
+    with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
         together(server, answers, outcomes["cropped"])
-    preempted(folder, groups, answers, outcomes["preempted"], outcomes["suspended"])
-    saved(folder, answers, outcomes["saved"])
-    with BerthServer(folder / "bf16", *BASE_FLAGS, "--arena=64MiB") as server:
+    preempted(folder, base, groups, answers, outcomes["preempted"], outcomes["suspended"])
+    saved(folder, base, answers, outcomes["saved"])
+    with BerthServer(folder / "bf16", *base, "--arena=64MiB") as server:
         bf16_error = bf16(server, answers, arrays, outcomes["bf16"])
     if has_keys(groups):
-        quantised(folder, answers, arrays, bf16_error, outcomes["quantised"])
+        quantised(folder, base, answers, arrays, bf16_error, outcomes["quantised"])
     return outcomes
 
 

@@ -12,9 +12,13 @@ constexpr Scheduler::Options kOptions = {
     .max_running = 8, .max_step_tokens = 32, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 
 std::vector<std::vector<LayerCacheSpec>> AllLayers() {
-  return {
-      {StaticLayer()}, {RecurrentLayer()},           {SlidingLayer(6), StaticLayer()}, {ChunkedLayer(8), StaticLayer()},
-      HybridLayers(),  {CrossLayer(), CrossLayer()}, {CrossLayer(), RecurrentLayer()}};
+  return {{StaticLayer()},
+          {RecurrentLayer()},
+          {SlidingLayer(6, 5), StaticLayer()},
+          {ChunkedLayer(8), StaticLayer()},
+          HybridLayers(),
+          {CrossLayer(), CrossLayer()},
+          {CrossLayer(), RecurrentLayer()}};
 }
 
 Request Beams(Request request, int64_t num_beams, EarlyStopping early_stopping = EarlyStopping::kHeuristic) {

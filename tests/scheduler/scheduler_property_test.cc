@@ -28,9 +28,9 @@ struct RandomSchedule {
       case 2:
         return {SlidingLayer(Between(1, 12)), StaticLayer(), SlidingLayer(Between(13, 20))};
       case 3:
-        return {SlidingLayer(Between(1, 12)), RecurrentLayer()};
+        return {SlidingLayer(Between(1, 12)), RecurrentLayer(), SlidingLayer(Between(1, 12), Between(1, 9))};
       case 4:
-        return {SlidingLayer(Between(20, 60)), StaticLayer()};
+        return {SlidingLayer(Between(20, 60), Between(1, 30)), StaticLayer()};
       case 5:
         return {CrossLayer(), CrossLayer()};
       case 6:

@@ -19,12 +19,13 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// Attention, a window, and a recurrence.
+// Attention, a window, a recurrence, and a window with sinks.
 CachePlan HybridPlan() {
-  std::vector<LayerCacheSpec> layers(6);
+  std::vector<LayerCacheSpec> layers(7);
   for (int i = 0; i < 2; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
   for (int i = 2; i < 4; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .window = 100};
   for (int i = 4; i < 6; ++i) layers[i].states = {{.name = "recurrent", .shape = {16, 128}}};
+  layers[6].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .window = 300, .sink_tokens = 20};
   return *BuildCachePlan(layers, 16);
 }
 
@@ -149,11 +150,12 @@ TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
 
 TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Config{});
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 5u);
   EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, float32, 2 KiB per token in blocks of 16"));
   EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, float32, window of 100 tokens"));
   EXPECT_THAT(lines[2], HasSubstr("recurrent, 2 layers, 16 KiB per sequence"));
-  EXPECT_THAT(lines[3], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
+  EXPECT_THAT(lines[3], HasSubstr("sliding, 1 layer, float32, window of 300 tokens and the first 20, 1 KiB"));
+  EXPECT_THAT(lines[4], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
 }
 
 TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {

@@ -49,6 +49,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--port_file=/p",
                              "--arena=1.5GiB",
                              "--block_tokens=32",
+                             "--attention_window=1000",
+                             "--sink_tokens=9",
                              "--cache_dtype=int4",
                              "--cache_residual_tokens=77",
                              "--poison_cache",
@@ -86,6 +88,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .port_file = "/p",
                              .arena_bytes = 1610612736,
                              .block_tokens = 32,
+                             .attention_window = 1000,
+                             .sink_tokens = 9,
                              .cache_dtype = "int4",
                              .cache_residual_tokens = 77,
                              .poison_cache = true,
@@ -134,6 +138,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
       {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
       {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
+      {{"--attention_window=-1"}, "--attention_window: -1 is outside [0, 1073741824]"},
+      {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside [0, 1048576]"},
       {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside [0, 1048576]"},
       {{"--log_level=loud"}, "--log_level: 'loud' is none of trace, debug, info, warning, error, off"},
       {{"--log_format=xml"}, "--log_format: 'xml' is none of text, json"},
@@ -209,7 +215,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 36);
+  EXPECT_EQ(ours, 38);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

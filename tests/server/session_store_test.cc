@@ -66,7 +66,7 @@ Progress SomeProgress(int64_t num_tokens = 2) {
   }
   progress.image.num_tokens = 4;
   progress.image.num_cross_tokens = 2;
-  progress.image.groups = {{.first_block = 1, .num_units = 2, .unit_bytes = 64}};
+  progress.image.groups = {{.left_blocks = 1, .num_units = 2, .unit_bytes = 64}};
   progress.image.size_bytes = 128;
   progress.image.bytes = std::make_unique<std::byte[]>(128);
   for (int i = 0; i < 128; ++i) progress.image.bytes[i] = static_cast<std::byte>(i);

@@ -209,11 +209,14 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
       return absl::StrCat("layer ", l, " has another's state at position ", row.start);
     }
     if (slot.kv_group < 0) continue;
-    const int64_t first = cache_->plan().groups[slot.kv_group].kv.FirstVisible(row.start);
-    if (row.lease->blocks(slot.kv_group).first_block * cache_->plan().block_tokens > first) {
+    const KvSpec& kv = cache_->plan().groups[slot.kv_group].kv;
+    const int64_t first = kv.FirstVisible(row.start);
+    const BlockTable blocks = row.lease->blocks(slot.kv_group);
+    if ((blocks.sink_blocks + blocks.left_blocks) * cache_->plan().block_tokens > first && blocks.left_blocks > 0) {
       return absl::StrCat("layer ", l, " has lost position ", first);
     }
-    for (int64_t t = first; t < row.start; ++t) {
+    for (int64_t t = 0; t < row.start; ++t) {
+      if (t >= kv.sink_tokens && t < first) continue;
       if (*Cell(row, slot, t, /*value=*/false) != row.history[t] ||
           *Cell(row, slot, t, /*value=*/true) != static_cast<int32_t>(LeftBy(row, t + 1))) {
         return absl::StrCat("layer ", l, " has another's token at position ", t, " of ", row.start);
@@ -265,7 +268,7 @@ int32_t* FakeModelRunner::Cell(const StepRow& row, const LayerCacheSlot& slot, i
   const KvSpec& kv = cache_->plan().groups[slot.kv_group].kv;
   const int64_t block_tokens = cache_->plan().block_tokens;
   const BlockTable blocks = row.lease->blocks(slot.kv_group);
-  const int64_t unit = blocks.offsets[position / block_tokens - blocks.first_block];
+  const int64_t unit = blocks.At(position / block_tokens);
   const int64_t cell =
       (value ? slot.value_offset : slot.key_offset) + position % block_tokens * (value ? kv.value_dim : kv.key_dim) * 4;
   return reinterpret_cast<int32_t*>(cache_->storage().base() + unit + cell);

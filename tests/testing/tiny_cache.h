@@ -19,8 +19,8 @@ namespace berth {
 inline constexpr int64_t kTinyBlockTokens = 4;
 inline LayerCacheSpec StaticLayer() { return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1}}; }
 inline LayerCacheSpec OtherStaticLayer() { return {.kv = KvSpec{.kv_heads = 1, .key_dim = 2, .value_dim = 2}}; }
-inline LayerCacheSpec SlidingLayer(int64_t window) {
-  return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .window = window}};
+inline LayerCacheSpec SlidingLayer(int64_t window, int64_t sink_tokens = 0) {
+  return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .window = window, .sink_tokens = sink_tokens}};
 }
 inline LayerCacheSpec ChunkedLayer(int64_t chunk) {
   return {.kv = KvSpec{.kv_heads = 1, .key_dim = 1, .value_dim = 1, .chunk = chunk}};

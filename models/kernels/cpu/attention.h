@@ -15,10 +15,13 @@ struct Row {
   int64_t start;
 };
 
-// A row's blocks of one KV group: absolute block b is at arena byte offsets[b - first_block].
+// A row's blocks of one KV group; see BlockTable in cache/lease.h.
 struct Blocks {
   const int64_t* offsets;
-  int64_t first_block;
+  int64_t sink_blocks, left_blocks;
+
+  // Byte of the arena where block `b` begins.
+  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }
 };
 
 // How keys and values are stored; see KvTensor in cache/spec.h. kPlain: in the type that the model computes in.
@@ -50,7 +53,8 @@ struct WriteKvArgs {
 };
 
 // softmax(scale * q k^T + bias) v over the positions that the query at p sees: up to p, within its window
-// (p - window, p] or its chunk [p - p % chunk, p]. A sink is one more score in the softmax, without a value.
+// (p - window, p] or its chunk [p - p % chunk, p], and over the first `sink_tokens` positions. A sink of `sinks` is one
+// more score in the softmax, without a value.
 // Items: query tiles * kv_heads, tile-major.
 struct AttentionArgs {
   KvLayout kv;
@@ -62,10 +66,11 @@ struct AttentionArgs {
   int64_t q_heads;
   KvLayout recent;  // plain, or of no meaning: no recent tokens
   int64_t
-      recent_tokens;   // a query reads the newest so many positions from `recent`, older ones from kv; 0: all from kv
-  int64_t window;      // 0: none
-  int64_t chunk;       // 0: none
-  const float* sinks;  // [q_heads] or null
+      recent_tokens;    // a query reads the newest so many positions from `recent`, older ones from kv; 0: all from kv
+  int64_t window;       // 0: none
+  int64_t chunk;        // 0: none
+  int64_t sink_tokens;  // with a window; always from kv
+  const float* sinks;   // [q_heads] or null
   // [q_heads, 2 * bias_reach + 1] or null: added to the score of key k and query q at column
   // max(k - q, -bias_reach) + bias_reach.
   const float* bias;

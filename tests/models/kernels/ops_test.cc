@@ -23,8 +23,8 @@ namespace {
 constexpr int64_t kQHeads = 6;
 constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 20;
-constexpr int kAttentionLayers[] = {0, 1, 3};  // static, sliding, chunked
-constexpr int64_t kChannels = 301;             // more than one conv chunk, no multiple of a vector
+constexpr int kAttentionLayers[] = {0, 1, 3, 4, 5};  // static, sliding, chunked, two with sinks
+constexpr int64_t kChannels = 301;                   // more than one conv chunk, no multiple of a vector
 constexpr int64_t kConvKernel = 4;
 
 class OpsTest : public KernelTest {
@@ -35,8 +35,12 @@ class OpsTest : public KernelTest {
     sliding.window = 13;
     KvSpec chunked = kv;
     chunked.chunk = 11;
+    KvSpec few = sliding;  // sinks within a block of 8, and over several
+    few.sink_tokens = 3;
+    KvSpec many = sliding;
+    many.sink_tokens = 18;
     const StateSpec conv = {.name = "conv", .shape = {kConvKernel - 1, kChannels}, .dtype = dtype()};
-    SetUpCache({{.kv = kv}, {.kv = sliding}, {.states = {conv, conv}}, {.kv = chunked}});
+    SetUpCache({{.kv = kv}, {.kv = sliding}, {.states = {conv, conv}}, {.kv = chunked}, {.kv = few}, {.kv = many}});
   }
 };
 

@@ -25,7 +25,7 @@ constexpr int64_t kHeadDim = 37;  // odd, and no multiple of a vector
 class QuantisedKvTest : public KernelTest {
  protected:
   void SetUp() override {
-    // Static, sliding and chunked layers of each way to store them.
+    // Static, sliding (int4 with sinks) and chunked layers of each way to store them.
     std::vector<LayerCacheSpec> layers;
     struct Way {
       DType dtype;
@@ -35,6 +35,7 @@ class QuantisedKvTest : public KernelTest {
       KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype()};
       std::vector<LayerCacheSpec> some = {{.kv = kv}, {.kv = kv}, {.kv = kv}};
       some[1].kv->window = 29;
+      some[1].kv->sink_tokens = way.dtype == DType::kInt4 ? 5 : 0;
       some[2].kv->chunk = 27;
       QuantiseKv(way.dtype, way.residual_tokens, &some);
       layers.insert(layers.end(), some.begin(), some.end());
