@@ -26,7 +26,7 @@ constexpr int kMaxMessageBytes = 16 << 20;
 constexpr int kMinPingIntervalMs = 10'000;
 // The server's own pings: how soon a client that vanished without a word gives its cache back.
 constexpr int kPingMs = 30'000;
-constexpr int kPingTimeoutMs = 10'000;
+constexpr int kPingTimeoutMs = 20'000;
 // Connections are renewed so that balancers see new replicas; requests on an old one have as long again to end.
 constexpr int kConnectionAgeMs = 3'600'000;
 // For the last statuses to reach their clients once the engine is idle.

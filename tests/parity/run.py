@@ -298,9 +298,8 @@ def sample(server, answers, prompt, seed, n):
     return outputs_of(server.inference.Complete(request, timeout=300))
 
 
-def forked(server, name, folder, answers, outcome):
-    """Beam searches against transformers', and samples against those of requests with their seeds; all at once."""
-    rows = forked_oracle.load(name, folder, answers)
+def forked(server, answers, rows, outcome):
+    """Beam searches against transformers' (`rows`), and samples against those of requests with their seeds; all at once."""
     prompts = [prompt for prompt in answers["prompts"] if len(prompt) in forked_oracle.PROMPT_LENGTHS]
     seed = forked_oracle.SEED
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -326,6 +325,7 @@ def forked(server, name, folder, answers, outcome):
 
 def run_case(name):
     folder, answers, arrays = oracle.load(name)
+    beams = forked_oracle.load(name, folder, answers)
     outcomes = {regime: Outcome() for regime in REGIMES}
     case = CASES[name]
     base = BASE_FLAGS + ([f"--attention_window={case.window}", f"--sink_tokens={case.sinks}"] if case.window else [])
@@ -337,7 +337,7 @@ def run_case(name):
         together(server, answers, outcomes["concurrent"])
         if shares_prefixes(name, groups):
             hit(server, answers, outcomes["hit"], knows_prompt=name.startswith(("nemotron_h", "zamba2")))
-        forked(server, name, folder, answers, outcomes["forked"])
+        forked(server, answers, beams, outcomes["forked"])
     for chunk in (1, 7):
         flags = [*base, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
         with BerthServer(folder, *flags) as server:

@@ -76,8 +76,11 @@ class BerthServer:
 
     def __exit__(self, kind, *_):
         self.channel.close()
+        died = self.process.poll()
         code = self.stop()
         log = self.log()
+        if died is not None and kind is not None:
+            print(f"berth-server had ended with {died}\n{log}", file=sys.stderr)
         self.folder.cleanup()
         if kind is None and self.expect_clean_exit and code != 0:
             raise AssertionError(f"berth-server ended with {code}\n{log}")
