@@ -139,18 +139,19 @@ Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t n
   const cpu::Row& row = batch.rows()[r];
   const int64_t end = row.start + row.num_tokens;
   const cpu::Blocks& blocks = batch.blocks(place.group)[r];
-  const auto options = at::TensorOptions().dtype(at::kLong).device(batch.device());
-  std::vector<at::Tensor> keys, values, positions;
-  for (int64_t b = blocks.sink_blocks > 0 ? 0 : blocks.left_blocks; b * batch.block_tokens() < end; ++b) {
+  std::vector<at::Tensor> keys, values;
+  std::vector<int64_t> positions;
+  for (int64_t b = 0; b * batch.block_tokens() < end; ++b) {
     if (b >= blocks.sink_blocks && b < blocks.sink_blocks + blocks.left_blocks) continue;
     const KvView view = BlockView(batch, place, r, b);
     const int64_t count = std::min(batch.block_tokens(), end - b * batch.block_tokens());
     keys.push_back(Read(view.key, count));
     values.push_back(Read(view.value, count));
-    positions.push_back(at::arange(b * batch.block_tokens(), b * batch.block_tokens() + count, options));
+    for (int64_t i = 0; i < count; ++i) positions.push_back(b * batch.block_tokens() + i);
   }
+  const auto options = at::TensorOptions().dtype(at::kLong).device(batch.device());
   const at::Tensor p = at::arange(row.start, end, options).unsqueeze(1);
-  const at::Tensor j = at::cat(positions).unsqueeze(0);
+  const at::Tensor j = at::tensor(positions, at::kLong).to(batch.device()).unsqueeze(0);
   return {at::cat(keys, 1), at::cat(values, 1), j, recent ? j <= p - newest : j > p - newest};
 }
 

@@ -127,6 +127,28 @@ def test_a_seed_gives_the_same_tokens_in_any_company(server):
         assert (tokens == alone) == (seed == 7)
 
 
+def test_a_stream_with_sinks_outgrows_the_arena():
+    """4,000 tokens of a sequence in an arena that holds a few hundred: the window's, and the first four."""
+    flags = [*CHECKS, "--arena=512KiB", "--max_sequence_tokens=5000", "--prefill_chunk_tokens=32"]
+    with BerthServer(DEMO, *flags) as server:
+        assert server.model_info().limits.max_sequence_tokens < 1000
+    with BerthServer(DEMO, *flags, "--attention_window=100") as server:
+        info = server.model_info()
+        assert info.limits.max_sequence_tokens == 5000
+        keys = next(group for group in info.cache_groups if group.kind == "sliding")
+        assert (keys.window, keys.sink_tokens) == (100, 4)
+        request = generate_request(chat=STORY, max_tokens=4000, ignore_eos=True)
+        # The sinks' block, and those of a window that starts and ends within blocks.
+        most = (1 + (100 - 1 + 1 + 15) // 16 + 1) * keys.unit_bytes
+        count = held = 0
+        for piece in server.inference.Generate(request, timeout=120):
+            count += len(piece.token_ids)
+            pool = next(pool for pool in server.load().cache.pools if pool.kind == "sliding")
+            held = max(held, pool.live_bytes + pool.shared_bytes)
+        assert count == 4000
+        assert most - 2 * keys.unit_bytes <= held <= most
+
+
 def test_stop_strings_end_the_text_before_them(server):
     text = server.inference.Complete(generate_request(chat=STORY), timeout=60).text
     stop = text[30:37]  # crosses tokens
