@@ -25,6 +25,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "cache/image.h"
 #include "cache/lease.h"
 #include "cache/occupancy.h"
@@ -65,6 +67,13 @@ class Cache {
   // The lease that `image` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the image does
   // not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move.
   absl::StatusOr<SequenceLease> Restore(const CacheImage& image);
+  // The same but for the bytes: the lease's are undefined until SequenceLease::Load has brought all of them.
+  absl::StatusOr<SequenceLease> Reserve(const CacheImage& image);
+
+  // Copies bytes [from, to) of the image of `tokens` out of what the index holds of them under `salt`, whose recency
+  // stays as it is. False: it no longer holds all of them. REQUIRES: `image` has the layout and the room for that.
+  bool ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                  CacheImage* image);
 
   // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;

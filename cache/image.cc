@@ -1,7 +1,9 @@
 #include "cache/image.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "cache/cache.h"
 
@@ -9,6 +11,19 @@ namespace berth {
 namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Calls `copy` for each piece of a unit of `group`, whose bytes start at `start`, that lies in bytes [from, to).
+void ForPieces(const CacheImage::Group& group, int64_t start, int64_t from, int64_t to,
+               absl::FunctionRef<void(int64_t unit, int64_t at, int64_t size_bytes)> copy) {
+  from = std::max<int64_t>(0, from - start);
+  to = std::min(to - start, group.num_units * group.unit_bytes);
+  while (from < to) {
+    const int64_t unit = from / group.unit_bytes;
+    const int64_t end = std::min(to, (unit + 1) * group.unit_bytes);
+    copy(unit, from - unit * group.unit_bytes, end - from);
+    from = end;
+  }
+}
 
 }  // namespace
 
@@ -61,6 +76,15 @@ absl::Status CheckImage(const CachePlan& plan, const CacheImage& image) {
   return absl::OkStatus();
 }
 
+bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens) {
+  if (first_tokens == num_tokens) return true;
+  if (first_tokens > num_tokens || first_tokens == 0) return false;
+  return std::all_of(plan.groups.begin(), plan.groups.end(), [&](const CacheGroup& group) {
+    return group.grows() && group.kv.FirstVisible(num_tokens) / plan.block_tokens <=
+                                group.kv.FirstVisible(first_tokens) / plan.block_tokens;
+  });
+}
+
 CacheImage SequenceLease::Save() const {
   CacheImage image = ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
   image.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(image.size_bytes));
@@ -76,12 +100,55 @@ CacheImage SequenceLease::Save() const {
   return image;
 }
 
+void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {
+  const CacheImage layout = ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
+  const std::byte* in = image.bytes.get();
+  int64_t start = 0;  // of the group, among the lease's bytes
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const CacheImage::Group& group = layout.groups[g];
+    const std::byte* units = in + (group.first_block - image.groups[g].first_block) * group.unit_bytes;
+    ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
+      cache_->storage().Write(groups_[g].offsets[unit] + at, size, units + unit * group.unit_bytes + at);
+    });
+    start += group.num_units * group.unit_bytes;
+    in += image.groups[g].num_units * image.groups[g].unit_bytes;
+  }
+}
+
+bool Cache::ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                       CacheImage* image) {
+  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
+  PrefixIndex::Node* const root = index_.Root(salt);
+  const PrefixIndex::Match match = index_.Find(root, tokens, num_tokens, /*multiple=*/1);
+  const bool whole = match.num_tokens == num_tokens;
+  std::byte* out = image->bytes.get();
+  int64_t start = 0;
+  for (size_t g = 0; g < image->groups.size() && whole; ++g) {
+    const CacheImage::Group& group = image->groups[g];
+    ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
+      const UnitId id = plan_.groups[g].grows()
+                            ? PrefixIndex::UnitOf(match.path[group.first_block + unit], static_cast<int>(g))
+                            : match.state;
+      storage_->Read(pools_[g].offset(id) + at, size, out + start + unit * group.unit_bytes + at);
+    });
+    start += group.num_units * group.unit_bytes;
+  }
+  index_.Unpin(root);
+  return whole;
+}
+
 int64_t SequenceLease::image_bytes() const {
   return ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_).size_bytes;
 }
 
 absl::StatusOr<SequenceLease> Cache::Restore(const CacheImage& image) {
   if (absl::Status status = CheckImage(plan_, image); !status.ok()) return status;
+  absl::StatusOr<SequenceLease> lease = Reserve(image);
+  if (lease.ok()) lease->Load(image, 0, image.size_bytes);
+  return lease;
+}
+
+absl::StatusOr<SequenceLease> Cache::Reserve(const CacheImage& image) {
   UnitCounts units;
   for (const CacheImage::Group& group : image.groups) units.push_back(group.num_units);
   if (!CanAllocate(units)) {
@@ -95,13 +162,6 @@ absl::StatusOr<SequenceLease> Cache::Restore(const CacheImage& image) {
     lease.groups_[g].left_blocks = image.groups[g].left_blocks;
     for (int64_t i = 0; i < image.groups[g].num_units; ++i) {
       lease.Append(static_cast<int>(g), AllocateUnit(static_cast<int>(g)));
-    }
-  }
-  const std::byte* in = image.bytes.get();
-  for (size_t g = 0; g < image.groups.size(); ++g) {
-    for (int64_t offset : lease.groups_[g].offsets) {
-      storage_->Write(offset, image.groups[g].unit_bytes, in);
-      in += image.groups[g].unit_bytes;
     }
   }
   return lease;

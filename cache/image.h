@@ -37,6 +37,10 @@ struct CacheImage {
 // What the image of a sequence of so many tokens holds, without bytes: group by group, and their size.
 CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);
 
+// Whether an image of `num_tokens` tokens also holds the cache of its first `first_tokens`: it must be as long where
+// there are states, and hold what their window sees where there are windows.
+bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens);
+
 // INVALID_ARGUMENT naming the first thing in which the image is not one of a sequence under `plan`.
 absl::Status CheckImage(const CachePlan& plan, const CacheImage& image);
 

@@ -75,6 +75,9 @@ class SequenceLease {
   // Copies all that later tokens can see out of the arena; Cache::Restore brings it back. Snapshots are left out.
   // REQUIRES: the step that computed the lease's tokens is done.
   CacheImage Save() const;
+  // Brings bytes [from, to) of those that the lease holds, in the order of its image, from an image of these tokens or
+  // of more (see ImageServes). REQUIRES: the lease is as Cache::Reserve gave it.
+  void Load(const CacheImage& image, int64_t from, int64_t to);
   // The size of what Save would give.
   int64_t image_bytes() const;
 

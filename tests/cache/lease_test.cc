@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "cache/cache.h"
 #include "cache/storage.h"
@@ -23,6 +24,7 @@ class LeaseTest : public ::testing::Test {
   void MakeCache(std::vector<LayerCacheSpec> layers, int64_t arena_kib = 128) {
     auto plan = BuildCachePlan(layers, kBlock);
     ASSERT_TRUE(plan.ok()) << plan.status();
+    cache_.reset();
     storage_ = *CreateHostStorage(arena_kib * 1024 + 36);
     auto cache = Cache::Create(*plan, storage_.get(), {.poison_returned_units = true});
     ASSERT_TRUE(cache.ok()) << cache.status();
@@ -313,6 +315,62 @@ TEST_F(LeaseDeathTest, ACacheMayNotDieBeforeItsLeases) {
         cache_.reset();
       },
       "1 leases outlive their cache");
+}
+
+// An image comes in and goes out in pieces of any size, cut anywhere, and serves its first tokens where it can.
+TEST_F(LeaseTest, PiecesOfAnImageAddUp) {
+  for (const int64_t piece : {1, 7, 64, 100, 1 << 20}) {
+    MakeCache({{.kv = kStatic}, {.kv = kSliding}, {.states = {{.name = "s", .shape = {4}}}}}, /*arena_kib=*/16);
+    std::vector<int32_t> tokens(18);
+    std::iota(tokens.begin(), tokens.end(), 5);
+    SequenceLease lease = cache_->NewLease();
+    lease.Adopt("me", tokens);
+    ASSERT_TRUE(lease.Grow(18).ok());
+    for (int64_t at = 0; at < storage_->size_bytes(); at += 4) {
+      const float value = static_cast<float>(at + piece);
+      storage_->Write(at, 4, reinterpret_cast<const std::byte*>(&value));
+    }
+    lease.Publish(tokens, /*checkpoint=*/true);
+    const CacheImage whole = lease.Save();
+    lease = SequenceLease();
+    CacheImage read = ImageLayout(cache_->plan(), 18, 0);
+    read.bytes = std::make_unique<std::byte[]>(static_cast<size_t>(read.size_bytes));
+    EXPECT_FALSE(cache_->ReadPrefix("you", tokens, 0, read.size_bytes, &read));
+    EXPECT_FALSE(cache_->ReadPrefix("me", absl::MakeConstSpan(tokens).first(17), 0, 1, &read)) << "no state is there";
+    for (int64_t at = 0; at < read.size_bytes; at += piece) {
+      ASSERT_TRUE(cache_->ReadPrefix("me", tokens, at, std::min(at + piece, read.size_bytes), &read));
+    }
+    ASSERT_EQ(std::memcmp(read.bytes.get(), whole.bytes.get(), static_cast<size_t>(read.size_bytes)), 0);
+    cache_->EvictAll();
+    EXPECT_FALSE(cache_->ReadPrefix("me", tokens, 0, read.size_bytes, &read));
+    absl::StatusOr<SequenceLease> back = cache_->Reserve(read);
+    ASSERT_TRUE(back.ok());
+    for (int64_t at = 0; at < read.size_bytes; at += piece) back->Load(read, at, std::min(at + piece, read.size_bytes));
+    EXPECT_EQ(std::memcmp(back->Save().bytes.get(), whole.bytes.get(), static_cast<size_t>(read.size_bytes)), 0);
+  }
+}
+
+TEST_F(LeaseTest, AnImageWithoutStatesServesWhatItsWindowsStillSee) {
+  MakeCache({{.kv = kStatic}, {.kv = kSliding}}, /*arena_kib=*/16);
+  const CachePlan& plan = cache_->plan();
+  EXPECT_TRUE(ImageServes(plan, 20, 20));
+  EXPECT_FALSE(ImageServes(plan, 20, 21));
+  EXPECT_FALSE(ImageServes(plan, 20, 0));
+  EXPECT_TRUE(ImageServes(plan, 20, 18)) << "a query at 18 sees 13 and later, in the same block as 15";
+  EXPECT_FALSE(ImageServes(plan, 20, 16)) << "one at 16 sees 11";
+  SequenceLease lease = cache_->NewLease();
+  ASSERT_TRUE(lease.Grow(20).ok());
+  const CacheImage image = lease.Save();
+  absl::StatusOr<SequenceLease> shorter = cache_->Reserve(ImageLayout(plan, 18, 0));
+  ASSERT_TRUE(shorter.ok());
+  EXPECT_EQ(shorter->blocks(0).offsets.size(), 5u);
+  EXPECT_EQ(shorter->blocks(1).first_block, 3);
+  shorter->Load(image, 0, shorter->image_bytes());
+  EXPECT_EQ(std::memcmp(shorter->Save().bytes.get(), image.bytes.get(), static_cast<size_t>(image.size_bytes)), 0);
+  const auto with_states = BuildCachePlan({{.kv = kStatic}, StateLayer()}, kBlock);
+  ASSERT_TRUE(with_states.ok());
+  EXPECT_TRUE(ImageServes(*with_states, 20, 20));
+  EXPECT_FALSE(ImageServes(*with_states, 20, 19));
 }
 
 TEST_F(LeaseTest, RestoreRefusesWhatDoesNotFit) {
