@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/content_hash.h"
+#include "server/disk_file.h"
 
 namespace berth {
 namespace {
@@ -31,30 +31,6 @@ struct Prefix {
   ContentHash::Digest header_hash;
 };
 static_assert(sizeof(Prefix) == 48);
-constexpr int64_t kHashBytes = 16;
-
-// A descriptor that closes itself.
-class File {
- public:
-  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-absl::Status DiskError(absl::string_view what, const std::string& path) {
-  const int cause = errno;
-  const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(cause));
-  if (cause == ENOSPC || cause == EDQUOT || cause == EFBIG) return absl::ResourceExhaustedError(message);
-  if (cause == ENOENT) return absl::NotFoundError(message);
-  return absl::UnavailableError(message);
-}
 
 absl::Status Torn(const std::string& path, absl::string_view how) {
   return absl::DataLossError(absl::StrCat("the session's file ", path, " is torn or damaged: ", how));
@@ -65,56 +41,6 @@ ContentHash::Digest HashOf(absl::string_view bytes) {
   hash.Add(bytes.data(), bytes.size());
   return hash.digest();
 }
-
-// Reads or writes a file from the start, and hashes what passes.
-class HashedFile {
- public:
-  explicit HashedFile(int fd) : fd_(fd) {}
-
-  bool Write(const void* data, size_t size) {
-    hash_.Add(data, size);
-    return WriteRaw(data, size);
-  }
-  bool WriteHash() {
-    const ContentHash::Digest hash = hash_.digest();
-    return WriteRaw(hash.data(), hash.size());
-  }
-  // False: an error, or the file's end came first.
-  bool Read(void* data, size_t size) {
-    if (!ReadRaw(data, size)) return false;
-    hash_.Add(data, size);
-    return true;
-  }
-  bool HashAgrees() {
-    ContentHash::Digest written;
-    return ReadRaw(written.data(), written.size()) && written == hash_.digest();
-  }
-
- private:
-  bool WriteRaw(const void* data, size_t size) {
-    for (const char* at = static_cast<const char*>(data); size > 0;) {
-      const ssize_t written = write(fd_, at, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return false;
-      at += written;
-      size -= static_cast<size_t>(written);
-    }
-    return true;
-  }
-  bool ReadRaw(void* data, size_t size) {
-    for (char* at = static_cast<char*>(data); size > 0;) {
-      const ssize_t got = read(fd_, at, size);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return false;
-      at += got;
-      size -= static_cast<size_t>(got);
-    }
-    return true;
-  }
-
-  const int fd_;
-  ContentHash hash_;
-};
 
 template <typename Ids>
 std::vector<int32_t> ToVector(const Ids& ids) {
@@ -250,7 +176,7 @@ ValidatedRequest ResumedRequest(const v1::SessionFile& file, CacheImage image) {
 }
 
 int64_t SessionFileBytes(const v1::SessionFile& file, const CacheImage& image) {
-  return static_cast<int64_t>(sizeof(Prefix) + file.ByteSizeLong()) + image.size_bytes + kHashBytes;
+  return static_cast<int64_t>(sizeof(Prefix) + file.ByteSizeLong()) + image.size_bytes + HashedFile::kHashBytes;
 }
 
 absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& file, const CacheImage& image) {
@@ -291,7 +217,7 @@ absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool
                                                       " of the format; this server reads version ", kVersion));
   }
   const uint64_t size = static_cast<uint64_t>(stat.st_size);
-  const uint64_t least = sizeof(Prefix) + kHashBytes;
+  const uint64_t least = sizeof(Prefix) + HashedFile::kHashBytes;
   if (prefix.header_bytes > kMaxHeaderBytes || size < least || prefix.header_bytes > size - least ||
       prefix.image_bytes != size - least - prefix.header_bytes) {
     return Torn(path, absl::StrCat("it has ", size, " bytes, not those it names"));
