@@ -12,6 +12,8 @@ namespace {
 
 // A device that fails this often in a row does not recover.
 constexpr int kMaxFailedSteps = 3;
+// How often to look at a disk that everybody waits for.
+constexpr absl::Duration kDiskPollInterval = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -117,6 +119,7 @@ EngineLoad Engine::GetLoad() const {
 void Engine::Loop() {
   while (TakeInbox()) Step();
   scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);
+  scheduler_->SaveAll(options_.now());
   PublishAndDeliver();
 }
 
@@ -124,8 +127,17 @@ bool Engine::TakeInbox() {
   bool go_on = false;
   {
     MutexLock lock(&mutex_);
-    // Deadlines need no alarm: while there is a sequence there is a step to run, and each step looks at them.
-    while (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty() && scheduler_->empty()) work_.Wait(&mutex_);
+    // Deadlines need no alarm: while there is a sequence there is a step to come soon, and each step looks at them.
+    while (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty() && scheduler_->empty()) {
+      const absl::Time now = options_.now();
+      const absl::Time next = scheduler_->NextRest(now);
+      if (next <= now) break;
+      if (next == absl::InfiniteFuture()) {
+        work_.Wait(&mutex_);
+      } else {
+        work_.WaitFor(&mutex_, next - now);
+      }
+    }
     SwapInbox();
     go_on = !stopping_;
   }
@@ -182,12 +194,16 @@ void Engine::Step() {
   const absl::Time start = options_.now();
   scheduler_->EndDue(start, &events_);
   if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
-  if (scheduler_->empty()) return;
+  if (scheduler_->empty()) {
+    scheduler_->Rest(start);
+    return PublishAndDeliver();
+  }
   const StepPlan& plan = scheduler_->Plan(start);
   {
     MutexLock lock(&mutex_);
     PublishCounts();
   }
+  if (plan.empty()) return WaitForDisk();
   absl::Status status = runner_->Run(plan, &result_);
   if (status.ok() && result_.rows.size() != plan.rows.size()) {
     status = absl::InternalError(
@@ -207,6 +223,11 @@ void Engine::Step() {
     FailStep(status, end);
   }
   PublishAndDeliver();
+}
+
+void Engine::WaitForDisk() {
+  MutexLock lock(&mutex_);
+  if (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty()) work_.WaitFor(&mutex_, kDiskPollInterval);
 }
 
 void Engine::FailStep(const absl::Status& error, absl::Time now) {
@@ -232,8 +253,9 @@ void Engine::PublishCounts() {
   load_.waiting_tokens = counts.waiting_tokens;
   load_.num_preemptions = counts.num_preemptions;
   load_.num_suspensions = counts.num_suspensions;
-  load_.host_tier_bytes = scheduler_->host_tier_bytes();
-  load_.host_tier_limit = options_.scheduler.suspend.host_tier_bytes;
+  load_.host_tier = scheduler_->host_tier();
+  load_.prefix_tier = scheduler_->prefix_tier().counts();
+  load_.disk_tier_limit = scheduler_->prefix_tier().disk_limit_bytes();
   load_.prompt_tokens = counts.prompt_tokens;
   load_.generation_tokens = counts.generation_tokens;
   load_.prefix_queried_tokens = counts.prefix_queried_tokens;

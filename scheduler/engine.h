@@ -31,12 +31,13 @@ namespace berth {
 // What the engine is doing: queues as of now, the rest as of the last step.
 struct EngineLoad {
   int64_t num_running = 0;
-  int64_t num_waiting = 0;            // queued for the engine or for a lease, preempted ones included
-  int64_t waiting_tokens = 0;         // tokens those have to prefill
-  int64_t num_preemptions = 0;        // since start
-  int64_t num_suspensions = 0;        // of those, whose cache went to the host tier
-  int64_t host_tier_bytes = 0;        // of suspended caches
-  int64_t host_tier_limit = 0;        // what they may take; 0: there is no tier
+  int64_t num_waiting = 0;      // queued for the engine or for a lease, preempted ones included
+  int64_t waiting_tokens = 0;   // tokens those have to prefill
+  int64_t num_preemptions = 0;  // since start
+  int64_t num_suspensions = 0;  // of those, whose cache went to the host tier
+  HostTier host_tier;
+  PrefixTier::Counts prefix_tier;
+  int64_t disk_tier_limit = 0;        // of prefix_tier.disk_bytes; 0: there is no disk tier
   int64_t prompt_tokens = 0;          // computed since start; recomputation after preemption not counted
   int64_t generation_tokens = 0;      // since start
   int64_t prefix_queried_tokens = 0;  // since start; see Scheduler::Counts
@@ -132,13 +133,16 @@ class Engine {
 
   // The methods below are the engine thread's.
   void Loop();
-  // Waits for work and moves the inbox into the scheduler. False when the engine is to stop.
+  // Waits for work, for clients' or the tiers', and moves the inbox into the scheduler. False when the engine is to
+  // stop.
   bool TakeInbox();
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyTaken();
   // Gives the tokens of the request's progress again. True: that was all, the request is over.
   bool Replay(const Request& request);
   void Step();
+  // Every sequence waits for the disk tier.
+  void WaitForDisk();
   // Takes in a step that failed; gives up after kMaxFailedSteps in a row.
   void FailStep(const absl::Status& error, absl::Time now);
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

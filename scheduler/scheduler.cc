@@ -48,17 +48,19 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
 }
 
 void Scheduler::Add(Request request) {
+  CacheImage image;
+  if (request.progress != nullptr) image = std::move(request.progress->image);
   auto sequence = std::make_unique<Sequence>(std::move(request));
   if (sequence->request.num_sequences() > 1) OutputGroup::Create(sequence.get());
   if (!by_key_.emplace(sequence->request.key, sequence.get()).second) {
     ABSL_RAW_LOG(FATAL, "request key %llu is in use", static_cast<unsigned long long>(sequence->request.key));
   }
   next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
-  // A cache that was saved under another plan, or is too large to be copied, is computed again.
-  const CacheImage& image = sequence->suspended.image();
-  if (!CheckImage(cache_->plan(), image).ok() || image.num_tokens >= sequence->num_tokens() ||
-      image.num_cross_tokens != sequence->num_encoder_tokens() || !suspender_.MayEverCopy(image.size_bytes)) {
-    sequence->suspended.Drop();
+  // A cache that was saved under another plan is computed again.
+  if (!image.empty() && CheckImage(cache_->plan(), image).ok() && image.num_tokens < sequence->num_tokens() &&
+      image.num_cross_tokens == sequence->num_encoder_tokens()) {
+    prefixes_.MakeRoom(image.size_bytes);
+    sequence->suspended = suspender_.Hold(std::move(image));
   }
   CountWaiting(*sequence, +1);
   waiting_.push_back(std::move(sequence));
@@ -102,6 +104,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
       next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
       return false;
     }
+    if (restoring_.sequence == sequence.get()) DropRestoring();
     EndWithRequest(reason, absl::OkStatus(), now, sequence.get(), events);
     return true;
   };
@@ -119,9 +122,12 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   planned_.clear();
   plan_start_ = now;
   suspender_.BeginStep();
+  prefixes_.Poll(now);
+  prefixes_.Save(now, NextBytes(), /*runs=*/!running_.empty());
   cache_->Compact(options_.compact_bytes);
   ForkOutputs();
   const int64_t budget = GrowRunning();
+  awaits_disk_ = false;
   // A sequence that has just given way would only be let in to give way again.
   if (budget > 0) AdmitWaiting(budget, now);
   counts_.num_running = static_cast<int64_t>(running_.size());
@@ -131,7 +137,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
     }
     if (decodes) plan_.num_decode_rows = static_cast<int64_t>(plan_.rows.size());
   }
-  if (plan_.empty() && !empty()) {
+  if (plan_.empty() && !empty() && !awaits_disk_) {
     ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
   }
   return plan_;
@@ -164,6 +170,10 @@ int64_t Scheduler::GrowRunning() {
 bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
   Sequence& sequence = *running_[index];
   while (!sequence.lease.Grow(num_tokens).ok()) {
+    if (restoring_.sequence != nullptr) {
+      DropRestoring();
+      continue;
+    }
     if (!SameRequest(sequence, *running_.back())) {
       PreemptYoungest();
       continue;
@@ -214,8 +224,11 @@ void Scheduler::PreemptYoungest() {
     std::unique_ptr<Sequence>& sequence = running_.back();
     Publish(sequence.get(), /*at_end=*/true);
     // Outputs that share a prompt are computed again: their images would hold it once for each.
-    if (sequence->group == nullptr) sequence->suspended = suspender_.Suspend(sequence->lease);
-    if (!sequence->suspended.empty()) ++counts_.num_suspensions;
+    if (sequence->group == nullptr && suspender_.ShallSuspend(sequence->lease) &&
+        prefixes_.MakeRoom(sequence->lease.image_bytes())) {
+      sequence->suspended = suspender_.Suspend(sequence->lease);
+      ++counts_.num_suspensions;
+    }
     sequence->lease = SequenceLease();
     sequence->encoded = false;
     sequence->step_tokens = 0;
@@ -261,10 +274,9 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   Adopt(sequence);
-  const CacheImage& image = sequence->suspended.image();
-  if (suspender_.WorthRestoring(image, image.num_tokens - sequence->num_computed())) {
-    return RestoreLease(sequence, promised);
-  }
+  const FromTier from_tier = TakeFromTiers(sequence, length, forks, promised);
+  if (from_tier != FromTier::kNothing) return from_tier == FromTier::kTaken;
+  DropRestoring();
   if (!WaitsForPrefix(*sequence) &&
       cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised, forks)) {
     return true;
@@ -273,29 +285,12 @@ bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks
   return false;
 }
 
-bool Scheduler::RestoreLease(Sequence* sequence, int64_t promised) {
-  const CacheImage& image = sequence->suspended.image();
-  // What it shares has to go first, or its bytes would be spoken for.
-  sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
-  sequence->hit = PrefixHit();
-  const bool fits =
-      cache_->CanFit(sequence->lease, sequence->num_tokens() + 1, options_.prefill_chunk_tokens, promised);
-  sequence->lease = SequenceLease();
-  if (!fits || !suspender_.MayCopy(image.size_bytes)) return false;
-  absl::StatusOr<SequenceLease> lease = suspender_.Restore(cache_, image);
-  if (!lease.ok()) ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", lease.status().ToString().c_str());
-  sequence->lease = *std::move(lease);
-  sequence->encoded = true;
-  if (MayShare(*sequence)) sequence->lease.Share(sequence->request.cache_salt);
-  return true;
-}
-
 bool Scheduler::MayShare(const Sequence& sequence) const {
   return options_.share_prefixes && sequence.request.share_prefix && sequence.request.encoder_tokens.empty() &&
          (options_.share_length == 0 || sequence.num_tokens() <= options_.share_length);
 }
 
-int64_t Scheduler::ShareableTokens(const Sequence& sequence) const {
+int64_t Scheduler::NumShareable(const Sequence& sequence) const {
   const bool prompt_only = options_.anchored_chunks || cache_->plan().only_prompts_share;
   return prompt_only ? sequence.prompt_length : sequence.num_tokens();
 }
@@ -303,11 +298,14 @@ int64_t Scheduler::ShareableTokens(const Sequence& sequence) const {
 void Scheduler::Adopt(Sequence* sequence) {
   sequence->hit = PrefixHit();
   if (!MayShare(*sequence)) return;
-  int64_t count = ShareableTokens(*sequence);
-  if (sequence->group != nullptr) count = std::min(count, OutputGroup::ForkPoint(*sequence));
-  const absl::Span<const int32_t> tokens = absl::MakeConstSpan(sequence->tokens).first(count);
-  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, tokens,
-                                        options_.anchored_chunks ? options_.prefill_chunk_tokens : 1);
+  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, ShareableTokens(*sequence), ShareMultiple());
+}
+
+absl::Span<const int32_t> Scheduler::ShareableTokens(const Sequence& sequence) const {
+  if (!MayShare(sequence)) return {};
+  int64_t count = NumShareable(sequence);
+  if (sequence.group != nullptr) count = std::min(count, OutputGroup::ForkPoint(sequence));
+  return absl::MakeConstSpan(sequence.tokens).first(count);
 }
 
 bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
@@ -315,7 +313,7 @@ bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
   const int64_t shared = sequence.hit.num_tokens;
   for (const std::unique_ptr<Sequence>& other : running_) {
     const int64_t computed = other->num_computed() - other->step_tokens;
-    const int64_t known = std::min(ShareableTokens(*other), ShareableTokens(sequence) - 1);
+    const int64_t known = std::min(NumShareable(*other), NumShareable(sequence) - 1);
     if (!other->lease.shares() || computed >= known || shared + cache_->plan().block_tokens > known ||
         other->request.cache_salt != sequence.request.cache_salt) {
       continue;
@@ -343,7 +341,7 @@ void Scheduler::Publish(Sequence* sequence, bool at_end) {
   const int64_t computed = lease.num_tokens();
   if (!MayShare(*sequence)) {
     lease.StopSharing();
-  } else if (computed > ShareableTokens(*sequence)) {
+  } else if (computed > NumShareable(*sequence)) {
     return;
   } else if (options_.anchored_chunks) {
     const bool whole = computed % options_.prefill_chunk_tokens == 0;
@@ -503,6 +501,7 @@ void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<
 
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
                        std::vector<TokenEvent>* events) {
+  DropRestoring();
   for (const auto& sequence : running_) EndWithRequest(reason, error, now, sequence.get(), events);
   for (const auto& sequence : waiting_) {
     CountWaiting(*sequence, -1);
@@ -515,7 +514,10 @@ void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Tim
 
 void Scheduler::Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
                        TokenEvent* event) {
-  if (reason == FinishReason::kStop || reason == FinishReason::kLength) Publish(sequence, /*at_end=*/true);
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
+    Publish(sequence, /*at_end=*/true);
+    NotePrefixes(*sequence, now);
+  }
   saver_.OnEnd(reason, sequence);
   sequence->times.finished = now;
   event->num_cached = sequence->num_cached;

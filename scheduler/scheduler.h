@@ -3,7 +3,8 @@
 //
 // Policy: first come, first served. Every running sequence that is past its prompt decodes one token; what is left of
 // the token budget goes to prefill chunks, oldest first; then to new sequences while a lease for all their tokens can
-// be had, and nobody overtakes one that has to wait: for a lease, or for a prefix that a running one is computing. When
+// be had, and nobody overtakes one that has to wait: for a lease, for a prefix that a running one is computing, or for
+// its own cache or prefix to come back from a tier (scheduler/prefix_tier.h). When
 // a running sequence cannot grow, younger ones give their leases back, youngest first, and wait (their tokens are kept,
 // nothing is lost); their cache is suspended to the host tier or recomputed, whichever costs less (Suspender). When
 // there is no younger one it sits the step out. The encoder of an encoder-decoder model sees all its tokens at once, so
@@ -19,7 +20,8 @@
 // Invariants:
 //   - running sequences are in order of arrival and of their outputs, waiting ones too, and every running one came
 //   before every waiting one;
-//   - a plan has at most max_step_tokens tokens, and is empty only when there is no sequence.
+//   - a plan has at most max_step_tokens tokens, and is empty only when there is no sequence, or when all wait for the
+//     disk.
 #ifndef BERTH_SCHEDULER_SCHEDULER_H_
 #define BERTH_SCHEDULER_SCHEDULER_H_
 
@@ -30,11 +32,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache/cache.h"
 #include "models/step.h"
+#include "scheduler/prefix_tier.h"
 #include "scheduler/request.h"
 #include "scheduler/saver.h"
 #include "scheduler/sequence.h"
@@ -66,6 +71,7 @@ class Scheduler {
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
     Suspender::Options suspend;
+    PrefixTier::Options prefixes;  // of no effect without a host tier
     // Gets the requests that are to be saved; null: none is. Must outlive the scheduler.
     SaveSink* save_sink = nullptr;
   };
@@ -109,6 +115,12 @@ class Scheduler {
   // a lease may not go while the model writes to it.
   void EndDue(absl::Time now, std::vector<TokenEvent>* events);
 
+  // What the tiers have to do while there is no sequence, and when that is next.
+  void Rest(absl::Time now);
+  absl::Time NextRest(absl::Time now) const { return prefixes_.NextWork(now); }
+  // Moves what the cache still holds down to the disk, if there is one. REQUIRES: empty(); nothing follows.
+  void SaveAll(absl::Time now) { prefixes_.SaveAll(now); }
+
   // The next step, valid until the next call of any method but counts(). Follow it by Commit or FailStep.
   const StepPlan& Plan(absl::Time now);
 
@@ -123,8 +135,8 @@ class Scheduler {
 
   bool empty() const { return running_.empty() && waiting_.empty(); }
   const Counts& counts() const { return counts_; }
-  // What suspended caches take of host memory.
-  int64_t host_tier_bytes() const { return suspender_.tier_bytes(); }
+  const HostTier& host_tier() const { return suspender_.tier(); }
+  const PrefixTier& prefix_tier() const { return prefixes_; }
   int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
   // What an encoder may read: as much as a step holds beside a token of the decoder. 0: the model has no encoder.
   int64_t max_encoder_tokens() const {
@@ -134,7 +146,11 @@ class Scheduler {
 
  private:
   Scheduler(Cache* cache, Options options)
-      : cache_(cache), options_(options), suspender_(options.suspend), saver_(options.save_sink, &suspender_) {}
+      : cache_(cache),
+        options_(options),
+        suspender_(options.suspend),
+        prefixes_(options.prefixes, cache, &suspender_),
+        saver_(options.save_sink, &suspender_) {}
 
   // Lets the outputs go apart whose requests have computed what they share.
   void ForkOutputs();
@@ -151,12 +167,27 @@ class Scheduler {
   // Gives the sequence a lease that holds what there is of its cache, if it fits at `length` tokens, with its forks and
   // beside `promised` tokens of others.
   bool TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
-  // Brings its suspended cache back. False: it has to wait for the next step.
-  bool RestoreLease(Sequence* sequence, int64_t promised);
+  // The tiers' part of it, which follows. kTaken: the lease holds what was brought back; kWaits: the sequence has to;
+  // kNothing: no tier has anything that is worth its cost.
+  enum class FromTier { kNothing, kWaits, kTaken };
+  FromTier TakeFromTiers(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
+  FromTier TakePrefix(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
+  // Goes on with bringing the first `num_tokens` tokens' cache of `image` back, which `entry` owns, or the sequence.
+  // True: the sequence's lease holds it.
+  bool Restore(Sequence* sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens,
+               absl::FunctionRef<bool(const SequenceLease&)> fits);
+  void DropRestoring();
+  // The bytes that the next sequence will take.
+  int64_t NextBytes() const;
+  // Has what the sequence leaves in the index saved, when its turn comes.
+  void NotePrefixes(const Sequence& sequence, absl::Time now);
   // Admits the other outputs of running_.back().
   void AdmitOthers();
   // The forks of a request's first sequence, whose prompt they share unless a crop may take that from them.
   Forks ForksOf(int64_t prompt_tokens, int64_t num_sequences) const;
+  // The tokens whose cache the sequence may get from others; none: it may not. One more than these is known of it.
+  absl::Span<const int32_t> ShareableTokens(const Sequence& sequence) const;
+  int64_t ShareMultiple() const { return options_.anchored_chunks ? options_.prefill_chunk_tokens : 1; }
   // Lets the sequence's new lease share what the cache holds of its prefix.
   void Adopt(Sequence* sequence);
   // Whether a running sequence is about to compute a part of the sequence's prefix that the cache has not, so that it
@@ -167,7 +198,7 @@ class Scheduler {
   void Publish(Sequence* sequence, bool at_end);
   bool MayShare(const Sequence& sequence) const;
   // How many of its first tokens it may share: those that another's prompt would leave just so in the cache.
-  int64_t ShareableTokens(const Sequence& sequence) const;
+  int64_t NumShareable(const Sequence& sequence) const;
   // The sequence's next chunk of at most `budget` tokens.
   int64_t ChunkTokens(const Sequence& sequence, int64_t budget) const;
   void AddRow(Sequence* sequence);
@@ -200,10 +231,21 @@ class Scheduler {
   Cache* cache_;
   Options options_;      // as in force: clipped
   Suspender suspender_;  // before the sequences, whose caches count here
+  PrefixTier prefixes_;
   Saver saver_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::unordered_map<RequestKey, Sequence*> by_key_;   // any one of the request's
+  std::unordered_map<RequestKey, Sequence*> by_key_;  // any one of the request's
+  // The lease of the first of those waiting while its cache comes back, in pieces. Not the sequence's yet.
+  struct Restoring {
+    const Sequence* sequence = nullptr;  // null: nothing is brought back
+    const CacheImage* image = nullptr;
+    PrefixTier::Entry* entry = nullptr;  // pinned; null: the image is the sequence's own
+    SequenceLease lease;
+    int64_t done_bytes = 0;
+  };
+  Restoring restoring_;
+  bool awaits_disk_ = false;                           // the first of those waiting does
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
   Counts counts_;

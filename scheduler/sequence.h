@@ -36,7 +36,6 @@ struct Sequence {
     if (const std::shared_ptr<Progress> progress = std::move(request.progress); progress != nullptr) {
       tokens.insert(tokens.end(), progress->tokens.begin(), progress->tokens.end());
       logprobs = std::move(progress->logprobs);
-      suspended = SuspendedCache(std::move(progress->image), /*tier_bytes=*/nullptr);
     }
   }
   // Plans and the scheduler's index point to it.

@@ -14,7 +14,7 @@ constexpr double kKept = 0.9;
 
 SuspendedCache::SuspendedCache(CacheImage image, int64_t* tier_bytes)
     : image_(std::move(image)), tier_bytes_(tier_bytes) {
-  if (tier_bytes_ != nullptr) *tier_bytes_ += image_.size_bytes;
+  *tier_bytes_ += image_.size_bytes;
 }
 
 SuspendedCache::SuspendedCache(SuspendedCache&& other) noexcept { *this = std::move(other); }
@@ -48,23 +48,38 @@ void Suspender::BeginStep() {
   copy_time_ = absl::ZeroDuration();
 }
 
-SuspendedCache Suspender::Suspend(const SequenceLease& lease) {
-  if (options_.host_tier_bytes == 0 || lease.num_tokens() == 0) return {};
+bool Suspender::ShallSuspend(const SequenceLease& lease) const {
+  if (lease.num_tokens() == 0) return false;
   const int64_t bytes = lease.image_bytes();
-  if (!MayCopy(bytes) || bytes > options_.host_tier_bytes - tier_bytes_) return {};
-  if (copies_.TimeFor(2 * bytes) > prefill_.TimeFor(lease.num_tokens() + lease.num_cross_tokens())) return {};
-  return SuspendedCache(Save(lease), &tier_bytes_);
+  return MayCopy(bytes) && bytes <= tier_.limit_bytes - tier_.sequence_bytes &&
+         WorthCopying(2 * bytes, lease.num_tokens() + lease.num_cross_tokens());
 }
 
-bool Suspender::WorthRestoring(const CacheImage& image, int64_t num_tokens) const {
-  return num_tokens > 0 && copies_.TimeFor(image.size_bytes) <= prefill_.TimeFor(num_tokens);
+SuspendedCache Suspender::Suspend(const SequenceLease& lease) {
+  return SuspendedCache(Save(lease), &tier_.sequence_bytes);
 }
 
-absl::StatusOr<SequenceLease> Suspender::Restore(Cache* cache, const CacheImage& image) {
+SuspendedCache Suspender::Hold(CacheImage image) {
+  if (tier_.limit_bytes > 0 && image.size_bytes > tier_.free_bytes()) return {};
+  return SuspendedCache(std::move(image), &tier_.sequence_bytes);
+}
+
+bool Suspender::WorthCopying(int64_t size_bytes, int64_t num_tokens, absl::Duration more) const {
+  return num_tokens > 0 && copies_.TimeFor(size_bytes) + more <= prefill_.TimeFor(num_tokens);
+}
+
+void Suspender::Load(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease) {
   const absl::Time start = options_.copy_clock();
-  absl::StatusOr<SequenceLease> lease = cache->Restore(image);
-  if (lease.ok()) OnCopy(image.size_bytes, start);
-  return lease;
+  lease->Load(image, from, to);
+  OnCopy(to - from, start);
+}
+
+bool Suspender::ReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from,
+                           int64_t to, CacheImage* image) {
+  const absl::Time start = options_.copy_clock();
+  if (!cache->ReadPrefix(salt, tokens, from, to, image)) return false;
+  OnCopy(to - from, start);
+  return true;
 }
 
 CacheImage Suspender::Save(const SequenceLease& lease) {

@@ -1,5 +1,5 @@
-// The host tier: what becomes of the cache of a sequence that gives way, and the budget of all copies between the arena
-// and host memory. Engine thread only.
+// What becomes of the cache of a sequence that gives way, the bytes of the host tier, and the budget of all copies
+// between the arena and host memory. Engine thread only.
 //
 // Two actions. Suspend: the cache is copied out, and back in when the sequence goes on. Recompute: its tokens run
 // again, but for those that the prefix index still holds, where it leaves its blocks as they are, for nothing. The
@@ -11,27 +11,39 @@
 // from position 0, and what that costs gives the state too. The state at the end saves no token of it. Where a model
 // has states only, the state is all there is, and suspending copies nothing else.
 //
-// Copies happen between steps, and stall the rows that run: at most `step_bytes` are copied between two steps. A cache
-// that is larger is never copied: it is recomputed.
+// Copies happen between steps, and stall the rows that run: at most `step_bytes` are copied between two steps. What
+// comes back takes as many steps as it needs, and its sequence waits. What gives way has to leave at once: a cache that
+// is larger than a step's budget is recomputed.
 #ifndef BERTH_SCHEDULER_SUSPENDER_H_
 #define BERTH_SCHEDULER_SUSPENDER_H_
 
+#include <algorithm>
 #include <cstdint>
 
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache/cache.h"
 #include "cache/image.h"
 #include "cache/lease.h"
 
 namespace berth {
 
+// The bytes of the host tier. Prefixes (scheduler/prefix_tier.h) take what sequences leave them.
+struct HostTier {
+  int64_t limit_bytes = 0;     // 0: there is no tier, and only resumed sequences hold bytes
+  int64_t sequence_bytes = 0;  // caches of sequences that gave way, or were resumed and wait
+  int64_t prefix_bytes = 0;
+
+  int64_t free_bytes() const { return std::max<int64_t>(0, limit_bytes - sequence_bytes - prefix_bytes); }
+};
+
 // A cache in host memory. Gives its bytes back to the tier when it goes; move-only.
 class SuspendedCache {
  public:
   SuspendedCache() = default;
-  // `tier_bytes` counts the tier's; null: it is in no tier. Must outlive this.
+  // `tier_bytes` counts the tier's. Must outlive this.
   SuspendedCache(CacheImage image, int64_t* tier_bytes);
   ~SuspendedCache() { Drop(); }
   SuspendedCache(SuspendedCache&& other) noexcept;
@@ -66,7 +78,8 @@ class Suspender {
     absl::Time (*copy_clock)() = absl::Now;  // tests give one that stands still: then suspending costs nothing
   };
 
-  explicit Suspender(const Options& options) : options_(options), left_bytes_(options.step_bytes) {}
+  explicit Suspender(const Options& options)
+      : options_(options), tier_{.limit_bytes = options.host_tier_bytes}, left_bytes_(options.step_bytes) {}
   Suspender(const Suspender&) = delete;
   Suspender& operator=(const Suspender&) = delete;
 
@@ -75,27 +88,39 @@ class Suspender {
   // A step that mostly prefilled computed `num_tokens` tokens in `time`, copies before it included.
   void OnPrefill(int64_t num_tokens, absl::Duration time) { prefill_.Add(num_tokens, time - copy_time_); }
 
-  // The cache of `lease`, if suspending it is possible and the cheaper action; else nothing.
+  // Whether suspending the cache of `lease` is possible, given the room, and the cheaper action.
+  bool ShallSuspend(const SequenceLease& lease) const;
+  // REQUIRES: ShallSuspend, and the tier has the room.
   SuspendedCache Suspend(const SequenceLease& lease);
-  // Whether bringing `image` back costs less than computing `num_tokens` tokens.
-  bool WorthRestoring(const CacheImage& image, int64_t num_tokens) const;
-  // Whether the step's budget still allows for copying so many bytes, and whether any step's does.
+  // A cache that came with a resumed sequence: counts like a suspended one. It is there already, so it is not refused
+  // where there is no tier; where there is one that has no room for it, nothing is kept.
+  SuspendedCache Hold(CacheImage image);
+
+  // Whether copying so many bytes costs no more than computing `num_tokens` tokens.
+  bool WorthCopying(int64_t size_bytes, int64_t num_tokens, absl::Duration more = absl::ZeroDuration()) const;
+  // What the step's budget has left, and whether that, or any step's, allows for copying so much.
+  int64_t left_bytes() const { return left_bytes_; }
   bool MayCopy(int64_t size_bytes) const { return size_bytes <= left_bytes_; }
   bool MayEverCopy(int64_t size_bytes) const { return size_bytes <= options_.step_bytes; }
-  // Cache::Restore and SequenceLease::Save, measured, and taken from the step's budget. REQUIRES: MayCopy.
-  absl::StatusOr<SequenceLease> Restore(Cache* cache, const CacheImage& image);
+
+  // Copies, measured and taken from the step's budget: SequenceLease::Load and Cache::ReadPrefix of bytes [from, to),
+  // and SequenceLease::Save. `to` may be past what the budget allows where nothing runs that would wait.
+  void Load(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease);
+  bool ReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                  CacheImage* image);
   CacheImage Save(const SequenceLease& lease);
   // A copy of `image`, from the same budget. REQUIRES: MayCopy.
   CacheImage Copy(const CacheImage& image);
 
-  int64_t tier_bytes() const { return tier_bytes_; }
+  HostTier& tier() { return tier_; }
+  const HostTier& tier() const { return tier_; }
 
  private:
   void OnCopy(int64_t size_bytes, absl::Time start);
 
   const Options options_;
-  int64_t left_bytes_;  // of the step's budget
-  int64_t tier_bytes_ = 0;
+  HostTier tier_;
+  int64_t left_bytes_;        // of the step's budget
   absl::Duration copy_time_;  // since BeginStep
   RunningRate copies_;        // bytes
   RunningRate prefill_;       // tokens

@@ -62,10 +62,18 @@ ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
           "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
 ABSL_FLAG(
     std::string, host_tier, "0",
-    "Memory outside the arena for the caches of sequences that give way, as 512MiB, used where copying costs less "
-    "than computing again. 0: none; on the CPU a larger arena is the better use of it.");
+    "Memory outside the arena for the caches of sequences that give way and for prefixes that it drops, as 512MiB, "
+    "used where copying costs less than computing again. 0: none; on the CPU a larger arena is the better use of it.");
 ABSL_FLAG(std::string, copy_per_step, "256MiB",
-          "Bytes of suspended and saved sequences copied at most between two steps. What is larger is computed again.");
+          "Bytes copied at most between two steps, to and from the host tier and to sessions' files. What comes back "
+          "takes as many steps as it needs; what has to leave at once and is larger is computed again.");
+ABSL_FLAG(std::string, disk_tier, Config{}.disk_tier,
+          "Folder of prefixes' caches below the host tier, which it needs. They outlive the process. It has one server "
+          "at a time. Empty: none.");
+ABSL_FLAG(std::string, disk_tier_bytes, "16GiB", "Bytes that the files of --disk_tier may take.");
+ABSL_FLAG(
+    std::string, tier_idle, absl::FormatDuration(Config{}.tier_idle),
+    "A prefix that nobody used for so long moves to the tiers, as 30s or 2m; earlier where the arena runs short.");
 ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
 ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
           "Check the cache after every step and crash when its books do not balance. For tests; slow.");
@@ -116,7 +124,7 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
         "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step",
-        "poison_cache", "check_integrity", "crop_every"}},
+        "disk_tier", "disk_tier_bytes", "tier_idle", "poison_cache", "check_integrity", "crop_every"}},
       {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
@@ -196,8 +204,10 @@ absl::Status CheckRanges(const Config& config) {
     return Bad("block_tokens", config.block_tokens, " is no power of two");
   }
   if (config.arena_bytes < 0) return Bad("arena", config.arena_bytes, " bytes is negative");
-  if (config.drain_grace < absl::ZeroDuration() || config.drain_grace > absl::Hours(24)) {
-    return Bad("drain_grace", absl::FormatDuration(config.drain_grace), " is outside [0, 24h]");
+  for (const auto& [flag, value] : {std::pair<const char*, absl::Duration>("drain_grace", config.drain_grace),
+                                    std::pair<const char*, absl::Duration>("tier_idle", config.tier_idle)}) {
+    if (value >= absl::ZeroDuration() && value <= absl::Hours(24)) continue;
+    return Bad(flag, absl::FormatDuration(value), " is outside [0, 24h]");
   }
   return absl::OkStatus();
 }
@@ -216,6 +226,9 @@ absl::Status CheckAddresses(const Config& config) {
 }
 
 absl::Status CheckCombinations(const Config& config) {
+  if (!config.disk_tier.empty() && config.host_tier_bytes == 0) {
+    return Bad("disk_tier", "needs --host_tier: prefixes come and go through host memory");
+  }
   if (config.max_step_tokens < config.max_running) {
     return Bad("max_step_tokens", config.max_step_tokens, " is less than --max_running=", config.max_running,
                ": a step must hold a token of every running sequence");
@@ -280,6 +293,13 @@ absl::StatusOr<Config> FromFlags() {
   config.copy_bytes = *copy;
   absl::Status s = ReadSizeOrZero("host_tier", absl::GetFlag(FLAGS_host_tier), &config.host_tier_bytes);
   if (!s.ok()) return s;
+  config.disk_tier = absl::GetFlag(FLAGS_disk_tier);
+  const absl::StatusOr<int64_t> disk = ParseByteSize(absl::GetFlag(FLAGS_disk_tier_bytes));
+  if (!disk.ok()) return Bad("disk_tier_bytes", disk.status().message());
+  config.disk_tier_bytes = *disk;
+  if (const std::string idle = absl::GetFlag(FLAGS_tier_idle); !absl::ParseDuration(idle, &config.tier_idle)) {
+    return Bad("tier_idle", "'", idle, "' is no duration: write a number and a unit, as 30s or 2m");
+  }
   config.session_dir = absl::GetFlag(FLAGS_session_dir);
   const absl::StatusOr<int64_t> sessions = ParseByteSize(absl::GetFlag(FLAGS_session_dir_limit));
   if (!sessions.ok()) return Bad("session_dir_limit", sessions.status().message());

@@ -44,11 +44,15 @@ struct Config {
   // Cut chunks at fixed positions and share whole ones only: a hit's logits equal a cold run's bit for bit.
   bool anchored_chunks = false;
   int64_t compact_bytes = 4 << 20;  // --compact_per_step: moved at most in one step to gather free memory
-  // --host_tier: memory outside the arena for the caches of sequences that give way; 0: those are recomputed. Off by
-  // default, because on the CPU the arena makes more of the same memory: who has a place in it need not give way.
+  // --host_tier: memory outside the arena for the caches of sequences that give way and for prefixes that the arena
+  // drops; 0: those are recomputed. Off by default, because on the CPU the arena makes more of the same memory: who has
+  // a place in it need not give way.
   int64_t host_tier_bytes = 0;
   int64_t copy_bytes = 256 << 20;  // --copy_per_step: copied at most between arena and host tier in one step
-  int64_t crop_every = 0;          // for tests: output tokens after which some cache is dropped and computed again
+  std::string disk_tier;           // folder of the prefixes that the host tier drops; "": they are recomputed
+  int64_t disk_tier_bytes = int64_t{16} << 30;   // that its files may take
+  absl::Duration tier_idle = absl::Seconds(60);  // a prefix that nobody used for so long moves to the tiers; 0: at once
+  int64_t crop_every = 0;  // for tests: output tokens after which some cache is dropped and computed again
 
   // Sessions.
   std::string session_dir;                        // folder of the requests that name a session_id; "": they are refused

@@ -121,8 +121,14 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   response->set_waiting_tokens(load.waiting_tokens);
   response->set_preemptions(load.num_preemptions);
   response->set_suspensions(load.num_suspensions);
-  response->set_host_tier_bytes(load.host_tier_bytes);
-  response->set_host_tier_limit_bytes(load.host_tier_limit);
+  response->set_host_tier_bytes(load.host_tier.sequence_bytes);
+  response->set_host_tier_limit_bytes(load.host_tier.limit_bytes);
+  response->set_host_tier_prefix_bytes(load.host_tier.prefix_bytes);
+  response->set_disk_tier_bytes(load.prefix_tier.disk_bytes);
+  response->set_disk_tier_limit_bytes(load.disk_tier_limit);
+  response->set_tier_hits(load.prefix_tier.num_hits);
+  response->set_tier_disk_reads(load.prefix_tier.num_disk_reads);
+  response->set_tier_restored_tokens(load.prefix_tier.restored_tokens);
   response->set_prompt_tokens(load.prompt_tokens);
   response->set_prefix_queried_tokens(load.prefix_queried_tokens);
   response->set_prefix_hit_tokens(load.prefix_hit_tokens);

@@ -133,17 +133,49 @@ void CollectUsage(const Occupancy& occupancy, MetricFamilies* families) {
 }
 
 void CollectTiers(const EngineLoad& load, const SessionLoad& sessions, MetricFamilies* families) {
-  families->Start(Type::kGauge, "berth_cache_tier_bytes",
-                  "Caches kept outside the arena: host, of suspended sequences; disk, files of sessions");
-  families->Add(static_cast<double>(load.host_tier_bytes), {{"tier", "host"}, {"state", "used"}});
-  families->Add(static_cast<double>(load.host_tier_limit - load.host_tier_bytes),
-                {{"tier", "host"}, {"state", "free"}});
-  families->Add(static_cast<double>(sessions.used_bytes), {{"tier", "disk"}, {"state", "used"}});
-  families->Add(static_cast<double>(std::max<int64_t>(0, sessions.limit_bytes - sessions.used_bytes)),
+  families->Start(
+      Type::kGauge, "berth_cache_tier_bytes",
+      "Caches kept outside the arena: host, of suspended sequences and prefixes; disk, files of sessions and "
+      "prefixes");
+  families->Add(static_cast<double>(load.host_tier.sequence_bytes + load.host_tier.prefix_bytes),
+                {{"tier", "host"}, {"state", "used"}});
+  families->Add(static_cast<double>(load.host_tier.free_bytes()), {{"tier", "host"}, {"state", "free"}});
+  families->Add(static_cast<double>(sessions.used_bytes + load.prefix_tier.disk_bytes),
+                {{"tier", "disk"}, {"state", "used"}});
+  families->Add(static_cast<double>(std::max<int64_t>(0, sessions.limit_bytes - sessions.used_bytes) +
+                                    load.disk_tier_limit - load.prefix_tier.disk_bytes),
                 {{"tier", "disk"}, {"state", "free"}});
   families->Start(Type::kCounter, "berth_session_saves_total", "Writes of sessions to the disk");
   families->Add(static_cast<double>(sessions.num_saves), {{"result", "ok"}});
   families->Add(static_cast<double>(sessions.num_failed_saves), {{"result", "failed"}});
+}
+
+void CollectPrefixTier(const EngineLoad& load, MetricFamilies* families) {
+  const PrefixTier::Counts& counts = load.prefix_tier;
+  const auto add = [families](int64_t value, absl::string_view label, absl::string_view name) {
+    families->Add(static_cast<double>(value), {{std::string(label), std::string(name)}});
+  };
+  families->Start(Type::kGauge, "berth_prefix_tier_bytes", "Of the tiers' bytes, those of prefixes");
+  add(load.host_tier.prefix_bytes, "tier", "host");
+  add(counts.disk_bytes, "tier", "disk");
+  AddCounter(families, "berth_prefix_tier_hits_total", "Prefixes brought back to the arena from host memory",
+             counts.num_hits);
+  AddCounter(families, "berth_prefix_tier_disk_reads_total", "Prefixes that were to be read from the disk for that",
+             counts.num_disk_reads);
+  AddCounter(families, "berth_prefix_tier_restored_tokens_total",
+             "Tokens of the prefixes brought back that the arena did not hold", counts.restored_tokens);
+  families->Start(Type::kCounter, "berth_prefix_tier_evictions_total",
+                  "Prefixes that a tier dropped for others; arena: gone before they were copied");
+  add(counts.lost, "tier", "arena");
+  add(counts.host_evictions, "tier", "host");
+  add(counts.disk_evictions, "tier", "disk");
+  families->Start(Type::kCounter, "berth_prefix_tier_errors_total",
+                  "Files of prefixes that could not be written (full, write) or used (torn, foreign, read)");
+  add(counts.full_disk, "reason", "full");
+  add(counts.failed_writes, "reason", "write");
+  add(counts.torn_files, "reason", "torn");
+  add(counts.foreign_files, "reason", "foreign");
+  add(counts.failed_reads, "reason", "read");
 }
 
 // vLLM says how many blocks of tokens there are: as if one pool of keys and values had the whole arena.
@@ -222,6 +254,7 @@ void CollectLoad(const EngineLoad& load, const SessionLoad& sessions, const Cach
   CollectUnits(totals, families);
   CollectUsage(load.occupancy, families);
   CollectTiers(load, sessions, families);
+  CollectPrefixTier(load, families);
   CollectVllmCacheInfo(load.occupancy, plan, families);
 }
 

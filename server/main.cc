@@ -132,7 +132,7 @@ absl::Status Run(const Config& config) {
   if (!runner.ok()) return runner.status();
 
   absl::StatusOr<std::string> fingerprint = std::string();
-  if (!config.session_dir.empty()) {
+  if (!config.session_dir.empty() || !config.disk_tier.empty()) {
     fingerprint = ModelFingerprint(config.model_dir, info.dtype, config.attention_window, config.sink_tokens);
   }
   if (!fingerprint.ok()) return fingerprint.status();

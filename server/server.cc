@@ -11,6 +11,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "server/prefix_file.h"
 #include "server/units.h"
 #include "server/version.h"
 
@@ -84,24 +85,34 @@ absl::Status Server::StartEngine() {
     if (!sessions.ok()) return sessions.status();
     sessions_ = *std::move(sessions);
   }
+  if (!config_.disk_tier.empty()) {
+    const std::string identity = CacheIdentity(parts_.model_fingerprint, parts_.plan,
+                                               config_.anchored_chunks ? config_.prefill_chunk_tokens : 0);
+    absl::StatusOr<std::unique_ptr<DiskTier>> disk =
+        DiskTier::Open({.folder = config_.disk_tier, .identity = identity, .plan = parts_.plan});
+    if (!disk.ok()) return disk.status();
+    disk_tier_ = *std::move(disk);
+  }
   absl::StatusOr<std::unique_ptr<Cache>> cache =
       Cache::Create(parts_.plan, parts_.storage, {.poison_returned_units = config_.poison_cache});
   if (!cache.ok()) return cache.status();
   cache_ = *std::move(cache);
   Engine::Options options;
-  options.scheduler = {.max_running = config_.max_running,
-                       .max_step_tokens = config_.max_step_tokens,
-                       .prefill_chunk_tokens = config_.prefill_chunk_tokens,
-                       .max_sequence_tokens = parts_.max_sequence_tokens,
-                       .recompute_length = parts_.runner->info().recompute_length,
-                       .share_prefixes = config_.share_prefixes,
-                       .share_length = parts_.runner->info().share_length,
-                       .checkpoint_tokens = config_.checkpoint_tokens,
-                       .anchored_chunks = config_.anchored_chunks,
-                       .compact_bytes = config_.compact_bytes,
-                       .crop_every = config_.crop_every,
-                       .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes},
-                       .save_sink = sessions_.get()};
+  options.scheduler = {
+      .max_running = config_.max_running,
+      .max_step_tokens = config_.max_step_tokens,
+      .prefill_chunk_tokens = config_.prefill_chunk_tokens,
+      .max_sequence_tokens = parts_.max_sequence_tokens,
+      .recompute_length = parts_.runner->info().recompute_length,
+      .share_prefixes = config_.share_prefixes,
+      .share_length = parts_.runner->info().share_length,
+      .checkpoint_tokens = config_.checkpoint_tokens,
+      .anchored_chunks = config_.anchored_chunks,
+      .compact_bytes = config_.compact_bytes,
+      .crop_every = config_.crop_every,
+      .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes},
+      .prefixes = {.disk = disk_tier_.get(), .disk_limit_bytes = config_.disk_tier_bytes, .idle = config_.tier_idle},
+      .save_sink = sessions_.get()};
   options.max_queue = config_.max_queue;
   options.check_integrity = config_.check_integrity;
   absl::StatusOr<std::unique_ptr<Engine>> engine =

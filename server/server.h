@@ -21,6 +21,7 @@
 #include "scheduler/engine.h"
 #include "server/config.h"
 #include "server/control_service.h"
+#include "server/disk_tier.h"
 #include "server/exporter.h"
 #include "server/inference_service.h"
 #include "server/metrics.h"
@@ -44,11 +45,11 @@ class Server {
     const TextCodec* text = nullptr;  // null: the model has no tokenizer
     std::string libtorch_version;
     std::string cpu_capability;
-    std::string model_fingerprint;  // of the checkpoint, for sessions; read only where there is a session_dir
+    std::string model_fingerprint;  // of the checkpoint; read only where there is a session_dir or a disk_tier
   };
 
-  // Serves from its return on. UNAVAILABLE: cannot listen on an address; FAILED_PRECONDITION: the session_dir cannot be
-  // used; the engine's and the cache's codes where the arena is too small.
+  // Serves from its return on. UNAVAILABLE: cannot listen on an address; FAILED_PRECONDITION: the session_dir or
+  // the disk_tier cannot be used; the engine's and the cache's codes where the arena is too small.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, Parts parts);
 
   // Ends what is left with UNAVAILABLE, as Drain with no grace.
@@ -85,6 +86,7 @@ class Server {
   Metrics metrics_;
   OutputDispatcher dispatcher_;
   std::unique_ptr<SessionStore> sessions_;  // null: there are none
+  std::unique_ptr<DiskTier> disk_tier_;     // null: there is none
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;

@@ -1,6 +1,5 @@
 #include "server/session_store.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/disk_file.h"
 #include "server/session_file.h"
 
 namespace berth {
@@ -26,16 +26,6 @@ constexpr absl::string_view kSuffix = ".session";
 constexpr absl::string_view kTemporarySuffix = ".session.tmp";
 // Caches that may wait for the disk; while more do, the engine saves no other.
 constexpr int64_t kMaxPendingBytes = 1 << 30;
-
-// A rename is on the disk when its folder is.
-absl::Status SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
-  const int cause = errno;
-  if (fd >= 0) close(fd);
-  if (synced) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot sync ", folder, ": ", std::strerror(cause)));
-}
 
 absl::Status UnderWay(const std::string& id) {
   return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is under way"));
@@ -101,6 +91,7 @@ absl::Status SessionStore::Scan() {
     entry.size_bytes = error ? 0 : static_cast<int64_t>(size);
     used_bytes_ += entry.size_bytes;
     entry.unreadable = content.status();
+    entry.damaged = absl::IsDataLoss(content.status());
     if (!content.ok()) {
       spdlog::warn("sessions: {}", std::string(content.status().message()));
       continue;
@@ -128,7 +119,9 @@ absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
   const std::string id = header.session_id();
   MutexLock lock(&mutex_);
   if (IsLive(id)) return UnderWay(id);
-  if (const absl::Status s = Check(id, header.tenant()); !s.ok() && !absl::IsNotFound(s)) return s;
+  if (const absl::Status s = Check(id, header.tenant()); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
+    return s;
+  }
   live_[key] = {.id = id, .header = std::move(header)};
   return absl::OkStatus();
 }
@@ -160,6 +153,7 @@ v1::Session SessionStore::Describe(const std::string& id) const {
     session.set_size_bytes(found->second.size_bytes);
     session.set_output_tokens(found->second.output_tokens);
     session.set_ended(found->second.ended);
+    session.set_damaged(found->second.damaged);
   }
   return session;
 }
@@ -200,7 +194,8 @@ std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
   std::vector<v1::Session> sessions;
   MutexLock lock(&mutex_);
   for (const auto& [id, entry] : entries_) {
-    if (entry.unreadable.ok() && entry.tenant == tenant) sessions.push_back(Describe(id));
+    const bool nobodys = entry.damaged && !entry.unreadable.ok();
+    if (nobodys || (entry.unreadable.ok() && entry.tenant == tenant)) sessions.push_back(Describe(id));
   }
   return sessions;
 }
@@ -303,6 +298,10 @@ absl::StatusOr<ValidatedRequest> SessionStore::Read(const std::string& id, const
     if (absl::Status s = Check(id, tenant); !s.ok()) return s;
   }
   absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_image=*/true);
+  if (absl::IsDataLoss(content.status())) {
+    MutexLock lock(&mutex_);
+    if (const auto found = entries_.find(id); found != entries_.end()) found->second.damaged = true;
+  }
   if (!content.ok()) return content.status();
   if (content->file.tenant() != tenant || content->file.session_id() != id) {
     return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another's"));
@@ -317,7 +316,7 @@ absl::StatusOr<ValidatedRequest> SessionStore::Read(const std::string& id, const
 absl::Status SessionStore::Remove(const std::string& id, const std::string& tenant) {
   MutexLock lock(&mutex_);
   if (IsLive(id)) return UnderWay(id);
-  if (absl::Status s = Check(id, tenant); !s.ok()) return s;
+  if (absl::Status s = Check(id, tenant); !s.ok() && !absl::IsDataLoss(s)) return s;
   if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
     return absl::UnavailableError(absl::StrCat("cannot delete ", PathOf(id), ": ", std::strerror(errno)));
   }

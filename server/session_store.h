@@ -2,7 +2,7 @@
 // reading and writing: neither the engine's thread nor gRPC's ever wait for the disk.
 //
 // A file is written under a temporary name, synced, renamed, and the folder synced: a crash leaves the old file or the
-// new one. A file that is refused, whatever for, stays as it is.
+// new one. A file that is refused, whatever for, stays as it is until its session is deleted or saved anew.
 //
 // Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. The folder has
 // one user at a time.
@@ -56,7 +56,8 @@ class SessionStore final : public SaveSink {
   void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A request that is to be submitted with this key belongs to the session from now on. FAILED_PRECONDITION: the
-  // session is under way; PERMISSION_DENIED: it is another tenant's; DATA_LOSS: nobody can say whose it is.
+  // session is under way, or its file is of another version; PERMISSION_DENIED: it is another tenant's. A file that is
+  // damaged is taken the place of.
   absl::Status Begin(RequestKey key, v1::SessionFile header) ABSL_LOCKS_EXCLUDED(mutex_);
   // The engine refused it.
   void Withdraw(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,6 +81,7 @@ class SessionStore final : public SaveSink {
     int64_t output_tokens = 0;
     bool ended = false;
     absl::Status unreadable;  // why nobody can say whose it is
+    bool damaged = false;     // it cannot be resumed
   };
   // A session under way.
   struct Live {

@@ -6,12 +6,13 @@
 #include <random>
 
 #include "tests/scheduler/scheduler_harness.h"
+#include "tests/testing/fake_prefix_disk.h"
 
 namespace berth {
 namespace {
 
 struct RandomSchedule {
-  explicit RandomSchedule(uint32_t seed) : random(seed) {}
+  explicit RandomSchedule(uint32_t seed, bool with_tiers = false) : random(seed), with_tiers(with_tiers) {}
 
   // In [low, high].
   int64_t Between(int64_t low, int64_t high) {
@@ -20,7 +21,7 @@ struct RandomSchedule {
   bool OneIn(int64_t n) { return Between(1, n) == 1; }
 
   std::vector<LayerCacheSpec> Layers() {
-    switch (Between(0, 8)) {
+    switch (Between(0, with_tiers ? 5 : 8)) {
       case 0:
         return {StaticLayer()};
       case 1:
@@ -32,11 +33,11 @@ struct RandomSchedule {
       case 4:
         return {SlidingLayer(Between(20, 60), Between(1, 30)), StaticLayer()};
       case 5:
-        return {CrossLayer(), CrossLayer()};
-      case 6:
-        return {CrossLayer(), RecurrentLayer(), SlidingLayer(Between(1, 12))};
-      case 7:
         return {PromptAwareLayer(), StaticLayer()};
+      case 6:
+        return {CrossLayer(), CrossLayer()};
+      case 7:
+        return {CrossLayer(), RecurrentLayer(), SlidingLayer(Between(1, 12))};
       default:
         return HybridLayers();
     }
@@ -53,6 +54,20 @@ struct RandomSchedule {
     options.anchored_chunks = OneIn(4);
     if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .step_bytes = Between(64, 4000)};
     options.suspend.copy_clock = absl::UnixEpoch;  // stands still
+    options.prefixes.idle = absl::Seconds(Between(0, 40));
+    if (OneIn(2)) {
+      options.prefixes.disk = &disk;
+      options.prefixes.disk_limit_bytes = Between(64, 200000);
+    }
+    if (with_tiers) {
+      options.max_sequence_tokens = Between(40, 120);
+      options.share_prefixes = true;
+      options.share_length = 0;
+      options.suspend.host_tier_bytes = Between(1000, 20000);
+      options.suspend.step_bytes = Between(64, 4000);
+      options.prefixes = {
+          .disk = &disk, .disk_limit_bytes = Between(1000, 200000), .idle = absl::Seconds(Between(0, 9))};
+    }
     options.save_sink = &sink;
     options.compact_bytes = OneIn(2) ? 0 : 1 << 10;
     // Short ones only: what a crop loses of a state is computed again from the start.
@@ -134,6 +149,8 @@ struct RandomSchedule {
       return may_fail && OneIn(50) ? absl::InternalError("random") : absl::OkStatus();
     };
     may_fail = OneIn(2);
+    disk.on_write = [this] { return OneIn(20) ? absl::ResourceExhaustedError("random") : absl::OkStatus(); };
+    disk.on_read = [this] { return OneIn(20) ? absl::DataLossError("random") : absl::OkStatus(); };
     const int64_t arrivals = Between(1, 6);  // one in so many steps
     while (h.num_steps < num_steps && !testing::Test::HasFailure()) {
       while (OneIn(arrivals) && h.scheduler->counts().num_waiting < 20) h.Add(MakeRequest(&h));
@@ -147,15 +164,18 @@ struct RandomSchedule {
         }
       }
       h.clock.Advance(absl::Seconds(1));
+      if (h.scheduler->empty() && OneIn(2)) h.scheduler->Rest(h.clock.Now());
       if (h.scheduler->empty()) h.Add(MakeRequest(&h));
+      disk.stalled = OneIn(2);
       sink.is_ready = !OneIn(4);
       h.Step();
       Resume(&h);
     }
     may_fail = false;
+    disk.stalled = false;
     h.RunToEnd();
     h.ExpectAllEnded();
-    EXPECT_EQ(h.scheduler->host_tier_bytes(), 0);
+    ExpectTiersAddUp(&h);
     num_preemptions += h.scheduler->counts().num_preemptions;
     num_suspensions += h.scheduler->counts().num_suspensions;
     num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
@@ -163,9 +183,31 @@ struct RandomSchedule {
     num_right_drafts += h.scheduler->counts().accepted_draft_tokens;
   }
 
+  void ExpectTiersAddUp(SchedulerHarness* h) {
+    disk.on_write = [] { return absl::OkStatus(); };
+    h->scheduler->SaveAll(h->clock.Now());
+    h->scheduler->Rest(h->clock.Now());
+    const HostTier& host = h->scheduler->host_tier();
+    EXPECT_EQ(host.sequence_bytes, 0);
+    EXPECT_GE(host.prefix_bytes, 0);
+    EXPECT_LE(host.prefix_bytes, host.limit_bytes);
+    const PrefixTier::Counts& counts = h->scheduler->prefix_tier().counts();
+    disk.Work();
+    EXPECT_EQ(counts.disk_bytes, disk.TotalBytes());
+    EXPECT_LE(counts.disk_bytes, h->scheduler->prefix_tier().disk_limit_bytes());
+    num_restored_tokens += counts.restored_tokens;
+    num_disk_reads += counts.num_disk_reads;
+    num_failed += counts.full_disk + counts.torn_files;
+  }
+
   RecordingSaveSink sink;
+  FakePrefixDisk disk;
+  int64_t num_restored_tokens = 0;
+  int64_t num_disk_reads = 0;
+  int64_t num_failed = 0;
   int64_t num_resumed = 0;
   std::mt19937 random;
+  const bool with_tiers;
   bool may_fail = false;
   int64_t num_preemptions = 0;
   int64_t num_suspensions = 0;
@@ -205,6 +247,26 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_wrong_drafts, num_seeds);
   EXPECT_GT(num_right_drafts, num_seeds);
   EXPECT_GT(num_forked, num_seeds);
+}
+
+// The same with requests that often go on from others, and tiers that hold much of what those left.
+TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
+  const bool full = std::getenv("BERTH_FULL") != nullptr;
+  const uint32_t num_seeds = full ? 5000 : 150;
+  int64_t num_restored_tokens = 0;
+  int64_t num_disk_reads = 0;
+  int64_t num_failed = 0;
+  for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomSchedule schedule(seed, /*with_tiers=*/true);
+    schedule.Run(/*num_steps=*/full ? 500 : 200);
+    num_restored_tokens += schedule.num_restored_tokens;
+    num_disk_reads += schedule.num_disk_reads;
+    num_failed += schedule.num_failed;
+  }
+  EXPECT_GT(num_restored_tokens, 10 * num_seeds);
+  EXPECT_GT(num_disk_reads, num_seeds / 5);
+  EXPECT_GT(num_failed, num_seeds / 5);
 }
 
 }  // namespace

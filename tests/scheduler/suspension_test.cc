@@ -31,13 +31,13 @@ struct Pair {
       const int64_t before = h.scheduler->counts().num_preemptions;
       h.clock.Advance(absl::Seconds(1));
       h.Step();
-      largest_tier = std::max(largest_tier, h.scheduler->host_tier_bytes());
+      largest_tier = std::max(largest_tier, h.scheduler->host_tier().sequence_bytes);
       for (const RowShape& row : h.shapes) num_computed += row.num_tokens;
       if (h.scheduler->counts().num_preemptions > before) waiting_tokens = h.scheduler->counts().waiting_tokens;
     }
     h.ExpectAllEnded();
     EXPECT_GE(h.scheduler->counts().num_preemptions, 1);
-    EXPECT_EQ(h.scheduler->host_tier_bytes(), 0);
+    EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
     per_look = absl::ZeroDuration();
   }
 

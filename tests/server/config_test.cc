@@ -62,6 +62,9 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--compact_per_step=1KiB",
                              "--host_tier=2GiB",
                              "--copy_per_step=3MiB",
+                             "--disk_tier=/d",
+                             "--disk_tier_bytes=5MiB",
+                             "--tier_idle=7s",
                              "--session_dir=/s",
                              "--session_dir_limit=7KiB",
                              "--max_running=7",
@@ -100,6 +103,9 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .compact_bytes = 1024,
                              .host_tier_bytes = int64_t{2} << 30,
                              .copy_bytes = 3 << 20,
+                             .disk_tier = "/d",
+                             .disk_tier_bytes = 5 << 20,
+                             .tier_idle = absl::Seconds(7),
                              .crop_every = 9,
                              .session_dir = "/s",
                              .session_dir_limit = 7 << 10,
@@ -164,6 +170,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside [0, 24h]"},
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside [0, 24h]"},
       {{"--host_tier=much"}, "--host_tier: 'much' is no size: write a number and a unit, as 512MiB or 8GiB, or 0"},
+      {{"--disk_tier=/d"}, "--disk_tier: needs --host_tier: prefixes come and go through host memory"},
+      {{"--tier_idle=-1s"}, "--tier_idle: -1s is outside [0, 24h]"},
       {{"--copy_per_step=0"}, "--copy_per_step: '0' is outside [1 byte, 1048576 TiB]"},
       {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
       {{"--arena=lots"}, "--arena: 'lots' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
@@ -215,7 +223,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 38);
+  EXPECT_EQ(ours, 41);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

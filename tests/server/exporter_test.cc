@@ -178,8 +178,9 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   scraper.load.num_waiting = 4;
   scraper.load.num_preemptions = 6;
   scraper.load.num_suspensions = 2;
-  scraper.load.host_tier_bytes = 300;
-  scraper.load.host_tier_limit = 1000;
+  scraper.load.host_tier = {.limit_bytes = 1000, .sequence_bytes = 200, .prefix_bytes = 100};
+  scraper.load.prefix_tier = {.disk_bytes = 70, .num_hits = 5, .restored_tokens = 60, .torn_files = 2};
+  scraper.load.disk_tier_limit = 100;
   scraper.load.prompt_tokens = 1000;
   const SeriesMap series = scraper.Scrape();
   EXPECT_EQ(series.at(R"(berth_cache_bytes{model_name="m",pool="static",state="live"})"), 3 * 4096 + 5 * 1000);
@@ -190,6 +191,12 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="suspend_state"})"), 0);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})"), 300);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})"), 700);
+  EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="disk",state="used"})"), 70);
+  EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="disk",state="free"})"), 30);
+  EXPECT_EQ(series.at(R"(berth_prefix_tier_bytes{model_name="m",tier="host"})"), 100);
+  EXPECT_EQ(series.at(R"(berth_prefix_tier_hits_total{model_name="m"})"), 5);
+  EXPECT_EQ(series.at(R"(berth_prefix_tier_restored_tokens_total{model_name="m"})"), 60);
+  EXPECT_EQ(series.at(R"(berth_prefix_tier_errors_total{model_name="m",reason="torn"})"), 2);
   EXPECT_EQ(series.at(R"(vllm:num_preemptions_total{model_name="m"})"), 6);
   EXPECT_EQ(series.at(R"(vllm:num_requests_running{model_name="m"})"), 2);
   EXPECT_EQ(series.at(R"(vllm:num_requests_waiting{model_name="m"})"), 4);

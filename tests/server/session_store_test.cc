@@ -172,16 +172,27 @@ TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
     WriteFile(PathOf("s"), changed);
     EXPECT_FALSE(Load("s").ok()) << "byte " << i;
   }
-  // Found at the start, nobody can say whose it is: it is in nobody's way but its own.
+  // Found at the start, nobody can say whose it is: all see it, and a new request takes its place.
   WriteFile(PathOf("s"), whole.substr(0, 50));
   Open();
   EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Begin(1, "s").code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Delete("s").code(), absl::StatusCode::kDataLoss);
+  ASSERT_EQ(store_->List("anyone").size(), 1u);
+  EXPECT_TRUE(store_->List("anyone")[0].damaged());
   EXPECT_EQ(store_->stats().used_bytes, 50);
-  WriteFile(PathOf("s"), whole);
-  Open();
+  Write("s");
   EXPECT_TRUE(Load("s").ok());
+  EXPECT_FALSE(store_->List("tenant")[0].damaged());
+  EXPECT_TRUE(store_->List("anyone").empty());
+  EXPECT_EQ(store_->stats().used_bytes, static_cast<int64_t>(whole.size()));
+  // Where only the cache is torn, its owner is known, and learns of it by resuming it.
+  WriteFile(PathOf("s"), whole.substr(0, whole.size() - 20) + std::string(20, 'x'));
+  Open();
+  EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(store_->List("tenant")[0].damaged());
+  EXPECT_TRUE(store_->List("anyone").empty());
+  EXPECT_EQ(Begin(1, "s", "anyone").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(Delete("s").ok());
+  EXPECT_FALSE(fs::exists(PathOf("s")));
 }
 
 TEST_F(SessionStoreTest, RefusesOtherVersionsModelsAndTenants) {

@@ -18,6 +18,7 @@ struct RequestRecord {
   int32_t stop_token = -1;
   absl::Status error;
   RequestTimes times;
+  int64_t num_cached = 0;
   int num_ends = 0;  // of the whole request
   bool token_after_end = false;
   std::map<int32_t, RequestRecord> others;
@@ -39,6 +40,7 @@ struct RequestRecord {
     stop_token = event.stop_token;
     error = event.error;
     times = event.times;
+    num_cached = event.num_cached;
   }
 };
 

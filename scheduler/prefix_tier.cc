@@ -1,0 +1,367 @@
+#include "scheduler/prefix_tier.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace berth {
+namespace {
+
+// Steps of one search through the entries; each is a longer beginning that no entry is.
+constexpr int kMaxSteps = 64;
+// How soon the engine looks again at a disk that is at work.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
+constexpr absl::Duration kRestAfterFailedWrite = absl::Seconds(30);
+
+int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+// What the index may hold of such a prefix: what windows have left behind is there too.
+int64_t ArenaBytes(const CachePlan& plan, int64_t num_tokens) {
+  int64_t bytes = 0;
+  for (const CacheGroup& group : plan.groups) {
+    bytes += group.unit_bytes * (group.grows() ? (num_tokens + plan.block_tokens - 1) / plan.block_tokens : 1);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+struct PrefixTier::Entry {
+  std::string salt;
+  std::vector<int32_t> tokens;
+  int64_t image_bytes = 0;
+  int64_t arena_bytes = 0;
+  std::shared_ptr<CacheImage> image;  // whole when `place` is kHost; in part while it is saved
+  int64_t saved_bytes = 0;
+  uint64_t file = 0;  // 0: none
+  int64_t file_bytes = 0;
+  bool writing = false;
+  bool reading = false;
+  int pins = 0;
+  absl::Time used;
+  Place place = kArena;
+  std::list<Entry*>::iterator at;  // in the place's list
+
+  bool busy() const { return writing || reading || pins > 0; }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+bool PrefixTier::Less::operator()(const std::unique_ptr<Entry>& a, const std::unique_ptr<Entry>& b) const {
+  return (*this)(a, View{.salt = b->salt, .tokens = b->tokens});
+}
+bool PrefixTier::Less::operator()(const std::unique_ptr<Entry>& a, const View& b) const {
+  if (a->salt != b.salt) return a->salt < b.salt;
+  return std::lexicographical_compare(a->tokens.begin(), a->tokens.end(), b.tokens.begin(), b.tokens.end());
+}
+bool PrefixTier::Less::operator()(const View& a, const std::unique_ptr<Entry>& b) const {
+  if (a.salt != b->salt) return a.salt < b->salt;
+  return std::lexicographical_compare(a.tokens.begin(), a.tokens.end(), b->tokens.begin(), b->tokens.end());
+}
+
+PrefixTier::PrefixTier(const Options& options, Cache* cache, Suspender* suspender)
+    : options_(options),
+      cache_(cache),
+      suspender_(suspender),
+      serves_beginnings_(std::all_of(cache->plan().groups.begin(), cache->plan().groups.end(),
+                                     [](const CacheGroup& group) { return group.grows() && group.kv.Reach() == 0; })) {
+  if (options_.disk == nullptr) return;
+  PrefixDisk::Found found = options_.disk->TakeFound();
+  counts_.torn_files = found.num_torn;
+  counts_.foreign_files = found.num_foreign;
+  for (PrefixDisk::File& file : found.files) {
+    if (entries_.contains(View{.salt = file.salt, .tokens = file.tokens})) {
+      options_.disk->Remove(file.id);
+      continue;
+    }
+    Entry* const entry = Add(file.salt, file.tokens, kDisk, absl::InfinitePast());
+    entry->file = file.id;
+    entry->file_bytes = file.size_bytes;
+    by_file_[file.id] = entry;
+    counts_.disk_bytes += file.size_bytes;
+  }
+  while (counts_.disk_bytes > options_.disk_limit_bytes) {
+    ++counts_.disk_evictions;
+    DropFile(places_[kDisk].front());
+  }
+}
+
+PrefixTier::~PrefixTier() = default;
+
+PrefixTier::Entry* PrefixTier::Add(absl::string_view salt, absl::Span<const int32_t> tokens, Place place,
+                                   absl::Time now) {
+  auto entry = std::make_unique<Entry>();
+  entry->salt = std::string(salt);
+  entry->tokens.assign(tokens.begin(), tokens.end());
+  entry->image_bytes = ImageLayout(cache_->plan(), entry->num_tokens(), 0).size_bytes;
+  entry->arena_bytes = ArenaBytes(cache_->plan(), entry->num_tokens());
+  entry->used = now;
+  entry->place = place;
+  entry->at = places_[place].insert(places_[place].end(), entry.get());
+  if (place == kArena) unsaved_bytes_ += entry->arena_bytes;
+  return entries_.insert(std::move(entry)).first->get();
+}
+
+void PrefixTier::MoveTo(Place place, Entry* entry) {
+  if (entry->place == kArena && place != kArena) unsaved_bytes_ -= entry->arena_bytes;
+  std::list<Entry*>& list = places_[place];
+  auto before = list.end();
+  while (before != list.begin() && (*std::prev(before))->used > entry->used) --before;
+  list.splice(before, places_[entry->place], entry->at);
+  entry->place = place;
+}
+
+void PrefixTier::Touch(Entry* entry, absl::Time now) {
+  entry->used = now;
+  places_[entry->place].splice(places_[entry->place].end(), places_[entry->place], entry->at);
+}
+
+void PrefixTier::Erase(Entry* entry) {
+  if (saving_ == entry) saving_ = nullptr;
+  if (entry->image != nullptr) suspender_->tier().prefix_bytes -= entry->image_bytes;
+  if (entry->place == kArena) unsaved_bytes_ -= entry->arena_bytes;
+  places_[entry->place].erase(entry->at);
+  entries_.erase(entries_.find(View{.salt = entry->salt, .tokens = entry->tokens}));
+}
+
+void PrefixTier::DropImage(Entry* entry) {
+  if (entry->file == 0) return Erase(entry);
+  suspender_->tier().prefix_bytes -= entry->image_bytes;
+  entry->image = nullptr;
+  MoveTo(kDisk, entry);
+}
+
+void PrefixTier::DropFile(Entry* entry) {
+  options_.disk->Remove(entry->file);
+  by_file_.erase(std::exchange(entry->file, 0));
+  counts_.disk_bytes -= entry->file_bytes;
+  if (entry->place == kDisk) Erase(entry);
+}
+
+void PrefixTier::Note(absl::string_view salt, absl::Span<const int32_t> tokens, absl::Time now) {
+  if (!on()) return;
+  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
+  const int64_t bytes = ImageLayout(cache_->plan(), num_tokens, 0).size_bytes;
+  const auto next = entries_.lower_bound(View{.salt = salt, .tokens = tokens});
+  if (next != entries_.end() && (*next)->salt == salt) {
+    const bool longer = CommonPrefix((*next)->tokens, tokens) == num_tokens;
+    if (longer && (serves_beginnings_ || (*next)->num_tokens() == num_tokens)) return Touch(next->get(), now);
+  }
+  if (bytes > suspender_->tier().limit_bytes || !suspender_->WorthCopying(2 * bytes, num_tokens)) return;
+  DropShorter(Add(salt, tokens, kArena, now), /*all=*/false);
+}
+
+void PrefixTier::DropShorter(Entry* entry, bool all) {
+  if (!serves_beginnings_) return;
+  absl::Span<const int32_t> rest = absl::MakeConstSpan(entry->tokens).first(entry->tokens.size() - 1);
+  for (int i = 0; i < kMaxSteps && !rest.empty(); ++i) {
+    const auto next = entries_.upper_bound(View{.salt = entry->salt, .tokens = rest});
+    if (next == entries_.begin() || (*std::prev(next))->salt != entry->salt) return;
+    Entry* const shorter = std::prev(next)->get();
+    const int64_t common = CommonPrefix(shorter->tokens, rest);
+    const bool begins = common == shorter->num_tokens();
+    rest = rest.first(std::min(common, shorter->num_tokens() - 1));
+    if (!begins || shorter->busy() || shorter == saving_ || (shorter->place != kArena && !all)) continue;
+    if (shorter->file != 0 && shorter->place == kHost) DropFile(shorter);
+    shorter->file != 0 ? DropFile(shorter) : Erase(shorter);
+  }
+}
+
+void PrefixTier::Save(absl::Time now, int64_t needed_bytes, bool runs) {
+  int64_t limit = runs ? suspender_->left_bytes() / 2 : std::numeric_limits<int64_t>::max();
+  while (limit > 0) {
+    if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
+    if (saving_ == nullptr) return;
+    const int64_t before = suspender_->left_bytes();
+    if (!SaveSome(limit, now) || !runs) return;
+    limit -= before - suspender_->left_bytes();
+  }
+}
+
+PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) {
+  while (!places_[kArena].empty()) {
+    Entry* const entry = places_[kArena].front();
+    const bool tight = unsaved_bytes_ > (cache_->available_bytes() - needed_bytes) / 2;
+    if (!tight && now - entry->used < options_.idle) return nullptr;
+    if (MakeRoom(entry->image_bytes)) {
+      entry->image = std::make_shared<CacheImage>(ImageLayout(cache_->plan(), entry->num_tokens(), 0));
+      entry->image->bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(entry->image_bytes));
+      entry->saved_bytes = 0;
+      suspender_->tier().prefix_bytes += entry->image_bytes;
+      return entry;
+    }
+    if (num_disk_busy_ > 0) return nullptr;  // what is being written can go soon
+    ++counts_.lost;
+    Erase(entry);
+  }
+  return nullptr;
+}
+
+bool PrefixTier::SaveSome(int64_t limit, absl::Time now) {
+  Entry* const entry = saving_;
+  const int64_t end = entry->saved_bytes + std::min(limit, entry->image_bytes - entry->saved_bytes);
+  if (!suspender_->ReadPrefix(cache_, entry->salt, entry->tokens, entry->saved_bytes, end, entry->image.get())) {
+    ++counts_.lost;
+    Erase(entry);
+    return true;
+  }
+  entry->saved_bytes = end;
+  if (end < entry->image_bytes) return false;
+  saving_ = nullptr;
+  MoveTo(kHost, entry);
+  DropShorter(entry, /*all=*/true);
+  StartWriting(entry, now);
+  return true;
+}
+
+void PrefixTier::SaveAll(absl::Time now) {
+  if (options_.disk == nullptr) return;
+  if (saving_ != nullptr) SaveSome(std::numeric_limits<int64_t>::max(), now);
+  while (!places_[kArena].empty()) {
+    saving_ = NextToSave(absl::InfiniteFuture(), /*needed_bytes=*/0);
+    if (saving_ == nullptr) return;
+    SaveSome(std::numeric_limits<int64_t>::max(), now);
+  }
+}
+
+absl::Time PrefixTier::NextWork(absl::Time now) const {
+  if (num_disk_busy_ > 0) return now + kPollInterval;
+  if (saving_ != nullptr) return now;
+  if (places_[kArena].empty()) return absl::InfiniteFuture();
+  return std::max(now, places_[kArena].front()->used + options_.idle);
+}
+
+void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
+  if (options_.disk == nullptr || now < write_again_) return;
+  const int64_t size = options_.disk->FileBytes(entry->salt, entry->num_tokens(), entry->image_bytes);
+  if (size > options_.disk_limit_bytes) return;
+  const auto idle_file = [](const Entry* other) { return other->file != 0 && !other->busy(); };
+  for (const Place place : {kDisk, kHost}) {
+    while (counts_.disk_bytes + size > options_.disk_limit_bytes) {
+      const auto oldest = std::find_if(places_[place].begin(), places_[place].end(), idle_file);
+      if (oldest == places_[place].end()) break;
+      ++counts_.disk_evictions;
+      DropFile(*oldest);
+    }
+  }
+  if (counts_.disk_bytes + size > options_.disk_limit_bytes) return;
+  entry->file = options_.disk->Write(entry->salt, entry->tokens, entry->image);
+  entry->file_bytes = size;
+  entry->writing = true;
+  by_file_[entry->file] = entry;
+  counts_.disk_bytes += size;
+  ++num_disk_busy_;
+}
+
+void PrefixTier::Poll(absl::Time now) {
+  if (num_disk_busy_ == 0) return;
+  for (PrefixDisk::Result& result : options_.disk->TakeResults()) {
+    Entry* const entry = by_file_.at(result.id);
+    --num_disk_busy_;
+    CountError(result.status, result.written);
+    if (!result.status.ok()) {
+      by_file_.erase(std::exchange(entry->file, 0));
+      counts_.disk_bytes -= entry->file_bytes;
+    }
+    if (result.written) {
+      entry->writing = false;
+      if (!result.status.ok()) write_again_ = now + kRestAfterFailedWrite;
+    } else {
+      OnRead(entry, &result);
+    }
+  }
+}
+
+void PrefixTier::OnRead(Entry* entry, PrefixDisk::Result* result) {
+  entry->reading = false;
+  suspender_->tier().prefix_bytes -= entry->image_bytes;  // as was set aside for it
+  if (!result->status.ok()) return Erase(entry);
+  if (!CheckImage(cache_->plan(), *result->image).ok() || result->image->num_tokens != entry->num_tokens()) {
+    ++counts_.foreign_files;
+    return DropFile(entry);
+  }
+  reads_.Add(entry->image_bytes, result->time);
+  entry->image = std::move(result->image);
+  suspender_->tier().prefix_bytes += entry->image_bytes;
+  MoveTo(kHost, entry);
+}
+
+void PrefixTier::CountError(const absl::Status& status, bool written) {
+  if (status.ok()) return;
+  if (!written) {
+    ++(absl::IsDataLoss(status) ? counts_.torn_files : counts_.failed_reads);
+  } else {
+    ++(absl::IsResourceExhausted(status) ? counts_.full_disk : counts_.failed_writes);
+  }
+}
+
+PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple,
+                                 absl::Time now) {
+  Hit hit;
+  Hit used;  // wherever it is
+  const auto consider = [&](Entry* entry) {
+    if (entry->salt != salt) return;
+    const int64_t num_tokens = CommonPrefix(entry->tokens, tokens) / multiple * multiple;
+    if (num_tokens <= hit.num_tokens || !ImageServes(cache_->plan(), entry->num_tokens(), num_tokens)) return;
+    if (num_tokens > used.num_tokens) used = {.entry = entry, .num_tokens = num_tokens};
+    if (entry->place != kArena) hit = {.entry = entry, .num_tokens = num_tokens};
+  };
+  // The entries next to where a beginning would stand have most in common with it.
+  absl::Span<const int32_t> rest = tokens;
+  for (int i = 0; i<kMaxSteps&& static_cast<int64_t>(rest.size())> hit.num_tokens; ++i) {
+    const auto next = entries_.upper_bound(View{.salt = salt, .tokens = rest});
+    if (next != entries_.end()) consider(next->get());
+    if (next == entries_.begin()) break;
+    Entry* const before = std::prev(next)->get();
+    if (before->salt != salt) break;
+    consider(before);
+    rest = rest.first(std::min(CommonPrefix(before->tokens, rest), before->num_tokens() - 1));
+  }
+  if (used.entry != nullptr) Touch(used.entry, now);
+  if (hit.entry != nullptr && hit.entry != used.entry) Touch(hit.entry, now);
+  return hit;
+}
+
+bool PrefixTier::WorthFetching(const Hit& hit, int64_t num_tokens) const {
+  const bool here = hit.entry->image != nullptr;
+  return suspender_->WorthCopying(ImageLayout(cache_->plan(), hit.num_tokens, 0).size_bytes, num_tokens,
+                                  here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->image_bytes));
+}
+
+PrefixTier::Fetched PrefixTier::Fetch(Entry* entry) {
+  if (entry->place == kHost) return Fetched::kHere;
+  if (entry->reading) return Fetched::kComing;
+  if (!MakeRoom(entry->image_bytes)) return Fetched::kNoRoom;
+  suspender_->tier().prefix_bytes += entry->image_bytes;
+  entry->reading = true;
+  ++num_disk_busy_;
+  ++counts_.num_disk_reads;
+  options_.disk->Read(entry->file);
+  return Fetched::kComing;
+}
+
+const CacheImage& PrefixTier::Pin(Entry* entry) {
+  ++entry->pins;
+  return *entry->image;
+}
+
+void PrefixTier::Unpin(Entry* entry) { --entry->pins; }
+
+void PrefixTier::OnRestored(int64_t num_tokens) {
+  ++counts_.num_hits;
+  counts_.restored_tokens += num_tokens;
+}
+
+bool PrefixTier::MakeRoom(int64_t size_bytes) {
+  const HostTier& tier = suspender_->tier();
+  for (auto at = places_[kHost].begin(); at != places_[kHost].end() && tier.free_bytes() < size_bytes;) {
+    Entry* const entry = *at++;
+    if (entry->busy()) continue;
+    ++counts_.host_evictions;
+    DropImage(entry);
+  }
+  return tier.free_bytes() >= size_bytes;
+}
+
+}  // namespace berth
