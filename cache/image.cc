@@ -80,8 +80,8 @@ bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens
   if (first_tokens == num_tokens) return true;
   if (first_tokens > num_tokens || first_tokens == 0) return false;
   return std::all_of(plan.groups.begin(), plan.groups.end(), [&](const CacheGroup& group) {
-    return group.grows() && group.kv.FirstVisible(num_tokens) / plan.block_tokens <=
-                                group.kv.FirstVisible(first_tokens) / plan.block_tokens;
+    return group.grows() &&
+           group.kv.LeftBlocks(num_tokens, plan.block_tokens) == group.kv.LeftBlocks(first_tokens, plan.block_tokens);
   });
 }
 
@@ -106,9 +106,8 @@ void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {
   int64_t start = 0;  // of the group, among the lease's bytes
   for (size_t g = 0; g < groups_.size(); ++g) {
     const CacheImage::Group& group = layout.groups[g];
-    const std::byte* units = in + (group.first_block - image.groups[g].first_block) * group.unit_bytes;
     ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
-      cache_->storage().Write(groups_[g].offsets[unit] + at, size, units + unit * group.unit_bytes + at);
+      cache_->storage().Write(groups_[g].offsets[unit] + at, size, in + unit * group.unit_bytes + at);
     });
     start += group.num_units * group.unit_bytes;
     in += image.groups[g].num_units * image.groups[g].unit_bytes;
@@ -126,9 +125,10 @@ bool Cache::ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens,
   for (size_t g = 0; g < image->groups.size() && whole; ++g) {
     const CacheImage::Group& group = image->groups[g];
     ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
-      const UnitId id = plan_.groups[g].grows()
-                            ? PrefixIndex::UnitOf(match.path[group.first_block + unit], static_cast<int>(g))
-                            : match.state;
+      const int64_t sinks = plan_.groups[g].kv.SinkBlocks(plan_.block_tokens);
+      const int64_t block = unit < sinks ? unit : unit + group.left_blocks;
+      const UnitId id =
+          plan_.groups[g].grows() ? PrefixIndex::UnitOf(match.path[block], static_cast<int>(g)) : match.state;
       storage_->Read(pools_[g].offset(id) + at, size, out + start + unit * group.unit_bytes + at);
     });
     start += group.num_units * group.unit_bytes;

@@ -66,8 +66,8 @@ std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& 
   for (const CacheGroup& group : plan.groups) {
     const KvSpec& kv = group.kv;
     absl::StrAppend(&identity, " ", CacheKindName(group.kind), ":", DTypeName(kv.dtype), ":", kv.kv_heads, "x",
-                    kv.key_dim, "x", kv.value_dim, ":", kv.window, ":", kv.chunk, ":", group.unit_bytes, ":",
-                    absl::StrJoin(group.layers, ","));
+                    kv.key_dim, "x", kv.value_dim, ":", kv.window, ":", kv.sink_tokens, ":", kv.chunk, ":",
+                    group.unit_bytes, ":", absl::StrJoin(group.layers, ","));
   }
   for (const LayerCacheSlot& slot : plan.layers) {
     absl::StrAppend(&identity, " ", slot.key_offset, ",", slot.value_offset, ",", slot.recent_key_offset, ",",

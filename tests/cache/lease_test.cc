@@ -364,7 +364,7 @@ TEST_F(LeaseTest, AnImageWithoutStatesServesWhatItsWindowsStillSee) {
   absl::StatusOr<SequenceLease> shorter = cache_->Reserve(ImageLayout(plan, 18, 0));
   ASSERT_TRUE(shorter.ok());
   EXPECT_EQ(shorter->blocks(0).offsets.size(), 5u);
-  EXPECT_EQ(shorter->blocks(1).first_block, 3);
+  EXPECT_EQ(shorter->blocks(1).left_blocks, 3);
   shorter->Load(image, 0, shorter->image_bytes());
   EXPECT_EQ(std::memcmp(shorter->Save().bytes.get(), image.bytes.get(), static_cast<size_t>(image.size_bytes)), 0);
   const auto with_states = BuildCachePlan({{.kv = kStatic}, StateLayer()}, kBlock);
