@@ -59,6 +59,18 @@ absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& conf
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
 }
 
+absl::StatusOr<WeightStorage> ChooseWeightStorage(const LoadOptions& options) {
+  if (options.weights == "auto") return WeightStorage::kExact;
+  if (options.weights != "int8" && options.weights != "int4") {
+    return absl::InvalidArgumentError(absl::StrCat("weights: \"", options.weights, "\" is not auto, int8 or int4"));
+  }
+  if (options.device != "cpu") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("weights: \"", options.weights, "\" runs on device cpu, not on ", options.device));
+  }
+  return options.weights == "int8" ? WeightStorage::kInt8 : WeightStorage::kInt4;
+}
+
 // What --cache_dtype makes of the layers' own choice.
 absl::Status ChooseCacheDType(const LoadOptions& options, std::vector<LayerCacheSpec>* specs) {
   if (options.cache_dtype == "auto") return absl::OkStatus();
@@ -133,12 +145,14 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!config.status().ok()) return config.status();
   auto dtype = ChooseDType(options, config, text);
   if (!dtype.ok()) return dtype.status();
+  auto matrices = ChooseWeightStorage(options);
+  if (!matrices.ok()) return matrices.status();
   auto defaults = ReadGenerationDefaults(options.model_dir, *json);
   if (!defaults.ok()) return defaults.status();
   auto checkpoint = Checkpoint::Open(options.model_dir);
   if (!checkpoint.ok()) return checkpoint.status();
 
-  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device});
+  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device, .matrices = *matrices});
   std::unique_ptr<Model> model;
   try {
     model = (*family)->build(text, weights);

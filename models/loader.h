@@ -19,8 +19,10 @@ namespace berth {
 
 struct LoadOptions {
   std::string model_dir;
-  std::string name;              // what clients call it; "": the folder's name
-  std::string dtype = "auto";    // auto: as the checkpoint says; float32, bfloat16
+  std::string name;            // what clients call it; "": the folder's name
+  std::string dtype = "auto";  // auto: as the checkpoint says; float32, bfloat16
+  // Of the matrices of dense products: auto (as dtype), int8, int4. On the CPU only.
+  std::string weights = "auto";
   std::string device = "cpu";    // cpu, cuda
   int num_threads = 0;           // of a step on the CPU; 0: all cores
   int64_t block_tokens = 16;     // tokens per cache block

@@ -21,7 +21,12 @@ using Config = berth::Config;
 
 ABSL_FLAG(std::string, model, "", "Folder of a Hugging Face checkpoint. Required.");
 ABSL_FLAG(std::string, model_name, "", "What clients call the model. Empty: the folder's name.");
-ABSL_FLAG(std::string, dtype, Config{}.dtype, "Of the weights: auto (what the checkpoint says), float32, bfloat16.");
+ABSL_FLAG(std::string, dtype, Config{}.dtype,
+          "Of weights and activations: auto (what the checkpoint says), float32, bfloat16.");
+ABSL_FLAG(
+    std::string, weights, Config{}.weights,
+    "Of the matrices of dense products, on the CPU: auto (as --dtype says), int8 (a quarter of float32's bytes) or "
+    "int4 (0.14 of them, the output head in int8). Embeddings, norms, convolutions and routers stay as they are.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
 ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
 
@@ -119,7 +124,7 @@ struct HelpGroup {
 
 const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
-      {"Model", {"model", "model_name", "dtype", "device", "threads"}},
+      {"Model", {"model", "model_name", "dtype", "weights", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
@@ -159,6 +164,7 @@ absl::Status CheckChoices(const Config& config) {
   };
   const Row rows[] = {
       {"dtype", config.dtype, {"auto", "float32", "bfloat16"}},
+      {"weights", config.weights, {"auto", "int8", "int4"}},
       {"device", config.device, {"cpu", "cuda"}},
       {"cache_dtype", config.cache_dtype, {"auto", "int8", "int4"}},
       {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
@@ -277,6 +283,7 @@ absl::StatusOr<Config> FromFlags() {
   config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
   config.attention_window = absl::GetFlag(FLAGS_attention_window);
   config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
+  config.weights = absl::GetFlag(FLAGS_weights);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);

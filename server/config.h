@@ -19,7 +19,9 @@ struct Config {
   // The model.
   std::string model_dir;       // --model: folder of a Hugging Face checkpoint; required
   std::string model_name;      // what clients call it; "": the folder's name
-  std::string dtype = "auto";  // of the weights: auto (what the checkpoint says), float32, bfloat16
+  std::string dtype = "auto";  // of weights and activations: auto (what the checkpoint says), float32, bfloat16
+  // Of the matrices of dense products: auto (as --dtype says), int8, int4. The output head is int8 with either.
+  std::string weights = "auto";
   std::string device = "cpu";  // cpu, cuda
   int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
 

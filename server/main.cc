@@ -93,6 +93,16 @@ void ServeUntilSignal(const Config& config, Server* server) {
   spdlog::info("stopped");
 }
 
+// In words, for the fingerprint.
+std::string WhatTheFlagsChange(const Config& config, const ModelInfo& info) {
+  std::string text(DTypeName(info.dtype));
+  if (config.weights != "auto") absl::StrAppend(&text, ", matrices in ", config.weights);
+  if (config.attention_window > 0) {
+    absl::StrAppend(&text, ", window ", config.attention_window, ", sinks ", config.sink_tokens);
+  }
+  return text;
+}
+
 absl::Status Run(const Config& config) {
   const absl::Time start = absl::Now();
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
@@ -100,6 +110,7 @@ absl::Status Run(const Config& config) {
       LoadedModel::Load({.model_dir = config.model_dir,
                          .name = config.model_name,
                          .dtype = config.dtype,
+                         .weights = config.weights,
                          .device = config.device,
                          .num_threads = static_cast<int>(config.num_threads),
                          .block_tokens = config.block_tokens,
@@ -133,7 +144,7 @@ absl::Status Run(const Config& config) {
 
   absl::StatusOr<std::string> fingerprint = std::string();
   if (!config.session_dir.empty() || !config.disk_tier.empty()) {
-    fingerprint = ModelFingerprint(config.model_dir, info.dtype, config.attention_window, config.sink_tokens);
+    fingerprint = ModelFingerprint(config.model_dir, WhatTheFlagsChange(config, info));
   }
   if (!fingerprint.ok()) return fingerprint.status();
 

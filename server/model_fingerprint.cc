@@ -58,11 +58,9 @@ absl::Status AddPages(const fs::path& path, ContentHash* hash) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, DType dtype, int64_t attention_window,
-                                             int64_t sink_tokens) {
+absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, absl::string_view settings) {
   ContentHash hash;
-  hash.AddText(DTypeName(dtype));
-  if (attention_window > 0) hash.AddText(absl::StrCat("window ", attention_window, ", sinks ", sink_tokens));
+  hash.AddText(settings);
   if (absl::Status s = AddWholeFile(fs::path(model_dir) / "config.json", &hash); !s.ok()) return s;
   std::error_code error;
   if (const fs::path tokenizer = fs::path(model_dir) / "tokenizer.json"; fs::exists(tokenizer, error)) {

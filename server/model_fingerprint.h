@@ -2,21 +2,19 @@
 #ifndef BERTH_SERVER_MODEL_FINGERPRINT_H_
 #define BERTH_SERVER_MODEL_FINGERPRINT_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cache/spec.h"
+#include "absl/strings/string_view.h"
 
 namespace berth {
 
-// 32 hexadecimal digits: XXH3-128 over the weights' type in memory, the window and sinks that the server gives the
-// model (window 0: the model's own), config.json, tokenizer.json, and of every safetensors file its name, its size, its
-// header (tensors' names, types, shapes, places), and 256 evenly spaced pages of 4 KiB, the first and the last among
-// them. Reading all of the weights would take longer than loading them; weights that differ elsewhere only are not told
-// apart. FAILED_PRECONDITION naming a file that cannot be read.
-absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, DType dtype, int64_t attention_window,
-                                             int64_t sink_tokens);
+// 32 hexadecimal digits: XXH3-128 over `settings` (what the server's flags change of what the model computes, in
+// words), config.json, tokenizer.json, and of every safetensors file its name, its size, its header (tensors' names,
+// types, shapes, places), and 256 evenly spaced pages of 4 KiB, the first and the last among them. Reading all of the
+// weights would take longer than loading them; weights that differ elsewhere only are not told apart.
+// FAILED_PRECONDITION naming a file that cannot be read.
+absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, absl::string_view settings);
 
 }  // namespace berth
 

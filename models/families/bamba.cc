@@ -99,9 +99,11 @@ std::unique_ptr<Model> BuildGraniteHybrid(ConfigReader& config, WeightLoader& we
     auto dense = LoadFusedMlp(loader, prefix + "shared_mlp.", t.hidden, shared);
     if (router.num_experts == 0) return dense;
     const std::string moe = prefix + "block_sparse_moe.";
-    Experts::Weights matrices = {
-        .up = loader.Get(moe + "input_linear.weight", {router.num_experts, 2 * t.intermediate, t.hidden}),
-        .down = loader.Get(moe + "output_linear.weight", {router.num_experts, t.hidden, t.intermediate})};
+    const auto stack = [&](const char* name, int64_t out, int64_t in) {
+      return PackExperts(loader.Get(moe + name, {router.num_experts, out, in}), loader.options().matrices);
+    };
+    Experts::Weights matrices = {.up = stack("input_linear.weight", 2 * t.intermediate, t.hidden),
+                                 .down = stack("output_linear.weight", t.hidden, t.intermediate)};
     auto experts = std::make_unique<Experts>(Router::Load(loader, moe + "router.layer", t.hidden, router),
                                              std::move(matrices), Experts::Options{});
     experts->set_shared(std::move(dense));

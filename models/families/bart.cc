@@ -97,7 +97,7 @@ class BartLoader {
             .head_dim = head_dim,
             .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
   }
-  Linear Products(const std::string& prefix, std::initializer_list<const char*> names) {
+  LinearWeights Products(const std::string& prefix, std::initializer_list<const char*> names) {
     std::vector<LinearPart> parts;
     for (const char* name : names) parts.push_back({.name = prefix + name, .out = c_.hidden, .has_bias = true});
     return LoadLinear(weights_, c_.hidden, parts);
@@ -113,10 +113,11 @@ class BartLoader {
 };
 
 // Embeddings and layers; the rest is the family's.
-EncoderDecoderModel::Parts LoadCommon(const BartConfig& c, WeightLoader& root, WeightLoader& weights) {
+EncoderDecoderModel::Parts LoadCommon(const BartConfig& c, WeightLoader& root, WeightLoader& weights,
+                                      const at::Tensor& head_bias) {
   EncoderDecoderModel::Parts parts;
   parts.dtype = weights.options().dtype;
-  LoadSharedEmbeddings(root, weights, c.vocab_size, c.hidden, &parts);
+  LoadSharedEmbeddings(root, weights, c.vocab_size, c.hidden, head_bias, &parts);
   if (c.scale_embedding) parts.embedding_scale = std::sqrt(static_cast<double>(c.hidden));
   BartLoader loader(c, weights);
   for (int64_t i = 0; i < c.encoder.layers; ++i) parts.encoder_layers.push_back(loader.LoadEncoderLayer(i));
@@ -136,7 +137,8 @@ std::unique_ptr<Model> BuildBart(ConfigReader& config, WeightLoader& root) {
   const int64_t positions = config.IntOr("max_position_embeddings", 1024, 1, kMaxDimension);
   if (!config.status().ok()) return nullptr;
   WeightLoader weights = ModelOf(root);
-  EncoderDecoderModel::Parts parts = LoadCommon(c, root, weights);
+  const at::Tensor bias = root.GetOptional("final_logits_bias", {1, c.vocab_size});
+  EncoderDecoderModel::Parts parts = LoadCommon(c, root, weights, bias.defined() ? bias.squeeze(0) : bias);
   parts.norm_side = NormSide::kAfterSum;
   const auto table = [&](const char* name) { return weights.Get(name, {positions + kPositionOffset, c.hidden}); };
   parts.positions = std::make_unique<LearnedPositions>(table("encoder.embed_positions.weight"),
@@ -145,8 +147,6 @@ std::unique_ptr<Model> BuildBart(ConfigReader& config, WeightLoader& root) {
   BartLoader loader(c, weights);
   parts.encoder.embedding_norm = loader.NormOf("encoder.layernorm_embedding");
   parts.decoder.embedding_norm = loader.NormOf("decoder.layernorm_embedding");
-  const at::Tensor bias = root.GetOptional("final_logits_bias", {1, c.vocab_size});
-  if (bias.defined()) parts.head.linear.bias = bias.squeeze(0);
   for (const char* name : {"encoder.version", "decoder.version"}) weights.IgnoreUnder(name);
   if (!root.status().ok()) return nullptr;
   return std::make_unique<EncoderDecoderModel>(std::move(parts));
@@ -157,7 +157,7 @@ std::unique_ptr<Model> BuildM2m100(ConfigReader& config, WeightLoader& root) {
   const int64_t padding = config.IntOr("pad_token_id", 1, 0, kMaxVocabulary);
   if (!config.status().ok()) return nullptr;
   WeightLoader weights = ModelOf(root);
-  EncoderDecoderModel::Parts parts = LoadCommon(c, root, weights);
+  EncoderDecoderModel::Parts parts = LoadCommon(c, root, weights, /*head_bias=*/{});
   const at::ScalarType type = parts.dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
   parts.positions = std::make_unique<SinusoidalPositions>(c.hidden, padding, type, weights.options().device);
   BartLoader loader(c, weights);

@@ -5,7 +5,7 @@
 namespace berth {
 
 void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab_size, int64_t hidden,
-                          EncoderDecoderModel::Parts* parts) {
+                          const at::Tensor& head_bias, EncoderDecoderModel::Parts* parts) {
   const at::Tensor shared = model.Get("shared.weight", {vocab_size, hidden});
   const auto own_or_shared = [&](WeightLoader& loader, const char* name) {
     const at::Tensor own = loader.GetOptional(name, {vocab_size, hidden});
@@ -13,7 +13,9 @@ void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab
   };
   parts->encoder.embedding = own_or_shared(model, "encoder.embed_tokens.weight");
   parts->decoder.embedding = own_or_shared(model, "decoder.embed_tokens.weight");
-  parts->head.linear.weight = own_or_shared(root, "lm_head.weight");
+  parts->head.linear = LinearWeights{.weight = own_or_shared(root, "lm_head.weight"),
+                                     .bias = head_bias,
+                                     .storage = HeadStorage(model.options().matrices)};
 }
 
 }  // namespace berth

@@ -11,9 +11,10 @@
 namespace berth {
 
 // Reads `model`'s shared.weight, {encoder,decoder}.embed_tokens.weight and `root`'s lm_head.weight. Of the last three,
-// one that is absent or equal to the first is the first, as transformers ties them whatever the configuration says.
+// one that is absent or equal to the first is the first, as transformers ties them whatever the configuration says. The
+// head's bias: [vocab_size], or undefined.
 void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab_size, int64_t hidden,
-                          EncoderDecoderModel::Parts* parts);
+                          const at::Tensor& head_bias, EncoderDecoderModel::Parts* parts);
 
 }  // namespace berth
 

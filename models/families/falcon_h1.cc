@@ -62,9 +62,9 @@ std::unique_ptr<Mixer> LoadMixers(WeightLoader& weights, const std::string& pref
 }
 
 // The muP constants around attention, folded into its products.
-void ScaleAttention(const FalconH1Config& c, const AttentionConfig& attention, Attention::Weights* parts) {
-  const int64_t q_columns = attention.q_heads * attention.head_dim;
-  const int64_t kv_columns = attention.kv_heads * attention.head_dim;
+void ScaleAttention(const FalconH1Config& c, LoadedAttention* parts) {
+  const int64_t q_columns = parts->config.q_heads * parts->config.head_dim;
+  const int64_t kv_columns = parts->config.kv_heads * parts->config.head_dim;
   ScaleLinear(&parts->qkv, 0, q_columns, c.attention_in_multiplier, 1);
   ScaleLinear(&parts->qkv, q_columns, kv_columns, c.attention_in_multiplier, c.key_multiplier);
   ScaleLinear(&parts->qkv, q_columns + kv_columns, kv_columns, c.attention_in_multiplier, 1);
@@ -78,9 +78,7 @@ std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights
   TransformerConfig& t = c.transformer;
   ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
   if (!config.status().ok()) return nullptr;
-  t.edit_attention = [&](int, AttentionConfig* attention, Attention::Weights* parts) {
-    ScaleAttention(c, *attention, parts);
-  };
+  t.edit_attention = [&](int, LoadedAttention* parts) { ScaleAttention(c, parts); };
   const MlpConfig mlp = {.hidden = t.hidden,
                          .intermediate = t.intermediate,
                          .bias = t.mlp_bias,

@@ -3,9 +3,10 @@
 // the first layers; late layers that read the keys and values of earlier ones. Source: transformers' models/gemma3n.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/erfinv.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/stack.h>
@@ -36,7 +37,7 @@ struct Gemma3nConfig {
   int64_t num_borrowing_layers = 0;
 };
 
-Linear LoadMatrix(WeightLoader& weights, const std::string& name, int64_t in, int64_t out) {
+LinearWeights LoadMatrix(WeightLoader& weights, const std::string& name, int64_t in, int64_t out) {
   return LoadLinear(weights, in, {{.name = name, .out = out}});
 }
 
@@ -93,8 +94,17 @@ class AltUp {
   at::Tensor Predict(const at::Tensor& x) const {
     const at::Tensor mixing =
         prediction_(Modalities(x.select(0, active_))).to(at::kFloat).view({-1, streams_, streams_});
-    const at::Tensor mixed = at::matmul(x.permute({1, 2, 0}), mixing.transpose(1, 2));  // [tokens, hidden, streams]
-    return (mixed.permute({2, 0, 1}) + x).contiguous();
+    // Each stream is the sum of all, by mixing[token, stream, of which], and itself; not by ATen's matmul, whose last
+    // bits depend on the number of tokens.
+    at::Tensor predicted = at::empty_like(x);
+    for (int64_t stream = 0; stream < streams_; ++stream) {
+      at::Tensor sum = predicted.select(0, stream);
+      const auto share = [&](int64_t of) { return mixing.select(1, stream).narrow(1, of, 1); };
+      at::mul_out(sum, x.select(0, 0), share(0));
+      for (int64_t of = 1; of < streams_; ++of) sum.addcmul_(x.select(0, of), share(of));
+      sum.add_(x.select(0, stream));
+    }
+    return predicted;
   }
   at::Tensor Correct(const at::Tensor& predicted, const at::Tensor& computed) const {
     const at::Tensor shares =
@@ -110,7 +120,7 @@ class AltUp {
 
  private:
   at::Tensor Modalities(const at::Tensor& x) const {
-    const at::Tensor rounded = x.to(router_.weight.scalar_type());
+    const at::Tensor rounded = x.to(router_.type());
     return at::tanh(router_(norm_(rounded)).to(at::kFloat)).to(rounded.scalar_type());
   }
 
@@ -145,7 +155,7 @@ class Gemma3nLayer {
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& layer_input, const StepBatch& batch) const {
     const at::Tensor predicted = altup_.Predict(x);
     const at::Tensor active = predicted.select(0, altup_.active());
-    const at::ScalarType type = laurel_left_.weight.scalar_type();
+    const at::ScalarType type = laurel_left_.type();
     const at::Tensor normed = input_norm_(active.to(type));
     const at::Tensor laurel = normed + laurel_norm_(laurel_right_(laurel_left_(normed)));
     const at::Tensor attended = active + post_attention_norm_((*attention_)(normed, batch));
@@ -305,8 +315,8 @@ std::unique_ptr<Model> BuildGemma3n(ConfigReader& config, WeightLoader& weights)
   if (!config.status().ok()) return nullptr;
   t.lenders.assign(t.num_layers, -1);
   for (int i = static_cast<int>(first_borrowing); i < t.num_layers; ++i) t.lenders[i] = LenderOf(t, i, first_borrowing);
-  t.edit_attention = [&](int, AttentionConfig*, Attention::Weights* parts) {
-    parts->v_norm = UnitNorm(weights, t.head_dim, t.norm_eps);
+  t.edit_attention = [&](int, LoadedAttention* parts) {
+    parts->weights.v_norm = UnitNorm(weights, t.head_dim, t.norm_eps);
   };
   return std::make_unique<Gemma3nModel>(weights, c);
 }

@@ -56,10 +56,12 @@ std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std:
   const std::string name = prefix + "experts.";
   const int64_t n = router.num_experts;
   Experts::Weights parts;
-  parts.up = SplitGateUp(LoadMatrices(weights, name + "gate_up_proj", n, 2 * c.intermediate, c.hidden));
-  parts.up_bias = SplitGateUp(weights.Get(name + "gate_up_proj_bias", {n, 2 * c.intermediate}));
-  parts.down = LoadMatrices(weights, name + "down_proj", n, c.hidden, c.intermediate);
-  parts.down_bias = weights.Get(name + "down_proj_bias", {n, c.hidden});
+  const WeightStorage storage = weights.options().matrices;
+  parts.up =
+      PackExperts(SplitGateUp(LoadMatrices(weights, name + "gate_up_proj", n, 2 * c.intermediate, c.hidden)), storage);
+  parts.up_bias = ProductBias(SplitGateUp(weights.Get(name + "gate_up_proj_bias", {n, 2 * c.intermediate})));
+  parts.down = PackExperts(LoadMatrices(weights, name + "down_proj", n, c.hidden, c.intermediate), storage);
+  parts.down_bias = ProductBias(weights.Get(name + "down_proj_bias", {n, c.hidden}));
   return std::make_unique<Experts>(Router::Load(weights, prefix + "router", c.hidden, router, /*has_bias=*/true),
                                    std::move(parts), Experts::Options{.activation = ops::Activation::kClampedSwiglu});
 }
@@ -81,8 +83,8 @@ std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights) 
     config.Require(c.hidden % kBlockValues == 0 && c.intermediate % kBlockValues == 0, "hidden_size",
                    "or intermediate_size is no multiple of 32, which MXFP4 needs");
   }
-  c.edit_attention = [&](int layer, AttentionConfig*, Attention::Weights* parts) {
-    parts->sinks = weights.GetFloat32(absl::StrCat("model.layers.", layer, ".self_attn.sinks"), {c.q_heads});
+  c.edit_attention = [&](int layer, LoadedAttention* parts) {
+    parts->weights.sinks = weights.GetFloat32(absl::StrCat("model.layers.", layer, ".self_attn.sinks"), {c.q_heads});
   };
   c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int) {
     return LoadGptOssExperts(loader, layer + "mlp.", c, router);

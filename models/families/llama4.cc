@@ -77,8 +77,11 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
   // Stored transposed.
   const int64_t n = c.router.num_experts;
   Experts::Weights parts;
-  parts.up = weights.Get(prefix + "experts.gate_up_proj", {n, t.hidden, 2 * t.intermediate}).transpose(1, 2);
-  parts.down = weights.Get(prefix + "experts.down_proj", {n, t.intermediate, t.hidden}).transpose(1, 2);
+  const auto load = [&](const char* name, int64_t in, int64_t out) {
+    return PackExperts(weights.Get(prefix + name, {n, in, out}).transpose(1, 2), weights.options().matrices);
+  };
+  parts.up = load("experts.gate_up_proj", t.hidden, 2 * t.intermediate);
+  parts.down = load("experts.down_proj", t.intermediate, t.hidden);
   auto experts =
       std::make_unique<Experts>(Router::Load(weights, prefix + "router", t.hidden, c.router), std::move(parts),
                                 Experts::Options{.activation = t.activation, .scale_input = true});
@@ -91,7 +94,8 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 std::unique_ptr<Model> BuildLlama4(ConfigReader& config, WeightLoader& weights) {
   Llama4Config c = Read(config, weights);
   TransformerConfig& t = c.transformer;
-  t.edit_attention = [&](int layer, AttentionConfig* attention, Attention::Weights* parts) {
+  t.edit_attention = [&](int layer, LoadedAttention* parts) {
+    AttentionConfig* const attention = &parts->config;
     attention->chunk = c.chunks[layer];
     if (!c.rotates[layer]) {
       attention->position_scale = c.position_scale;
@@ -100,7 +104,7 @@ std::unique_ptr<Model> BuildLlama4(ConfigReader& config, WeightLoader& weights) 
     }
     SplitRotaryPairs(&parts->qkv, t.q_heads + t.kv_heads, t.head_dim);
     if (!c.qk_norm) return;
-    parts->q_norm = parts->k_norm = UnitNorm(weights, t.head_dim, t.norm_eps);
+    parts->weights.q_norm = parts->weights.k_norm = UnitNorm(weights, t.head_dim, t.norm_eps);
     attention->norms_after_rotary = true;
   };
   t.load_mlp = [&](WeightLoader& loader, const std::string& layer, int index) {

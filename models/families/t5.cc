@@ -88,7 +88,7 @@ at::Tensor DistanceBias(const at::Tensor& table, bool bidirectional, const T5Con
   return table.index_select(0, buckets).transpose(0, 1).contiguous();
 }
 
-Linear LoadProducts(WeightLoader& weights, const T5Config& c, const std::string& prefix, const char* letters) {
+LinearWeights LoadProducts(WeightLoader& weights, const T5Config& c, const std::string& prefix, const char* letters) {
   std::vector<LinearPart> parts;
   for (const char* letter = letters; *letter != '\0'; ++letter) {
     parts.push_back({.name = absl::StrCat(prefix, absl::string_view(letter, 1)), .out = c.heads * c.head_dim});
@@ -96,7 +96,7 @@ Linear LoadProducts(WeightLoader& weights, const T5Config& c, const std::string&
   return LoadLinear(weights, c.hidden, parts);
 }
 
-Linear LoadOutput(WeightLoader& weights, const T5Config& c, const std::string& prefix) {
+LinearWeights LoadOutput(WeightLoader& weights, const T5Config& c, const std::string& prefix) {
   return LoadLinear(weights, c.heads * c.head_dim, {{.name = prefix + "o", .out = c.hidden}});
 }
 
@@ -158,7 +158,7 @@ std::unique_ptr<Model> BuildT5(ConfigReader& config, WeightLoader& weights) {
   if (!config.status().ok()) return nullptr;
   EncoderDecoderModel::Parts parts;
   parts.dtype = weights.options().dtype;
-  LoadSharedEmbeddings(weights, weights, c.vocab_size, c.hidden, &parts);
+  LoadSharedEmbeddings(weights, weights, c.vocab_size, c.hidden, /*head_bias=*/{}, &parts);
   LoadEncoderLayers(weights, c, &parts);
   parts.encoder_norm = LoadNorm(weights, "encoder.final_layer_norm.weight", c.hidden, c.norm_eps);
   LoadDecoderLayers(weights, c, &parts);

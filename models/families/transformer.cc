@@ -12,7 +12,7 @@
 namespace berth {
 namespace {
 
-Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c, bool borrows) {
+LinearWeights LoadQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c, bool borrows) {
   const int64_t q_columns = c.q_heads * c.head_dim;
   const int64_t kv_columns = c.kv_heads * c.head_dim;
   if (borrows) {
@@ -31,18 +31,18 @@ Linear LoadQkv(WeightLoader& weights, const std::string& prefix, const Transform
 }
 
 // q, k, v and the gate side by side, from a q_proj whose rows go head by head: q, then the gate.
-Linear LoadGatedQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c) {
+LinearWeights LoadGatedQkv(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c) {
   const int64_t kv_columns = c.kv_heads * c.head_dim;
-  const Linear q = LoadLinear(weights, c.hidden,
-                              {{.name = prefix + "q_proj", .out = 2 * c.q_heads * c.head_dim, .has_bias = c.qkv_bias}});
-  const Linear kv = LoadLinear(weights, c.hidden,
-                               {{.name = prefix + "k_proj", .out = kv_columns, .has_bias = c.qkv_bias},
-                                {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
+  const LinearWeights q = LoadLinear(
+      weights, c.hidden, {{.name = prefix + "q_proj", .out = 2 * c.q_heads * c.head_dim, .has_bias = c.qkv_bias}});
+  const LinearWeights kv = LoadLinear(weights, c.hidden,
+                                      {{.name = prefix + "k_proj", .out = kv_columns, .has_bias = c.qkv_bias},
+                                       {.name = prefix + "v_proj", .out = kv_columns, .has_bias = c.qkv_bias}});
   const auto join = [&](const at::Tensor& q_rows, const at::Tensor& kv_rows) {
     const at::Tensor heads = q_rows.unflatten(0, {c.q_heads, 2, c.head_dim});
     return at::cat({heads.select(1, 0).flatten(0, 1), kv_rows, heads.select(1, 1).flatten(0, 1)}, 0);
   };
-  Linear qkv;
+  LinearWeights qkv = {.storage = q.storage};
   qkv.weight = join(q.weight, kv.weight);
   if (c.qkv_bias) qkv.bias = join(q.bias, kv.bias);
   return qkv;
@@ -182,7 +182,7 @@ void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFie
   for (int64_t i = 0; i < c->num_layers; ++i) c->rotaries[i] = c->windows[i] > 0 ? sliding_rotary : full_rotary;
 }
 
-void SplitRotaryPairs(Linear* qkv, int64_t heads, int64_t head_dim) {
+void SplitRotaryPairs(LinearWeights* qkv, int64_t heads, int64_t head_dim) {
   const auto reorder = [&](const at::Tensor& rows) {
     const at::Tensor pairs = rows.narrow(0, 0, heads * head_dim).reshape({heads, head_dim / 2, 2, -1});
     const at::Tensor halves = pairs.transpose(1, 2).reshape({heads * head_dim, -1});
@@ -201,11 +201,12 @@ double SqrtEmbeddingScale(int64_t hidden, DType dtype) {
 
 std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
                                          int layer) {
-  Attention::Weights parts;
+  LoadedAttention loaded;
   const int lender = c.lenders.empty() ? -1 : c.lenders[layer];
-  parts.qkv = c.output_gate ? LoadGatedQkv(weights, prefix, c) : LoadQkv(weights, prefix, c, lender >= 0);
-  parts.output = LoadLinear(weights, c.q_heads * c.head_dim,
-                            {{.name = prefix + c.attention_names.output, .out = c.hidden, .has_bias = c.output_bias}});
+  loaded.qkv = c.output_gate ? LoadGatedQkv(weights, prefix, c) : LoadQkv(weights, prefix, c, lender >= 0);
+  loaded.output = LoadLinear(weights, c.q_heads * c.head_dim,
+                             {{.name = prefix + c.attention_names.output, .out = c.hidden, .has_bias = c.output_bias}});
+  Attention::Weights& parts = loaded.weights;
   if (c.qk_norm != QkNorm::kNone) {
     const bool whole = c.qk_norm == QkNorm::kProjection;
     const int64_t q_dim = whole ? c.q_heads * c.head_dim : c.head_dim;
@@ -217,18 +218,19 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
                               c.norm_adds_one);
   }
   parts.rotary = c.rotaries[layer];
-  AttentionConfig config = {
-      .layer = layer,
-      .q_heads = c.q_heads,
-      .kv_heads = c.kv_heads,
-      .head_dim = c.head_dim,
-      .window = c.windows[layer],
-      .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
-      .softcap = c.score_softcap,
-      .borrows_layer = lender,
-      .output_gate = c.output_gate};
-  if (c.edit_attention) c.edit_attention(layer, &config, &parts);
-  return std::make_unique<Attention>(config, std::move(parts));
+  loaded.config = {.layer = layer,
+                   .q_heads = c.q_heads,
+                   .kv_heads = c.kv_heads,
+                   .head_dim = c.head_dim,
+                   .window = c.windows[layer],
+                   .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
+                   .softcap = c.score_softcap,
+                   .borrows_layer = lender,
+                   .output_gate = c.output_gate};
+  if (c.edit_attention) c.edit_attention(layer, &loaded);
+  parts.qkv = loaded.qkv;
+  parts.output = loaded.output;
+  return std::make_unique<Attention>(loaded.config, std::move(parts));
 }
 
 std::unique_ptr<FeedForward> LoadDenseMlp(WeightLoader& weights, const std::string& prefix,
@@ -260,11 +262,14 @@ DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, 
   parts.head.scale = c.logit_scale;
   // A stored head that differs from the embedding is the head, whatever the configuration says: so in transformers.
   constexpr char kHead[] = "lm_head.weight";
+  const WeightStorage storage = HeadStorage(weights.options().matrices);
   if (c.tied_head && (!weights.Has(kHead) || weights.Same(kHead, embed_name + ".weight"))) {
-    parts.head.linear.weight = parts.embedding;
+    parts.head.linear = LinearWeights{.weight = parts.embedding, .storage = storage};
     weights.IgnoreUnder(kHead);  // stored twice
   } else {
-    parts.head.linear = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
+    LinearWeights head = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
+    head.storage = storage;
+    parts.head.linear = head;
   }
   return parts;
 }

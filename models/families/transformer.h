@@ -42,6 +42,13 @@ struct AttentionNames {
   const char* k_norm = "k_norm";
 };
 
+// A layer's attention before its products are packed.
+struct LoadedAttention {
+  AttentionConfig config;
+  LinearWeights qkv, output;
+  Attention::Weights weights;  // without those
+};
+
 struct TransformerConfig {
   int64_t vocab_size = 0;
   int64_t hidden = 0;
@@ -77,7 +84,7 @@ struct TransformerConfig {
   std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;  // by layer; null: no positions
   // By layer: whose keys and values it reads instead of its own, -1: its own; empty: all their own.
   std::vector<int> lenders;
-  std::function<void(int layer, AttentionConfig*, Attention::Weights*)> edit_attention;  // a family's last word, or {}
+  std::function<void(int layer, LoadedAttention*)> edit_attention;  // a family's last word, or {}
   // The feed-forward of a layer, whose names begin with `prefix`; {}: a dense gated one.
   std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
@@ -124,7 +131,7 @@ void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFie
 
 // Reorders each head's rows of a product, the first `heads` heads of it, from pairs side by side (cohere2, llama4) to
 // halves, as the rotary kernel pairs them. Scores stay the same: q and k are reordered alike.
-void SplitRotaryPairs(Linear* qkv, int64_t heads, int64_t head_dim);
+void SplitRotaryPairs(LinearWeights* qkv, int64_t heads, int64_t head_dim);
 
 // sqrt(hidden), rounded to the embedding's type as the reference rounds it (gemma).
 double SqrtEmbeddingScale(int64_t hidden, DType dtype);

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -108,22 +109,44 @@ ZambaConfig Read(ConfigReader& config, std::vector<std::string> fallback_types) 
   return c;
 }
 
-// Adds to `linear` the low-rank products `names`[i].0 and .1 of the layer, each for the i-th of its equal parts.
-void LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names, int64_t in, int64_t rank,
-                 Linear* linear) {
-  const int64_t out = linear->weight.size(0) / static_cast<int64_t>(names.size());
+// `linear` with the low-rank products `names`[i].0 and .1 of the layer, each for the i-th of its equal parts.
+Linear LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names, int64_t in, int64_t rank,
+                   const Linear& linear) {
+  const int64_t out = linear.outputs() / static_cast<int64_t>(names.size());
   std::vector<at::Tensor> down, up;
   for (const std::string& name : names) {
     down.push_back(weights.Get(name + ".0.weight", {rank, in}));
     up.push_back(weights.Get(name + ".1.weight", {out, rank}));
   }
-  linear->adapter_down = at::cat(down, 0);
-  linear->adapter_up = names.size() == 1 ? up[0] : at::block_diag(up);
+  return linear.WithAdapter(at::cat(down, 0), names.size() == 1 ? up[0] : at::block_diag(up));
 }
 
-// `shared` is where the weights are, `use` how many hybrid layers came before this one.
+// The matrices of a block, which all layers that use it share.
+struct SharedBlock {
+  Linear qkv, output, gate_up, down;
+};
+
+SharedBlock LoadSharedBlock(WeightLoader& weights, const std::string& shared, const ZambaConfig& c) {
+  const TransformerConfig& t = c.transformer;
+  const std::string attention = shared + "self_attn.";
+  const std::string mlp = shared + "feed_forward.";
+  std::vector<LinearPart> gate_up = {{.name = mlp + "gate_proj", .out = t.intermediate},
+                                     {.name = mlp + "up_proj", .out = t.intermediate}};
+  if (c.fused_mlp) gate_up = {{.name = mlp + "gate_up_proj", .out = 2 * t.intermediate, .has_bias = t.mlp_bias}};
+  return {.qkv = LoadLinear(weights, c.attention_hidden,
+                            {{.name = attention + "q_proj", .out = t.q_heads * t.head_dim},
+                             {.name = attention + "k_proj", .out = t.kv_heads * t.head_dim},
+                             {.name = attention + "v_proj", .out = t.kv_heads * t.head_dim}}),
+          .output = LoadLinear(weights, t.q_heads * t.head_dim, {{.name = attention + "o_proj", .out = t.hidden}}),
+          .gate_up = LoadLinear(weights, t.hidden, gate_up),
+          .down = LoadLinear(weights, t.intermediate,
+                             {{.name = mlp + "down_proj", .out = t.hidden, .has_bias = t.mlp_bias}})};
+}
+
+// `shared` is where the weights are, `matrices` those of them, `use` how many hybrid layers came before this one.
 std::unique_ptr<Transformer> LoadTransformer(WeightLoader& weights, const std::string& prefix,
-                                             const std::string& shared, const ZambaConfig& c, int layer, int use) {
+                                             const std::string& shared, const SharedBlock& matrices,
+                                             const ZambaConfig& c, int layer, int use) {
   const TransformerConfig& t = c.transformer;
   auto block = std::make_unique<Transformer>();
   block->input_norm = LoadNorm(weights, shared + "input_layernorm.weight", c.attention_hidden, t.norm_eps);
@@ -132,32 +155,24 @@ std::unique_ptr<Transformer> LoadTransformer(WeightLoader& weights, const std::s
 
   const std::string attention = shared + "self_attn.";
   Attention::Weights parts;
-  parts.qkv = LoadLinear(weights, c.attention_hidden,
-                         {{.name = attention + "q_proj", .out = t.q_heads * t.head_dim},
-                          {.name = attention + "k_proj", .out = t.kv_heads * t.head_dim},
-                          {.name = attention + "v_proj", .out = t.kv_heads * t.head_dim}});
-  parts.output = LoadLinear(weights, t.q_heads * t.head_dim, {{.name = attention + "o_proj", .out = t.hidden}});
+  parts.qkv = matrices.qkv;
+  parts.output = matrices.output;
   parts.rotary = t.rotaries[layer];
   if (c.adapt_attention) {
     const auto name = [&](const char* part) { return absl::StrCat(attention, "linear_", part, "_adapter_list.", use); };
-    LoadAdapter(weights, {name("q"), name("k"), name("v")}, c.attention_hidden, c.adapter_rank, &parts.qkv);
+    parts.qkv = LoadAdapter(weights, {name("q"), name("k"), name("v")}, c.attention_hidden, c.adapter_rank, parts.qkv);
   }
   block->attention = std::make_unique<Attention>(
       AttentionConfig{
           .layer = layer, .q_heads = t.q_heads, .kv_heads = t.kv_heads, .head_dim = t.head_dim, .scale = t.score_scale},
       std::move(parts));
 
-  const std::string mlp = shared + "feed_forward.";
-  std::vector<LinearPart> gate_up = {{.name = mlp + "gate_proj", .out = t.intermediate},
-                                     {.name = mlp + "up_proj", .out = t.intermediate}};
-  if (c.fused_mlp) gate_up = {{.name = mlp + "gate_up_proj", .out = 2 * t.intermediate, .has_bias = t.mlp_bias}};
-  block->mlp.gate_up = LoadLinear(weights, t.hidden, gate_up);
-  block->mlp.down =
-      LoadLinear(weights, t.intermediate, {{.name = mlp + "down_proj", .out = t.hidden, .has_bias = t.mlp_bias}});
+  block->mlp.gate_up = matrices.gate_up;
+  block->mlp.down = matrices.down;
   block->mlp.activation = t.activation;
   if (c.adapter_rank > 0) {
-    LoadAdapter(weights, {absl::StrCat(mlp, "gate_up_proj_adapter_list.", use)}, t.hidden, c.adapter_rank,
-                &block->mlp.gate_up);
+    block->mlp.gate_up = LoadAdapter(weights, {absl::StrCat(shared, "feed_forward.gate_up_proj_adapter_list.", use)},
+                                     t.hidden, c.adapter_rank, matrices.gate_up);
   }
   return block;
 }
@@ -185,7 +200,8 @@ std::string FindBlock(WeightLoader& weights, const ZambaConfig& c, const std::st
 std::unique_ptr<Model> Build(WeightLoader& weights, const ZambaConfig& c,
                              const std::function<std::unique_ptr<Mixer>(const std::string&, int)>& load_mixer) {
   std::vector<ZambaLayer> layers;
-  std::vector<std::string> blocks;  // where the shared weights are: with the first layers that use them
+  std::vector<std::string> blocks;            // where the shared weights are: with the first layers that use them
+  std::map<std::string, SharedBlock> loaded;  // by where they are
   int uses = 0;
   for (int i = 0; i < static_cast<int>(c.transformer.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
@@ -195,7 +211,9 @@ std::unique_ptr<Model> Build(WeightLoader& weights, const ZambaConfig& c,
     layer.mixer = load_mixer(mamba + "mamba.", i);
     if (c.hybrid(i)) {
       const std::string shared = FindBlock(weights, c, prefix + c.shared_name, uses, blocks);
-      layer.transformer = LoadTransformer(weights, prefix, shared, c, i, uses++);
+      const auto [matrices, is_new] = loaded.try_emplace(shared);
+      if (is_new) matrices->second = LoadSharedBlock(weights, shared, c);
+      layer.transformer = LoadTransformer(weights, prefix, shared, matrices->second, c, i, uses++);
     }
     layers.push_back(std::move(layer));
   }

@@ -1,10 +1,8 @@
 #include "models/kernels/ops.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/square.h>
@@ -145,27 +143,6 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
       break;
   }
   TORCH_CHECK(false, "activation ", static_cast<int>(activation), " has two arguments");
-}
-
-at::Tensor GroupedLinear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::vector<int64_t>& ends) {
-  at::Tensor out = at::empty({x.size(0), weight.size(1)}, x.options());
-  int64_t begin = 0;
-  for (size_t e = 0; e < ends.size(); ++e) {
-    if (ends[e] > begin) {
-      const auto expert = static_cast<int64_t>(e);
-      at::Tensor rows = out.narrow(0, begin, ends[e] - begin);
-      const at::Tensor input = x.narrow(0, begin, ends[e] - begin);
-      const at::Tensor transposed = weight.select(0, expert).t();
-      if (bias.defined()) {
-        at::addmm_out(rows, bias.select(0, expert), input, transposed);
-      } else {
-        at::mm_out(rows, input, transposed);
-      }
-    }
-    begin = ends[e];
-  }
-  return out;
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,

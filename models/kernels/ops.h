@@ -34,12 +34,6 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
 // activation(x). REQUIRES: an activation of one argument.
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 
-// x: [pairs, in], the pairs of one expert side by side: expert e's are rows [ends[e - 1], ends[e]).
-// weight: [experts, out, in], bias: [experts, out] or undefined. Returns [pairs, out]. Work grows with the experts that
-// have pairs, not with all of them.
-at::Tensor GroupedLinear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::vector<int64_t>& ends);
-
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
 // each token's row of them.
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,

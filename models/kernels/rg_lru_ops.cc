@@ -1,6 +1,5 @@
 #include "models/kernels/rg_lru_ops.h"
 
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -9,11 +8,10 @@
 
 namespace berth::ops {
 
-at::Tensor RgLru(const at::Tensor& x, const RgLruWeights& weights, int layer, int state, const StepBatch& batch) {
-  if (!x.is_cpu()) return reference::RgLru(x, weights, layer, state, batch);
-  const int64_t blocks = weights.gates.size(0);
-  const int64_t block_width = weights.gates.size(1);
-  const at::Tensor gates = at::bmm(x.unflatten(1, {blocks, block_width}).transpose(0, 1), weights.gates);
+at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
+                 const StepBatch& batch) {
+  if (!x.is_cpu()) return reference::RgLru(x, gates, weights, layer, state, batch);
+  const int64_t block_width = gates.size(2) / 2;
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const cpu::RgLruArgs args = {.arena = batch.arena(),
@@ -27,8 +25,8 @@ at::Tensor RgLru(const at::Tensor& x, const RgLruWeights& weights, int layer, in
                                .rate = weights.rate.const_data_ptr<float>(),
                                .out = out.data_ptr(),
                                .x_stride = x.stride(0),
-                               .gate_block_stride = gates.stride(0),
-                               .gate_token_stride = gates.stride(1),
+                               .gate_block_stride = gates.stride(1),
+                               .gate_token_stride = gates.stride(0),
                                .width = x.size(1),
                                .block_width = block_width};
   Parallel(NumRows(batch) * cpu::RgLruChunks(args), TokensPerRow(batch) * std::min(block_width, cpu::kRgLruChunk) * 60,

@@ -12,21 +12,24 @@
 namespace berth::ops {
 
 struct RgLruWeights {
-  at::Tensor gates;  // [blocks, block_width, 2 * block_width]: the input gate's, then the recurrence gate's; x's type
   at::Tensor input_bias, recurrence_bias;  // [width], float32
   at::Tensor rate;                         // [width], float32, negative: -8 softplus(Lambda)
 };
 
 // The RG-LRU (De et al., 2024, section 2.4), as cpu/rg_lru.h writes it. x: [tokens, width], width being blocks *
-// block_width. State `state` of the layer's states is [width], float32. Returns [tokens, width].
-at::Tensor RgLru(const at::Tensor& x, const RgLruWeights& weights, int layer, int state, const StepBatch& batch);
+// block_width; gates: [tokens, blocks, 2 * block_width], the products of x with the input gate's matrices and with the
+// recurrence gate's, without their biases. State `state` of the layer's states is [width], float32. Returns [tokens,
+// width].
+at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
+                 const StepBatch& batch);
 
 }  // namespace berth::ops
 
 namespace berth::reference {
 
 // The same contract in ATen operations, token by token, on any device.
-at::Tensor RgLru(const at::Tensor& x, const ops::RgLruWeights& weights, int layer, int state, const StepBatch& batch);
+at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruWeights& weights, int layer, int state,
+                 const StepBatch& batch);
 
 }  // namespace berth::reference
 

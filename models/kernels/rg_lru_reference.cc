@@ -1,6 +1,5 @@
 // The RG-LRU in ATen, one token at a time as the paper writes it: see ops_reference.cc.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/expm1.h>
@@ -14,11 +13,11 @@
 
 namespace berth::reference {
 
-at::Tensor RgLru(const at::Tensor& x, const ops::RgLruWeights& weights, int layer, int state, const StepBatch& batch) {
+at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruWeights& weights, int layer, int state,
+                 const StepBatch& batch) {
   const int64_t width = x.size(1);
-  const int64_t block_width = weights.gates.size(1);
-  const at::Tensor products =
-      at::bmm(x.unflatten(1, {-1, block_width}).transpose(0, 1), weights.gates).transpose(0, 1).to(at::kFloat);
+  const int64_t block_width = gates.size(2) / 2;
+  const at::Tensor products = gates.to(at::kFloat);
   const auto gate = [&](int64_t first, const at::Tensor& bias) {
     return at::sigmoid(products.narrow(2, first, block_width).reshape({x.size(0), width}) + bias);
   };

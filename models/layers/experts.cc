@@ -6,7 +6,6 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
@@ -55,10 +54,9 @@ Pairs SortByExpert(const at::Tensor& experts, int64_t num_experts) {
 
 Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
                     bool has_bias) {
-  Weights weights;
-  weights.scores.weight = loader.GetFloat32(name + ".weight", {config.num_experts, hidden});
-  if (has_bias) weights.scores.bias = loader.GetFloat32(name + ".bias", {config.num_experts});
-  return Router(config, std::move(weights));
+  LinearWeights scores = {.weight = loader.GetFloat32(name + ".weight", {config.num_experts, hidden})};
+  if (has_bias) scores.bias = loader.GetFloat32(name + ".bias", {config.num_experts});
+  return Router(config, {.scores = scores});
 }
 
 at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
@@ -104,10 +102,10 @@ at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) co
     const at::Tensor weights = choice.weights.flatten().index_select(0, pairs.order);
     rows.mul_(weights.to(rows.scalar_type()).unsqueeze(1));
   }
-  const at::Tensor up = ops::GroupedLinear(rows, weights_.up, weights_.up_bias, pairs.ends);
+  const at::Tensor up = ops::GroupedProduct(rows, weights_.up, weights_.up_bias, pairs.ends);
   const at::Tensor active =
       options_.gated ? ops::GatedActivation(up, options_.activation) : ops::Activate(up, options_.activation);
-  const at::Tensor out = ops::GroupedLinear(active, weights_.down, weights_.down_bias, pairs.ends);
+  const at::Tensor out = ops::GroupedProduct(active, weights_.down, weights_.down_bias, pairs.ends);
   // Back to the order of the choice, so that a token's sum does not depend on the batch.
   at::Tensor parts = at::index_select(out, 0, pairs.places).view({x.size(0), -1, x.size(1)}).to(at::kFloat);
   if (!options_.scale_input) parts = parts * choice.weights.unsqueeze(-1);
@@ -116,28 +114,35 @@ at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) co
 
 at::Tensor Experts::operator()(const at::Tensor& x) const {
   const Router::Choice choice = router_(x);
-  at::Tensor out = latent_in_.weight.defined() ? latent_out_(Routed(latent_in_(x), choice)) : Routed(x, choice);
+  at::Tensor out = latent_in_.defined() ? latent_out_(Routed(latent_in_(x), choice)) : Routed(x, choice);
   if (shared_ == nullptr) return out;
   at::Tensor shared = (*shared_)(x);
-  if (shared_gate_.weight.defined()) shared = shared * at::sigmoid(shared_gate_(x));
+  if (shared_gate_.defined()) shared = shared * at::sigmoid(shared_gate_(x));
   return out + shared;
+}
+
+std::vector<ops::DenseWeight> PackExperts(const at::Tensor& stack, WeightStorage storage) {
+  std::vector<ops::DenseWeight> experts;
+  for (int64_t e = 0; e < stack.size(0); ++e) experts.emplace_back(stack.select(0, e), storage);
+  return experts;
 }
 
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names) {
+  const WeightStorage storage = weights.options().matrices;
   if (weights.Has(prefix + "gate_up_proj")) {
-    return {.up = weights.Get(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}),
-            .down = weights.Get(prefix + "down_proj", {num_experts, hidden, intermediate})};
+    return {.up = PackExperts(weights.Get(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}), storage),
+            .down = PackExperts(weights.Get(prefix + "down_proj", {num_experts, hidden, intermediate}), storage)};
   }
-  std::vector<at::Tensor> ups, downs;
+  Experts::Weights experts;
   for (int64_t e = 0; e < num_experts; ++e) {
     const auto name = [&](const char* matrix) { return absl::StrCat(prefix, e, ".", matrix, ".weight"); };
     at::Tensor up = weights.Get(name(names.up), {intermediate, hidden});
     if (names.gate != nullptr) up = at::cat({weights.Get(name(names.gate), {intermediate, hidden}), up});
-    ups.push_back(std::move(up));
-    downs.push_back(weights.Get(name(names.down), {hidden, intermediate}));
+    experts.up.emplace_back(up, storage);
+    experts.down.emplace_back(weights.Get(name(names.down), {hidden, intermediate}), storage);
   }
-  return {.up = at::stack(ups), .down = at::stack(downs)};
+  return experts;
 }
 
 }  // namespace berth

@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/kernels/ops.h"
+#include "models/kernels/product_ops.h"
+#include "models/kernels/weight_storage.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/weights/weight_loader.h"
@@ -69,10 +72,10 @@ class Router {
 class Experts : public FeedForward {
  public:
   struct Weights {
-    at::Tensor up;    // gated: [experts, 2 * intermediate, hidden], gates first; else [experts, intermediate, hidden]
-    at::Tensor down;  // [experts, hidden, intermediate]
-    at::Tensor up_bias;    // [experts, 2 * intermediate], or undefined
-    at::Tensor down_bias;  // [experts, hidden], or undefined
+    std::vector<ops::DenseWeight> up;    // by expert; gated: [2 * intermediate, hidden], gates first; else half as many
+    std::vector<ops::DenseWeight> down;  // [hidden, intermediate]
+    at::Tensor up_bias;                  // ProductBias of [experts, up's outputs], or undefined
+    at::Tensor down_bias;                // the same of [experts, hidden]
   };
   struct Options {
     ops::Activation activation = ops::Activation::kSilu;
@@ -110,7 +113,10 @@ struct ExpertNames {
   const char* down = "down_proj";
 };
 
-// One matrix per expert, stacked; or the stacks themselves, `prefix`gate_up_proj and down_proj, where the checkpoint
+// The matrices of a stack, [experts, out, in].
+std::vector<ops::DenseWeight> PackExperts(const at::Tensor& stack, WeightStorage storage);
+
+// One matrix per expert; or stacks of them, `prefix`gate_up_proj and down_proj, where the checkpoint
 // has them. Errors stick to the loader.
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names = {});

@@ -21,12 +21,12 @@ at::Tensor RowsOfHeads(const at::Tensor& weight, int64_t k_heads, int64_t first,
 
 // A key head's rows are those of its q, its k, and of the v and the gates of the value heads that it serves; and those
 // of their b and a.
-Linear LoadInterleaved(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
+LinearWeights LoadInterleaved(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
   const int64_t heads = c.v_heads / c.k_heads;
   const int64_t values = heads * c.value_dim;
   const at::Tensor qkvz = weights.Get(prefix + "in_proj_qkvz.weight", {2 * c.keys() + 2 * c.values(), c.hidden});
   const at::Tensor ba = weights.Get(prefix + "in_proj_ba.weight", {2 * c.v_heads, c.hidden});
-  Linear in;
+  LinearWeights in = {.storage = weights.options().matrices};
   in.weight = at::cat({RowsOfHeads(qkvz, c.k_heads, 0, c.key_dim), RowsOfHeads(qkvz, c.k_heads, c.key_dim, c.key_dim),
                        RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim, values),
                        RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim + values, values),
@@ -35,7 +35,7 @@ Linear LoadInterleaved(WeightLoader& weights, const std::string& prefix, const G
   return in;
 }
 
-Linear LoadInput(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
+LinearWeights LoadInput(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
   switch (c.tensors) {
     case DeltaNetTensors::kInterleaved:
       return LoadInterleaved(weights, prefix, c);

@@ -1,7 +1,6 @@
 #include "models/layers/linear.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/split_with_sizes.h>
 #include <ATen/ops/zeros.h>
@@ -17,12 +16,31 @@ at::Tensor Scaled(const at::Tensor& tensor, double scale) {
 
 }  // namespace
 
-at::Tensor Linear::operator()(const at::Tensor& x) const {
-  const at::Tensor out = at::linear(x, weight, bias);
-  return adapter_down.defined() ? out.add(at::linear(at::linear(x, adapter_down), adapter_up)) : out;
+Linear::Linear(const LinearWeights& weights)
+    : weight_(weights.weight, weights.storage), bias_(ProductBias(weights.bias)) {}
+
+Linear Linear::WithAdapter(const at::Tensor& down, const at::Tensor& up) const {
+  Linear adapted = *this;
+  adapted.adapter_down_ = ops::DenseWeight(down);
+  adapted.adapter_up_ = ops::DenseWeight(up);
+  return adapted;
 }
 
-Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts) {
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  const at::Tensor out = ops::Product(x, weight_, bias_);
+  if (!adapter_down_.defined()) return out;
+  return out.add(ops::Product(ops::Product(x, adapter_down_, {}), adapter_up_, {}));
+}
+
+WeightStorage HeadStorage(WeightStorage matrices) {
+  return matrices == WeightStorage::kExact ? WeightStorage::kExact : WeightStorage::kInt8;
+}
+
+at::Tensor ProductBias(const at::Tensor& bias) {
+  return bias.defined() && bias.is_cpu() ? bias.to(at::kFloat).contiguous() : bias;
+}
+
+LinearWeights LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> biases;
   const bool any_bias = std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return p.has_bias; });
@@ -35,13 +53,13 @@ Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPar
       biases.push_back(at::zeros({part.out}, matrices.back().options()));
     }
   }
-  Linear linear;
+  LinearWeights linear = {.storage = weights.options().matrices};
   linear.weight = matrices.size() == 1 ? matrices[0] : at::cat(matrices, 0);
   if (any_bias) linear.bias = biases.size() == 1 ? biases[0] : at::cat(biases, 0);
   return linear;
 }
 
-void ScaleLinear(Linear* linear, int64_t first, int64_t count, double input_scale, double output_scale) {
+void ScaleLinear(LinearWeights* linear, int64_t first, int64_t count, double input_scale, double output_scale) {
   const auto scale = [&](at::Tensor* tensor, double factor) {
     if (!tensor->defined() || factor == 1) return;
     std::vector<at::Tensor> parts = at::split_with_sizes(*tensor, {first, count, tensor->size(0) - first - count});

@@ -9,19 +9,40 @@
 #include <string>
 #include <vector>
 
+#include "models/kernels/product_ops.h"
+#include "models/kernels/weight_storage.h"
 #include "models/weights/weight_loader.h"
 
 namespace berth {
 
-struct Linear {
+// A layer's matrix while it is being loaded.
+struct LinearWeights {
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out] or undefined
-  // A low-rank addition to the matrix, up * down; both or neither.
-  at::Tensor adapter_down;  // [rank, in]
-  at::Tensor adapter_up;    // [out, rank]
+  WeightStorage storage = WeightStorage::kExact;
+};
+
+// W x + b. Copies share the weights.
+class Linear {
+ public:
+  Linear() = default;
+  // Packs: the matrix is not needed any more. So a member is loaded by assigning what LoadLinear returns.
+  Linear(const LinearWeights& weights);  // NOLINT(google-explicit-constructor)
+
+  // The same with a low-rank addition to the matrix, up * down. down: [rank, in], up: [out, rank].
+  Linear WithAdapter(const at::Tensor& down, const at::Tensor& up) const;
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x) const;
+
+  bool defined() const { return weight_.defined(); }
+  int64_t outputs() const { return weight_.outputs(); }
+  at::ScalarType type() const { return weight_.type(); }  // of inputs and outputs
+
+ private:
+  ops::DenseWeight weight_;
+  at::Tensor bias_;                             // as ops::Product takes it, or undefined
+  ops::DenseWeight adapter_down_, adapter_up_;  // both or neither
 };
 
 // One matrix of the checkpoint: `name`.weight [out, in] and, where has_bias, `name`.bias [out].
@@ -35,10 +56,17 @@ struct LinearPart {
 };
 
 // The parts side by side as one product: out is the sum of theirs. Errors stick to the loader.
-Linear LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts);
+LinearWeights LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts);
 
 // Makes rows [first, first + count) of `linear` compute output_scale * (W (input_scale * x) + b).
-void ScaleLinear(Linear* linear, int64_t first, int64_t count, double input_scale, double output_scale);
+void ScaleLinear(LinearWeights* linear, int64_t first, int64_t count, double input_scale, double output_scale);
+
+// How an output head is kept beside matrices of `matrices`: its errors reach every probability, so no coarser than
+// int8.
+WeightStorage HeadStorage(WeightStorage matrices);
+
+// A bias as ops::Product and ops::GroupedProduct take it; undefined stays so.
+at::Tensor ProductBias(const at::Tensor& bias);
 
 }  // namespace berth
 

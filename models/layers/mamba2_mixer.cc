@@ -38,15 +38,16 @@ std::unique_ptr<Mamba2Mixer> Mamba2Mixer::Load(WeightLoader& weights, const std:
   auto mixer = std::make_unique<Mamba2Mixer>();
   mixer->config_ = config;
   const int64_t channels = config.conv_channels();
-  mixer->in_ = LoadLinear(weights, config.hidden,
-                          {{.name = prefix + "in_proj",
-                            .out = config.inner() + channels + config.heads,
-                            .has_bias = config.in_bias,
-                            .input_scale = config.input_scale}});
+  LinearWeights in = LoadLinear(weights, config.hidden,
+                                {{.name = prefix + "in_proj",
+                                  .out = config.inner() + channels + config.heads,
+                                  .has_bias = config.in_bias,
+                                  .input_scale = config.input_scale}});
   if (const at::Tensor scales = RowScales(config); scales.defined()) {
-    mixer->in_.weight = ScaleRows(mixer->in_.weight, scales);
-    if (config.in_bias) mixer->in_.bias = ScaleRows(mixer->in_.bias, scales);
+    in.weight = ScaleRows(in.weight, scales);
+    if (config.in_bias) in.bias = ScaleRows(in.bias, scales);
   }
+  mixer->in_ = in;
   mixer->out_ = LoadLinear(weights, config.inner(),
                            {{.name = prefix + "out_proj",
                              .out = config.hidden,

@@ -1,9 +1,7 @@
 #include "models/layers/mamba_mixer.h"
 
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/neg.h>
 
 #include "absl/strings/str_cat.h"
@@ -20,10 +18,11 @@ at::Tensor Deinterleaved(const at::Tensor& tensor) {
   return at::cat({tensor.slice(0, 0, rows, 2), tensor.slice(0, 1, rows, 2)}, 0);
 }
 
-// x: [groups, tokens, in], weight: [groups, out, in] -> [groups, tokens, out].
-at::Tensor GroupProduct(const at::Tensor& x, const at::Tensor& weight) {
-  if (weight.size(0) == 1) return at::linear(x[0], weight[0]).unsqueeze(0);
-  return at::bmm(x, weight.transpose(1, 2));
+// The matrices of a stack, [groups, out, in].
+std::vector<ops::DenseWeight> PackGroups(const at::Tensor& stack, WeightStorage storage) {
+  std::vector<ops::DenseWeight> groups;
+  for (int64_t g = 0; g < stack.size(0); ++g) groups.emplace_back(stack[g], storage);
+  return groups;
 }
 
 }  // namespace
@@ -32,12 +31,13 @@ std::unique_ptr<MambaMixer> MambaMixer::Load(WeightLoader& weights, const std::s
                                              const MambaConfig& config) {
   auto mixer = std::make_unique<MambaMixer>();
   mixer->config_ = config;
-  mixer->in_ = LoadLinear(weights, config.hidden,
-                          {{.name = prefix + "in_proj", .out = 2 * config.inner, .has_bias = config.proj_bias}});
+  LinearWeights in = LoadLinear(weights, config.hidden,
+                                {{.name = prefix + "in_proj", .out = 2 * config.inner, .has_bias = config.proj_bias}});
   if (config.heads > 0) {
-    mixer->in_.weight = Deinterleaved(mixer->in_.weight);
-    if (config.proj_bias) mixer->in_.bias = Deinterleaved(mixer->in_.bias);
+    in.weight = Deinterleaved(in.weight);
+    if (config.proj_bias) in.bias = Deinterleaved(in.bias);
   }
+  mixer->in_ = in;
   mixer->out_ = LoadLinear(weights, config.inner,
                            {{.name = prefix + "out_proj", .out = config.hidden, .has_bias = config.proj_bias}});
   mixer->conv_weight_ = weights.GetFloat32(prefix + "conv1d.weight", {config.inner, 1, config.kernel})
@@ -54,20 +54,22 @@ void MambaMixer::LoadProjections(WeightLoader& weights, const std::string& prefi
   const int64_t groups = config_.groups();
   const int64_t width = config_.inner / groups;
   const int64_t outputs = config_.dt_rank + 2 * config_.state_dim;
-  at::Tensor a_log;
+  at::Tensor a_log, x_proj, dt_proj;
   if (config_.heads > 0) {
-    x_proj_ = weights.Get(prefix + "x_proj_weight", {groups, outputs, width});
-    dt_proj_ = weights.Get(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
+    x_proj = weights.Get(prefix + "x_proj_weight", {groups, outputs, width});
+    dt_proj = weights.Get(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj_bias", {groups, width}).reshape({config_.inner});
     a_log = weights.GetFloat32(prefix + "A_log", {groups, width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {groups, width}).reshape({config_.inner});
   } else {
-    x_proj_ = weights.Get(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
-    dt_proj_ = weights.Get(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
+    x_proj = weights.Get(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
+    dt_proj = weights.Get(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj.bias", {width});
     a_log = weights.GetFloat32(prefix + "A_log", {width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {width});
   }
+  x_proj_ = PackGroups(x_proj, weights.options().matrices);
+  dt_proj_ = PackGroups(dt_proj, weights.options().matrices);
   a_ = at::neg(at::exp(a_log)).reshape({config_.inner, config_.state_dim}).t().contiguous();
 }
 
@@ -89,23 +91,20 @@ LayerCacheSpec MambaMixer::cache_spec(DType dtype) const {
 
 void MambaMixer::Project(ops::MambaInputs& inputs) const {
   const int64_t tokens = inputs.x.size(0);
-  const at::Tensor x = inputs.x.view({tokens, config_.groups(), -1}).transpose(0, 1);
-  const at::Tensor parts = GroupProduct(x, x_proj_);  // [groups, tokens, dt_rank + 2 * state_dim]
-  at::Tensor step = parts.narrow(2, 0, config_.dt_rank);
-  at::Tensor b = parts.narrow(2, config_.dt_rank, config_.state_dim);
-  at::Tensor c = parts.narrow(2, config_.dt_rank + config_.state_dim, config_.state_dim);
+  const at::Tensor parts = ops::BlockProduct(inputs.x, x_proj_).view({tokens, config_.groups(), -1});
+  const at::Tensor step = parts.narrow(2, 0, config_.dt_rank);
+  inputs.b = parts.narrow(2, config_.dt_rank, config_.state_dim);
+  inputs.c = parts.narrow(2, config_.dt_rank + config_.state_dim, config_.state_dim);
   if (dt_norm_.defined()) {  // without heads: one group
     const auto norm = [](const Norm& norm, const at::Tensor& part) {
-      at::Tensor slice = part[0];
+      at::Tensor slice = part.select(1, 0);
       norm.InPlace(slice);
     };
     norm(dt_norm_, step);
-    norm(b_norm_, b);
-    norm(c_norm_, c);
+    norm(b_norm_, inputs.b);
+    norm(c_norm_, inputs.c);
   }
-  inputs.dt = GroupProduct(step, dt_proj_).transpose(0, 1).reshape({tokens, config_.inner});
-  inputs.b = b.transpose(0, 1);
-  inputs.c = c.transpose(0, 1);
+  inputs.dt = ops::BlockProduct(step.flatten(1), dt_proj_);
 }
 
 at::Tensor MambaMixer::operator()(const at::Tensor& x, const StepBatch& batch) const {

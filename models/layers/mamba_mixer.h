@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cache/spec.h"
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
+#include "models/kernels/product_ops.h"
 #include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
@@ -60,11 +62,12 @@ class MambaMixer : public Mixer {
 
   MambaConfig config_;
   Linear in_, out_;
-  at::Tensor conv_weight_;       // [kernel, inner], float32
-  at::Tensor conv_bias_;         // [inner], float32, or undefined
-  at::Tensor x_proj_, dt_proj_;  // [groups, dt_rank + 2 * state_dim, inner / groups], [groups, inner / groups, dt_rank]
-  at::Tensor a_;                 // [state_dim, inner], float32
-  at::Tensor d_, dt_bias_;       // [inner], float32
+  at::Tensor conv_weight_;  // [kernel, inner], float32
+  at::Tensor conv_bias_;    // [inner], float32, or undefined
+  // By group: [dt_rank + 2 * state_dim, inner / groups] and [inner / groups, dt_rank].
+  std::vector<ops::DenseWeight> x_proj_, dt_proj_;
+  at::Tensor a_;            // [state_dim, inner], float32
+  at::Tensor d_, dt_bias_;  // [inner], float32
   Norm dt_norm_, b_norm_, c_norm_;
 };
 

@@ -19,12 +19,22 @@ ops::RgLruWeights LoadRecurrence(WeightLoader& weights, const std::string& prefi
   const auto bias = [&](const char* name) {
     return weights.GetFloat32(prefix + name, {c.blocks, block_width}).reshape({c.width});
   };
-  return {.gates = at::cat({weights.Get(prefix + "input_gate_weight", {c.blocks, block_width, block_width}),
-                            weights.Get(prefix + "recurrent_gate_weight", {c.blocks, block_width, block_width})},
-                           2),
-          .input_bias = bias("input_gate_bias"),
+  return {.input_bias = bias("input_gate_bias"),
           .recurrence_bias = bias("recurrent_gate_bias"),
           .rate = at::mul(at::softplus(weights.GetFloat32(prefix + "recurrent_param", {c.width})), kRate)};
+}
+
+std::vector<ops::DenseWeight> LoadGates(WeightLoader& weights, const std::string& prefix, const RgLruConfig& c) {
+  const int64_t block_width = c.width / c.blocks;
+  const auto matrices = [&](const char* name) {
+    return weights.Get(prefix + name, {c.blocks, block_width, block_width});
+  };
+  const at::Tensor stack = at::cat({matrices("input_gate_weight"), matrices("recurrent_gate_weight")}, 2);
+  std::vector<ops::DenseWeight> gates;
+  for (int64_t block = 0; block < c.blocks; ++block) {
+    gates.emplace_back(stack[block].t(), weights.options().matrices);
+  }
+  return gates;
 }
 
 }  // namespace
@@ -43,6 +53,7 @@ std::unique_ptr<RgLruMixer> RgLruMixer::Load(WeightLoader& weights, const std::s
                             .t()
                             .contiguous();
   mixer->conv_bias_ = weights.GetFloat32(prefix + "conv_1d.bias", {config.width});
+  mixer->gates_ = LoadGates(weights, prefix + "rg_lru.", config);
   mixer->recurrence_ = LoadRecurrence(weights, prefix + "rg_lru.", config);
   return mixer;
 }
@@ -56,7 +67,8 @@ at::Tensor RgLruMixer::operator()(const at::Tensor& x, const StepBatch& batch) c
   const at::Tensor projected = in_(x);
   const at::Tensor input = ops::CausalConv(projected.narrow(1, 0, config_.width), conv_weight_, conv_bias_,
                                            config_.layer, kConvState, batch, ops::ConvActivation::kNone);
-  const at::Tensor y = ops::RgLru(input, recurrence_, config_.layer, kRecurrentState, batch);
+  const at::Tensor gates = ops::BlockProduct(input, gates_).unflatten(1, {config_.blocks, -1});
+  const at::Tensor y = ops::RgLru(input, gates, recurrence_, config_.layer, kRecurrentState, batch);
   return out_(at::mul(y, at::gelu(projected.narrow(1, config_.width, config_.width), "tanh")));
 }
 

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cache/spec.h"
+#include "models/kernels/product_ops.h"
 #include "models/kernels/rg_lru_ops.h"
 #include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
@@ -37,10 +39,11 @@ class RgLruMixer : public Mixer {
 
  private:
   RgLruConfig config_;
-  Linear in_;               // the recurrence's branch and the gelu's, side by side
-  Linear out_;              // from width
-  at::Tensor conv_weight_;  // [kernel, width], float32
-  at::Tensor conv_bias_;    // [width], float32
+  Linear in_;                            // the recurrence's branch and the gelu's, side by side
+  Linear out_;                           // from width
+  at::Tensor conv_weight_;               // [kernel, width], float32
+  at::Tensor conv_bias_;                 // [width], float32
+  std::vector<ops::DenseWeight> gates_;  // by block: [2 * block_width, block_width], the input's, then the recurrence's
   ops::RgLruWeights recurrence_;
 };
 

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cache/spec.h"
+#include "models/kernels/weight_storage.h"
 #include "models/weights/safetensors.h"
 
 namespace berth {
@@ -41,6 +42,8 @@ class WeightLoader {
   struct Options {
     DType dtype = DType::kFloat32;  // of the tensors that Get returns
     at::Device device = at::kCPU;   // of all tensors
+    // How the layers are to keep the matrices of dense products, but for the small ones that choose among experts.
+    WeightStorage matrices = WeightStorage::kExact;
   };
 
   WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options);

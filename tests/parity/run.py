@@ -34,8 +34,14 @@ INT8_OVER_BF16 = 2
 INT8_TIE_MARGIN = 3e-2
 QUANTISED_PROMPTS = [1, 64, 300]
 QUANTISED_TOKENS = 32
+# What is compared to the bit: a request's logprobs alone with those in other company and chunks.
+BIT_PROMPTS = [1, 64, 300]
+BIT_TOKENS = 12
+# Mamba-2 and the gated delta net, whose prefill in matrix form sums by the chunk.
+SUMS_BY_CHUNK = ("mamba2", "falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "zamba2", "qwen3_next", "qwen3_5",
+                 "olmo_hybrid")
 REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "suspended", "saved", "cropped", "hit",
-           "drafted", "forked", "bf16", "quantised"]
+           "drafted", "forked", "bits", "bf16", "quantised"]
 BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
               "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
 
@@ -239,6 +245,32 @@ def quantised(folder, base, answers, arrays, bf16_error, outcome):
             server.wait_idle()
 
 
+def logprob_bits(server, answers, prompt):
+    response = complete(server, answers, prompt, BIT_TOKENS, logprobs=20, share_prefix=False)
+    return [(entry.token_id, entry.logprob, [(top.token_id, top.logprob) for top in entry.top])
+            for entry in response.logprobs]
+
+
+def bits(name, folder, base, answers, outcome):
+    """Logprobs alone, among others, and prefilled in chunks: equal to the last bit. Prompts in one chunk each where the
+    recurrence's prefill sums by chunk."""
+    prompts = [prompt for prompt in answers["prompts"] if len(prompt) in BIT_PROMPTS]
+    expected = None
+    for chunk in (512,) if name.startswith(SUMS_BY_CHUNK) else (512, 7, 1):
+        flags = [*base, "--arena=64MiB", "--dtype=float32", f"--prefill_chunk_tokens={chunk}",
+                 "--max_step_tokens=4096"]
+        with BerthServer(folder, *flags) as server:
+            if expected is None:
+                expected = [logprob_bits(server, answers, prompt) for prompt in prompts]
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                futures = [(i, pool.submit(logprob_bits, server, answers, prompts[i])) for i in [*range(len(prompts))] * 3]
+            for i, future in futures:
+                outcome.rows += 1
+                if future.result() != expected[i]:
+                    outcome.miss(f"prompt of {len(prompts[i])}, chunks of {chunk}: other bits than alone")
+            server.wait_idle()
+
+
 SAVED_TOKENS = (7, 16, 40)
 
 
@@ -345,6 +377,7 @@ def run_case(name):
     with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
         together(server, answers, outcomes["cropped"])
     preempted(folder, base, groups, answers, outcomes["preempted"], outcomes["suspended"])
+    bits(name, folder, base, answers, outcomes["bits"])
     saved(folder, base, answers, outcomes["saved"])
     with BerthServer(folder / "bf16", *base, "--arena=64MiB") as server:
         bf16_error = bf16(server, answers, arrays, outcomes["bf16"])

@@ -41,6 +41,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "/m",
                              "--model_name=n",
                              "--dtype=bfloat16",
+                             "--weights=int8",
                              "--device=cuda",
                              "--threads=3",
                              "--listen=[::1]:0",
@@ -83,6 +84,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(*config, (Config{.model_dir = "/m",
                              .model_name = "n",
                              .dtype = "bfloat16",
+                             .weights = "int8",
                              .device = "cuda",
                              .num_threads = 3,
                              .listen = "[::1]:0",
@@ -143,6 +145,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"stray"}, "unexpected argument 'stray': every value belongs to a flag, as --model=DIR"},
       {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
       {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
+      {{"--weights=fp8"}, "--weights: 'fp8' is none of auto, int8, int4"},
       {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
       {{"--attention_window=-1"}, "--attention_window: -1 is outside [0, 1073741824]"},
       {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside [0, 1048576]"},
@@ -223,7 +226,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 41);
+  EXPECT_EQ(ours, 42);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -6,6 +6,7 @@ namespace berth::cpu {
 namespace {
 
 const Kernels* Best() {
+  if (IsSupported(avx512_bf16::kKernels)) return &avx512_bf16::kKernels;
   if (IsSupported(avx512::kKernels)) return &avx512::kKernels;
   if (IsSupported(avx2::kKernels)) return &avx2::kKernels;
   return &baseline::kKernels;
@@ -53,6 +54,10 @@ int64_t RgLruChunks(const RgLruArgs& args) {
 }
 
 bool IsSupported(const Kernels& kernels) {
+  if (strcmp(kernels.capability, "avx512_bf16") == 0) {
+    return __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
+           __builtin_cpu_supports("avx512vnni") != 0;
+  }
   if (strcmp(kernels.capability, "avx512") == 0) return __builtin_cpu_supports("x86-64-v4") != 0;
   if (strcmp(kernels.capability, "avx2") == 0) return __builtin_cpu_supports("x86-64-v3") != 0;
   return true;

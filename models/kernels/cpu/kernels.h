@@ -5,7 +5,7 @@
 // be the copy that the linker picks for an older machine. bf16 travels as its 16 bits. All sums are in float32.
 //
 // For one token the order of every sum depends on positions only, never on the batch or the chunk it came in, except in
-// mamba2_scan and delta_net.
+// mamba2_scan and delta_net, where it depends on the chunk.
 //
 // To add a kernel: 1. its arguments and a table entry here; 2. its code in an .inc that kernels.inc includes; 3. the
 // dispatch and an ATen reference beside models/kernels/ops.cc; 4. a case in tests/models/kernels that compares the two.
@@ -16,6 +16,7 @@
 
 #include "models/kernels/cpu/attention.h"
 #include "models/kernels/cpu/delta_net.h"
+#include "models/kernels/cpu/product.h"
 #include "models/kernels/cpu/rg_lru.h"
 #include "models/kernels/cpu/span_attention.h"
 
@@ -125,7 +126,7 @@ inline constexpr int64_t kColumnPad = 16;      // columns of matrix products are
 enum TypeIndex { kF32 = 0, kBF16 = 1 };
 
 struct Kernels {
-  const char* capability;  // "avx512", "avx2", "baseline"
+  const char* capability;  // "avx512_bf16", "avx512", "avx2", "baseline"
   void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
   void (*gated_activation[2])(const GatedActivationArgs&, int64_t begin, int64_t end);
   void (*rotary[2])(const RotaryArgs&, int64_t begin, int64_t end);
@@ -137,6 +138,12 @@ struct Kernels {
   void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*delta_net[2])(const DeltaNetArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*rg_lru[2])(const RgLruArgs&, int64_t begin, int64_t end);
+  // By the type of x and out.
+  void (*prepare_inputs[2])(const ProductArgs&, int64_t begin, int64_t end);
+  void (*dense_product[2])(const ProductArgs&, int64_t begin, int64_t end);
+  int64_t (*product_tiles[2])(WeightKind kind, int64_t rows);
+  // By the type of the weight.
+  void (*pack_weight[2])(const PackWeightArgs&, int64_t begin, int64_t end);
 };
 
 // Items of `mamba_scan` in one row, and the floats of scratch that one worker of it and of `mamba2_scan` needs.
@@ -151,6 +158,10 @@ void UseKernels(const Kernels& kernels);
 // Whether this machine has the instructions of a set, by its capability.
 bool IsSupported(const Kernels& kernels);
 
+// avx512 with dot products of bfloat16 pairs and of bytes.
+namespace avx512_bf16 {
+extern const Kernels kKernels;
+}
 namespace avx512 {
 extern const Kernels kKernels;
 }

@@ -18,7 +18,7 @@ struct RgLruArgs {
   const int64_t* units;  // by row
   int64_t state_offset;  // [width], float32
   const void* x;         // [tokens, x_stride]
-  // The gates' products before bias: [blocks, tokens, 2 * block_width], the input's, then the recurrence's.
+  // The gates' products before bias: [tokens, blocks, 2 * block_width], the input's, then the recurrence's.
   const void* gates;
   const float* input_bias;       // [width]
   const float* recurrence_bias;  // [width]

@@ -28,7 +28,8 @@ struct KernelParam {
 
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;
-  for (const cpu::Kernels* kernels : {&cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
+  for (const cpu::Kernels* kernels :
+       {&cpu::avx512_bf16::kKernels, &cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
     if (!cpu::IsSupported(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }

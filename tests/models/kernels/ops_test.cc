@@ -6,13 +6,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <vector>
 
 #include "tests/models/kernels/kernel_test.h"
@@ -132,22 +130,6 @@ TEST_P(OpsTest, CausalConvCarriesItsState) {
       const auto activation = state == 0 ? ops::ConvActivation::kSilu : ops::ConvActivation::kNone;
       ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CausalConv(x, weight, bias, 2, state, *fast_, activation),
                                           reference::CausalConv(x, weight, bias, 2, state, *reference_, activation)));
-    }
-  }
-}
-
-TEST_P(OpsTest, GroupedLinearLeavesIdleExpertsAlone) {
-  const at::Tensor x = Random(9, 20);
-  const at::Tensor weight = at::randn({5, 7, 20}).to(GetParam().type);
-  const at::Tensor bias = at::randn({5, 7}).to(GetParam().type);
-  weight[1].fill_(std::numeric_limits<float>::quiet_NaN());
-  const std::vector<int64_t> ends = {4, 4, 5, 9, 9};
-  for (const at::Tensor& b : {at::Tensor(), bias}) {
-    const at::Tensor out = ops::GroupedLinear(x, weight, b, ends);
-    for (int64_t e : {0, 2, 3}) {
-      const int64_t begin = e == 0 ? 0 : ends[e - 1];
-      const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
-      ExpectClose(out.narrow(0, begin, ends[e] - begin), at::linear(rows, weight[e], b.defined() ? b[e] : b));
     }
   }
 }

@@ -1,9 +1,10 @@
-"""What a quantised cache costs: next-token distributions against those of the full-precision one. Prints a table.
+"""What a quantised cache or quantised weights cost: next-token distributions against those in full precision. Prints a
+table.
 
-Run: BERTH_BIN=$PWD/bazel-bin python tests/parity/quantised_cache.py [CASE...]
+Run: BERTH_BIN=$PWD/bazel-bin python tests/parity/quantised.py {cache,weights} [CASE...]
 
 The running server answers both times, each time for the same contexts: a prompt and so many tokens of the greedy output
-that the full-precision cache gives. KL is the mean divergence over the contexts, in nats; agreement is the share of
+in full precision. KL is the mean divergence over the contexts, in nats; agreement is the share of
 contexts whose greedy token is the same.
 """
 
@@ -24,7 +25,12 @@ from cases import VOCAB  # noqa: E402
 
 CASES = ["llama", "qwen3", "gemma3_text", "gemma3n_text", "gpt_oss", "llama4_text", "falcon_h1", "jamba", "qwen3_next"]
 DEMOS = ["falcon_h1-demo", "gemma3-demo"]
-CACHES = [("int8", 128), ("int4", 128), ("int4", 16)]
+VARIANTS = {  # of what is quantised: names and flags
+    "cache": [("int8", ["--cache_dtype=int8"]),
+              ("int4, newest 128 exact", ["--cache_dtype=int4"]),
+              ("int4, newest 16 exact", ["--cache_dtype=int4", "--cache_residual_tokens=16"])],
+    "weights": [("int8", ["--weights=int8"]), ("int4", ["--weights=int4"])],
+}
 TOKENS = 64
 STEPS = range(0, TOKENS, 4)
 
@@ -66,16 +72,15 @@ def flags(vocab):
             f"--max_logprobs={vocab}", "--dtype=float32"]
 
 
-def compare(folder, prompts, vocab):
-    """(KL, agreement) for each of CACHES. `prompts`: None for the demo models' own."""
+def compare(folder, prompts, vocab, variants):
+    """(KL, agreement) for each of the variants. `prompts`: None for the demo models' own."""
     with BerthServer(folder, *flags(vocab)) as server:
         prompts = prompts or [tokenized(server, turns) for turns in chats()]
         outputs = [list(complete(server, ids, TOKENS).token_ids) for ids in prompts]
         contexts = [ids + out[:step] for ids, out in zip(prompts, outputs) for step in STEPS]
         exact = distributions(server, contexts, vocab)
     results = []
-    for dtype, residual in CACHES:
-        more = [f"--cache_dtype={dtype}"] + ([f"--cache_residual_tokens={residual}"] if dtype == "int4" else [])
+    for _, more in variants:
         with BerthServer(folder, *flags(vocab), *more) as server:
             got = distributions(server, contexts, vocab)
         kl = float(np.mean(np.sum(np.exp(exact) * (exact - got), -1)))
@@ -85,16 +90,18 @@ def compare(folder, prompts, vocab):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=VARIANTS)
     parser.add_argument("cases", nargs="*", help=f"parity cases or demo models; default: {' '.join(CASES + DEMOS)}")
-    names = [dtype + (f", newest {residual} exact" if dtype == "int4" else "") for dtype, residual in CACHES]
-    print("| model | " + " | ".join(f"{name}: KL | agreement" for name in names) + " |")
-    print("|---" * (1 + 2 * len(CACHES)) + "|", flush=True)
-    for name in parser.parse_args().cases or CASES + DEMOS:
+    arguments = parser.parse_args()
+    variants = VARIANTS[arguments.what]
+    print("| model | " + " | ".join(f"{name}: KL | agreement" for name, _ in variants) + " |")
+    print("|---" * (1 + 2 * len(variants)) + "|", flush=True)
+    for name in arguments.cases or CASES + DEMOS:
         if name in DEMOS:
-            results = compare(os.path.join(ROOT, "models/demo", name), None, 512)
+            results = compare(os.path.join(ROOT, "models/demo", name), None, 512, variants)
         else:
             folder, answers, _ = oracle.load(name)
-            results = compare(folder, [prompt for prompt in answers["prompts"] if len(prompt) > 1], VOCAB)
+            results = compare(folder, [prompt for prompt in answers["prompts"] if len(prompt) > 1], VOCAB, variants)
         cells = [f"{kl:.1e} | {agreement:.1%}" for kl, agreement in results]
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 

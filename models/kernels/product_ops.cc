@@ -1,0 +1,235 @@
+#include "models/kernels/product_ops.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linear.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "models/kernels/parallel.h"
+
+namespace berth::ops {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Uninitialised. Of many bytes in huge pages, where the system has them: panels are read from end to end.
+at::Tensor AllocatePanels(int64_t size_bytes) {
+  const int64_t alignment = size_bytes >= kHugePage ? kHugePage : kCacheLine;
+  void* bytes = std::aligned_alloc(alignment, RoundUp(size_bytes, alignment));
+  TORCH_CHECK(bytes != nullptr, "no memory for a weight of ", size_bytes, " bytes");
+  // The last, partly used one stays in small pages.
+  if (size_bytes >= kHugePage) madvise(bytes, size_bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return at::from_blob(
+      bytes, {size_bytes}, [](void* p) { std::free(p); }, at::kByte);
+}
+
+// Whether every value is one of bfloat16's.
+bool FitsBFloat16(const at::Tensor& weight) {
+  const auto* bits = static_cast<const uint32_t*>(weight.const_data_ptr());
+  constexpr int64_t kChunk = 4096;
+  for (int64_t first = 0; first < weight.numel(); first += kChunk) {
+    uint32_t low = 0;
+    const int64_t end = std::min(first + kChunk, weight.numel());
+    for (int64_t i = first; i < end; ++i) low |= bits[i] & 0xFFFF;
+    if (low != 0) return false;
+  }
+  return true;
+}
+
+cpu::WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
+  if (storage == WeightStorage::kInt8) return cpu::kWeightInt8;
+  if (storage == WeightStorage::kInt4) return cpu::kWeightInt4;
+  if (weight.scalar_type() == at::kBFloat16 || FitsBFloat16(weight)) return cpu::kWeightBF16;
+  return cpu::kWeightF32;
+}
+
+// Of one call's inputs, kept for the next. Aligned to a cache line.
+char* InputScratch(int64_t size_bytes) {
+  static thread_local std::vector<char> scratch;
+  if (static_cast<int64_t>(scratch.size()) < size_bytes + kCacheLine) scratch.resize(size_bytes + kCacheLine);
+  return reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(scratch.data()), kCacheLine));
+}
+
+// What a product takes one thread, about, in nanoseconds: its multiplications, or reading the weight.
+constexpr int64_t kMultiplicationsPerNanosecond = 64;
+constexpr int64_t kBytesPerNanosecond = 32;
+constexpr int64_t kPreparedPerNanosecond = 2;
+// A second thread costs a few microseconds to call.
+constexpr int64_t kWorthThreads = 8000;
+
+struct Task {
+  cpu::ProductArgs args;
+  int64_t tiles = 0;
+  int64_t last_item = 0;  // of all tasks' items, this one's end here
+
+  int64_t Nanoseconds() const {
+    const cpu::PackedWeight& w = args.weight;
+    return std::max(args.rows * w.inputs * w.outputs / kMultiplicationsPerNanosecond,
+                    cpu::PanelCount(w.outputs) * cpu::PanelBytes(w.kind, w.inputs) / kBytesPerNanosecond);
+  }
+};
+
+// Runs work(i) for each of [0, items), by all threads if that is worth it. Who is done takes the next.
+template <typename Work>
+void Share(int64_t items, int64_t nanoseconds, const Work& work) {
+  if (nanoseconds < kWorthThreads || at::get_num_threads() == 1) {
+    for (int64_t i = 0; i < items; ++i) work(i);
+    return;
+  }
+  std::atomic<int64_t> next = 0;
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    for (int64_t i = next.fetch_add(1); i < items; i = next.fetch_add(1)) work(i);
+  });
+}
+
+void Prepare(const std::vector<Task>& tasks, cpu::TypeIndex type) {
+  const cpu::Kernels& kernels = cpu::GetKernels();
+  for (const Task& task : tasks) {
+    const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
+    Share(task.tiles, nanoseconds, [&](int64_t tile) { kernels.prepare_inputs[type](task.args, tile, tile + 1); });
+  }
+}
+
+// The products one after the other, their items shared by the threads as one.
+void Run(std::vector<Task>& tasks, cpu::TypeIndex type) {
+  const cpu::Kernels& kernels = cpu::GetKernels();
+  int64_t input_bytes = 0, items = 0, nanoseconds = 0;
+  const auto bytes_of = [](const Task& task) {
+    return RoundUp(cpu::ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
+  };
+  for (Task& task : tasks) {
+    task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
+    task.last_item = items += cpu::ProductItems(task.args.weight.outputs, task.tiles);
+    input_bytes += bytes_of(task);
+    nanoseconds += task.Nanoseconds();
+  }
+  char* inputs = InputScratch(input_bytes);
+  for (Task& task : tasks) {
+    task.args.prepared = inputs;
+    inputs += bytes_of(task);
+  }
+  Prepare(tasks, type);
+  Share(items, nanoseconds, [&](int64_t item) {
+    const auto task =
+        std::upper_bound(tasks.begin(), tasks.end(), item, [](int64_t i, const Task& t) { return i < t.last_item; });
+    const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
+    kernels.dense_product[type](task->args, item - first, item - first + 1);
+  });
+}
+
+// x and out: rows of one type, of which the columns side by side.
+Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, const at::Tensor& out) {
+  TORCH_CHECK(x.size(1) == weight.inputs() && x.scalar_type() == weight.type(), "a product of ", x.sizes(), " ",
+              x.scalar_type(), " and ", weight.outputs(), " x ", weight.inputs(), " ", weight.type());
+  return {.args = {.weight = weight.packed(),
+                   .x = RowsOf(x),
+                   .out = out.data_ptr(),
+                   .bias = bias,
+                   .rows = x.size(0),
+                   .x_stride = x.stride(0),
+                   .out_stride = out.stride(0),
+                   .prepared = nullptr}};
+}
+
+const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const_data_ptr<float>() : nullptr; }
+
+}  // namespace
+
+DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
+    : inputs_(weight.size(1)), outputs_(weight.size(0)), type_(weight.scalar_type()) {
+  TORCH_CHECK(type_ == at::kFloat || type_ == at::kBFloat16, "a weight of type ", type_);
+  if (weight.is_cpu()) {
+    Pack(weight.contiguous(), storage);
+  } else {
+    plain_ = weight;
+  }
+}
+
+void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
+  kind_ = KindOf(weight, storage);
+  const int64_t panels = cpu::PanelCount(outputs_);
+  panels_ = AllocatePanels(panels * cpu::PanelBytes(kind_, inputs_));
+  if (kind_ == cpu::kWeightInt8) scales_ = at::empty({outputs_}, at::kFloat);
+  const cpu::PackWeightArgs args = {.kind = kind_,
+                                    .inputs = inputs_,
+                                    .outputs = outputs_,
+                                    .weight = weight.const_data_ptr(),
+                                    .stride = inputs_,
+                                    .panels = static_cast<char*>(panels_.data_ptr()),
+                                    .scales = scales_.defined() ? scales_.mutable_data_ptr<float>() : nullptr};
+  const cpu::TypeIndex type = TypeOf(weight);
+  Parallel(panels, inputs_ * cpu::kPanel,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_weight[type](args, begin, end); });
+}
+
+cpu::PackedWeight DenseWeight::packed() const {
+  return {.kind = kind_,
+          .inputs = inputs_,
+          .outputs = outputs_,
+          .panels = static_cast<const char*>(panels_.const_data_ptr()),
+          .scales = scales_.defined() ? scales_.const_data_ptr<float>() : nullptr};
+}
+
+int64_t DenseWeight::size_bytes() const {
+  if (plain_.defined()) return static_cast<int64_t>(plain_.nbytes());
+  return static_cast<int64_t>((panels_.defined() ? panels_.nbytes() : 0) + (scales_.defined() ? scales_.nbytes() : 0));
+}
+
+at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
+  if (!x.is_cpu()) return at::linear(x, weight.plain(), bias);
+  at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
+  if (x.size(0) == 0) return out;
+  std::vector<Task> tasks = {TaskOf(x, weight, BiasOf(bias), out)};
+  Run(tasks, TypeOf(x));
+  return out;
+}
+
+at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& weights) {
+  std::vector<at::Tensor> blocks = x.chunk(static_cast<int64_t>(weights.size()), 1);
+  if (!x.is_cpu()) {
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = at::linear(blocks[i], weights[i].plain());
+    return at::cat(blocks, 1);
+  }
+  int64_t outputs = 0;
+  for (const DenseWeight& weight : weights) outputs += weight.outputs();
+  at::Tensor out = at::empty({x.size(0), outputs}, x.options());
+  if (x.size(0) == 0) return out;
+  std::vector<Task> tasks;
+  int64_t first = 0;
+  for (size_t i = 0; i < blocks.size(); first += weights[i++].outputs()) {
+    tasks.push_back(TaskOf(blocks[i], weights[i], nullptr, out.narrow(1, first, weights[i].outputs())));
+  }
+  Run(tasks, TypeOf(x));
+  return out;
+}
+
+at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& bias,
+                          const std::vector<int64_t>& ends) {
+  at::Tensor out = at::empty({x.size(0), experts[0].outputs()}, x.options());
+  std::vector<Task> tasks;
+  int64_t begin = 0;
+  for (size_t e = 0; e < ends.size(); begin = ends[e++]) {
+    if (ends[e] == begin) continue;
+    const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
+    at::Tensor into = out.narrow(0, begin, ends[e] - begin);
+    const at::Tensor of_expert = bias.defined() ? bias.select(0, static_cast<int64_t>(e)) : bias;
+    if (x.is_cpu()) {
+      tasks.push_back(TaskOf(rows, experts[e], BiasOf(of_expert), into));
+    } else {
+      into.copy_(at::linear(rows, experts[e].plain(), of_expert));
+    }
+  }
+  if (!tasks.empty()) Run(tasks, TypeOf(x));
+  return out;
+}
+
+}  // namespace berth::ops

@@ -1,0 +1,61 @@
+// Dense products x W^T, under the rules of ops.h, with weights that are packed once at load time: on the CPU for the
+// kernels of cpu/product.h, whose contract holds here too (a row's result does not depend on its neighbours, to the
+// bit); on other devices the weight stays a plain matrix and ATen multiplies. Engine thread only; packing belongs to
+// loading.
+#ifndef BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
+#define BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "models/kernels/cpu/kernels.h"
+#include "models/kernels/weight_storage.h"
+
+namespace berth::ops {
+
+// A matrix [outputs, inputs]. Copies share its memory. On the CPU it is stored as asked for; float32 weights all of
+// which are numbers of bfloat16 are stored as such, which loses nothing. On other devices it is always exact.
+class DenseWeight {
+ public:
+  DenseWeight() = default;
+  // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
+  // read once on the CPU, and kept on other devices.
+  explicit DenseWeight(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact);
+
+  bool defined() const { return outputs_ > 0; }
+  int64_t inputs() const { return inputs_; }
+  int64_t outputs() const { return outputs_; }
+  at::ScalarType type() const { return type_; }
+  const at::Tensor& plain() const { return plain_; }  // undefined on the CPU
+  cpu::PackedWeight packed() const;                   // REQUIRES: on the CPU
+  int64_t size_bytes() const;
+
+ private:
+  void Pack(const at::Tensor& weight, WeightStorage storage);
+
+  int64_t inputs_ = 0, outputs_ = 0;
+  at::ScalarType type_ = at::kFloat;
+  at::Tensor plain_;
+  cpu::WeightKind kind_ = cpu::kWeightF32;
+  at::Tensor panels_;  // bytes
+  at::Tensor scales_;  // [outputs], float32, of int8
+};
+
+// x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32.
+at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias);
+
+// The i-th weight times the i-th of x's blocks of columns, side by side. The blocks are as wide as the weights' inputs,
+// the same for all; x: [tokens, blocks * inputs].
+at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& weights);
+
+// x: [pairs, inputs], the pairs of one expert side by side: expert e's are rows [ends[e - 1], ends[e]).
+// bias: [experts, outputs] as in Product. Returns [pairs, outputs]. Work grows with the experts that have pairs, not
+// with all of them.
+at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& bias,
+                          const std::vector<int64_t>& ends);
+
+}  // namespace berth::ops
+
+#endif  // BERTH_MODELS_KERNELS_PRODUCT_OPS_H_

@@ -1,0 +1,121 @@
+// Dense products of LLaMA's shapes, beside at::linear and beside what reading memory takes, in the same run: GB/s of
+// weights where rows are few (decode), GFLOP/s where they are many (prefill). Weights are taken in turn from more than
+// the last cache holds. Run:
+//   bazel run -c opt //tests/bench:product_bench
+#include <ATen/Parallel.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <benchmark/benchmark.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "models/kernels/product_ops.h"
+
+namespace berth {
+namespace {
+
+constexpr int kThreads = 2;
+constexpr int64_t kCopiesBytes = int64_t{128} << 20;
+
+enum Kind { kFloat32, kBFloat16, kInt8, kInt4 };
+
+at::ScalarType TypeOf(Kind kind) { return kind == kFloat32 ? at::kFloat : at::kBFloat16; }
+
+WeightStorage StorageOf(Kind kind) {
+  if (kind == kInt8) return WeightStorage::kInt8;
+  return kind == kInt4 ? WeightStorage::kInt4 : WeightStorage::kExact;
+}
+
+// Args: 0 inputs, 1 outputs, 2 rows.
+struct Shape {
+  explicit Shape(const benchmark::State& state)
+      : inputs(state.range(0)), outputs(state.range(1)), rows(state.range(2)) {}
+  int64_t inputs, outputs, rows;
+};
+
+void Report(benchmark::State& state, const Shape& shape, int64_t weight_bytes) {
+  const auto count = static_cast<double>(state.iterations());
+  state.counters["GB/s"] =
+      benchmark::Counter(count * static_cast<double>(weight_bytes) / 1e9, benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] = benchmark::Counter(
+      count * 2 * static_cast<double>(shape.rows * shape.inputs * shape.outputs) / 1e9, benchmark::Counter::kIsRate);
+}
+
+void Berth(benchmark::State& state, Kind kind) {
+  at::set_num_threads(kThreads);
+  const Shape shape(state);
+  const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind));
+  std::vector<ops::DenseWeight> copies = {ops::DenseWeight(weight, StorageOf(kind))};
+  const int64_t bytes = copies[0].size_bytes();
+  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) copies.emplace_back(weight, StorageOf(kind));
+  const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
+  size_t turn = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(ops::Product(x, copies[turn++ % copies.size()], {}));
+  Report(state, shape, bytes);
+}
+
+void ATen(benchmark::State& state, Kind kind) {
+  at::set_num_threads(kThreads);
+  const Shape shape(state);
+  std::vector<at::Tensor> copies = {at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind))};
+  const auto bytes = static_cast<int64_t>(copies[0].nbytes());
+  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) copies.push_back(copies[0].clone());
+  const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
+  size_t turn = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(at::linear(x, copies[turn++ % copies.size()]));
+  Report(state, shape, bytes);
+}
+
+// What the threads read at most, from more than the last cache holds.
+void ReadMemory(benchmark::State& state) {
+  at::set_num_threads(kThreads);
+  constexpr int64_t kChunk = int64_t{1} << 16;  // words
+  const at::Tensor memory = at::randn({kCopiesBytes * 2 / 4});
+  const auto* words = static_cast<const int32_t*>(memory.const_data_ptr());
+  for (auto _ : state) {
+    std::atomic<int64_t> next = 0;
+    at::parallel_for(0, kThreads, 1, [&](int64_t, int64_t) {
+      int32_t sum = 0;
+      for (int64_t first = next.fetch_add(kChunk); first < memory.numel(); first = next.fetch_add(kChunk)) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = first; i < first + kChunk; ++i) sum += words[i];
+      }
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  state.counters["GB/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * kCopiesBytes * 2 / 1e9, benchmark::Counter::kIsRate);
+}
+BENCHMARK(ReadMemory)->UseRealTime();
+
+// A product so small that it is nothing but the call, and one just large enough to be shared by the threads.
+void CallAndFork(benchmark::State& state) {
+  at::set_num_threads(kThreads);
+  const int64_t inputs = state.range(0);
+  const ops::DenseWeight weight(at::randn({inputs, inputs}));
+  const at::Tensor x = at::randn({1, inputs});
+  for (auto _ : state) benchmark::DoNotOptimize(ops::Product(x, weight, {}));
+}
+BENCHMARK(CallAndFork)->Arg(32)->Arg(160)->Arg(288)->UseRealTime();
+
+#define BERTH_SHAPES                                         \
+  ArgNames({"in", "out", "rows"})                            \
+      ->ArgsProduct({{768}, {3072}, {1, 4, 8, 64, 512}})     \
+      ->ArgsProduct({{2048}, {5632}, {1, 2, 4, 8, 64, 512}}) \
+      ->ArgsProduct({{5632}, {2048}, {1, 8, 512}})           \
+      ->UseRealTime()
+#define BERTH_KIND(kind) BENCHMARK_CAPTURE(Berth, kind, kind)->BERTH_SHAPES
+BERTH_KIND(kFloat32);
+BERTH_KIND(kBFloat16);
+BERTH_KIND(kInt8);
+BERTH_KIND(kInt4);
+BENCHMARK_CAPTURE(ATen, kFloat32, kFloat32)->BERTH_SHAPES;
+BENCHMARK_CAPTURE(ATen, kBFloat16, kBFloat16)->BERTH_SHAPES;
+
+}  // namespace
+}  // namespace berth
+
+BENCHMARK_MAIN();
