@@ -49,6 +49,35 @@ void CountRequest(const RequestRecord& record, Report* report) {
   }
 }
 
+// When the tokens of `record` came, in seconds since the run's start. REQUIRES: it has one.
+std::vector<double> TokenTimes(const RequestRecord& record) {
+  std::vector<double> times = {absl::ToDoubleSeconds(record.first_token)};
+  for (float gap : record.gap_seconds) times.push_back(times.back() + gap);
+  return times;
+}
+
+std::optional<double> SteadyRate(absl::Span<const RequestRecord> records) {
+  absl::Duration from = -absl::InfiniteDuration();
+  absl::Duration to = absl::InfiniteDuration();
+  for (const RequestRecord& record : records) {
+    if (!record.ok() || record.output_tokens == 0) return std::nullopt;
+    from = std::max(from, record.first_token);
+    to = std::min(to, record.last_token);
+  }
+  // Gaps are floats: a token that came at the very edge is inside.
+  const double first = absl::ToDoubleSeconds(from) - 1e-6;
+  const double last = absl::ToDoubleSeconds(to) + 1e-6;
+  double rate = 0;
+  for (const RequestRecord& record : records) {
+    const std::vector<double> times = TokenTimes(record);
+    const auto begin = std::lower_bound(times.begin(), times.end(), first);
+    const auto end = std::upper_bound(begin, times.end(), last);
+    if (end - begin < 2 || end[-1] <= *begin) return std::nullopt;
+    rate += static_cast<double>(end - begin - 1) / (end[-1] - *begin);
+  }
+  return records.empty() ? std::nullopt : std::optional<double>(rate);
+}
+
 std::vector<std::pair<const char*, absl::Duration>> NamedLimits(const GoodputLimits& limits) {
   std::vector<std::pair<const char*, absl::Duration>> named;
   if (limits.ttft) named.emplace_back("ttft", *limits.ttft);
@@ -151,6 +180,7 @@ Report BuildReport(absl::Span<const RequestRecord> records, absl::Duration elaps
     CountRequest(record, &report);
     measurements.Add(record);
   }
+  report.steady_tokens_per_second = SteadyRate(records);
   report.ttft_seconds = Summarize(std::move(measurements.ttft));
   report.itl_seconds = Summarize(std::move(measurements.itl));
   report.tpot_seconds = Summarize(std::move(measurements.tpot));
@@ -172,6 +202,10 @@ std::string ReportText(const Report& report) {
   absl::StrAppendFormat(&text, "throughput %.2f requests/s, %.1f prompt tokens/s, %.1f output tokens/s\n",
                         report.PerSecond(report.num_ok), report.PerSecond(report.prompt_tokens),
                         report.PerSecond(report.output_tokens));
+  if (report.steady_tokens_per_second) {
+    absl::StrAppendFormat(&text, "steady     %.1f output tokens/s while all streamed\n",
+                          *report.steady_tokens_per_second);
+  }
   if (report.limits.any()) absl::StrAppend(&text, GoodputText(report));
   if (report.verified) absl::StrAppend(&text, VerificationText(report));
   absl::StrAppend(&text, "\nms            mean       p50       p90       p95       p99       max\n",
@@ -199,7 +233,9 @@ ordered_json ReportJson(const Report& report) {
             {"prompt_tokens_per_second", report.PerSecond(report.prompt_tokens)},
             {"output_tokens_per_second", report.PerSecond(report.output_tokens)},
             {"prompt_tokens", report.prompt_tokens},
-            {"output_tokens", report.output_tokens}}},
+            {"output_tokens", report.output_tokens},
+            {"steady_tokens_per_second",
+             report.steady_tokens_per_second ? ordered_json(*report.steady_tokens_per_second) : ordered_json()}}},
           {"goodput", GoodputJson(report)},
           {"verification", VerificationJson(report)},
           {"latency_seconds",

@@ -3,6 +3,9 @@
 //   goodput               requests that ended OK within all limits, over `elapsed`. The ITL limit holds for a request's
 //                         largest gap
 //   latencies             of the requests that ended OK; send lag of all
+//   steady decode         tokens/s while every request streamed, from the last one's first token to the first one's
+//   last:
+//                         the sum of the streams' own rates between their first and last token in that time
 #ifndef BERTH_SERVER_CLI_LOAD_REPORT_H_
 #define BERTH_SERVER_CLI_LOAD_REPORT_H_
 
@@ -55,6 +58,7 @@ struct Report {
   int64_t num_within_limits = 0;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
+  std::optional<double> steady_tokens_per_second;  // absent: a request failed, or they did not all stream at once
   Summary ttft_seconds, itl_seconds, tpot_seconds, e2e_seconds, send_lag_seconds;
 
   struct Error {

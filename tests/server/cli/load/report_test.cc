@@ -58,6 +58,40 @@ TEST(Report, RatesAreThoseOfRequestsThatEndedOk) {
   EXPECT_EQ(report.e2e_seconds.count, 2);
 }
 
+// A stream of one token each `gap` from `first` on.
+RequestRecord Stream(absl::Duration first, absl::Duration gap, int num_tokens) {
+  RequestRecord record;
+  record.first_token = first;
+  record.last_token = first + (num_tokens - 1) * gap;
+  record.end = record.last_token;
+  record.gap_seconds.assign(num_tokens - 1, static_cast<float>(absl::ToDoubleSeconds(gap)));
+  record.output_tokens = num_tokens;
+  return record;
+}
+
+TEST(Report, TheSteadyRateIsOfTheTimeInWhichAllStreamed) {
+  // The first streams alone for a second, faster than the second ever does.
+  RequestRecord early = Stream(absl::ZeroDuration(), absl::Milliseconds(10), 101);
+  for (int i = 0; i < 20; ++i) early.gap_seconds.push_back(0.1f);
+  early.output_tokens += 20;
+  early.last_token += absl::Seconds(2);
+  const RequestRecord late = Stream(absl::Seconds(1), absl::Milliseconds(50), 100);
+  const Report report = BuildReport({early, late}, absl::Seconds(6), {});
+  ASSERT_TRUE(report.steady_tokens_per_second.has_value());
+  EXPECT_NEAR(*report.steady_tokens_per_second, 10 + 20, 1e-3);
+  EXPECT_NEAR(ReportJson(report)["throughput"]["steady_tokens_per_second"].get<double>(), 30, 1e-3);
+  EXPECT_THAT(ReportText(report), HasSubstr("steady     30.0 output tokens/s"));
+}
+
+TEST(Report, ThereIsNoSteadyRateUnlessAllStreamedAtOnce) {
+  const RequestRecord first = Stream(absl::ZeroDuration(), absl::Milliseconds(10), 10);
+  const RequestRecord second = Stream(absl::Seconds(1), absl::Milliseconds(10), 10);
+  EXPECT_FALSE(BuildReport({first, second}, absl::Seconds(2), {}).steady_tokens_per_second.has_value());
+  EXPECT_FALSE(BuildReport({first, Failed(grpc::StatusCode::INTERNAL, "")}, absl::Seconds(2), {})
+                   .steady_tokens_per_second.has_value());
+  EXPECT_TRUE(ReportJson(BuildReport({}, absl::Seconds(1), {}))["throughput"]["steady_tokens_per_second"].is_null());
+}
+
 TEST(Report, GoodputNeedsEveryLimit) {
   const RequestRecord record = Ok(0, absl::ZeroDuration());
   EXPECT_TRUE(WithinLimits(record, {}));
