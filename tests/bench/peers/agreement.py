@@ -1,0 +1,59 @@
+"""Whether the engines compute the same model.
+
+Berth continues a prompt by 16 tokens, greedily, and says the logprobs of the 20 likeliest at each. The others read the
+same prompt and tokens, and say the logprobs of the same 320. All are compared with transformers in float32 on the same
+bfloat16 weights. With bfloat16 weights each engine must be within TOLERANCE of that, and choose the same token
+wherever the float32 logprobs of the two are further apart than twice that. The tolerance is what rounding activations to
+bfloat16 (Berth, llama.cpp's products) costs in these models; a wrong layout is off by whole nats. Quantised weights are
+other weights: their difference is printed, not judged.
+"""
+
+import dataclasses
+import random
+
+PROMPT_TOKENS = 48
+NEW_TOKENS = 16
+TOLERANCE = 0.15
+
+
+@dataclasses.dataclass
+class Agreement:
+    model: str
+    weights: str
+    engine: str
+    largest: float  # of |logprob - float32's|
+    mean: float
+    same_choice: int  # places where the likeliest token is float32's
+    clear_choice: int  # places where it is, or float32 has the two within 2 * TOLERANCE
+
+    @property
+    def ok(self):
+        return self.weights != "bf16" or (self.largest <= TOLERANCE and self.clear_choice == NEW_TOKENS)
+
+
+def prompt(vocab):
+    generator = random.Random(3)
+    return [generator.randrange(3, vocab) for _ in range(PROMPT_TOKENS)]
+
+
+def compare(model, weights, engine, ids, places, exact):
+    """`places` and `exact`: what logprobs() of worker.py gives, of the engine and of float32."""
+    differences, same, clear = [], 0, 0
+    for wanted, place, reference in zip(ids, places, exact):
+        differences += [abs(a - b) for a, b in zip(place["of_ids"], reference["of_ids"])]
+        same += place["best"] == reference["best"]
+        chosen = dict(zip(wanted, reference["of_ids"])).get(place["best"], float("-inf"))
+        clear += place["best"] == reference["best"] or reference["logprob"] - chosen <= 2 * TOLERANCE
+    return Agreement(model, weights, engine, max(differences), sum(differences) / len(differences), same, clear)
+
+
+def examine(model, weights, berth, others, reference, vocab):
+    """Agreements of Berth and the `others` ({name: engine}) with `reference`, which is float32."""
+    text = prompt(vocab)
+    tokens, tops = berth.greedy(text, NEW_TOKENS)
+    ids = [list(top) for top in tops]
+    asked = dict(prompt=text, continuation=tokens[:-1], ids=ids)
+    exact = reference.logprobs(**asked)
+    places = [{"best": token, "of_ids": list(top.values())} for token, top in zip(tokens, tops)]
+    return [compare(model, weights, "Berth", ids, places, exact),
+            *(compare(model, weights, name, ids, engine.logprobs(**asked), exact) for name, engine in others.items())]

@@ -1,0 +1,154 @@
+"""The models that the comparison with other engines runs: published shapes, random weights, Hugging Face files.
+
+Made once and kept in the cache folder by the hash of all that decides them. Weights are drawn so that the model is no
+degenerate one: products keep their input's size, attention is neither flat nor one-hot, states decay at the rates of
+trained ones, and logits spread by about 2, so that a wrong layout, sign or rotation shows in every logprob.
+
+To add a model: its line in MODELS, and its architecture in gguf_file.py.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import pathlib
+import shutil
+import string
+
+VOCAB = 32000
+COMMON = dict(vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, pad_token_id=2, tie_word_embeddings=False)
+LLAMA = dict(COMMON, max_position_embeddings=4096, rms_norm_eps=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerModel:
+    config: str  # class of transformers
+    fields: dict
+    tiny: dict  # what tests/bench/test_peers.py changes, to load it in a second
+
+
+MODELS = {
+    "llama-125m": PeerModel(
+        "LlamaConfig",
+        dict(LLAMA, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, num_key_value_heads=4,
+             intermediate_size=2048),
+        dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96)),
+    "llama-1.1b": PeerModel(
+        "LlamaConfig",
+        dict(LLAMA, hidden_size=2048, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4,
+             intermediate_size=5632),
+        dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, intermediate_size=96)),
+    "mamba2-130m": PeerModel(
+        "Mamba2Config",
+        dict(COMMON, hidden_size=768, num_hidden_layers=24, num_heads=24, head_dim=64, state_size=128, n_groups=1,
+             expand=2, conv_kernel=4, chunk_size=256, use_bias=False, use_conv_bias=True),
+        dict(hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, state_size=16, chunk_size=16)),
+    # The published multipliers are left at 1: they would be folded into the weights, and bfloat16 would round them.
+    "falcon_h1-350m": PeerModel(
+        "FalconH1Config",
+        dict(LLAMA, hidden_size=1024, num_hidden_layers=22, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
+             intermediate_size=2048, mamba_d_ssm=1536, mamba_n_heads=24, mamba_d_head=64, mamba_d_state=128,
+             mamba_n_groups=1, mamba_d_conv=4, mamba_chunk_size=256, mamba_rms_norm=False),
+        dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, head_dim=16, intermediate_size=96,
+             mamba_d_ssm=128, mamba_n_heads=4, mamba_d_head=32, mamba_d_state=16, mamba_chunk_size=16)),
+}
+
+
+def tiny(name):
+    model = MODELS[name]
+    return dataclasses.replace(model, fields=dict(model.fields, vocab_size=512, **model.tiny))
+
+
+def draw(name, shape, num_layers, generator):
+    """One parameter, float32, by what its name says it is."""
+    import torch
+
+    def normal(std):
+        return torch.randn(shape, generator=generator) * std
+
+    def uniform(low, high):
+        return torch.rand(shape, generator=generator) * (high - low) + low
+
+    kind = name.split(".")[-1] if name.endswith(("A_log", "dt_bias", ".D")) else name.split(".")[-2]
+    if kind == "A_log":
+        return uniform(1, 16).log()
+    if kind == "dt_bias":  # steps of 0.001 to 0.1, before their softplus
+        step = uniform(math.log(1e-3), math.log(1e-1)).exp()
+        return step + torch.log(-torch.expm1(-step))
+    if kind == "conv1d":
+        return normal(0.1) if len(shape) == 1 else normal(0.5)
+    if len(shape) == 1:  # norms, and D
+        return 1 + normal(0.1)
+    if kind in ("embed_tokens", "embeddings"):
+        return normal(1)
+    gain = {"lm_head": 2, "q_proj": 1.4, "k_proj": 1.4}.get(kind, 1)
+    if kind in ("o_proj", "down_proj", "out_proj"):
+        gain = num_layers ** -0.5
+    return normal(gain * shape[1] ** -0.5)
+
+
+def tokenizer_json(vocab_size):
+    """A byte-level vocabulary of made-up words: ids decode to text, as they would in service."""
+    words = ("\u0120" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))
+    specials = ["<s>", "</s>", "<pad>"]
+    tokens = itertools.islice(itertools.chain(specials, string.ascii_lowercase, words), vocab_size)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
+                          "normalized": False, "special": True} for i, token in enumerate(specials)],
+        "pre_tokenizer": byte_level, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                  "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []},
+    }
+
+
+def make_checkpoint(model, folder):
+    """config.json, model.safetensors in bfloat16 and tokenizer.json into the existing `folder`."""
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    config = getattr(transformers, model.config)(**model.fields)
+    with torch.device("meta"):
+        skeleton = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(7)
+    weights = {name: draw(name, parameter.shape, config.num_hidden_layers, generator).to(torch.bfloat16)
+               for name, parameter in skeleton.named_parameters()}
+    config.architectures = [type(skeleton).__name__]
+    config.dtype = torch.bfloat16
+    config.save_pretrained(folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(config.vocab_size)))
+
+
+def cache_root():
+    return pathlib.Path(os.environ.get("BERTH_CACHE", os.path.expanduser("~/.cache/berth"))) / "peers"
+
+
+def digest(*parts):
+    return hashlib.sha256(b"\0".join(part if isinstance(part, bytes) else repr(part).encode()
+                                     for part in parts)).hexdigest()[:16]
+
+
+def made_once(folder, make):
+    """`folder`, filled by make(temporary folder) unless it exists; what an older version of it left is deleted."""
+    if not folder.exists():
+        prefix = folder.name[:-16]  # what comes before the digest
+        for old in folder.parent.glob(prefix + "*"):
+            if len(old.name.removesuffix(".tmp")) == len(folder.name):
+                shutil.rmtree(old)
+        temporary = folder.with_name(folder.name + ".tmp")
+        temporary.mkdir(parents=True)
+        make(temporary)
+        temporary.rename(folder)
+    return folder
+
+
+def checkpoint(name):
+    """The folder of MODELS[name], made if need be."""
+    key = digest(pathlib.Path(__file__).read_bytes(), MODELS[name])
+    return made_once(cache_root() / f"{name}-{key}", lambda folder: make_checkpoint(MODELS[name], folder))
