@@ -107,6 +107,7 @@ def bytes_per_step(path, info, row, steps=measure.MAX_STEPS // 2):
 class Bench:
     def __init__(self, arguments, run):
         self.arguments, self.run = arguments, run
+        self.info = {}  # {model: what its server says}
 
     def opened(self, what, make):
         """An engine, or None with a note of why not."""
@@ -135,10 +136,11 @@ class Bench:
         say(report.agreements(found))
 
     def measure(self, model, weights, engines, path):
-        info = engines["Berth"].server.model_info() if "Berth" in engines else None
+        if "Berth" in engines:
+            self.info[model] = engines["Berth"].server.model_info()
         for row in self.rows(model, weights):
-            if info is not None:
-                row.bytes_per_step = bytes_per_step(path, info, row)
+            if model in self.info:
+                row.bytes_per_step = bytes_per_step(path, self.info[model], row)
             measured = {name: engines[name] for name in row.engines if name in engines}
             for name in row.engines:
                 if name not in engines:

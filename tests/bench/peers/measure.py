@@ -17,7 +17,7 @@ class Row:
     kind: str  # "decode", "prefill"
     size: int  # streams, or the prompt's tokens
     engines: list
-    bytes_per_step: float = 0  # of a decode step: weights and cache, read once
+    bytes_per_step: float | None = None  # of a decode step: weights and cache, read once
     pairs: list = dataclasses.field(default_factory=list)  # {engine: tokens/s}, in the order measured
     notes: dict = dataclasses.field(default_factory=dict)  # {engine: why it has no figure}
 
@@ -31,7 +31,7 @@ class Row:
 
     def roofline_share(self, engine, bandwidth):
         rate = self.median(engine)
-        if rate is None or self.kind != "decode":
+        if rate is None or self.bytes_per_step is None or self.kind != "decode":
             return None
         return rate / self.size * self.bytes_per_step / bandwidth
 
