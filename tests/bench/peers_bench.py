@@ -95,19 +95,19 @@ def gguf_files(checkpoint, quantiser, threads):
     return {weights: folder / f"{file_type}.gguf" for weights, file_type in FILE_TYPES.items()}
 
 
-def bytes_per_step(path, info, row, steps=measure.MAX_STEPS // 2):
+def bytes_per_step(path, groups, row, steps=measure.MAX_STEPS // 2):
     """What a decode step reads at least once: docstring."""
     import gguf
 
     weights = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors if tensor.name != "token_embd.weight")
     tokens = measure.PROMPT_TOKENS + steps / 2
-    return weights + row.size * sum(g.bytes_per_sequence + g.bytes_per_token * tokens for g in info.cache_groups)
+    return weights + row.size * sum(g.bytes_per_sequence + g.bytes_per_token * tokens for g in groups)
 
 
 class Bench:
     def __init__(self, arguments, run):
         self.arguments, self.run = arguments, run
-        self.info = {}  # {model: what its server says}
+        self.cache_groups = {}  # {model: of its server}
 
     def opened(self, what, make):
         """An engine, or None with a note of why not."""
@@ -137,10 +137,10 @@ class Bench:
 
     def measure(self, model, weights, engines, path):
         if "Berth" in engines:
-            self.info[model] = engines["Berth"].server.model_info()
+            self.cache_groups[model] = engines["Berth"].cache_groups
         for row in self.rows(model, weights):
-            if model in self.info:
-                row.bytes_per_step = bytes_per_step(path, self.info[model], row)
+            if model in self.cache_groups:
+                row.bytes_per_step = bytes_per_step(path, self.cache_groups[model], row)
             measured = {name: engines[name] for name in row.engines if name in engines}
             for name in row.engines:
                 if name not in engines:
@@ -167,6 +167,8 @@ class Bench:
             self.measure(model, weights, engines, path)
             if "Berth" in engines and model == "llama-125m":
                 self.overhead(f"{model}, {weights}", engines["Berth"], [32])
+        except Failed as error:  # what was measured so far stays
+            self.run.notes.append(f"{model}, {weights}: {error}")
         finally:
             for engine in engines.values():
                 engine.close()

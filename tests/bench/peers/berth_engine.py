@@ -11,6 +11,7 @@ import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../testing"))
 
+import grpc  # noqa: E402
 from berth_server import BIN, BerthServer, DidNotStart, generate_request  # noqa: E402
 from worker import Failed  # noqa: E402
 
@@ -27,7 +28,8 @@ def start(path, threads, weights, flags=()):
     quantised = [f"--weights={weights}"] if weights.startswith("int") else []
     dtype = "float32" if weights == "float32" else "bfloat16"
     server = BerthServer(str(path), f"--threads={threads}", f"--dtype={dtype}", "--share_prefixes=false",
-                         "--arena=2GiB", "--max_sequence_tokens=2304", "--log_level=warning", *quantised, *flags)
+                         "--arena=2GiB", "--max_sequence_tokens=2304", "--log_level=warning", *quantised, *flags,
+                         expect_clean_exit=False)  # what ended it early is reported by the call that failed
     try:
         return server.__enter__()
     except DidNotStart as error:
@@ -40,14 +42,19 @@ def start(path, threads, weights, flags=()):
 class Engine:
     def __init__(self, path, threads, weights, flags=()):
         self.server = start(path, threads, weights, flags)
+        # Asked at once: the server ends connections that are idle for as long as the other engines' turns take.
+        self.cache_groups = self.server.model_info().cache_groups
 
     def close(self):
         self.server.__exit__(None, None, None)
 
     def greedy(self, prompt, tokens):
         """Its own answer: [tokens], and of each place {token: logprob} of the likeliest."""
-        answer = self.server.inference.Complete(generate_request(
-            ids=prompt, max_tokens=tokens, ignore_eos=True, logprobs=NUM_LOGPROBS), timeout=600)
+        request = generate_request(ids=prompt, max_tokens=tokens, ignore_eos=True, logprobs=NUM_LOGPROBS)
+        try:
+            answer = self.server.inference.Complete(request, timeout=600)
+        except grpc.RpcError as error:
+            raise Failed(f"berth-server: {error.code().name}: {error.details()}") from error
         return list(answer.token_ids), [{top.token_id: top.logprob for top in place.top} for place in answer.logprobs]
 
     def load(self, streams, prompt_tokens, output_tokens):
