@@ -15,8 +15,9 @@
 
 namespace berth::ops {
 
-// Below this many float operations a second thread costs more than it brings.
-inline constexpr int64_t kOperationsPerTask = 32768;
+// Below this many float operations, 10 to 30 microseconds of one thread, a second one costs more than it brings: waking
+// and awaiting it takes about 20, because libgomp's workers sleep between two calls in a process of several teams.
+inline constexpr int64_t kOperationsPerTask = 262144;
 
 // A kernel steps from row to row by a stride, but within a row by one: others are refused.
 inline void CheckRows(const at::Tensor& x) {

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "models/sampling/sampler.h"
@@ -9,6 +10,10 @@
 
 namespace berth {
 namespace {
+
+// Below this many logits, 30 microseconds of a greedy scan, a second thread costs more than it brings
+// (models/kernels/parallel.h).
+constexpr int64_t kLogitsPerTask = 65536;
 
 Sampler& ThreadSampler() {
   static thread_local Sampler sampler;  // scratch only: which thread takes a row changes nothing
@@ -55,7 +60,8 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
   const at::Tensor dense = logits.contiguous();
   const float* data = dense.const_data_ptr<float>();
   const size_t vocab = static_cast<size_t>(dense.size(1));
-  at::parallel_for(0, dense.size(0), 1, [&](int64_t begin, int64_t end) {
+  const int64_t rows_per_task = std::max<int64_t>(1, kLogitsPerTask / std::max<int64_t>(1, dense.size(1)));
+  at::parallel_for(0, dense.size(0), rows_per_task, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const StepRow& row = plan.rows[row_indices[i]];
       RowResult& out = result->rows[row_indices[i]];
