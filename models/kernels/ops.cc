@@ -2,14 +2,13 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/square.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
+#include "models/kernels/elementwise_ops.h"
 #include "models/kernels/parallel.h"
 
 namespace berth::ops {
@@ -130,11 +129,11 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case cpu::kSilu:
-      return at::silu(x);
+      return Silu(x);
     case cpu::kGeluTanh:
-      return at::gelu(x, "tanh");
+      return GeluTanh(x);
     case cpu::kGelu:
-      return at::gelu(x, "none");
+      return Gelu(x);
     case cpu::kRelu:
       return at::relu(x);
     case cpu::kReluSquared:

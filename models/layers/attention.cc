@@ -1,11 +1,12 @@
 #include "models/layers/attention.h"
 
-#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
 #include <utility>
 #include <vector>
+
+#include "models/kernels/elementwise_ops.h"
 
 namespace berth {
 
@@ -70,7 +71,7 @@ at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) co
                                    .softcap = config_.softcap,
                                    .sinks = weights_.sinks},
                                   batch);
-  if (p.gate.defined()) out.mul_(at::sigmoid(p.gate));
+  if (p.gate.defined()) out.mul_(ops::Sigmoid(p.gate));
   return weights_.output(out);
 }
 

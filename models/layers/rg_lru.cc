@@ -1,10 +1,10 @@
 #include "models/layers/rg_lru.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softplus.h>
 
+#include "models/kernels/elementwise_ops.h"
 #include "models/kernels/ops.h"
 
 namespace berth {
@@ -69,7 +69,7 @@ at::Tensor RgLruMixer::operator()(const at::Tensor& x, const StepBatch& batch) c
                                            config_.layer, kConvState, batch, ops::ConvActivation::kNone);
   const at::Tensor gates = ops::BlockProduct(input, gates_).unflatten(1, {config_.blocks, -1});
   const at::Tensor y = ops::RgLru(input, gates, recurrence_, config_.layer, kRecurrentState, batch);
-  return out_(at::mul(y, at::gelu(projected.narrow(1, config_.width, config_.width), "tanh")));
+  return out_(at::mul(y, ops::GeluTanh(projected.narrow(1, config_.width, config_.width))));
 }
 
 }  // namespace berth
