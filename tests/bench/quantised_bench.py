@@ -1,7 +1,7 @@
 """What a quantised cache or quantised weights cost: next-token distributions against those in full precision. Prints a
 table.
 
-Run: BERTH_BIN=$PWD/bazel-bin python tests/parity/quantised.py {cache,weights} [CASE...]
+Run: ./dev bench quantised {cache,weights} [CASE...]
 
 The running server answers both times, each time for the same contexts: a prompt and so many tokens of the greedy output
 in full precision. KL is the mean divergence over the contexts, in nats; agreement is the share of
@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-sys.path.insert(0, os.path.join(ROOT, "tests/testing"))
+sys.path[:0] = [os.path.join(ROOT, "tests/testing"), os.path.join(ROOT, "tests/parity")]
 
 import oracle  # noqa: E402
 from berth_server import BerthServer, api, generate_request  # noqa: E402
