@@ -219,7 +219,7 @@ CASES = {
                                       relative_attention_max_distance=20), forced_bos=23, own_head=True),
     "falcon_h1-gate-first": Case("FalconH1Config", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False,
                                                         projectors_bias=True, mamba_proj_bias=True, head_dim=16)),
-    "qwen3_next": Case("Qwen3NextConfig", dict(QWEN3_NEXT, mlp_only_layers=[2]), shifts=SMALL_STEPS),
+    "qwen3_next": Case("Qwen3NextConfig", dict(QWEN3_NEXT, initializer_range=0.15, mlp_only_layers=[2]), shifts=SMALL_STEPS),
     "qwen3_next-plain": Case("Qwen3NextConfig", dict(
         QWEN3_NEXT, norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True, linear_num_key_heads=3,
         linear_num_value_heads=3, linear_conv_kernel_dim=3,
