@@ -63,8 +63,8 @@ char* InputScratch(int64_t size_bytes) {
 constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
 constexpr int64_t kPreparedPerNanosecond = 2;
-// A second thread costs a few microseconds to call.
-constexpr int64_t kWorthThreads = 8000;
+// Less takes one thread no longer than it takes to wake another.
+constexpr int64_t kWorthThreads = 30000;
 
 struct Task {
   cpu::ProductArgs args;
