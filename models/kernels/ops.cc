@@ -2,13 +2,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/square.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-#include "models/kernels/elementwise_ops.h"
 #include "models/kernels/parallel.h"
 
 namespace berth::ops {
@@ -112,36 +109,25 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   return out;
 }
 
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
-  if (!gate_up.is_cpu()) return reference::GatedActivation(gate_up, activation);
-  const int64_t dim = gate_up.size(1) / 2;
-  at::Tensor out = at::empty({gate_up.size(0), dim}, gate_up.options());
-  const cpu::GatedActivationArgs args = {.gate_up = RowsOf(gate_up),
-                                         .out = out.data_ptr(),
-                                         .gate_up_stride = gate_up.stride(0),
-                                         .dim = dim,
-                                         .activation = activation};
-  Parallel(gate_up.size(0), dim * 16,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().gated_activation[TypeOf(gate_up)](args, begin, end); });
+static at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
+  at::Tensor out = at::empty({x.size(0), dim}, x.options());
+  const cpu::ActivationArgs args = {
+      .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
+  Parallel(x.size(0), dim * 16,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
   return out;
 }
 
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
+  if (!gate_up.is_cpu()) return reference::GatedActivation(gate_up, activation);
+  const int64_t dim = gate_up.size(1) / 2;
+  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation);
+}
+
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
-  switch (activation) {
-    case cpu::kSilu:
-      return Silu(x);
-    case cpu::kGeluTanh:
-      return GeluTanh(x);
-    case cpu::kGelu:
-      return Gelu(x);
-    case cpu::kRelu:
-      return at::relu(x);
-    case cpu::kReluSquared:
-      return at::square(at::relu(x));
-    case cpu::kClampedSwiglu:
-      break;
-  }
-  TORCH_CHECK(false, "activation ", static_cast<int>(activation), " has two arguments");
+  TORCH_CHECK(activation != cpu::kClampedSwiglu, "this activation has two arguments");
+  if (!x.is_cpu()) return reference::Activate(x, activation);
+  return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,

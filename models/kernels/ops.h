@@ -31,7 +31,8 @@ using cpu::ConvActivation;
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
-// activation(x). REQUIRES: an activation of one argument.
+// x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend on it and
+// its column alone; ATen's functions give the last elements of a tensor other code than the rest.
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
@@ -72,6 +73,7 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first);
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
+at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
             int64_t head_dim);
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);

@@ -7,11 +7,14 @@
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/square.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -173,6 +176,26 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   return (gate_first ? normed : normed * factor).to(x.scalar_type());
 }
 
+at::Tensor Activate(const at::Tensor& x, ops::Activation activation) {
+  switch (activation) {
+    case ops::Activation::kSilu:
+      return at::silu(x);
+    case ops::Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case ops::Activation::kGelu:
+      return at::gelu(x, "none");
+    case ops::Activation::kSigmoid:
+      return at::sigmoid(x);
+    case ops::Activation::kRelu:
+      return at::relu(x);
+    case ops::Activation::kReluSquared:
+      return at::square(at::relu(x));
+    case ops::Activation::kClampedSwiglu:
+      break;
+  }
+  TORCH_CHECK(false, "activation ", static_cast<int>(activation), " has two arguments");
+}
+
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation) {
   const int64_t dim = gate_up.size(1) / 2;
   const at::Tensor gate = gate_up.narrow(1, 0, dim).to(at::kFloat);
@@ -181,7 +204,7 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation
     const at::Tensor g = gate.clamp_max(7);
     return ((up.clamp(-7, 7) + 1) * g * at::sigmoid(g * 1.702)).to(gate_up.scalar_type());
   }
-  return (ops::Activate(gate, activation) * up).to(gate_up.scalar_type());
+  return (Activate(gate, activation) * up).to(gate_up.scalar_type());
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,

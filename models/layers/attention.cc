@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/kernels/elementwise_ops.h"
-
 namespace berth {
 
 Attention::Attention(const AttentionConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
@@ -71,7 +69,7 @@ at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) co
                                    .softcap = config_.softcap,
                                    .sinks = weights_.sinks},
                                   batch);
-  if (p.gate.defined()) out.mul_(ops::Sigmoid(p.gate));
+  if (p.gate.defined()) out.mul_(ops::Activate(p.gate, ops::Activation::kSigmoid));
   return weights_.output(out);
 }
 

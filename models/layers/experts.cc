@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "models/kernels/elementwise_ops.h"
 
 namespace berth {
 namespace {
@@ -70,14 +69,16 @@ at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
 Router::Choice Router::operator()(const at::Tensor& x) const {
   at::Tensor scores = weights_.scores(x.to(at::kFloat));
   if (config_.routing == Routing::kSoftmax) scores = at::softmax(scores, -1);
-  if (config_.routing == Routing::kSigmoid) scores = ops::Sigmoid(scores);
+  if (config_.routing == Routing::kSigmoid) scores = ops::Activate(scores, ops::Activation::kSigmoid);
   at::Tensor ranked = weights_.choice_bias.defined() ? scores + weights_.choice_bias : scores;
   if (config_.num_groups > 1) ranked = MaskGroups(ranked);
   Choice choice;
   choice.experts = std::get<1>(ranked.topk(config_.top_k, -1));
   choice.weights = scores.gather(1, choice.experts);
   if (config_.routing == Routing::kSoftmaxOfChosen) choice.weights = at::softmax(choice.weights, -1);
-  if (config_.routing == Routing::kSigmoidOfChosen) choice.weights = ops::Sigmoid(choice.weights);
+  if (config_.routing == Routing::kSigmoidOfChosen) {
+    choice.weights = ops::Activate(choice.weights, ops::Activation::kSigmoid);
+  }
   if (config_.renormalize) {
     choice.weights = choice.weights / (choice.weights.sum({-1}, /*keepdim=*/true) + config_.sum_floor);
   }
@@ -117,7 +118,7 @@ at::Tensor Experts::operator()(const at::Tensor& x) const {
   at::Tensor out = latent_in_.defined() ? latent_out_(Routed(latent_in_(x), choice)) : Routed(x, choice);
   if (shared_ == nullptr) return out;
   at::Tensor shared = (*shared_)(x);
-  if (shared_gate_.defined()) shared = shared * ops::Sigmoid(shared_gate_(x));
+  if (shared_gate_.defined()) shared = shared * ops::Activate(shared_gate_(x), ops::Activation::kSigmoid);
   return out + shared;
 }
 

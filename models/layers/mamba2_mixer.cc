@@ -6,8 +6,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 
-#include "models/kernels/elementwise_ops.h"
-
 namespace berth {
 namespace {
 
@@ -90,7 +88,7 @@ at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) 
                                         .dt_min = config_.dt_min,
                                         .dt_max = config_.dt_max},
                                        batch);
-  if (config_.norm_groups == 0) return out_(at::mul(y, ops::Silu(gate)));
+  if (config_.norm_groups == 0) return out_(at::mul(y, ops::Activate(gate, ops::Activation::kSilu)));
   return out_(ops::GatedRmsNorm(y, gate, norm_weight_, config_.norm_eps, config_.norm_groups, config_.gate_first));
 }
 

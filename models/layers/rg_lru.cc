@@ -4,7 +4,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softplus.h>
 
-#include "models/kernels/elementwise_ops.h"
 #include "models/kernels/ops.h"
 
 namespace berth {
@@ -69,7 +68,7 @@ at::Tensor RgLruMixer::operator()(const at::Tensor& x, const StepBatch& batch) c
                                            config_.layer, kConvState, batch, ops::ConvActivation::kNone);
   const at::Tensor gates = ops::BlockProduct(input, gates_).unflatten(1, {config_.blocks, -1});
   const at::Tensor y = ops::RgLru(input, gates, recurrence_, config_.layer, kRecurrentState, batch);
-  return out_(at::mul(y, ops::GeluTanh(projected.narrow(1, config_.width, config_.width))));
+  return out_(at::mul(y, ops::Activate(projected.narrow(1, config_.width, config_.width), ops::Activation::kGeluTanh)));
 }
 
 }  // namespace berth

@@ -23,7 +23,7 @@
 namespace berth::cpu {
 
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
-enum Activation { kSilu, kGeluTanh, kGelu, kRelu, kReluSquared, kClampedSwiglu };
+enum Activation { kSilu, kGeluTanh, kGelu, kSigmoid, kRelu, kReluSquared, kClampedSwiglu };
 enum class ConvActivation { kNone, kSilu };
 
 // out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
@@ -39,11 +39,12 @@ struct RmsNormArgs {
   float eps;
 };
 
-// out = activation(gate) * up. Items: tokens.
-struct GatedActivationArgs {
-  const void* gate_up;  // [tokens, gate_up_stride]: gate in columns [0, dim), up in [dim, 2 * dim)
-  void* out;            // [tokens, dim]
-  int64_t gate_up_stride, dim;
+// out = activation(x), times `up` where that is given. Items: tokens.
+struct ActivationArgs {
+  const void* x;   // [tokens, stride]
+  const void* up;  // [tokens, stride], or null; kClampedSwiglu needs it
+  void* out;       // [tokens, dim]
+  int64_t stride, dim;
   Activation activation;
 };
 
@@ -128,7 +129,7 @@ enum TypeIndex { kF32 = 0, kBF16 = 1 };
 struct Kernels {
   const char* capability;  // "avx512_bf16", "avx512", "avx2", "baseline"
   void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
-  void (*gated_activation[2])(const GatedActivationArgs&, int64_t begin, int64_t end);
+  void (*activation[2])(const ActivationArgs&, int64_t begin, int64_t end);
   void (*rotary[2])(const RotaryArgs&, int64_t begin, int64_t end);
   void (*write_kv[2])(const WriteKvArgs&, int64_t begin, int64_t end);
   void (*attention[2])(const AttentionArgs&, int64_t begin, int64_t end, int64_t slot);

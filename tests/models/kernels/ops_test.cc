@@ -81,6 +81,19 @@ TEST_P(OpsTest, GatedRmsNorm) {
   }
 }
 
+TEST_P(OpsTest, ActivateDependsOnTheElementAlone) {
+  const at::Tensor x = Random(7, 45);
+  for (ops::Activation activation :
+       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kSigmoid,
+        ops::Activation::kRelu, ops::Activation::kReluSquared}) {
+    const at::Tensor all = ops::Activate(x, activation);
+    ExpectClose(all, reference::Activate(x.to(at::kFloat), activation).to(x.scalar_type()));
+    for (int64_t row = 0; row < x.size(0); ++row) {
+      EXPECT_TRUE(at::equal(ops::Activate(x.narrow(0, row, 1), activation), all.narrow(0, row, 1)));
+    }
+  }
+}
+
 TEST_P(OpsTest, GatedActivation) {
   const at::Tensor x = Random(9, 2 * 77) * 6;
   for (ops::Activation activation :
