@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/types/span.h"
 #include "models/kernels/parallel.h"
 
 namespace berth::ops {
@@ -91,7 +92,7 @@ void Share(int64_t items, int64_t nanoseconds, const Work& work) {
   });
 }
 
-void Prepare(const std::vector<Task>& tasks, cpu::TypeIndex type) {
+void Prepare(absl::Span<const Task> tasks, cpu::TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   for (const Task& task : tasks) {
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
@@ -100,7 +101,7 @@ void Prepare(const std::vector<Task>& tasks, cpu::TypeIndex type) {
 }
 
 // The products one after the other, their items shared by the threads as one.
-void Run(std::vector<Task>& tasks, cpu::TypeIndex type) {
+void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) {
@@ -188,8 +189,8 @@ at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Ten
   if (!x.is_cpu()) return at::linear(x, weight.plain(), bias);
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
   if (x.size(0) == 0) return out;
-  std::vector<Task> tasks = {TaskOf(x, weight, BiasOf(bias), out)};
-  Run(tasks, TypeOf(x));
+  Task task = TaskOf(x, weight, BiasOf(bias), out);
+  Run(absl::MakeSpan(&task, 1), TypeOf(x));
   return out;
 }
 
@@ -208,7 +209,7 @@ at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& wei
   for (size_t i = 0; i < blocks.size(); first += weights[i++].outputs()) {
     tasks.push_back(TaskOf(blocks[i], weights[i], nullptr, out.narrow(1, first, weights[i].outputs())));
   }
-  Run(tasks, TypeOf(x));
+  Run(absl::MakeSpan(tasks), TypeOf(x));
   return out;
 }
 
@@ -228,7 +229,7 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
       into.copy_(at::linear(rows, experts[e].plain(), of_expert));
     }
   }
-  if (!tasks.empty()) Run(tasks, TypeOf(x));
+  if (!tasks.empty()) Run(absl::MakeSpan(tasks), TypeOf(x));
   return out;
 }
 
