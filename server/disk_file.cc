@@ -10,11 +10,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace berth {
-namespace {
+File::File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
 
-bool WriteRaw(int fd, const void* data, size_t size) {
+File::~File() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool File::Write(const void* data, size_t size) const {
   for (const char* at = static_cast<const char*>(data); size > 0;) {
-    const ssize_t written = write(fd, at, size);
+    const ssize_t written = write(fd_, at, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return false;
     at += written;
@@ -23,9 +27,9 @@ bool WriteRaw(int fd, const void* data, size_t size) {
   return true;
 }
 
-bool ReadRaw(int fd, void* data, size_t size) {
+bool File::Read(void* data, size_t size) const {
   for (char* at = static_cast<char*>(data); size > 0;) {
-    const ssize_t got = read(fd, at, size);
+    const ssize_t got = read(fd_, at, size);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
     at += got;
@@ -34,41 +38,12 @@ bool ReadRaw(int fd, void* data, size_t size) {
   return true;
 }
 
-}  // namespace
-
-File::File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
-
-File::~File() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::Status DiskError(absl::string_view what, const std::string& path) {
   const int cause = errno;
   const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(cause));
   if (cause == ENOSPC || cause == EDQUOT || cause == EFBIG) return absl::ResourceExhaustedError(message);
   if (cause == ENOENT) return absl::NotFoundError(message);
   return absl::UnavailableError(message);
-}
-
-bool HashedFile::Write(const void* data, size_t size) {
-  hash_.Add(data, size);
-  return WriteRaw(fd_, data, size);
-}
-
-bool HashedFile::WriteHash() {
-  const ContentHash::Digest hash = hash_.digest();
-  return WriteRaw(fd_, hash.data(), hash.size());
-}
-
-bool HashedFile::Read(void* data, size_t size) {
-  if (!ReadRaw(fd_, data, size)) return false;
-  hash_.Add(data, size);
-  return true;
-}
-
-bool HashedFile::HashAgrees() {
-  ContentHash::Digest written;
-  return ReadRaw(fd_, written.data(), written.size()) && written == hash_.digest();
 }
 
 absl::Status RenameOnDisk(const std::string& from, const std::string& to) {

@@ -38,17 +38,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
   auto tier = absl::WrapUnique(new DiskTier(std::move(options)));
   if (absl::Status s = tier->Lock(); !s.ok()) return s;
   if (absl::Status s = tier->Scan(); !s.ok()) return s;
-  tier->thread_ = std::thread([raw = tier.get()] { raw->Loop(); });
   return tier;
-}
-
-DiskTier::~DiskTier() {
-  {
-    MutexLock lock(&mutex_);
-    closed_ = true;
-    filled_.Signal();
-  }
-  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status DiskTier::Lock() {
@@ -105,8 +95,8 @@ int64_t DiskTier::FileBytes(absl::string_view salt, int64_t num_tokens, int64_t 
 uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> tokens,
                          std::shared_ptr<const CacheImage> image) {
   const uint64_t id = ++last_id_;
-  Enqueue([this, id, salt = std::string(salt), tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
-           image = std::move(image)] {
+  queue_.Add([this, id, salt = std::string(salt), tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
+              image = std::move(image)] {
     const absl::Time start = absl::Now();
     absl::Status status = WriteFile(id, salt, tokens, *image);
     // Every write to a full disk fails; the first line says it.
@@ -131,7 +121,7 @@ absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span
 }
 
 void DiskTier::Read(uint64_t id) {
-  Enqueue([this, id] {
+  queue_.Add([this, id] {
     const absl::Time start = absl::Now();
     absl::StatusOr<std::shared_ptr<CacheImage>> image = ReadFile(id);
     Result result = {.id = id, .status = image.status(), .time = absl::Now() - start};
@@ -157,32 +147,12 @@ absl::StatusOr<std::shared_ptr<CacheImage>> DiskTier::ReadFile(uint64_t id) {
 }
 
 void DiskTier::Remove(uint64_t id) {
-  Enqueue([this, id] { unlink(PathOf(id).c_str()); });
+  queue_.Add([this, id] { unlink(PathOf(id).c_str()); });
 }
 
 std::vector<PrefixDisk::Result> DiskTier::TakeResults() {
   MutexLock lock(&mutex_);
   return std::exchange(results_, {});
-}
-
-void DiskTier::Enqueue(std::function<void()> work) {
-  MutexLock lock(&mutex_);
-  queue_.push_back(std::move(work));
-  filled_.Signal();
-}
-
-void DiskTier::Loop() {
-  while (true) {
-    std::function<void()> work;
-    {
-      MutexLock lock(&mutex_);
-      while (queue_.empty() && !closed_) filled_.Wait(&mutex_);
-      if (queue_.empty()) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    work();
-  }
 }
 
 }  // namespace berth

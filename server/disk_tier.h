@@ -10,11 +10,8 @@
 #define BERTH_SERVER_DISK_TIER_H_
 
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +20,7 @@
 #include "scheduler/mutex.h"
 #include "scheduler/prefix_disk.h"
 #include "server/disk_file.h"
+#include "server/work_queue.h"
 
 namespace berth {
 
@@ -36,8 +34,6 @@ class DiskTier final : public PrefixDisk {
   // Reads the headers of the files that are there. FAILED_PRECONDITION naming the folder and what is wrong with it, or
   // that another server uses it.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(Options options);
-  // Does what was asked for first.
-  ~DiskTier() override;
 
   Found TakeFound() override { return std::move(found_); }
   int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const override;
@@ -53,8 +49,6 @@ class DiskTier final : public PrefixDisk {
   absl::Status Lock();
   absl::Status Scan();
   std::string PathOf(uint64_t id) const;
-  void Enqueue(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The methods below are the tier's thread's.
   absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
                          const CacheImage& image);
@@ -67,12 +61,9 @@ class DiskTier final : public PrefixDisk {
   bool failing_ = false;  // the tier's thread's: the last write failed
 
   Mutex mutex_;
-  CondVar filled_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<Result> results_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: sees everything above built
+  WorkQueue queue_;
 };
 
 }  // namespace berth

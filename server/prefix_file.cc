@@ -1,41 +1,17 @@
 #include "server/prefix_file.h"
 
-#define XXH_INLINE_ALL
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
-
-#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/disk_file.h"
+#include "server/image_file.h"
 #include "server/version.h"
 
 namespace berth {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the format is");
-
-constexpr char kMagic[8] = {'B', 'E', 'R', 'T', 'H', 'P', 'R', 'E'};
-constexpr uint32_t kFormat = 1;
-constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
-
-struct Beginning {
-  char magic[8];
-  uint32_t version;
-  uint32_t zero;
-  uint64_t header_bytes;
-  uint64_t image_bytes;
-  uint64_t header_hash;
-};
-static_assert(sizeof(Beginning) == 40);
-
-absl::Status Torn(const std::string& path, absl::string_view how) {
-  return absl::DataLossError(absl::StrCat("the prefix's file ", path, " is torn or damaged: ", how));
-}
+// The version of the header.
+constexpr ImageFormat kFormat = {.magic = "BERTHPRE", .version = 2, .what = "prefix"};
 
 void Append(const void* data, size_t size, size_t count, std::string* out) {
   const uint64_t n = count;
@@ -77,8 +53,8 @@ std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& 
 }
 
 int64_t PrefixFileBytes(absl::string_view identity, absl::string_view salt, int64_t num_tokens, int64_t image_bytes) {
-  return static_cast<int64_t>(sizeof(Beginning) + 3 * sizeof(uint64_t) + identity.size() + salt.size()) +
-         num_tokens * static_cast<int64_t>(sizeof(int32_t)) + image_bytes + HashedFile::kHashBytes;
+  const auto texts = static_cast<int64_t>(3 * sizeof(uint64_t) + identity.size() + salt.size());
+  return ImageFileBytes(texts + num_tokens * static_cast<int64_t>(sizeof(int32_t)), image_bytes);
 }
 
 absl::Status WritePrefixFile(const std::string& path, absl::string_view identity, absl::string_view salt,
@@ -87,64 +63,21 @@ absl::Status WritePrefixFile(const std::string& path, absl::string_view identity
   Append(identity.data(), 1, identity.size(), &header);
   Append(salt.data(), 1, salt.size(), &header);
   Append(tokens.data(), sizeof(int32_t), tokens.size(), &header);
-  Beginning beginning = {.version = kFormat,
-                         .zero = 0,
-                         .header_bytes = header.size(),
-                         .image_bytes = static_cast<uint64_t>(image.size_bytes),
-                         .header_hash = XXH3_64bits(header.data(), header.size())};
-  std::memcpy(beginning.magic, kMagic, sizeof(kMagic));
-  absl::Status status;
-  {
-    const File out(path, O_WRONLY | O_CREAT | O_TRUNC);
-    if (out.fd() < 0) return DiskError("create", path);
-    HashedFile hashed(out.fd());
-    const bool written = hashed.Write(&beginning, sizeof(beginning)) && hashed.Write(header.data(), header.size()) &&
-                         hashed.Write(image.bytes.get(), static_cast<size_t>(image.size_bytes)) && hashed.WriteHash() &&
-                         fsync(out.fd()) == 0;
-    if (!written) status = DiskError("write", path);
-  }
-  if (!status.ok()) unlink(path.c_str());
-  return status;
+  return WriteImageFile(path, kFormat, header, image);
 }
 
 absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePlan& plan, CacheImage* image) {
-  const File in(path, O_RDONLY);
-  if (in.fd() < 0) return DiskError("open", path);
-  struct stat stat;
-  if (fstat(in.fd(), &stat) != 0) return DiskError("read", path);
-  HashedFile hashed(in.fd());
-  Beginning beginning;
-  if (!hashed.Read(&beginning, sizeof(beginning)) || std::memcmp(beginning.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Torn(path, "it does not begin as one");
-  }
-  if (beginning.version != kFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("the prefix's file ", path, " is of version ", beginning.version,
-                                                      " of the format; this server reads version ", kFormat));
-  }
-  const uint64_t size = static_cast<uint64_t>(stat.st_size);
-  const uint64_t least = sizeof(Beginning) + HashedFile::kHashBytes;
-  if (beginning.header_bytes > kMaxHeaderBytes || size < least || beginning.header_bytes > size - least ||
-      beginning.image_bytes != size - least - beginning.header_bytes) {
-    return Torn(path, absl::StrCat("it has ", size, " bytes, not those it names"));
-  }
-  std::string header(beginning.header_bytes, '\0');
-  absl::string_view rest = header;
-  PrefixFile file = {.size_bytes = static_cast<int64_t>(size)};
-  if (!hashed.Read(header.data(), header.size()) ||
-      XXH3_64bits(header.data(), header.size()) != beginning.header_hash || !Take(&rest, &file.identity) ||
-      !Take(&rest, &file.salt) || !Take(&rest, &file.tokens) || !rest.empty() || file.tokens.empty()) {
-    return Torn(path, "its header's checksum is wrong");
+  absl::StatusOr<ImageFile> in = ImageFile::Open(path, kFormat);
+  if (!in.ok()) return in.status();
+  absl::string_view rest = in->header();
+  PrefixFile file = {.size_bytes = in->size_bytes()};
+  if (!Take(&rest, &file.identity) || !Take(&rest, &file.salt) || !Take(&rest, &file.tokens) || !rest.empty() ||
+      file.tokens.empty()) {
+    return in->Torn("its header is not a prefix's");
   }
   if (image == nullptr) return file;
   *image = ImageLayout(plan, static_cast<int64_t>(file.tokens.size()), /*num_cross_tokens=*/0);
-  if (image->size_bytes != static_cast<int64_t>(beginning.image_bytes)) {
-    return Torn(
-        path, absl::StrCat("its cache of ", beginning.image_bytes, " bytes is not of ", file.tokens.size(), " tokens"));
-  }
-  image->bytes = std::make_unique_for_overwrite<std::byte[]>(beginning.image_bytes);
-  if (!hashed.Read(image->bytes.get(), beginning.image_bytes) || !hashed.HashAgrees()) {
-    return Torn(path, "its checksum is wrong");
-  }
+  if (absl::Status status = in->ReadImage(image); !status.ok()) return status;
   return file;
 }
 

@@ -1,14 +1,7 @@
 // A prefix's cache as a file, and back. Functions; thread-safe; all but CacheIdentity block on the disk.
 //
-//   8 bytes  "BERTHPRE"
-//   u32      version of this format; another is refused
-//   u32      0
-//   u64      bytes of the header        (integers are little-endian)
-//   u64      bytes of the cache
-//   u64      XXH3 of the header
-//   header   identity and salt, each u64 bytes and the bytes; u64 tokens and each as i32
-//   cache    the units of the CacheImage, whose layout follows from the plan, which the identity names
-//   16 bytes XXH3-128 of all before
+// It is an image file (server/image_file.h) whose header is: identity and salt, each u64 bytes and the bytes; u64
+// tokens and each as i32. The image's layout follows from the plan, which the identity names.
 #ifndef BERTH_SERVER_PREFIX_FILE_H_
 #define BERTH_SERVER_PREFIX_FILE_H_
 

@@ -1,46 +1,16 @@
 #include "server/session_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <bit>
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "server/content_hash.h"
-#include "server/disk_file.h"
+#include "server/image_file.h"
 
 namespace berth {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the format is");
-
-constexpr char kMagic[8] = {'B', 'E', 'R', 'T', 'H', 'S', 'E', 'S'};
-constexpr uint32_t kVersion = 2;
-constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
-
-struct Prefix {
-  char magic[8];
-  uint32_t version;
-  uint32_t zero;
-  uint64_t header_bytes;
-  uint64_t image_bytes;
-  ContentHash::Digest header_hash;
-};
-static_assert(sizeof(Prefix) == 48);
-
-absl::Status Torn(const std::string& path, absl::string_view how) {
-  return absl::DataLossError(absl::StrCat("the session's file ", path, " is torn or damaged: ", how));
-}
-
-ContentHash::Digest HashOf(absl::string_view bytes) {
-  ContentHash hash;
-  hash.Add(bytes.data(), bytes.size());
-  return hash.digest();
-}
+// The version of SessionFile.
+constexpr ImageFormat kFormat = {.magic = "BERTHSES", .version = 2, .what = "session"};
 
 template <typename Ids>
 std::vector<int32_t> ToVector(const Ids& ids) {
@@ -176,59 +146,19 @@ ValidatedRequest ResumedRequest(const v1::SessionFile& file, CacheImage image) {
 }
 
 int64_t SessionFileBytes(const v1::SessionFile& file, const CacheImage& image) {
-  return static_cast<int64_t>(sizeof(Prefix) + file.ByteSizeLong()) + image.size_bytes + HashedFile::kHashBytes;
+  return ImageFileBytes(static_cast<int64_t>(file.ByteSizeLong()), image.size_bytes);
 }
 
 absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& file, const CacheImage& image) {
-  const std::string header = file.SerializeAsString();
-  Prefix prefix = {.version = kVersion,
-                   .zero = 0,
-                   .header_bytes = header.size(),
-                   .image_bytes = static_cast<uint64_t>(image.size_bytes),
-                   .header_hash = HashOf(header)};
-  std::memcpy(prefix.magic, kMagic, sizeof(kMagic));
-  absl::Status status;
-  {
-    const File out(path, O_WRONLY | O_CREAT | O_TRUNC);
-    if (out.fd() < 0) return DiskError("create", path);
-    HashedFile hashed(out.fd());
-    const bool written =
-        hashed.Write(&prefix, sizeof(prefix)) && hashed.Write(header.data(), header.size()) &&
-        (image.size_bytes == 0 || hashed.Write(image.bytes.get(), static_cast<size_t>(image.size_bytes))) &&
-        hashed.WriteHash() && fsync(out.fd()) == 0;
-    if (!written) status = DiskError("write", path);
-  }
-  if (!status.ok()) unlink(path.c_str());
-  return status;
+  return WriteImageFile(path, kFormat, file.SerializeAsString(), image);
 }
 
 absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool with_image) {
-  const File in(path, O_RDONLY);
-  if (in.fd() < 0) return DiskError("open", path);
-  struct stat stat;
-  if (fstat(in.fd(), &stat) != 0) return DiskError("read", path);
-  HashedFile hashed(in.fd());
-  Prefix prefix;
-  if (!hashed.Read(&prefix, sizeof(prefix)) || std::memcmp(prefix.magic, kMagic, sizeof(kMagic)) != 0) {
-    return Torn(path, "it does not begin as one");
-  }
-  if (prefix.version != kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the session's file ", path, " is of version ", prefix.version,
-                                                      " of the format; this server reads version ", kVersion));
-  }
-  const uint64_t size = static_cast<uint64_t>(stat.st_size);
-  const uint64_t least = sizeof(Prefix) + HashedFile::kHashBytes;
-  if (prefix.header_bytes > kMaxHeaderBytes || size < least || prefix.header_bytes > size - least ||
-      prefix.image_bytes != size - least - prefix.header_bytes) {
-    return Torn(path, absl::StrCat("it has ", size, " bytes, not those it names"));
-  }
+  absl::StatusOr<ImageFile> in = ImageFile::Open(path, kFormat);
+  if (!in.ok()) return in.status();
   SessionFileContent content;
-  content.size_bytes = static_cast<int64_t>(size);
-  std::string header(prefix.header_bytes, '\0');
-  if (!hashed.Read(header.data(), header.size()) || HashOf(header) != prefix.header_hash ||
-      !content.file.ParseFromString(header)) {
-    return Torn(path, "its header's checksum is wrong");
-  }
+  content.size_bytes = in->size_bytes();
+  if (!content.file.ParseFromString(in->header())) return in->Torn("its header is not a session's");
   if (!with_image) return content;
   CacheImage& image = content.image;
   image.num_tokens = content.file.image_tokens();
@@ -237,11 +167,8 @@ absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool
     image.groups.push_back(
         {.left_blocks = group.left_blocks(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
   }
-  image.size_bytes = static_cast<int64_t>(prefix.image_bytes);
-  image.bytes = std::make_unique_for_overwrite<std::byte[]>(prefix.image_bytes);
-  if (!hashed.Read(image.bytes.get(), prefix.image_bytes) || !hashed.HashAgrees()) {
-    return Torn(path, "its checksum is wrong");
-  }
+  image.size_bytes = in->image_bytes();
+  if (absl::Status status = in->ReadImage(&image); !status.ok()) return status;
   return content;
 }
 

@@ -1,14 +1,5 @@
-// A session as a file, and back. Functions; thread-safe; those that touch the disk block.
-//
-//   8 bytes  "BERTHSES"
-//   u32      version of this format and of SessionFile; another is refused
-//   u32      0
-//   u64      bytes of the header        (integers are little-endian)
-//   u64      bytes of the cache
-//   u64      XXH3 of the header
-//   header   SessionFile (proto/berth/v1/session_file.proto)
-//   cache    the units of the CacheImage
-//   16 bytes XXH3-128 of all before
+// A session as a file, and back: an image file (server/image_file.h) whose header is a SessionFile
+// (proto/berth/v1/session_file.proto). Functions; thread-safe; those that touch the disk block.
 #ifndef BERTH_SERVER_SESSION_FILE_H_
 #define BERTH_SERVER_SESSION_FILE_H_
 

@@ -55,17 +55,7 @@ absl::Status SessionsAreOff() {
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
   auto store = absl::WrapUnique(new SessionStore(std::move(options)));
   if (absl::Status s = store->Scan(); !s.ok()) return s;
-  store->thread_ = std::thread([raw = store.get()] { raw->Loop(); });
   return store;
-}
-
-SessionStore::~SessionStore() {
-  {
-    MutexLock lock(&mutex_);
-    closed_ = true;
-    filled_.Signal();
-  }
-  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status SessionStore::Scan() {
@@ -112,7 +102,7 @@ bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_
 void SessionStore::Take(SavedRequest saved) {
   if (saved.progress.has_value()) pending_bytes_ += saved.progress->image.size_bytes;
   // A std::function has to be able to copy what it holds.
-  Enqueue([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
+  queue_.Add([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
 }
 
 absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
@@ -183,11 +173,11 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
 }
 
 void SessionStore::Load(const std::string& id, const std::string& tenant, LoadCallback done) {
-  Enqueue([this, id, tenant, done = std::move(done)] { done(Read(id, tenant)); });
+  queue_.Add([this, id, tenant, done = std::move(done)] { done(Read(id, tenant)); });
 }
 
 void SessionStore::Delete(const std::string& id, const std::string& tenant, DeleteCallback done) {
-  Enqueue([this, id, tenant, done = std::move(done)] { done(Remove(id, tenant)); });
+  queue_.Add([this, id, tenant, done = std::move(done)] { done(Remove(id, tenant)); });
 }
 
 std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
@@ -206,26 +196,6 @@ SessionLoad SessionStore::stats() const {
           .limit_bytes = options_.limit_bytes,
           .num_saves = num_saves_,
           .num_failed_saves = num_failed_saves_};
-}
-
-void SessionStore::Enqueue(std::function<void()> work) {
-  MutexLock lock(&mutex_);
-  queue_.push_back(std::move(work));
-  filled_.Signal();
-}
-
-void SessionStore::Loop() {
-  while (true) {
-    std::function<void()> work;
-    {
-      MutexLock lock(&mutex_);
-      while (queue_.empty() && !closed_) filled_.Wait(&mutex_);
-      if (queue_.empty()) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    work();
-  }
 }
 
 void SessionStore::Write(const SavedRequest& saved) {

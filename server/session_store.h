@@ -14,12 +14,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -33,6 +31,7 @@
 #include "scheduler/saver.h"
 #include "server/load_metrics.h"
 #include "server/validation.h"
+#include "server/work_queue.h"
 
 namespace berth {
 
@@ -49,7 +48,6 @@ class SessionStore final : public SaveSink {
 
   // Reads the headers of the sessions that are there. FAILED_PRECONDITION naming the folder and what is wrong with it.
   static absl::StatusOr<std::unique_ptr<SessionStore>> Open(Options options);
-  ~SessionStore() override;
 
   // The engine's thread.
   bool ready() const override;
@@ -94,8 +92,6 @@ class SessionStore final : public SaveSink {
 
   absl::Status Scan();
   std::string PathOf(const std::string& id) const;
-  void Enqueue(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The methods below are the store's thread's.
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheImage& image)
@@ -112,16 +108,13 @@ class SessionStore final : public SaveSink {
   std::atomic<int64_t> pending_bytes_{0};  // of caches handed over and not yet written
 
   mutable Mutex mutex_;
-  CondVar filled_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by id
   std::unordered_map<RequestKey, Live> live_ ABSL_GUARDED_BY(mutex_);
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_saves_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_failed_saves_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  std::thread thread_;  // last: sees everything above built
+  WorkQueue queue_;
 };
 
 // 1 to 128 of A-Z a-z 0-9 . _ -, the first no dot: it is a file's name. INVALID_ARGUMENT naming the field.
