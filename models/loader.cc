@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "models/device.h"
 #include "models/families/family.h"
+#include "models/kernels/thread_pool.h"
 #include "models/torch_runner.h"
 #include "models/weights/config_fields.h"
 #include "models/weights/safetensors.h"
@@ -24,12 +25,13 @@ namespace {
 class TorchModel : public LoadedModel {
  public:
   TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device,
-             std::unique_ptr<Model> model)
+             std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> threads)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
         device_(device),
-        model_(std::move(model)) {}
+        model_(std::move(model)),
+        threads_(std::move(threads)) {}
 
   const ModelInfo& info() const override { return info_; }
   const CachePlan& cache_plan() const override { return plan_; }
@@ -38,7 +40,8 @@ class TorchModel : public LoadedModel {
     return CreateDeviceStorage(device_, size_bytes);
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
-    return std::make_unique<TorchRunner>(info_, model_.get(), StepBatch(plan_, storage->base(), device_));
+    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(),
+                                         StepBatch(plan_, storage->base(), device_));
   }
 
  private:
@@ -47,6 +50,7 @@ class TorchModel : public LoadedModel {
   GenerationDefaults defaults_;
   at::Device device_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<ThreadPool> threads_;
 };
 
 absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config, ConfigReader& text) {
@@ -129,7 +133,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto device = OpenDevice(options.device);
   if (!device.ok()) return device.status();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(options.num_threads > 0 ? options.num_threads : std::max(1, cores));
+  const int num_threads = options.num_threads > 0 ? options.num_threads : std::max(1, cores);
+  at::set_num_threads(num_threads);
+  auto threads = std::make_unique<ThreadPool>(num_threads);
+  const ThreadPool::Use use_threads(threads.get());
 
   auto json = JsonConfig::Create(options.model_dir + "/config.json");
   if (!json.ok()) return json.status();
@@ -181,7 +188,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.dtype = *dtype;
   info.device = options.device;
   return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      std::move(model));
+                                      std::move(model), std::move(threads));
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

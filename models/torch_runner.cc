@@ -1,5 +1,6 @@
 #include "models/torch_runner.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -12,6 +13,9 @@ namespace berth {
 
 absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
   const c10::InferenceMode no_autograd;
+  const ThreadPool::Use use_threads(threads_);
+  // What is left of ATen on the CPU is small, and its own threads would take the pool's cores.
+  if (at::get_num_threads() != 1) at::set_num_threads(1);
   result->rows.resize(plan.rows.size());
   for (RowResult& row : result->rows) {
     row.token = RowResult::kNoToken;

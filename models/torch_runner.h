@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/kernels/step_batch.h"
+#include "models/kernels/thread_pool.h"
 #include "models/layers/model.h"
 #include "models/model_runner.h"
 
@@ -13,9 +14,9 @@ namespace berth {
 
 class TorchRunner : public ModelRunner {
  public:
-  // `model` must outlive the runner.
-  TorchRunner(ModelInfo info, const Model* model, StepBatch batch)
-      : info_(std::move(info)), model_(model), batch_(std::move(batch)) {}
+  // `model` and `threads` must outlive the runner.
+  TorchRunner(ModelInfo info, const Model* model, ThreadPool* threads, StepBatch batch)
+      : info_(std::move(info)), model_(model), threads_(threads), batch_(std::move(batch)) {}
 
   const ModelInfo& info() const override { return info_; }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
@@ -23,6 +24,7 @@ class TorchRunner : public ModelRunner {
  private:
   ModelInfo info_;
   const Model* model_;
+  ThreadPool* threads_;
   StepBatch batch_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 // Heads that share q and k in one item share their products too, where enough items remain for the threads.
 int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
   const bool chunked = TokensPerRow(batch) >= cpu::kDeltaChunked;
-  const bool enough = NumRows(batch) * shape.k_heads >= 2 * at::get_num_threads();
+  const bool enough = NumRows(batch) * shape.k_heads >= 2 * NumThreads();
   return chunked && enough ? shape.v_heads / shape.k_heads : 1;
 }
 
@@ -47,8 +47,8 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   args.scratch = WorkerScratch(args.scratch_stride);
   Parallel(NumRows(batch) * shape.v_heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
-           [&](int64_t begin, int64_t end) {
-             cpu::GetKernels().delta_net[TypeOf(qkv)](args, begin, end, at::get_thread_num());
+           [&](int64_t begin, int64_t end, int thread) {
+             cpu::GetKernels().delta_net[TypeOf(qkv)](args, begin, end, thread);
            });
   return out;
 }

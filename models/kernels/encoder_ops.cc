@@ -34,8 +34,8 @@ at::Tensor Run(cpu::SpanAttentionArgs args, const at::Tensor& query, int64_t num
   args.scratch = WorkerScratch(args.scratch_stride);
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
-  Parallel(items, operations, [&](int64_t begin, int64_t end) {
-    cpu::GetKernels().span_attention[TypeOf(query)](args, begin, end, at::get_thread_num());
+  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
+    cpu::GetKernels().span_attention[TypeOf(query)](args, begin, end, thread);
   });
   return out;
 }

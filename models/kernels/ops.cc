@@ -202,8 +202,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
                              (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
-  Parallel(items, operations, [&](int64_t begin, int64_t end) {
-    cpu::GetKernels().attention[TypeOf(query)](args, begin, end, at::get_thread_num());
+  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
+    cpu::GetKernels().attention[TypeOf(query)](args, begin, end, thread);
   });
   return out;
 }

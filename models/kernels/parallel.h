@@ -1,23 +1,26 @@
-// How the dispatch of the CPU kernels hands them rows, and splits their items over ATen's threads. Engine thread only.
+// How the dispatch of the CPU kernels hands them rows, and splits their items over the pool's threads.
 #ifndef BERTH_MODELS_KERNELS_PARALLEL_H_
 #define BERTH_MODELS_KERNELS_PARALLEL_H_
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "models/kernels/cpu/kernels.h"
 #include "models/kernels/step_batch.h"
+#include "models/kernels/thread_pool.h"
 
 namespace berth::ops {
 
-// Below this many float operations, 10 to 30 microseconds of one thread, a second one costs more than it brings: waking
-// and awaiting it takes about 20, because libgomp's workers sleep between two calls in a process of several teams.
-inline constexpr int64_t kOperationsPerTask = 262144;
+// Below this many float operations, 4 to 10 microseconds of one thread, handing some to a second costs more than it
+// brings.
+inline constexpr int64_t kOperationsPerTask = 1 << 16;
+// Pieces for each thread: the last to begin leaves the others little to wait for.
+inline constexpr int64_t kPiecesPerThread = 4;
 
 // A kernel steps from row to row by a stride, but within a row by one: others are refused.
 inline void CheckRows(const at::Tensor& x) {
@@ -39,21 +42,24 @@ inline int64_t TokensPerRow(const StepBatch& batch) {
   return (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
 }
 
-// Runs kernel(begin, end) over [0, items), each item costing about `operations`.
+// Runs kernel(begin, end, thread), or kernel(begin, end), over [0, items), each item costing about `operations`.
 template <typename Kernel>
 void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
-  const int64_t grain = std::max<int64_t>(1, kOperationsPerTask / std::max<int64_t>(1, operations));
-  if (items <= grain) {
-    if (items > 0) kernel(0, items);
-  } else {
-    at::parallel_for(0, items, grain, kernel);
-  }
+  const int64_t least = kOperationsPerTask / std::max<int64_t>(1, operations);
+  const int64_t grain = std::max({int64_t{1}, least, items / (kPiecesPerThread * NumThreads())});
+  ShareItems(items, grain, [&](int64_t begin, int64_t end, int thread) {
+    if constexpr (std::is_invocable_v<Kernel, int64_t, int64_t, int>) {
+      kernel(begin, end, thread);
+    } else {
+      kernel(begin, end);
+    }
+  });
 }
 
-// `stride` floats for each of ATen's threads, at thread * stride, kept for the next call on this thread.
+// `stride` floats for each of the pool's threads, at thread * stride, kept for the next call on this thread.
 inline float* WorkerScratch(int64_t stride) {
   static thread_local std::vector<float> scratch;
-  scratch.resize(std::max<size_t>(scratch.size(), at::get_num_threads() * stride));
+  scratch.resize(std::max<size_t>(scratch.size(), NumThreads() * stride));
   return scratch.data();
 }
 

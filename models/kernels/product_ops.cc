@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -64,8 +63,8 @@ char* InputScratch(int64_t size_bytes) {
 constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
 constexpr int64_t kPreparedPerNanosecond = 2;
-// Less takes one thread no longer than it takes to wake another.
-constexpr int64_t kWorthThreads = 30000;
+// Less takes one thread no longer than it takes to hand half of it over.
+constexpr int64_t kWorthThreads = 5000;
 
 struct Task {
   cpu::ProductArgs args;
@@ -79,16 +78,11 @@ struct Task {
   }
 };
 
-// Runs work(i) for each of [0, items), by all threads if that is worth it. Who is done takes the next.
+// Runs work(i) for each of [0, items), by all threads if that is worth it.
 template <typename Work>
 void Share(int64_t items, int64_t nanoseconds, const Work& work) {
-  if (nanoseconds < kWorthThreads || at::get_num_threads() == 1) {
-    for (int64_t i = 0; i < items; ++i) work(i);
-    return;
-  }
-  std::atomic<int64_t> next = 0;
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
-    for (int64_t i = next.fetch_add(1); i < items; i = next.fetch_add(1)) work(i);
+  ShareItems(items, nanoseconds < kWorthThreads ? items : 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t i = begin; i < end; ++i) work(i);
   });
 }
 

@@ -1,23 +1,26 @@
 // Dense products of LLaMA's shapes, beside at::linear and beside what reading memory takes, in the same run: GB/s of
 // weights where rows are few (decode), GFLOP/s where they are many (prefill). Weights are taken in turn from more than
 // the last cache holds. Run:
-//   bazel run -c opt //tests/bench:product_bench
+//   bazel run -c opt //tests/bench:product_bench -- --threads=1
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>
 
-#include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "models/kernels/product_ops.h"
+#include "models/kernels/thread_pool.h"
 
 namespace berth {
 namespace {
 
-constexpr int kThreads = 2;
+// Threads of a run; --threads.
+int num_threads = 2;
+
 constexpr int64_t kCopiesBytes = int64_t{128} << 20;
 
 enum Kind { kFloat32, kBFloat16, kInt8, kInt4 };
@@ -45,7 +48,8 @@ void Report(benchmark::State& state, const Shape& shape, int64_t weight_bytes) {
 }
 
 void Berth(benchmark::State& state, Kind kind) {
-  at::set_num_threads(kThreads);
+  ThreadPool pool(num_threads);
+  const ThreadPool::Use use(&pool);
   const Shape shape(state);
   const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind));
   std::vector<ops::DenseWeight> copies = {ops::DenseWeight(weight, StorageOf(kind))};
@@ -58,7 +62,7 @@ void Berth(benchmark::State& state, Kind kind) {
 }
 
 void ATen(benchmark::State& state, Kind kind) {
-  at::set_num_threads(kThreads);
+  at::set_num_threads(num_threads);
   const Shape shape(state);
   std::vector<at::Tensor> copies = {at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind))};
   const auto bytes = static_cast<int64_t>(copies[0].nbytes());
@@ -71,18 +75,16 @@ void ATen(benchmark::State& state, Kind kind) {
 
 // What the threads read at most, from more than the last cache holds.
 void ReadMemory(benchmark::State& state) {
-  at::set_num_threads(kThreads);
+  ThreadPool pool(num_threads);
+  const ThreadPool::Use use(&pool);
   constexpr int64_t kChunk = int64_t{1} << 16;  // words
   const at::Tensor memory = at::randn({kCopiesBytes * 2 / 4});
   const auto* words = static_cast<const int32_t*>(memory.const_data_ptr());
   for (auto _ : state) {
-    std::atomic<int64_t> next = 0;
-    at::parallel_for(0, kThreads, 1, [&](int64_t, int64_t) {
+    ShareItems(memory.numel(), kChunk, [&](int64_t begin, int64_t end, int /*thread*/) {
       int32_t sum = 0;
-      for (int64_t first = next.fetch_add(kChunk); first < memory.numel(); first = next.fetch_add(kChunk)) {
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = first; i < first + kChunk; ++i) sum += words[i];
-      }
+      for (int64_t i = begin; i < end; ++i) sum += words[i];
       benchmark::DoNotOptimize(sum);
     });
   }
@@ -93,7 +95,8 @@ BENCHMARK(ReadMemory)->UseRealTime();
 
 // A product so small that it is nothing but the call, and one just large enough to be shared by the threads.
 void CallAndFork(benchmark::State& state) {
-  at::set_num_threads(kThreads);
+  ThreadPool pool(num_threads);
+  const ThreadPool::Use use(&pool);
   const int64_t inputs = state.range(0);
   const ops::DenseWeight weight(at::randn({inputs, inputs}));
   const at::Tensor x = at::randn({1, inputs});
@@ -118,4 +121,12 @@ BENCHMARK_CAPTURE(ATen, kBFloat16, kBFloat16)->BERTH_SHAPES;
 }  // namespace
 }  // namespace berth
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (argc > 1 && std::sscanf(argv[1], "--threads=%d", &berth::num_threads) == 1) --argc;
+  if (argc > 1) {
+    std::fprintf(stderr, "unknown argument %s; its own is --threads=N, the first\n", argv[argc - 1]);
+    return 2;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+}

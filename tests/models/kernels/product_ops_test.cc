@@ -1,7 +1,6 @@
 // Dense products against ATen in float64, and the contract that a row's bits depend on that row alone.
 #include "models/kernels/product_ops.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "models/kernels/thread_pool.h"
 #include "tests/models/kernels/kernel_test.h"
 
 namespace berth {
@@ -52,7 +52,6 @@ class ProductOpsTest : public ::testing::TestWithParam<Param> {
     cpu::UseKernels(*GetParam().kernel.kernels);
     at::manual_seed(5);
   }
-  void TearDown() override { at::set_num_threads(2); }
 
   at::ScalarType type() const { return GetParam().kernel.type; }
   bool exact() const { return GetParam().storage == WeightStorage::kExact; }
@@ -112,12 +111,12 @@ TEST_P(ProductOpsTest, ARowsBitsDependOnThatRowAlone) {
     const ops::DenseWeight packed(Random(shape.outputs, shape.inputs), GetParam().storage);
     const at::Tensor bias = at::randn({shape.outputs});
     const at::Tensor x = Rows(kMostRows, shape.inputs);
-    at::set_num_threads(1);
     std::vector<at::Tensor> alone;
     for (int64_t row = 0; row < kMostRows; ++row) alone.push_back(ops::Product(x.narrow(0, row, 1), packed, bias));
     const at::Tensor expected = at::cat(alone);
     for (int threads : {1, 2, 3}) {
-      at::set_num_threads(threads);
+      ThreadPool pool(threads);
+      const ThreadPool::Use use(&pool);
       for (int64_t rows = 1; rows <= kMostRows; ++rows) {
         const int64_t first = (rows * 7) % (kMostRows - rows + 1);
         const at::Tensor out = ops::Product(x.narrow(0, first, rows), packed, bias);
@@ -133,7 +132,8 @@ TEST_P(ProductOpsTest, ManyRowsHaveTheBitsOfOne) {
   constexpr int64_t kRows = 450, kInputs = 600, kOutputs = 200;
   const ops::DenseWeight packed(Random(kOutputs, kInputs), GetParam().storage);
   const at::Tensor x = Rows(kRows, kInputs);
-  at::set_num_threads(2);
+  ThreadPool pool(2);
+  const ThreadPool::Use use(&pool);
   const at::Tensor out = ops::Product(x, packed, {});
   for (int64_t row : {0, 1, 95, 96, 191, 192, 400, 449}) {
     ASSERT_TRUE(at::equal(out.narrow(0, row, 1), ops::Product(x.narrow(0, row, 1), packed, {}))) << row;

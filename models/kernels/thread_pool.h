@@ -1,0 +1,96 @@
+// The threads that share a step's kernels: hands work over in about a microsecond, where waking a thread takes ten.
+// After their share the workers look out for the next for a while (kLookOut), then sleep, so an idle server burns no
+// core.
+//
+// Nobody is waited for who has not begun: a worker that wakes late, or has no core, finds its share done by the others.
+// So work takes its pieces off a common counter, and must be whole whichever threads come.
+#ifndef BERTH_MODELS_KERNELS_THREAD_POOL_H_
+#define BERTH_MODELS_KERNELS_THREAD_POOL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace berth {
+
+class ThreadPool {
+ public:
+  // Longer than the scalar work between two kernels of a step.
+  static constexpr std::chrono::microseconds kLookOut{100};
+
+  // REQUIRES: num_threads > 0. The caller of Run is one of them.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls work(0) on this thread and, each at most once, work(i) on others, 0 < i < num_threads(); returns when all
+  // that began have ended. Rethrows the first exception. One caller at a time, and not from within work.
+  void Run(absl::FunctionRef<void(int thread)> work);
+
+  // The pool that kernels called from this thread share; null: none, they run here alone.
+  static ThreadPool* Current();
+  // Makes `pool`, or none, this thread's while it lives.
+  class Use {
+   public:
+    explicit Use(ThreadPool* pool);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    ThreadPool* const before_;
+  };
+
+ private:
+  // What is offered, in one word: workers that have begun and not ended in the low half, kClosed once the caller has
+  // ended, and the number of the call in the high half.
+  static constexpr uint64_t kClosed = uint64_t{1} << 31;
+  static constexpr uint64_t kBegun = kClosed - 1;
+
+  void Loop(int thread);
+  // Returns the number of the call after `seen`, or of a later one.
+  uint32_t AwaitCallAfter(uint32_t seen);
+  void Call(absl::FunctionRef<void(int)> work, int thread);
+
+  std::atomic<uint64_t> offer_{kClosed};
+  std::atomic<uint32_t> last_call_{0};
+  std::atomic<int32_t> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  const absl::FunctionRef<void(int)>* work_ = nullptr;  // to be read by who has begun
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;  // of the first that failed
+  std::vector<std::thread> workers_;
+};
+
+// The threads of this thread's pool; 1 without one.
+int NumThreads();
+
+// Runs work(begin, end, thread) over [0, items) in pieces of `grain`, by the threads of this thread's pool: who is done
+// takes the next piece. 0 <= thread < NumThreads().
+template <typename Work>
+void ShareItems(int64_t items, int64_t grain, const Work& work) {
+  ThreadPool* const pool = ThreadPool::Current();
+  if (pool == nullptr || pool->num_threads() == 1 || items <= grain) {
+    if (items > 0) work(int64_t{0}, items, 0);
+    return;
+  }
+  std::atomic<int64_t> next = 0;
+  pool->Run([&](int thread) {
+    for (int64_t i = next.fetch_add(grain); i < items; i = next.fetch_add(grain)) {
+      work(i, std::min(i + grain, items), thread);
+    }
+  });
+}
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_KERNELS_THREAD_POOL_H_
