@@ -12,6 +12,7 @@
 
 #include "absl/types/span.h"
 #include "models/kernels/parallel.h"
+#include "models/kernels/tile_product.h"
 
 namespace berth::ops {
 namespace {
@@ -68,7 +69,8 @@ constexpr int64_t kWorthThreads = 5000;
 
 struct Task {
   cpu::ProductArgs args;
-  int64_t tiles = 0;
+  bool by_tiles = false;  // of the processor: see tile_product.h
+  int64_t tiles = 0;      // of rows
   int64_t last_item = 0;  // of all tasks' items, this one's end here
 
   int64_t Nanoseconds() const {
@@ -89,6 +91,7 @@ void Share(int64_t items, int64_t nanoseconds, const Work& work) {
 void Prepare(absl::Span<const Task> tasks, cpu::TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   for (const Task& task : tasks) {
+    if (task.by_tiles) continue;
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
     Share(task.tiles, nanoseconds, [&](int64_t tile) { kernels.prepare_inputs[type](task.args, tile, tile + 1); });
   }
@@ -99,11 +102,14 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) {
+    if (task.by_tiles) return int64_t{0};
     return RoundUp(cpu::ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
   };
   for (Task& task : tasks) {
+    task.by_tiles = GoesByTiles(task.args, type);
     task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
-    task.last_item = items += cpu::ProductItems(task.args.weight.outputs, task.tiles);
+    items += task.by_tiles ? TileItems(task.args) : cpu::ProductItems(task.args.weight.outputs, task.tiles);
+    task.last_item = items;
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
   }
@@ -117,6 +123,7 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
     const auto task =
         std::upper_bound(tasks.begin(), tasks.end(), item, [](int64_t i, const Task& t) { return i < t.last_item; });
     const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
+    if (task->by_tiles) return TileProduct(task->args, item - first);
     kernels.dense_product[type](task->args, item - first, item - first + 1);
   });
 }

@@ -143,6 +143,11 @@ struct Kernels {
   void (*prepare_inputs[2])(const ProductArgs&, int64_t begin, int64_t end);
   void (*dense_product[2])(const ProductArgs&, int64_t begin, int64_t end);
   int64_t (*product_tiles[2])(WeightKind kind, int64_t rows);
+  // The end of dense_product, for who has the sums [end - begin, kPanel] of some rows of one panel from elsewhere.
+  void (*finish_product[2])(const ProductArgs&, int64_t panel, int64_t begin, int64_t end, const float* sums);
+  // An int8 or int4 panel as pairs of bfloat16 inputs [inputs / 2][kPanel][2]; int8 without its scale.
+  // REQUIRES: inputs is a multiple of kQuantGroup.
+  void (*expand_panel)(const PackedWeight&, int64_t panel, void* pairs);
   // By the type of the weight.
   void (*pack_weight[2])(const PackWeightArgs&, int64_t begin, int64_t end);
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "models/kernels/thread_pool.h"
+#include "models/kernels/tile_product.h"
 #include "tests/models/kernels/kernel_test.h"
 
 namespace berth {
@@ -50,6 +51,7 @@ class ProductOpsTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
     cpu::UseKernels(*GetParam().kernel.kernels);
+    ops::UseTiles(false);
     at::manual_seed(5);
   }
 
@@ -101,6 +103,33 @@ TEST_P(ProductOpsTest, IsTheProduct) {
         const at::Tensor out = ops::Product(x, packed, b);
         ASSERT_EQ(out.scalar_type(), type());
         ASSERT_NO_FATAL_FAILURE(ExpectClose(out, x, weight, b));
+      }
+    }
+  }
+}
+
+// By what LibTorch has in the place of tiles where the processor has none.
+TEST_P(ProductOpsTest, ManyRowsByTilesAreTheProduct) {
+  if (!ops::CanUseTiles()) GTEST_SKIP() << "the processor has no AVX-512";
+  for (const Shape& shape : {Shape{64, 33}, Shape{544, 70}, Shape{1030, 65}}) {
+    const at::Tensor weight = Random(shape.outputs, shape.inputs);
+    const at::Tensor bias = at::randn({shape.outputs});
+    const ops::DenseWeight packed(weight, GetParam().storage);
+    for (int64_t rows : {ops::kTileRows - 1, ops::kTileRows, int64_t{300}}) {
+      const at::Tensor x = Rows(rows, shape.inputs);
+      const at::Tensor without = ops::Product(x, packed, bias);
+      ops::UseTiles(true);
+      const at::Tensor with = ops::Product(x, packed, bias);
+      ops::UseTiles(false);
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(with, x, weight, bias));
+      const bool by_tiles =
+          type() == at::kBFloat16 && rows >= ops::kTileRows && shape.inputs % (exact() ? 2 : cpu::kQuantGroup) == 0;
+      if (!by_tiles) {
+        ASSERT_TRUE(at::equal(with, without));
+      }
+      // Inputs that are not rounded to 8 bits leave a trace in so many numbers.
+      if (by_tiles && !exact() && with.numel() > 1000) {
+        ASSERT_FALSE(at::equal(with, without));
       }
     }
   }
