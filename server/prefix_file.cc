@@ -73,6 +73,10 @@ std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& 
     absl::StrAppend(&identity, " ", slot.key_offset, ",", slot.value_offset, ",", slot.recent_key_offset, ",",
                     slot.recent_value_offset, ",", absl::StrJoin(slot.state_offsets, ","));
   }
+  if (!plan.checkpoints.empty()) absl::StrAppend(&identity, " checkpoints int8:", kCheckpointGroup);
+  for (const CheckpointTensor& tensor : plan.checkpoints) {
+    absl::StrAppend(&identity, " ", tensor.offset, ",", tensor.scale_offset);
+  }
   return identity;
 }
 
@@ -136,7 +140,7 @@ absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePl
     return Torn(path, "its header's checksum is wrong");
   }
   if (image == nullptr) return file;
-  *image = ImageLayout(plan, static_cast<int64_t>(file.tokens.size()), /*num_cross_tokens=*/0);
+  *image = PrefixLayout(plan, static_cast<int64_t>(file.tokens.size()));
   if (image->size_bytes != static_cast<int64_t>(beginning.image_bytes)) {
     return Torn(
         path, absl::StrCat("its cache of ", beginning.image_bytes, " bytes is not of ", file.tokens.size(), " tokens"));
