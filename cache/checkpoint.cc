@@ -26,26 +26,37 @@ uint16_t ToBFloat16(float value) {
 
 float FromBFloat16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
+// Copies `count` elements of a group. Of a whole one with a size that the compiler knows, which it makes a few moves
+// of.
+template <typename Element>
+void CopyElements(const void* from, int64_t count, void* to) {
+  if (count == kCheckpointGroup) {
+    std::memcpy(to, from, kCheckpointGroup * sizeof(Element));
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(Element));
+  }
+}
+
 // `count` numbers of a state, and zeros up to a whole group: so the loops below have a fixed length, for vectors.
 void LoadGroup(const std::byte* state, DType dtype, int64_t count, float* out) {
   if (count < kCheckpointGroup) std::fill_n(out, kCheckpointGroup, 0.0f);
   if (dtype == DType::kFloat32) {
-    std::memcpy(out, state, static_cast<size_t>(count) * sizeof(float));
+    CopyElements<float>(state, count, out);
     return;
   }
   uint16_t narrow[kCheckpointGroup] = {};
-  std::memcpy(narrow, state, static_cast<size_t>(count) * sizeof(uint16_t));
+  CopyElements<uint16_t>(state, count, narrow);
   for (int64_t i = 0; i < kCheckpointGroup; ++i) out[i] = FromBFloat16(narrow[i]);
 }
 
 void StoreGroup(const float* numbers, DType dtype, int64_t count, std::byte* state) {
   if (dtype == DType::kFloat32) {
-    std::memcpy(state, numbers, static_cast<size_t>(count) * sizeof(float));
+    CopyElements<float>(numbers, count, state);
     return;
   }
   uint16_t narrow[kCheckpointGroup];
   for (int64_t i = 0; i < kCheckpointGroup; ++i) narrow[i] = ToBFloat16(numbers[i]);
-  std::memcpy(state, narrow, static_cast<size_t>(count) * sizeof(uint16_t));
+  CopyElements<uint16_t>(narrow, count, state);
 }
 
 // Returns the scale's bits.
@@ -83,7 +94,7 @@ void QuantiseTensor(const CheckpointTensor& tensor, const std::byte* state, std:
     int8_t values[kCheckpointGroup];
     LoadGroup(state + i * bytes, tensor.dtype, count, numbers);
     const uint16_t scale = QuantiseGroup(numbers, values);
-    std::memcpy(out + i, values, static_cast<size_t>(count));
+    CopyElements<int8_t>(values, count, out + i);
     std::memcpy(scales, &scale, sizeof(scale));
     scales += sizeof(scale);
   }
@@ -98,7 +109,7 @@ void ExpandTensor(const CheckpointTensor& tensor, const std::byte* in, std::byte
     const int64_t count = std::min(kCheckpointGroup, tensor.num_elements - i);
     int8_t values[kCheckpointGroup] = {};
     uint16_t bits;
-    std::memcpy(values, in + i, static_cast<size_t>(count));
+    CopyElements<int8_t>(in + i, count, values);
     std::memcpy(&bits, scales, sizeof(bits));
     scales += sizeof(bits);
     const float scale = FromBFloat16(bits);
