@@ -292,7 +292,9 @@ TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
     }
     EXPECT_GT(num_preemptions, num_seeds / 2);
     EXPECT_GT(num_hit_tokens, 10 * num_seeds);
-    EXPECT_GT(num_restored_tokens, with_tiers ? 5 * num_seeds : 0);
+    if (with_tiers) {
+      EXPECT_GT(num_restored_tokens, 5 * num_seeds);
+    }
   }
 }
 
