@@ -7,6 +7,7 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "cache/checkpoint.h"
 
 namespace berth {
 namespace {
@@ -36,7 +37,9 @@ int64_t LargestThat(int64_t limit, Predicate fits) {
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(CachePlan plan, ArenaStorage* storage, Options options) {
   int64_t least = 0;
-  for (const CacheGroup& group : plan.groups) least += group.unit_bytes;
+  for (const CacheGroup& group : plan.groups) {
+    if (group.kind != CacheKind::kCheckpoint) least += group.unit_bytes;  // those are for what sequences leave
+  }
   if (storage->size_bytes() < least) {
     return absl::FailedPreconditionError(
         absl::StrCat("the arena has ", storage->size_bytes(), " bytes; this model needs at least ", least,
@@ -101,6 +104,23 @@ UnitId Cache::CopyUnit(int group, UnitId unit) {
   const UnitId copy = AllocateUnit(group);
   storage_->Move(pools_[group].offset(unit), pools_[group].offset(copy), pools_[group].unit_bytes());
   return copy;
+}
+
+UnitId Cache::QuantiseUnit(UnitId states) {
+  const int from = plan_.state_group();
+  const int to = plan_.checkpoint_group();
+  const UnitId checkpoint = AllocateUnit(to);
+  storage_->Convert(pools_[from].offset(states), pools_[from].unit_bytes(), pools_[to].offset(checkpoint),
+                    pools_[to].unit_bytes(),
+                    [this](const std::byte* in, std::byte* out) { QuantiseStates(plan_.checkpoints, in, out); });
+  return checkpoint;
+}
+
+void Cache::ReadCheckpoint(int64_t offset, std::byte* states) const {
+  const int64_t bytes = plan_.groups[plan_.checkpoint_group()].unit_bytes;
+  const auto checkpoint = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+  storage_->Read(offset, bytes, checkpoint.get());
+  ExpandStates(plan_.checkpoints, checkpoint.get(), states);
 }
 
 void Cache::AddLease(int group, UnitId unit) {
@@ -191,8 +211,8 @@ void Cache::RefreshTables() {
 Cache::UnitCounts Cache::UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const {
   UnitCounts units;
   for (const CacheGroup& group : plan_.groups) {
-    if (group.kind == CacheKind::kRecurrent) {
-      units.push_back(num_tokens > 0 ? 1 : 0);
+    if (group.of_states()) {
+      units.push_back(group.kind == CacheKind::kRecurrent && num_tokens > 0 ? 1 : 0);
       continue;
     }
     if (group.kind == CacheKind::kCross) {
@@ -241,7 +261,7 @@ bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_
     if (held > 0 && lease.MustCopy(static_cast<int>(g)) && pools_[g].num_leases(group.units.back()) > 1) --held;
     units[g] = std::max<int64_t>(0, units[g] - held);
   }
-  return CanAllocate(units);
+  return CanAllocate(units, lease.OwnCheckpointBytes());
 }
 
 int64_t Cache::MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit) const {
@@ -268,7 +288,7 @@ void Cache::GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int
     pool.shared_units = pools_[g].shared_units();
     pool.cached_units = pools_[g].cached_units();
     pool.free_units = pools_[g].free_units();
-    pool.cached_tokens = pool.cached_units * (group.kind == CacheKind::kRecurrent ? 1 : plan_.block_tokens);
+    pool.cached_tokens = pool.cached_units * (group.of_states() ? 1 : plan_.block_tokens);
     pool.evicted_units = index_.num_evicted(static_cast<int>(g));
     pool.compacted_bytes = compacted_bytes_[g];
     pool.live_tokens = 0;
@@ -286,7 +306,8 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
                                               ", which is free or lies elsewhere"));
     }
     const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
-    const int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
+    int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
+    if (lease.HoldsCheckpoint() && plan_.groups[g].of_states()) wanted = 1 - wanted;
     const bool not_grown = plan_.groups[g].kind == CacheKind::kCross && lease.num_tokens() == 0 && end == 0;
     if (end != wanted && !not_grown) {
       return absl::InternalError(absl::StrCat("lease ", lease.generation(), " of ", lease.num_tokens(), " tokens and ",
@@ -304,7 +325,7 @@ absl::Status Cache::CheckReferences() const {
     for (size_t g = 0; g < pools_.size(); ++g) {
       for (UnitId unit : lease->groups_[g].units) ++references[g][unit.index];
     }
-    for (const auto& snapshot : lease->snapshots_) ++references[plan_.state_group()][snapshot.unit.index];
+    for (const auto& snapshot : lease->snapshots_) ++references[snapshot.group][snapshot.unit.index];
   }
   for (size_t g = 0; g < pools_.size(); ++g) {
     int64_t live = 0;

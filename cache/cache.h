@@ -11,11 +11,12 @@
 //   - every unit of a slab is free, or held by as many leases as list it, and by the index if that lists it;
 //   - a pool holds no slab whose units are all free;
 //   - a lease holds in each group what its tokens need: of cross blocks those of its encoder tokens, or none before it
-//     first grew;
+//     first grew; a checkpoint in the place of its states, or not;
 //   - live + shared + cached + free + overhead bytes add up to the arena's.
 #ifndef BERTH_CACHE_CACHE_H_
 #define BERTH_CACHE_CACHE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -123,6 +124,10 @@ class Cache {
   UnitId AllocateUnit(int group);
   // A unit with the bytes of another.
   UnitId CopyUnit(int group, UnitId unit);
+  // A checkpoint of a state unit, held as by a lease. REQUIRES: there is room for it.
+  UnitId QuantiseUnit(UnitId states);
+  // The states of the checkpoint at `offset`, laid out as in their unit.
+  void ReadCheckpoint(int64_t offset, std::byte* states) const;
   // References of leases and of the index. The index learns when it becomes a unit's only holder, and when it no longer
   // is.
   void AddLease(int group, UnitId unit);

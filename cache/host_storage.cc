@@ -21,6 +21,9 @@ class HostStorage : public ArenaStorage {
   void Move(int64_t from, int64_t to, int64_t size_bytes) override {
     std::memmove(base_ + to, base_ + from, static_cast<size_t>(size_bytes));
   }
+  void Convert(int64_t from, int64_t, int64_t to, int64_t, Conversion convert) override {
+    convert(base_ + from, base_ + to);
+  }
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     std::memcpy(out, base_ + offset, static_cast<size_t>(size_bytes));
   }

@@ -25,18 +25,18 @@ void ForPieces(const CacheImage::Group& group, int64_t start, int64_t from, int6
   }
 }
 
-}  // namespace
-
-CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens) {
+// `num_groups`: of the plan's, the first so many; `states`: the one of them that holds the states.
+CacheImage Layout(const CachePlan& plan, size_t num_groups, int states, int64_t num_tokens, int64_t num_cross_tokens) {
   CacheImage image;
   image.num_tokens = num_tokens;
   image.num_cross_tokens = num_cross_tokens;
-  for (const CacheGroup& group : plan.groups) {
+  for (size_t g = 0; g < num_groups; ++g) {
+    const CacheGroup& group = plan.groups[g];
     CacheImage::Group& out = image.groups.emplace_back();
     out.unit_bytes = group.unit_bytes;
     if (num_tokens == 0) continue;
-    if (group.kind == CacheKind::kRecurrent) {
-      out.num_units = 1;
+    if (group.of_states()) {
+      out.num_units = static_cast<int>(g) == states ? 1 : 0;
     } else if (group.kind == CacheKind::kCross) {
       out.num_units = CeilDiv(num_cross_tokens, plan.block_tokens);
     } else {
@@ -48,14 +48,21 @@ CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cr
   return image;
 }
 
-absl::Status CheckImage(const CachePlan& plan, const CacheImage& image) {
+absl::Status CheckTokens(const CacheImage& image) {
   constexpr int64_t kMaxTokens = int64_t{1} << 32;  // far from overflow
   if (image.num_tokens < 0 || image.num_tokens > kMaxTokens || image.num_cross_tokens < 0 ||
       image.num_cross_tokens > kMaxTokens) {
     return absl::InvalidArgumentError(absl::StrCat("the image has ", image.num_tokens, " tokens and ",
                                                    image.num_cross_tokens, " of an encoder, outside [0, 2^32]"));
   }
-  const CacheImage wanted = ImageLayout(plan, image.num_tokens, image.num_cross_tokens);
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroups(const CacheImage& image, const CacheImage& wanted) {
+  if (image.num_cross_tokens != wanted.num_cross_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the image has ", image.num_cross_tokens, " tokens of an encoder, not ", wanted.num_cross_tokens));
+  }
   if (image.groups.size() != wanted.groups.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the image has ", image.groups.size(), " groups, the plan ", wanted.groups.size()));
@@ -76,6 +83,27 @@ absl::Status CheckImage(const CachePlan& plan, const CacheImage& image) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
+CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens) {
+  const size_t num_groups = plan.groups.size() - (plan.checkpoint_group() >= 0 ? 1 : 0);
+  return Layout(plan, num_groups, plan.state_group(), num_tokens, num_cross_tokens);
+}
+
+CacheImage PrefixLayout(const CachePlan& plan, int64_t num_tokens) {
+  return Layout(plan, plan.groups.size(), plan.kept_group(), num_tokens, /*num_cross_tokens=*/0);
+}
+
+absl::Status CheckImage(const CachePlan& plan, const CacheImage& image) {
+  if (absl::Status status = CheckTokens(image); !status.ok()) return status;
+  return CheckGroups(image, ImageLayout(plan, image.num_tokens, image.num_cross_tokens));
+}
+
+absl::Status CheckPrefixImage(const CachePlan& plan, const CacheImage& image) {
+  if (absl::Status status = CheckTokens(image); !status.ok()) return status;
+  return CheckGroups(image, PrefixLayout(plan, image.num_tokens));
+}
+
 bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens) {
   if (first_tokens == num_tokens) return true;
   if (first_tokens > num_tokens || first_tokens == 0) return false;
@@ -89,8 +117,14 @@ CacheImage SequenceLease::Save() const {
   CacheImage image = ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
   image.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(image.size_bytes));
   std::byte* out = image.bytes.get();
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  for (size_t g = 0; g < image.groups.size(); ++g) {
     const CacheImage::Group& group = image.groups[g];
+    if (HoldsCheckpoint() && static_cast<int>(g) == cache_->plan().state_group()) {
+      std::fill_n(out, group.unit_bytes, std::byte{0});  // what lies between the states
+      cache_->ReadCheckpoint(groups_[cache_->plan().checkpoint_group()].offsets[0], out);
+      out += group.unit_bytes;
+      continue;
+    }
     const int64_t sinks = SinkBlocks(static_cast<int>(g));
     const int64_t skipped = group.num_units > 0 ? group.left_blocks - groups_[g].left_blocks : 0;
     for (int64_t i = 0; i < group.num_units; ++i, out += group.unit_bytes) {
@@ -101,10 +135,11 @@ CacheImage SequenceLease::Save() const {
 }
 
 void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {
-  const CacheImage layout = ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
+  const CacheImage layout = HoldsCheckpoint() ? PrefixLayout(cache_->plan(), num_tokens_)
+                                              : ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
   const std::byte* in = image.bytes.get();
   int64_t start = 0;  // of the group, among the lease's bytes
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
     const CacheImage::Group& group = layout.groups[g];
     ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
       cache_->storage().Write(groups_[g].offsets[unit] + at, size, in + unit * group.unit_bytes + at);
@@ -149,8 +184,8 @@ absl::StatusOr<SequenceLease> Cache::Restore(const CacheImage& image) {
 }
 
 absl::StatusOr<SequenceLease> Cache::Reserve(const CacheImage& image) {
-  UnitCounts units;
-  for (const CacheImage::Group& group : image.groups) units.push_back(group.num_units);
+  UnitCounts units(pools_.size());
+  for (size_t g = 0; g < image.groups.size(); ++g) units[g] = image.groups[g].num_units;
   if (!CanAllocate(units)) {
     return absl::ResourceExhaustedError(absl::StrCat("the cache has no room for the ", image.size_bytes,
                                                      " bytes of a sequence of ", image.num_tokens, " tokens"));

@@ -34,15 +34,19 @@ struct CacheImage {
   bool empty() const { return num_tokens == 0; }
 };
 
-// What the image of a sequence of so many tokens holds, without bytes: group by group, and their size.
+// What the image of a sequence of so many tokens holds, without bytes: group by group, and their size. Its states are
+// never quantised: the group of checkpoints, which comes last, is not in it.
 CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);
+// The same of a prefix, as the index holds it: where checkpoints are quantised, one of those and no states.
+CacheImage PrefixLayout(const CachePlan& plan, int64_t num_tokens);
 
 // Whether an image of `num_tokens` tokens also holds the cache of its first `first_tokens`: it must be as long where
 // there are states, and hold what their window sees where there are windows.
 bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens);
 
-// INVALID_ARGUMENT naming the first thing in which the image is not one of a sequence under `plan`.
+// INVALID_ARGUMENT naming the first thing in which the image is not one of a sequence, or of a prefix, under `plan`.
 absl::Status CheckImage(const CachePlan& plan, const CacheImage& image);
+absl::Status CheckPrefixImage(const CachePlan& plan, const CacheImage& image);
 
 }  // namespace berth
 

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cache/cache.h"
+#include "cache/checkpoint.h"
 
 namespace berth {
 
@@ -56,7 +57,7 @@ int64_t SequenceLease::LeftBlocks(int g, int64_t position) const {
 int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {
   const CacheKind kind = cache_->plan().groups[g].kind;
   if (kind == CacheKind::kCross) num_tokens = num_cross_tokens_;
-  if (num_tokens == 0) return 0;
+  if (num_tokens == 0 || kind == CacheKind::kCheckpoint) return 0;
   if (kind == CacheKind::kRecurrent) return 1;
   return (num_tokens + cache_->plan().block_tokens - 1) / cache_->plan().block_tokens;
 }
@@ -65,7 +66,7 @@ bool SequenceLease::MustCopy(int g) const {
   const Group& group = groups_[g];
   if (!group.tail_shared || group.units.empty()) return false;
   const CacheKind kind = cache_->plan().groups[g].kind;
-  if (kind == CacheKind::kCross) return false;
+  if (kind == CacheKind::kCross || kind == CacheKind::kCheckpoint) return false;
   if (kind != CacheKind::kRecurrent && num_tokens_ % cache_->plan().block_tokens == 0) return false;
   const UnitPool& pool = cache_->pools_[g];
   return pool.num_leases(group.units.back()) > 1 || pool.cached(group.units.back());
@@ -86,11 +87,13 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   // Blocks that leave a window make room for the new ones, unless somebody shares them.
   const int64_t leaving = LeavingBytes(first_query);
   bool fits = cache_->CanAllocate(wanted(), leaving);
+  std::unique_ptr<std::byte[]> states;
   if (!fits) {
-    // Without what is only of use later.
+    // Without what is only of use later; and a checkpoint makes room for what it expands to.
     DropSnapshotsAfter(-1);
     UncacheTails();
-    fits = cache_->CanAllocate(wanted(), leaving);
+    fits = cache_->CanAllocate(wanted(), leaving + OwnCheckpointBytes());
+    if (fits && OwnCheckpointBytes() > 0) states = TakeCheckpoint();
   }
   if (!fits) {
     return absl::ResourceExhaustedError(
@@ -105,8 +108,46 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
     while (group.left_blocks + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
     group.tail_shared = false;
   }
+  if (states != nullptr || HoldsCheckpoint()) ExpandCheckpoint(std::move(states));
   num_tokens_ += n;
   return absl::OkStatus();
+}
+
+bool SequenceLease::HoldsCheckpoint() const {
+  const int g = cache_->plan().checkpoint_group();
+  return g >= 0 && !groups_[g].units.empty();
+}
+
+int SequenceLease::HeldStateGroup() const {
+  if (num_tokens_ == 0) return -1;
+  return HoldsCheckpoint() ? cache_->plan().checkpoint_group() : cache_->plan().state_group();
+}
+
+int64_t SequenceLease::OwnCheckpointBytes() const {
+  if (!HoldsCheckpoint()) return 0;
+  const int g = cache_->plan().checkpoint_group();
+  const UnitPool& pool = cache_->pools_[g];
+  return pool.num_leases(groups_[g].units[0]) == 1 ? pool.unit_bytes() : 0;
+}
+
+std::unique_ptr<std::byte[]> SequenceLease::TakeCheckpoint() {
+  const CachePlan& plan = cache_->plan();
+  auto states = std::make_unique<std::byte[]>(static_cast<size_t>(plan.groups[plan.state_group()].unit_bytes));
+  cache_->ReadCheckpoint(groups_[plan.checkpoint_group()].offsets[0], states.get());
+  FreeTail(plan.checkpoint_group(), 1);
+  return states;
+}
+
+void SequenceLease::ExpandCheckpoint(std::unique_ptr<std::byte[]> states) {
+  const CachePlan& plan = cache_->plan();
+  const CacheGroup& to = plan.groups[plan.state_group()];
+  const int64_t offset = groups_[plan.state_group()].offsets[0];
+  if (states != nullptr) return cache_->storage().Write(offset, to.unit_bytes, states.get());
+  const int g = plan.checkpoint_group();
+  cache_->storage().Convert(
+      groups_[g].offsets[0], plan.groups[g].unit_bytes, offset, to.unit_bytes,
+      [&plan](const std::byte* checkpoint, std::byte* out) { ExpandStates(plan.checkpoints, checkpoint, out); });
+  FreeTail(g, 1);
 }
 
 int64_t SequenceLease::LeavingBytes(int64_t position) const {
@@ -130,9 +171,10 @@ void SequenceLease::CopyTail(int g) {
 
 void SequenceLease::UncacheTails() {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (!MustCopy(g)) continue;
+    const bool checkpoint = HoldsCheckpoint() && g == cache_->plan().checkpoint_group();
+    if (!checkpoint && !MustCopy(g)) continue;
     const UnitId unit = groups_[g].units.back();
-    if (cache_->pools_[g].num_leases(unit) == 1) cache_->index_.Evict(g, unit);
+    if (cache_->pools_[g].num_leases(unit) == 1 && cache_->pools_[g].cached(unit)) cache_->index_.Evict(g, unit);
   }
 }
 
@@ -164,15 +206,16 @@ int64_t SequenceLease::ResumePoint(int64_t length) const {
 int64_t SequenceLease::Crop(int64_t length) {
   if (length == num_tokens_) return length;
   length = ResumePoint(length);
-  const int state_group = cache_->plan().state_group();
-  const StateSnapshot* snapshot = length > 0 && state_group >= 0 ? SnapshotAt(length) : nullptr;
+  const StateSnapshot* snapshot = length > 0 ? SnapshotAt(length) : nullptr;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     Group& group = groups_[g];
     const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
-    if (g == state_group && snapshot != nullptr) {
-      cache_->AddLease(g, snapshot->unit);
-      FreeTail(g, 1);
-      Append(g, snapshot->unit);
+    if (cache_->plan().groups[g].of_states()) {
+      FreeTail(g, end);
+      if (snapshot != nullptr && snapshot->group == g) {
+        cache_->AddLease(g, snapshot->unit);
+        Append(g, snapshot->unit);
+      }
     } else {
       FreeTail(g, end - std::max(group.left_blocks, EndUnit(g, length)));
     }
@@ -186,21 +229,21 @@ int64_t SequenceLease::Crop(int64_t length) {
 }
 
 void SequenceLease::Snapshot(int64_t keep) {
-  const int g = cache_->plan().state_group();
-  if (g < 0 || num_tokens_ == 0) return;
+  const int g = HeldStateGroup();
+  if (g < 0) return;
   if (!snapshots_.empty() && snapshots_.back().position == num_tokens_) return;
   cache_->AddLease(g, groups_[g].units[0]);
   groups_[g].tail_shared = true;
-  snapshots_.push_back({.position = num_tokens_, .unit = groups_[g].units[0]});
+  snapshots_.push_back({.position = num_tokens_, .group = g, .unit = groups_[g].units[0]});
   while (static_cast<int64_t>(snapshots_.size()) > keep) {
-    cache_->DropLease(g, snapshots_.front().unit);
+    cache_->DropLease(snapshots_.front().group, snapshots_.front().unit);
     snapshots_.erase(snapshots_.begin());
   }
 }
 
 void SequenceLease::DropSnapshotsAfter(int64_t position) {
   while (!snapshots_.empty() && snapshots_.back().position > position) {
-    cache_->DropLease(cache_->plan().state_group(), snapshots_.back().unit);
+    cache_->DropLease(snapshots_.back().group, snapshots_.back().unit);
     snapshots_.pop_back();
   }
 }
@@ -237,11 +280,11 @@ PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t>
   for (int g = 0; g < static_cast<int>(groups_.size()) && num_tokens_ > 0; ++g) {
     Group& group = groups_[g];
     group.tail_shared = true;
-    if (g == cache_->plan().state_group()) {
+    if (g == cache_->plan().kept_group()) {
       cache_->AddLease(g, match.state);
       Append(g, match.state);
-      continue;
     }
+    if (cache_->plan().groups[g].of_states()) continue;
     group.left_blocks = LeftBlocks(g, num_tokens_);
     for (int64_t i = 0; i < EndUnit(g, num_tokens_) - group.left_blocks; ++i) {
       const int64_t b = i < SinkBlocks(g) ? i : i + group.left_blocks;
@@ -286,10 +329,22 @@ void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
     if (PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
     index.Unpin(last);
   }
-  if (const int g = cache_->plan().state_group(); g >= 0) {
-    index.AddState(cursor_, rest, g, groups_[g].units[0]);
-    groups_[g].tail_shared = true;
+  if (cache_->plan().state_group() >= 0) PublishStates(rest);
+}
+
+void SequenceLease::PublishStates(absl::Span<const int32_t> rest) {
+  PrefixIndex& index = cache_->index_;
+  const int held = HeldStateGroup();
+  const int kept = cache_->plan().kept_group();
+  if (held == kept) {
+    index.AddState(cursor_, rest, held, groups_[held].units[0]);
+    groups_[held].tail_shared = true;
+    return;
   }
+  if (index.HasState(cursor_, rest) || cache_->available_bytes() < cache_->pools_[kept].unit_bytes()) return;
+  const UnitId checkpoint = cache_->QuantiseUnit(groups_[held].units[0]);
+  index.AddState(cursor_, rest, kept, checkpoint);
+  cache_->DropLease(kept, checkpoint);
 }
 
 void SequenceLease::StopSharing() {
@@ -344,7 +399,7 @@ void SequenceLease::FreeTail(int g, int64_t count) {
 
 int64_t SequenceLease::TokensIn(int g) const {
   const CacheKind kind = cache_->plan().groups[g].kind;
-  if (kind == CacheKind::kRecurrent) return num_tokens_ > 0 ? 1 : 0;
+  if (cache_->plan().groups[g].of_states()) return static_cast<int64_t>(groups_[g].units.size());
   if (kind == CacheKind::kCross) return groups_[g].units.empty() ? 0 : num_cross_tokens_;
   return num_tokens_ - groups_[g].left_blocks * cache_->plan().block_tokens;
 }

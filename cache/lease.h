@@ -8,10 +8,16 @@
 //
 // Units may be shared: with forks of the sequence, with the prefix index, with snapshots. Growing copies those that the
 // step would write and someone else still reads, and only those.
+//
+// Where checkpoints are quantised (CachePlan::checkpoint_group) the index keeps no state units, but quantised copies. A
+// lease that went on from one, by Adopt or from a tier, holds that in its states' place, until the next growth expands
+// it into a state unit. So its own states are never rounded, and its snapshots go back to just those it had.
 #ifndef BERTH_CACHE_LEASE_H_
 #define BERTH_CACHE_LEASE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -75,8 +81,8 @@ class SequenceLease {
   // Copies all that later tokens can see out of the arena; Cache::Restore brings it back. Snapshots are left out.
   // REQUIRES: the step that computed the lease's tokens is done.
   CacheImage Save() const;
-  // Brings bytes [from, to) of those that the lease holds, in the order of its image, from an image of these tokens or
-  // of more (see ImageServes). REQUIRES: the lease is as Cache::Reserve gave it.
+  // Brings bytes [from, to) of those that the lease holds, in the order of the image that it was reserved for, from one
+  // of these tokens or of more (see ImageServes). REQUIRES: the lease is as Cache::Reserve gave it.
   void Load(const CacheImage& image, int64_t from, int64_t to);
   // The size of what Save would give.
   int64_t image_bytes() const;
@@ -91,8 +97,9 @@ class SequenceLease {
   // Only lets Publish tell the index under `salt` from now on. REQUIRES: !shares().
   void Share(absl::string_view salt);
   // Tells the index of what the lease holds: whole blocks; with `checkpoint` also the last one, and the states. Of no
-  // effect unless Adopt or Share was called. REQUIRES: the step that computed them is done; `tokens` starts with those
-  // of the lease.
+  // effect unless Adopt or Share was called. Quantised states take bytes that no lease holds: where there are too few,
+  // the index does not get them. REQUIRES: the step that computed them is done; `tokens` starts with those of the
+  // lease.
   void Publish(absl::Span<const int32_t> tokens, bool checkpoint);
   // Whether Publish has an effect.
   bool shares() const { return root_ != nullptr; }
@@ -110,19 +117,20 @@ class SequenceLease {
     return {
         .sink_blocks = SinkBlocks(group), .left_blocks = groups_[group].left_blocks, .offsets = groups_[group].offsets};
   }
-  // Byte offset of the sequence's unit in a state group. REQUIRES: num_tokens() > 0.
+  // Byte offset of the sequence's unit in a state group. REQUIRES: the lease has grown since Adopt, Reserve or Crop.
   int64_t state_unit(int group) const { return groups_[group].offsets[0]; }
 
  private:
   friend class Cache;
   struct Group {
     int64_t left_blocks = 0;
-    std::vector<UnitId> units;     // as BlockTable's offsets; one entry for a state group
+    std::vector<UnitId> units;     // as BlockTable's offsets; one entry for a state group, or for that of checkpoints
     std::vector<int64_t> offsets;  // where they lie
     bool tail_shared = false;      // the last unit may have another reader of what the next step writes
   };
   struct StateSnapshot {
     int64_t position = 0;
+    int group = 0;  // of the states, or of checkpoints
     UnitId unit;
   };
 
@@ -131,14 +139,27 @@ class SequenceLease {
   // KvSpec's, of group `g`.
   int64_t SinkBlocks(int g) const;
   int64_t LeftBlocks(int g, int64_t position) const;
-  // Units that group `g` must end with to hold tokens [0, num_tokens); of a cross group, those of the encoder's tokens.
+  // Units that group `g` must end with to hold tokens [0, num_tokens); of a cross group, those of the encoder's tokens;
+  // of checkpoints none, once it has grown.
   int64_t EndUnit(int g, int64_t num_tokens) const;
   // Whether the next step writes into the last unit of group `g`, which someone else reads.
   bool MustCopy(int g) const;
   void CopyTail(int g);
+  // The group in which the lease holds its states: theirs or that of checkpoints; -1: it holds none.
+  int HeldStateGroup() const;
+  bool HoldsCheckpoint() const;
+  // Bytes of its checkpoint, if no other lease holds it.
+  int64_t OwnCheckpointBytes() const;
+  // Gives the checkpoint up, and returns the states that it expands to.
+  std::unique_ptr<std::byte[]> TakeCheckpoint();
+  // Puts the states into the lease's new state unit: `states`, or those of the checkpoint that it holds.
+  void ExpandCheckpoint(std::unique_ptr<std::byte[]> states);
+  // Lets the index keep the states after cursor_'s tokens and `rest`.
+  void PublishStates(absl::Span<const int32_t> rest);
   // Bytes that nobody else holds in blocks which no query at `position` or later can see.
   int64_t LeavingBytes(int64_t position) const;
-  // Takes the places of those tails that only the index shares back from it, so that they need no copy.
+  // Takes the places of those tails that only the index shares back from it, so that they need no copy, and that of a
+  // checkpoint, so that it can go.
   void UncacheTails();
   void Append(int g, UnitId unit);
   // Gives back the first `count` units of group `g` after its sinks, or its last.

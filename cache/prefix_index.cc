@@ -206,12 +206,14 @@ void PrefixIndex::AddUnit(Node* node, int group, UnitId unit) {
 }
 
 void PrefixIndex::AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit) {
-  if (cache_->pools_[group].cached(unit)) return;
-  for (const Node::State& state : node->states) {
-    if (absl::MakeConstSpan(state.suffix) == suffix) return;
-  }
+  if (cache_->pools_[group].cached(unit) || HasState(node, suffix)) return;
   node->states.push_back({.suffix = {suffix.begin(), suffix.end()}, .group = group, .unit = unit});
   Add(node, group, unit);
+}
+
+bool PrefixIndex::HasState(const Node* node, absl::Span<const int32_t> suffix) {
+  return std::any_of(node->states.begin(), node->states.end(),
+                     [&](const Node::State& state) { return absl::MakeConstSpan(state.suffix) == suffix; });
 }
 
 void PrefixIndex::Add(Node* node, int group, UnitId unit) {

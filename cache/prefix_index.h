@@ -46,7 +46,7 @@ class PrefixIndex {
     int64_t num_tokens = 0;      // tokens whose cache it can share: the sequence starts there
     int64_t matched_tokens = 0;  // tokens that a path has in common with it, at least as many
     std::vector<Node*> path;     // the nodes of the num_tokens, the last perhaps in part
-    UnitId state;                // at num_tokens, where the model has states
+    UnitId state;                // at num_tokens, where the model has states; of CachePlan::kept_group
   };
   // The longest match of at most `limit` tokens below a root whose length is a multiple of `multiple`.
   Match Find(Node* root, absl::Span<const int32_t> tokens, int64_t limit, int64_t multiple);
@@ -64,6 +64,7 @@ class PrefixIndex {
   // Does nothing where it has them.
   void AddUnit(Node* node, int group, UnitId unit);
   void AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit);
+  static bool HasState(const Node* node, absl::Span<const int32_t> suffix);
 
   // Gives up all that the nodes on the path to `node`, and below it, hold.
   void Forget(Node* node);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -63,11 +64,13 @@ absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
   return absl::OkStatus();
 }
 
-int64_t StateBytes(const StateSpec& state) {
+int64_t NumElements(const StateSpec& state) {
   int64_t elements = 1;
   for (int64_t dim : state.shape) elements *= dim;
-  return RoundUp(elements * DTypeBytes(state.dtype), kAlignment);
+  return elements;
 }
+
+int64_t StateBytes(const StateSpec& state) { return RoundUp(NumElements(state) * DTypeBytes(state.dtype), kAlignment); }
 
 // Index of the group of `kind` with need `kv`, made if there is none.
 int KvGroup(CacheKind kind, const KvSpec& kv, std::vector<CacheGroup>* groups) {
@@ -80,11 +83,17 @@ int KvGroup(CacheKind kind, const KvSpec& kv, std::vector<CacheGroup>* groups) {
   return static_cast<int>(groups->size()) - 1;
 }
 
+// The only group of a kind; -1: there is none.
+int GroupOf(CacheKind kind, const std::vector<CacheGroup>& groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].kind == kind) return static_cast<int>(g);
+  }
+  return -1;
+}
+
 // All states of a sequence share one unit, whatever their shapes: they live and die together.
 int StateGroup(std::vector<CacheGroup>* groups) {
-  for (size_t g = 0; g < groups->size(); ++g) {
-    if ((*groups)[g].kind == CacheKind::kRecurrent) return static_cast<int>(g);
-  }
+  if (const int group = GroupOf(CacheKind::kRecurrent, *groups); group >= 0) return group;
   groups->emplace_back().kind = CacheKind::kRecurrent;
   return static_cast<int>(groups->size()) - 1;
 }
@@ -175,6 +184,8 @@ absl::string_view CacheKindName(CacheKind kind) {
       return "recurrent";
     case CacheKind::kCross:
       return "cross";
+    case CacheKind::kCheckpoint:
+      return "checkpoint";
   }
   return "unknown";
 }
@@ -248,12 +259,9 @@ int64_t CachePlan::StateBytesPerSequence() const {
   return bytes;
 }
 
-int CachePlan::state_group() const {
-  for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].kind == CacheKind::kRecurrent) return static_cast<int>(g);
-  }
-  return -1;
-}
+int CachePlan::state_group() const { return GroupOf(CacheKind::kRecurrent, groups); }
+
+int CachePlan::checkpoint_group() const { return GroupOf(CacheKind::kCheckpoint, groups); }
 
 absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens) {
   if (block_tokens < 1 || block_tokens > 1024 || (block_tokens & (block_tokens - 1)) != 0) {
@@ -270,6 +278,32 @@ absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& laye
   }
   if (plan.groups.empty()) return absl::InvalidArgumentError("no layer of the model needs a cache");
   return plan;
+}
+
+void QuantiseCheckpoints(const std::vector<LayerCacheSpec>& layers, CachePlan* plan) {
+  const int state_group = plan->state_group();
+  if (state_group < 0) return;
+  CacheGroup group = {.kind = CacheKind::kCheckpoint, .layers = plan->groups[state_group].layers};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (size_t s = 0; s < layers[i].states.size(); ++s) {
+      const StateSpec& state = layers[i].states[s];
+      CheckpointTensor tensor = {.state_offset = plan->layers[i].state_offsets[s],
+                                 .num_elements = NumElements(state),
+                                 .dtype = state.dtype,
+                                 .offset = group.unit_bytes,
+                                 .size_bytes = StateBytes(state)};
+      const int64_t num_groups = (tensor.num_elements + kCheckpointGroup - 1) / kCheckpointGroup;
+      const int64_t scale_offset = RoundUp(tensor.num_elements, kAlignment);
+      const int64_t size_bytes = scale_offset + RoundUp(num_groups * DTypeBytes(DType::kBFloat16), kAlignment);
+      if (size_bytes < tensor.size_bytes) {
+        tensor.scale_offset = scale_offset;
+        tensor.size_bytes = size_bytes;
+      }
+      group.unit_bytes += tensor.size_bytes;
+      plan->checkpoints.push_back(tensor);
+    }
+  }
+  plan->groups.push_back(std::move(group));
 }
 
 }  // namespace berth

@@ -19,7 +19,8 @@
 
 namespace berth {
 
-// kInt8 and kInt4 are of cached keys and values only (see KvTensor), never of weights, states or the cross kind.
+// kInt8 and kInt4 are of cached keys and values (see KvTensor), kInt8 of checkpoints too (see CheckpointTensor); never
+// of weights, of the states that steps read and write, or of the cross kind.
 enum class DType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
 int64_t DTypeBytes(DType dtype);           // REQUIRES: not kInt4
 absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16", "int8", "int4"
@@ -27,9 +28,11 @@ bool IsQuantised(DType dtype);
 
 // The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too. kCross
 // holds what a decoder layer keeps of the encoder's output: as long as the encoder's input, whatever is generated.
-enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent, kCross };
-inline constexpr int kNumCacheKinds = 5;
-absl::string_view CacheKindName(CacheKind kind);  // "static", "sliding", "chunked", "recurrent", "cross"
+// kCheckpoint holds quantised copies of the states, from which later sequences go on: no step reads or writes them.
+enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent, kCross, kCheckpoint };
+inline constexpr int kNumCacheKinds = 6;
+// "static", "sliding", "chunked", "recurrent", "cross", "checkpoint"
+absl::string_view CacheKindName(CacheKind kind);
 
 // Keys and values of one attention layer.
 struct KvSpec {
@@ -99,12 +102,15 @@ void LimitAttention(int64_t window, int64_t sink_tokens, std::vector<LayerCacheS
 // One pool's worth: all layers with the same need.
 struct CacheGroup {
   CacheKind kind = CacheKind::kStatic;
-  KvSpec kv;                // all but kRecurrent
+  KvSpec kv;                // all but kRecurrent and kCheckpoint
   std::vector<int> layers;  // model layer indices, ascending
-  int64_t unit_bytes = 0;   // KV and cross: one block of tokens, all layers. kRecurrent: all states of one sequence.
+  // KV and cross: one block of tokens, all layers. kRecurrent and kCheckpoint: all states of one sequence.
+  int64_t unit_bytes = 0;
 
+  // Whether it holds states.
+  bool of_states() const { return kind == CacheKind::kRecurrent || kind == CacheKind::kCheckpoint; }
   // Whether a sequence's tokens add to it.
-  bool grows() const { return kind != CacheKind::kRecurrent && kind != CacheKind::kCross; }
+  bool grows() const { return !of_states() && kind != CacheKind::kCross; }
 };
 
 // Where one layer's bytes lie inside a unit of its group(s).
@@ -122,13 +128,30 @@ struct LayerCacheSlot {
   int64_t cross_value_offset = 0;
 };
 
+// One state in a checkpoint: its numbers [element], in the order in which the state unit has them, then, of those that
+// are quantised, scales [group], bfloat16, from `scale_offset` on, of groups of kCheckpointGroup elements. A number is
+// q * scale, q an int8 in [-127, 127]; the scale is that of the group's largest number over 127, rounded before q is.
+// The scale of a group in which a number is none (NaN or infinite) is NaN, and so is all that comes of it. A state that
+// would not get smaller is copied as it is.
+struct CheckpointTensor {
+  int64_t state_offset = 0;  // bytes from the state unit's first
+  int64_t num_elements = 0;
+  DType dtype = DType::kFloat32;  // the state's
+  int64_t offset = 0;             // bytes from the checkpoint's first
+  int64_t scale_offset = 0;       // bytes from the tensor's first; 0: copied as it is
+  int64_t size_bytes = 0;         // with the scales and the padding, which is zeros
+};
+inline constexpr int64_t kCheckpointGroup = 32;
+
 // Unit layouts, all offsets in bytes and 64-byte aligned:
-//   KV     [layer of the group][key | value][KvTensor]; cross the same, of encoder tokens
-//   states [layer of the group][state][the state's own shape]
+//   KV          [layer of the group][key | value][KvTensor]; cross the same, of encoder tokens
+//   states      [layer of the group][state][the state's own shape]
+//   checkpoints [layer of the group][state][CheckpointTensor]
 struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit
   std::vector<CacheGroup> groups;
-  std::vector<LayerCacheSlot> layers;  // by model layer index
+  std::vector<LayerCacheSlot> layers;         // by model layer index
+  std::vector<CheckpointTensor> checkpoints;  // what a unit of the checkpoint group is made of
   // Some state knows_prompt: only what prompts left is what another sequence's prompt would leave.
   bool only_prompts_share = false;
 
@@ -139,12 +162,20 @@ struct CachePlan {
   bool has_cross() const { return CrossBytesPerToken() > 0; }
   // The group of all states; -1: the model has none.
   int state_group() const;
+  // The group of quantised checkpoints, after all others; -1: there is none, and states are kept as they are.
+  int checkpoint_group() const;
+  // The group of the states that the prefix index keeps: one of these two; -1: the model has none.
+  int kept_group() const { return checkpoint_group() >= 0 ? checkpoint_group() : state_group(); }
   // Bytes of state a sequence holds from its first token on.
   int64_t StateBytesPerSequence() const;
 };
 
 // REQUIRES: block_tokens is a power of two in [1, 1024] and every dimension is positive; INVALID_ARGUMENT otherwise.
 absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens);
+
+// Lets the prefix index keep states in int8: adds the checkpoint group to the plan that these layers have, if they have
+// states. What steps read and write stays as it is.
+void QuantiseCheckpoints(const std::vector<LayerCacheSpec>& layers, CachePlan* plan);
 
 }  // namespace berth
 

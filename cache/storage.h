@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
 namespace berth {
@@ -23,6 +24,12 @@ class ArenaStorage {
   // Copies `size_bytes` bytes from offset `from` to offset `to`; the ranges may overlap. Done, in the device's order of
   // work, before any step that follows. REQUIRES: both ranges lie inside.
   virtual void Move(int64_t from, int64_t to, int64_t size_bytes) = 0;
+
+  // Writes what `convert` makes of the `from_bytes` bytes at `from` to the `to_bytes` bytes at `to`, in the same order
+  // of work as Move. It gets both ranges in host memory, the second with what is there or with anything, and writes all
+  // of it that is ever read. REQUIRES: both ranges lie inside and do not overlap.
+  using Conversion = absl::FunctionRef<void(const std::byte* from, std::byte* to)>;
+  virtual void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) = 0;
 
   // Copy bytes out and in; done when they return. REQUIRES: the range lies inside.
   virtual void Read(int64_t offset, int64_t size_bytes, std::byte* out) const = 0;

@@ -24,6 +24,14 @@ class TensorStorage : public ArenaStorage {
     const bool overlap = from < to + size_bytes && to < from + size_bytes;
     bytes_.narrow(0, to, size_bytes).copy_(overlap ? source.clone() : source);
   }
+  // Through host memory: simple, and no step waits for it but the one that follows a checkpoint.
+  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override {
+    const auto in = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(from_bytes));
+    const auto out = std::make_unique<std::byte[]>(static_cast<size_t>(to_bytes));
+    Read(from, from_bytes, in.get());
+    convert(in.get(), out.get());
+    Write(to, to_bytes, out.get());
+  }
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     at::from_blob(out, {size_bytes}, at::kByte).copy_(bytes_.narrow(0, offset, size_bytes));
   }

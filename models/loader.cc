@@ -86,6 +86,19 @@ absl::Status ChooseCacheDType(const LoadOptions& options, std::vector<LayerCache
   return absl::OkStatus();
 }
 
+// What the flags make of what the layers need.
+absl::StatusOr<CachePlan> MakeCachePlan(const LoadOptions& options, std::vector<LayerCacheSpec> specs) {
+  if (options.attention_window > 0) LimitAttention(options.attention_window, options.sink_tokens, &specs);
+  if (absl::Status status = ChooseCacheDType(options, &specs); !status.ok()) return status;
+  if (options.checkpoint_dtype != "auto" && options.checkpoint_dtype != "int8") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint_dtype: \"", options.checkpoint_dtype, "\" is not auto or int8"));
+  }
+  auto plan = BuildCachePlan(specs, options.block_tokens);
+  if (plan.ok() && options.checkpoint_dtype == "int8") QuantiseCheckpoints(specs, &*plan);
+  return plan;
+}
+
 std::string ModelName(const LoadOptions& options) {
   if (!options.name.empty()) return options.name;
   std::filesystem::path path = std::filesystem::weakly_canonical(options.model_dir);
@@ -171,10 +184,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!weights.status().ok()) return weights.status();
   if (absl::Status status = CheckAllRead(weights); !status.ok()) return status;
 
-  std::vector<LayerCacheSpec> specs = model->cache_specs();
-  if (options.attention_window > 0) LimitAttention(options.attention_window, options.sink_tokens, &specs);
-  if (absl::Status status = ChooseCacheDType(options, &specs); !status.ok()) return status;
-  auto plan = BuildCachePlan(specs, options.block_tokens);
+  auto plan = MakeCachePlan(options, model->cache_specs());
   if (!plan.ok()) return plan.status();
   info.recompute_length = model->recompute_length();
   info.share_length = model->share_length();

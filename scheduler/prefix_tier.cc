@@ -20,8 +20,10 @@ int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
 // What the index may hold of such a prefix: what windows have left behind is there too.
 int64_t ArenaBytes(const CachePlan& plan, int64_t num_tokens) {
   int64_t bytes = 0;
-  for (const CacheGroup& group : plan.groups) {
-    bytes += group.unit_bytes * (group.grows() ? (num_tokens + plan.block_tokens - 1) / plan.block_tokens : 1);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const int64_t states = static_cast<int>(g) == plan.kept_group() ? 1 : 0;
+    bytes += plan.groups[g].unit_bytes *
+             (plan.groups[g].grows() ? (num_tokens + plan.block_tokens - 1) / plan.block_tokens : states);
   }
   return bytes;
 }
@@ -94,7 +96,7 @@ PrefixTier::Entry* PrefixTier::Add(absl::string_view salt, absl::Span<const int3
   auto entry = std::make_unique<Entry>();
   entry->salt = std::string(salt);
   entry->tokens.assign(tokens.begin(), tokens.end());
-  entry->image_bytes = ImageLayout(cache_->plan(), entry->num_tokens(), 0).size_bytes;
+  entry->image_bytes = PrefixLayout(cache_->plan(), entry->num_tokens()).size_bytes;
   entry->arena_bytes = ArenaBytes(cache_->plan(), entry->num_tokens());
   entry->used = now;
   entry->place = place;
@@ -142,7 +144,7 @@ void PrefixTier::DropFile(Entry* entry) {
 void PrefixTier::Note(absl::string_view salt, absl::Span<const int32_t> tokens, absl::Time now) {
   if (!on()) return;
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  const int64_t bytes = ImageLayout(cache_->plan(), num_tokens, 0).size_bytes;
+  const int64_t bytes = PrefixLayout(cache_->plan(), num_tokens).size_bytes;
   const auto next = entries_.lower_bound(View{.salt = salt, .tokens = tokens});
   if (next != entries_.end() && (*next)->salt == salt) {
     const bool longer = CommonPrefix((*next)->tokens, tokens) == num_tokens;
@@ -185,7 +187,7 @@ PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) 
     const bool tight = unsaved_bytes_ > (cache_->available_bytes() - needed_bytes) / 2;
     if (!tight && now - entry->used < options_.idle) return nullptr;
     if (MakeRoom(entry->image_bytes)) {
-      entry->image = std::make_shared<CacheImage>(ImageLayout(cache_->plan(), entry->num_tokens(), 0));
+      entry->image = std::make_shared<CacheImage>(PrefixLayout(cache_->plan(), entry->num_tokens()));
       entry->image->bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(entry->image_bytes));
       entry->saved_bytes = 0;
       suspender_->tier().prefix_bytes += entry->image_bytes;
@@ -277,7 +279,7 @@ void PrefixTier::OnRead(Entry* entry, PrefixDisk::Result* result) {
   entry->reading = false;
   suspender_->tier().prefix_bytes -= entry->image_bytes;  // as was set aside for it
   if (!result->status.ok()) return Erase(entry);
-  if (!CheckImage(cache_->plan(), *result->image).ok() || result->image->num_tokens != entry->num_tokens()) {
+  if (!CheckPrefixImage(cache_->plan(), *result->image).ok() || result->image->num_tokens != entry->num_tokens()) {
     ++counts_.foreign_files;
     return DropFile(entry);
   }
@@ -325,7 +327,7 @@ PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_
 
 bool PrefixTier::WorthFetching(const Hit& hit, int64_t num_tokens) const {
   const bool here = hit.entry->image != nullptr;
-  return suspender_->WorthCopying(ImageLayout(cache_->plan(), hit.num_tokens, 0).size_bytes, num_tokens,
+  return suspender_->WorthCopying(PrefixLayout(cache_->plan(), hit.num_tokens).size_bytes, num_tokens,
                                   here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->image_bytes));
 }
 

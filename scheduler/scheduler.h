@@ -242,7 +242,8 @@ class Scheduler {
     const CacheImage* image = nullptr;
     PrefixTier::Entry* entry = nullptr;  // pinned; null: the image is the sequence's own
     SequenceLease lease;
-    int64_t done_bytes = 0;
+    int64_t size_bytes = 0;  // that the lease gets
+    int64_t done_bytes = 0;  // of those, copied
   };
   Restoring restoring_;
   bool awaits_disk_ = false;                           // the first of those waiting does

@@ -76,13 +76,18 @@ bool Scheduler::Restore(Sequence* sequence, const CacheImage& image, PrefixTier:
     return false;
   }
   if (!goes_on) {
-    absl::StatusOr<SequenceLease> lease =
-        cache_->Reserve(ImageLayout(cache_->plan(), num_tokens, image.num_cross_tokens));
+    const CacheImage layout = entry != nullptr ? PrefixLayout(cache_->plan(), num_tokens)
+                                               : ImageLayout(cache_->plan(), num_tokens, image.num_cross_tokens);
+    absl::StatusOr<SequenceLease> lease = cache_->Reserve(layout);
     if (!lease.ok()) ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", lease.status().ToString().c_str());
-    restoring_ = {.sequence = sequence, .image = &image, .entry = entry, .lease = *std::move(lease)};
+    restoring_ = {.sequence = sequence,
+                  .image = &image,
+                  .entry = entry,
+                  .lease = *std::move(lease),
+                  .size_bytes = layout.size_bytes};
     if (entry != nullptr) prefixes_.Pin(entry);
   }
-  const int64_t size = restoring_.lease.image_bytes();
+  const int64_t size = restoring_.size_bytes;
   int64_t end = size;
   // Nobody waits for a copy where nobody runs.
   if (!running_.empty()) end = std::min(size, restoring_.done_bytes + std::max<int64_t>(0, suspender_.left_bytes()));

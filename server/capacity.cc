@@ -24,7 +24,7 @@ int64_t SaturatingMultiply(int64_t a, int64_t b) { return b > 0 && a > kMaxBytes
 
 // Units of `group` that a sequence holds at its fullest; the cache's own rule (Cache::UnitsForSequence).
 int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, const SequenceShape& shape) {
-  if (group.kind == CacheKind::kRecurrent) return 1;
+  if (group.of_states()) return group.kind == CacheKind::kRecurrent ? 1 : 0;
   if (group.kind == CacheKind::kCross) return CeilDiv(shape.num_encoder_tokens, plan.block_tokens);
   const int64_t blocks = CeilDiv(shape.num_tokens, plan.block_tokens);
   const int64_t reach = group.kv.Reach();
@@ -88,9 +88,11 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   const int64_t units = arena_bytes / group.unit_bytes;
   std::string text = absl::StrCat("cache group ", index, ": ", CacheKindName(group.kind), ", ", group.layers.size(),
                                   group.layers.size() == 1 ? " layer" : " layers");
-  if (group.kind == CacheKind::kRecurrent) {
-    absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes), " per sequence; the arena alone would hold ", units,
-                    " sequences");
+  if (group.of_states()) {
+    const bool checkpoints = group.kind == CacheKind::kCheckpoint;
+    absl::StrAppend(&text, checkpoints ? ", int8 with scales" : "", ", ", FormatByteSize(group.unit_bytes), " per ",
+                    checkpoints ? "checkpoint" : "sequence", "; the arena alone would hold ", units,
+                    checkpoints ? " checkpoints" : " sequences");
     return text;
   }
   absl::StrAppend(&text, ", ", DTypeName(group.kv.dtype), IsQuantised(group.kv.dtype) ? " with scales" : "");

@@ -62,9 +62,15 @@ ABSL_FLAG(int64_t, sink_tokens, Config{}.sink_tokens,
           "With --attention_window: the sequence's first so many tokens stay visible. 0: none.");
 ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
           "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
-          "(about 0.28). Recurrent states and cross-attention's keys and values stay as they are.");
+          "(about 0.28). Recurrent states (but see --checkpoint_dtype) and cross-attention's keys and values stay as "
+          "they are.");
 ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
           "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
+ABSL_FLAG(
+    std::string, checkpoint_dtype, Config{}.checkpoint_dtype,
+    "Of the recurrent states that are kept for requests with the same prefix: auto (as they are) or int8 (about 0.27 "
+    "of float32's bytes). What goes on from one is then near what a cold run gives, not equal; all else is as with "
+    "auto.");
 ABSL_FLAG(
     std::string, host_tier, "0",
     "Memory outside the arena for the caches of sequences that give way and for prefixes that it drops, as 512MiB, "
@@ -128,8 +134,8 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
-        "share_prefixes", "checkpoint_tokens", "anchored_chunks", "compact_per_step", "host_tier", "copy_per_step",
-        "disk_tier", "disk_tier_bytes", "tier_idle", "poison_cache", "check_integrity", "crop_every"}},
+        "share_prefixes", "checkpoint_tokens", "checkpoint_dtype", "anchored_chunks", "compact_per_step", "host_tier",
+        "copy_per_step", "disk_tier", "disk_tier_bytes", "tier_idle", "poison_cache", "check_integrity", "crop_every"}},
       {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
@@ -167,6 +173,7 @@ absl::Status CheckChoices(const Config& config) {
       {"weights", config.weights, {"auto", "int8", "int4"}},
       {"device", config.device, {"cpu", "cuda"}},
       {"cache_dtype", config.cache_dtype, {"auto", "int8", "int4"}},
+      {"checkpoint_dtype", config.checkpoint_dtype, {"auto", "int8"}},
       {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
       {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_format", config.log_format, {"text", "json"}},
@@ -235,6 +242,10 @@ absl::Status CheckCombinations(const Config& config) {
   if (!config.disk_tier.empty() && config.host_tier_bytes == 0) {
     return Bad("disk_tier", "needs --host_tier: prefixes come and go through host memory");
   }
+  if (config.anchored_chunks && config.checkpoint_dtype != "auto") {
+    return Bad("checkpoint_dtype", "'", config.checkpoint_dtype,
+               "' rounds what a hit starts from; with --anchored_chunks a hit gives the bits of a cold run");
+  }
   if (config.max_step_tokens < config.max_running) {
     return Bad("max_step_tokens", config.max_step_tokens, " is less than --max_running=", config.max_running,
                ": a step must hold a token of every running sequence");
@@ -286,6 +297,7 @@ absl::StatusOr<Config> FromFlags() {
   config.weights = absl::GetFlag(FLAGS_weights);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
+  config.checkpoint_dtype = absl::GetFlag(FLAGS_checkpoint_dtype);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
   config.crop_every = absl::GetFlag(FLAGS_crop_every);

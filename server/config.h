@@ -38,9 +38,11 @@ struct Config {
   int64_t sink_tokens = 4;       // with attention_window: the sequence's first tokens, which it sees too; 0: none
   std::string cache_dtype = "auto";     // of keys and values: auto (the model's), int8, int4
   int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
-  bool poison_cache = false;            // fill returned units with NaN, so that a stale read shows
-  bool check_integrity = false;         // check the cache's invariants after every step and crash when one is broken
-  bool share_prefixes = true;           // share what the cache still holds of a prompt's beginning
+  // Of the recurrent states kept for later sequences: auto (as steps compute with them), int8.
+  std::string checkpoint_dtype = "auto";
+  bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
+  bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
+  bool share_prefixes = true;    // share what the cache still holds of a prompt's beginning
   // Tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only.
   int64_t checkpoint_tokens = 512;
   // Cut chunks at fixed positions and share whole ones only: a hit's logits equal a cold run's bit for bit.

@@ -20,6 +20,8 @@ v1::CacheGroup ToProto(const CacheGroup& group, int64_t block_tokens) {
   out.set_unit_bytes(group.unit_bytes);
   if (group.kind == CacheKind::kRecurrent) {
     out.set_bytes_per_sequence(group.unit_bytes);
+  } else if (group.kind == CacheKind::kCheckpoint) {
+    out.set_dtype(std::string(DTypeName(DType::kInt8)));
   } else {
     out.set_bytes_per_token(group.unit_bytes / block_tokens);
     out.set_window(group.kv.window);

@@ -183,7 +183,7 @@ void CollectVllmCacheInfo(const Occupancy& occupancy, const CachePlan& plan, Met
   int64_t static_bytes = 0;
   int64_t kv_bytes = 0;
   for (const CacheGroup& group : plan.groups) {
-    if (group.kind == CacheKind::kRecurrent) continue;
+    if (group.of_states()) continue;
     kv_bytes += group.unit_bytes;
     if (group.kind == CacheKind::kStatic) static_bytes += group.unit_bytes;
   }

@@ -117,7 +117,8 @@ absl::Status Run(const Config& config) {
                          .attention_window = config.attention_window,
                          .sink_tokens = config.sink_tokens,
                          .cache_dtype = config.cache_dtype,
-                         .cache_residual_tokens = config.cache_residual_tokens});
+                         .cache_residual_tokens = config.cache_residual_tokens,
+                         .checkpoint_dtype = config.checkpoint_dtype});
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model_dir);
   if (!text.ok()) return text.status();

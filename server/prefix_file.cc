@@ -49,6 +49,10 @@ std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& 
     absl::StrAppend(&identity, " ", slot.key_offset, ",", slot.value_offset, ",", slot.recent_key_offset, ",",
                     slot.recent_value_offset, ",", absl::StrJoin(slot.state_offsets, ","));
   }
+  if (!plan.checkpoints.empty()) absl::StrAppend(&identity, " checkpoints int8:", kCheckpointGroup);
+  for (const CheckpointTensor& tensor : plan.checkpoints) {
+    absl::StrAppend(&identity, " ", tensor.offset, ",", tensor.scale_offset);
+  }
   return identity;
 }
 
@@ -76,7 +80,7 @@ absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePl
     return in->Torn("its header is not a prefix's");
   }
   if (image == nullptr) return file;
-  *image = ImageLayout(plan, static_cast<int64_t>(file.tokens.size()), /*num_cross_tokens=*/0);
+  *image = PrefixLayout(plan, static_cast<int64_t>(file.tokens.size()));
   if (absl::Status status = in->ReadImage(image); !status.ok()) return status;
   return file;
 }

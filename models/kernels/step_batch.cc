@@ -68,7 +68,7 @@ void StepBatch::FillRow(const StepRow& row) {
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     if (plan_.groups[g].kind == CacheKind::kRecurrent) {
       units_[g].push_back(row.lease->state_unit(static_cast<int>(g)));
-    } else {
+    } else if (plan_.groups[g].kind != CacheKind::kCheckpoint) {
       const BlockTable table = row.lease->blocks(static_cast<int>(g));
       blocks_[g].push_back(
           {.offsets = table.offsets.data(), .sink_blocks = table.sink_blocks, .left_blocks = table.left_blocks});

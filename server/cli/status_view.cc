@@ -58,7 +58,7 @@ std::string DrawCache(const v1::CacheOccupancy& cache) {
                           DrawBar(held, kept, cache.arena_bytes(), kBarWidth),
                           cache.arena_bytes() > 0 ? 100.0 * held / cache.arena_bytes() : 0.0, FormatBytes(held),
                           FormatBytes(pool.shared_bytes()), FormatBytes(pool.cached_bytes()), pool.live_tokens(),
-                          pool.kind() == "recurrent" ? "sequences" : "tokens");
+                          pool.kind() == "recurrent" || pool.kind() == "checkpoint" ? "sequences" : "tokens");
   }
   if (cache.pools_size() > 0)
     absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . the rest\n");

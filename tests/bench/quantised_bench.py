@@ -1,11 +1,15 @@
-"""What a quantised cache or quantised weights cost: next-token distributions against those in full precision. Prints a
-table.
+"""What a quantised cache, quantised checkpoints or quantised weights cost: next-token distributions against those in
+full precision. Prints a table.
 
-Run: ./dev bench quantised {cache,weights} [CASE...]
+Run: ./dev bench quantised {cache,checkpoints,weights} [CASE...]
 
 The running server answers both times, each time for the same contexts: a prompt and so many tokens of the greedy output
 in full precision. KL is the mean divergence over the contexts, in nats; agreement is the share of
 contexts whose greedy token is the same.
+
+Of checkpoints each context is a request that goes on from the states before its last token: quantised once, from a cold
+run; or turn after turn, where the output comes back four tokens at a time, and each turn starts from the checkpoint of
+the one before.
 """
 
 import argparse
@@ -24,11 +28,14 @@ from berth_server import BerthServer, api, generate_request  # noqa: E402
 from cases import VOCAB  # noqa: E402
 
 CASES = ["llama", "qwen3", "gemma3_text", "gemma3n_text", "gpt_oss", "llama4_text", "falcon_h1", "jamba", "qwen3_next"]
+RECURRENT = ["mamba", "mamba2", "falcon_h1", "jamba", "qwen3_next", "recurrent_gemma", "lfm2", "zamba2"]
 DEMOS = ["falcon_h1-demo", "gemma3-demo"]
 VARIANTS = {  # of what is quantised: names and flags
     "cache": [("int8", ["--cache_dtype=int8"]),
               ("int4, newest 128 exact", ["--cache_dtype=int4"]),
               ("int4, newest 16 exact", ["--cache_dtype=int4", "--cache_residual_tokens=16"])],
+    "checkpoints": [("int8, once", ["--checkpoint_dtype=int8"]),
+                    ("int8, turn after turn", ["--checkpoint_dtype=int8"])],
     "weights": [("int8", ["--weights=int8"]), ("int4", ["--weights=int4"])],
 }
 TOKENS = 64
@@ -52,19 +59,35 @@ def tokenized(server, turns):
     return list(server.inference.Tokenize(request).token_ids)
 
 
-def complete(server, ids, tokens, vocab=None):
-    return server.inference.Complete(generate_request(ids=ids, max_tokens=tokens, ignore_eos=True, logprobs=vocab))
+def complete(server, ids, tokens, vocab=None, salt=""):
+    return server.inference.Complete(
+        generate_request(ids=ids, max_tokens=tokens, ignore_eos=True, logprobs=vocab, cache_salt=salt))
+
+
+def row_of(response, vocab):
+    row = np.full(vocab, -np.inf)
+    for entry in response.logprobs[0].top:
+        row[entry.token_id] = entry.logprob
+    return row.astype(np.float64)
 
 
 def distributions(server, contexts, vocab):
     """[contexts, vocab]: logprobs of the next token."""
-    def one(context):
-        row = np.full(vocab, -np.inf)
-        for entry in complete(server, context, 1, vocab).logprobs[0].top:
-            row[entry.token_id] = entry.logprob
-        return row.astype(np.float64)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        return np.stack(list(pool.map(one, contexts)))
+        return np.stack(list(pool.map(lambda context: row_of(complete(server, context, 1, vocab), vocab), contexts)))
+
+
+def from_checkpoints(server, contexts, vocab, turns):
+    """The same, each context gone on from the checkpoint before its last token. turns: one salt for all of a prompt's
+    contexts, so that each goes on from the one before; else each has its own."""
+    rows = []
+    for i, context in enumerate(contexts):
+        salt = f"{i // len(STEPS) if turns else i}"
+        complete(server, context[:-1], 1, salt=salt)
+        response = complete(server, context, 1, vocab, salt)
+        assert response.usage.cached_tokens == len(context) - 1, response.usage
+        rows.append(row_of(response, vocab))
+    return np.stack(rows)
 
 
 def flags(vocab):
@@ -80,9 +103,12 @@ def compare(folder, prompts, vocab, variants):
         contexts = [ids + out[:step] for ids, out in zip(prompts, outputs) for step in STEPS]
         exact = distributions(server, contexts, vocab)
     results = []
-    for _, more in variants:
+    for name, more in variants:
         with BerthServer(folder, *flags(vocab), *more) as server:
-            got = distributions(server, contexts, vocab)
+            if "--checkpoint_dtype=int8" in more:
+                got = from_checkpoints(server, contexts, vocab, turns="turn" in name)
+            else:
+                got = distributions(server, contexts, vocab)
         kl = float(np.mean(np.sum(np.exp(exact) * (exact - got), -1)))
         results.append((kl, float(np.mean(exact.argmax(-1) == got.argmax(-1)))))
     return results
@@ -91,12 +117,14 @@ def compare(folder, prompts, vocab, variants):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=VARIANTS)
-    parser.add_argument("cases", nargs="*", help=f"parity cases or demo models; default: {' '.join(CASES + DEMOS)}")
+    parser.add_argument("cases", nargs="*", help=f"parity cases or demo models; default: {' '.join(CASES + DEMOS)}, "
+                        f"of checkpoints {' '.join(RECURRENT + DEMOS[:1])}")
     arguments = parser.parse_args()
     variants = VARIANTS[arguments.what]
     print("| model | " + " | ".join(f"{name}: KL | agreement" for name, _ in variants) + " |")
     print("|---" * (1 + 2 * len(variants)) + "|", flush=True)
-    for name in arguments.cases or CASES + DEMOS:
+    default = RECURRENT + DEMOS[:1] if arguments.what == "checkpoints" else CASES + DEMOS
+    for name in arguments.cases or default:
         if name in DEMOS:
             results = compare(os.path.join(ROOT, "models/demo", name), None, 512, variants)
         else:

@@ -12,6 +12,7 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
+#include "tests/testing/tiny_cache.h"
 
 namespace berth {
 namespace {
@@ -49,9 +50,11 @@ struct Saved {
 
 class Simulation {
  public:
-  Simulation(std::vector<LayerCacheSpec> layers, int64_t arena_bytes, int seed) : random_(seed) {
+  Simulation(std::vector<LayerCacheSpec> layers, int64_t arena_bytes, int seed, bool checkpoints = false)
+      : random_(seed) {
     auto plan = BuildCachePlan(layers, kBlock);
     EXPECT_TRUE(plan.ok()) << plan.status();
+    if (checkpoints) QuantiseCheckpoints(layers, &*plan);
     storage_ = *CreateHostStorage(arena_bytes);
     cache_ = *Cache::Create(*plan, storage_.get(), {.poison_returned_units = true});
   }
@@ -74,11 +77,12 @@ class Simulation {
     for (int g = 0; g < static_cast<int>(plan.groups.size()); ++g) {
       const CacheGroup& group = plan.groups[g];
       if (group.kind == CacheKind::kRecurrent) {
-        uint64_t* state = At(row->lease.state_unit(g));
         if (start > 0) {
-          EXPECT_EQ(*state, digests[start]) << "the state is not that of the prefix";
+          EXPECT_EQ(GetState(row->lease.state_unit(g)), digests[start]) << "the state is not that of the prefix";
         }
-        *state = digests[start + n];
+        SetState(row->lease.state_unit(g), digests[start + n]);
+      } else if (group.kind == CacheKind::kCheckpoint) {
+        EXPECT_TRUE(row->lease.blocks(g).offsets.empty()) << "a lease that has grown holds a checkpoint";
       } else if (group.kind == CacheKind::kCross) {
         for (int64_t i = 0; i < row->lease.num_cross_tokens(); ++i) *Slot(row->lease, g, i) = i;
       } else {
@@ -94,6 +98,12 @@ class Simulation {
       }
     }
     return true;
+  }
+
+  // Whether its states are its own, not a checkpoint that it went on from.
+  bool HasGrown(const Row& row) const {
+    const int g = cache_->plan().checkpoint_group();
+    return g < 0 || row.lease.blocks(g).offsets.empty();
   }
 
   // What the lease's next Grow(n) needs and what it can have, by the definitions alone.
@@ -116,6 +126,23 @@ class Simulation {
   }
 
  private:
+  // The states' digest, at both ends of the unit; where checkpoints are quantised, in a form that survives that.
+  uint64_t GetState(int64_t unit) {
+    if (cache_->plan().checkpoint_group() < 0) return *At(unit);
+    const uint64_t digest = GetDigest(storage_->base() + unit);
+    return digest == GetDigest(storage_->base() + LastNumbers(unit)) ? digest : 0;
+  }
+  void SetState(int64_t unit, uint64_t digest) {
+    if (cache_->plan().checkpoint_group() < 0) {
+      *At(unit) = digest;
+      return;
+    }
+    SetDigest(digest, storage_->base() + unit);
+    SetDigest(digest, storage_->base() + LastNumbers(unit));
+  }
+  int64_t LastNumbers(int64_t unit) const {
+    return unit + cache_->plan().groups[cache_->plan().state_group()].unit_bytes - 64 * 4;
+  }
   uint64_t* At(int64_t offset) { return reinterpret_cast<uint64_t*>(storage_->base() + offset); }
   // Token p's own bytes in its block: they lie at both ends of the unit in turn.
   uint64_t* Slot(const SequenceLease& lease, int g, int64_t p) {
@@ -142,15 +169,20 @@ int NumOperations() { return std::getenv("BERTH_FULL") != nullptr ? 100000 : 600
 TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
   std::vector<LayerCacheSpec> layers = FiveKinds();
   layers[3].cross.reset();
-  for (const bool with_states : {true, false}) {
-    if (!with_states) layers.pop_back();
-    Simulation sim(layers, (with_states ? 48 << 20 : 3 << 20) + 36, 7);
+  enum { kStates, kCheckpoints, kNoStates };
+  for (const int kept : {kStates, kCheckpoints, kNoStates}) {
+    if (kept == kNoStates) layers.pop_back();
+    // Smaller ones, which take less time to convert: 640 KiB.
+    if (kept == kCheckpoints) layers.back().states[1].shape[0] = 20;
+    const int64_t arena_mib = kept == kStates ? 48 : kept == kCheckpoints ? 12 : 3;
+    Simulation sim(layers, (arena_mib << 20) + 36, 7, kept == kCheckpoints);
     std::vector<Row> rows;
     int64_t refused = 0;
     int64_t hits = 0;
     int64_t resumed = 0;
     int64_t num_restored = 0;
     int64_t num_not_restored = 0;
+    int64_t num_snapshots_of_checkpoints = 0;
     std::vector<Saved> images;
     for (int i = 0; i < NumOperations(); ++i) {
       const int choice = sim.Below(100);
@@ -162,6 +194,13 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
           made.salt = row->salt;
           made.tokens = row->tokens;
           made.tokens.resize(made.tokens.empty() ? 0 : 1 + sim.Below(static_cast<int>(made.tokens.size())));
+        }
+        // Often enough right from where its checkpoint is.
+        if (kept == kCheckpoints && row != nullptr && sim.Below(3) > 0) {
+          row->lease.Publish(row->tokens, /*checkpoint=*/true);
+          made.salt = row->salt;
+          made.tokens = row->tokens;
+          made.tokens.resize(row->lease.num_tokens() + 1);
         }
         while (made.tokens.size() < 40) made.tokens.push_back(sim.Below(2));
         const PrefixHit hit = made.lease.Adopt(std::to_string(made.salt), made.tokens);
@@ -177,6 +216,7 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
       } else if (choice < 70) {
         row->lease.Publish(row->tokens, sim.Below(2) == 0);
       } else if (choice < 76) {
+        if (row->lease.num_tokens() > 0 && !sim.HasGrown(*row)) ++num_snapshots_of_checkpoints;
         row->lease.Snapshot(2);
       } else if (choice < 84) {
         const int64_t length = sim.Below(static_cast<int>(row->lease.num_tokens()) + 1);
@@ -229,6 +269,10 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
     EXPECT_GT(refused, 0) << "the arena was never full: the test is too easy";
     EXPECT_GT(hits, 0);
     EXPECT_GT(resumed, 0);
+    if (kept == kCheckpoints) {
+      EXPECT_GT(hits, 10 * refused);
+      EXPECT_GT(num_snapshots_of_checkpoints, 0);
+    }
     EXPECT_GT(num_restored, 20);
     EXPECT_GT(num_not_restored, 0);
     rows.clear();

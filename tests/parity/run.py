@@ -35,6 +35,12 @@ INT8_OVER_BF16 = 2
 # Where the recurrence sums by the chunk (float32 logprobs by up to 3e-5), now and then a number of another chunk rounds
 # to the next step: logprobs then changed by up to 3e-2. Where tokens part at such a margin it is a tie.
 INT8_TIE_MARGIN = 3e-2
+# Of requests that go on from an int8 checkpoint, against cold ones: the most mean KL divergence, in nats, and the least
+# share of equal greedy tokens. Random weights forget slowly: up to 8e-3 and 89 % were measured (tests/bench/
+# quantised_bench.py), where a wrong or lost state gives more than 1e-1.
+CHECKPOINT_KL = 2e-2
+CHECKPOINT_AGREEMENT = 0.85
+CHECKPOINT_STEPS = range(0, NEW_TOKENS, 8)
 QUANTISED_PROMPTS = [1, 64, 300]
 QUANTISED_TOKENS = 32
 # What is compared to the bit: a request's logprobs alone with those in other company and chunks.
@@ -249,6 +255,35 @@ def quantised(name, folder, base, answers, arrays, bf16_error, outcome):
             server.wait_idle()
 
 
+def quantised_checkpoints(folder, base, answers, outcome):
+    """int8 checkpoints: cold outputs, and those with guesses and their roll-backs, are the oracle's as ever; what goes on
+    from a checkpoint is near a cold run."""
+    flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--dtype=float32", "--checkpoint_dtype=int8"]
+    contexts = [prompt + answers["tokens"][i][:step] for i, prompt in enumerate(answers["prompts"])
+                for step in CHECKPOINT_STEPS if len(prompt) + step > 1]
+    exact, near = [], []
+    with BerthServer(folder, *flags) as server:
+        assert any(group.kind == "checkpoint" and group.dtype == "int8" for group in server.model_info().cache_groups)
+        alone(server, answers, outcome)
+        alone(server, answers, outcome, draft_tokens=8)
+        for i, context in enumerate(contexts):
+            cold = complete(server, answers, context, 1, logprobs=VOCAB, share_prefix=False)
+            complete(server, answers, context[:-1], 1, cache_salt=str(i))
+            hit_ = complete(server, answers, context, 1, logprobs=VOCAB, cache_salt=str(i))
+            if hit_.usage.cached_tokens != len(context) - 1:
+                outcome.miss(f"context of {len(context)}: only {hit_.usage.cached_tokens} cached")
+            exact.append(distribution(cold.logprobs[0]).astype(np.float64))
+            near.append(distribution(hit_.logprobs[0]).astype(np.float64))
+        server.wait_idle()
+    exact, near = np.stack(exact), np.stack(near)
+    outcome.rows += 1
+    kl = np.mean(np.sum(np.exp(exact) * (exact - near), -1))
+    agreement = np.mean(exact.argmax(-1) == near.argmax(-1))
+    if not (kl <= CHECKPOINT_KL and agreement >= CHECKPOINT_AGREEMENT):
+        outcome.miss(f"from int8 checkpoints: KL {kl:.1e}, {agreement:.1%} of the greedy tokens")
+    return kl, agreement
+
+
 def logprob_bits(server, answers, prompt):
     response = complete(server, answers, prompt, BIT_TOKENS, logprobs=20, share_prefix=False)
     return [(entry.token_id, entry.logprob, [(top.token_id, top.logprob) for top in entry.top])
@@ -416,6 +451,8 @@ def run_case(name):
         bf16_error = bf16(server, answers, arrays, outcomes["bf16"])
     if has_keys(groups):
         quantised(name, folder, base, answers, arrays, bf16_error, outcomes["quantised"])
+    if any(group.kind == "recurrent" for group in groups):
+        quantised_checkpoints(folder, base, answers, outcomes["quantised"])
     return outcomes
 
 

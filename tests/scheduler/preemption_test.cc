@@ -107,6 +107,26 @@ TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
   }
 }
 
+// Whom nobody can give way to gets through also where the arena has no room for a checkpoint beside its states.
+TEST(Preemption, ACheckpointMakesWayForTheStatesThatItExpandsTo) {
+  const std::vector<LayerCacheSpec> layers = WithWideStates({StaticLayer(), RecurrentLayer()});
+  Scheduler::Options options = kOptions;
+  options.max_step_tokens = options.prefill_chunk_tokens = 40;
+  options.share_prefixes = true;
+  // States and 8 blocks.
+  SchedulerHarness h(layers, 512 + 8 * 128, options, /*piece_bytes=*/1, /*checkpoints=*/true);
+  ASSERT_EQ(h.scheduler->max_sequence_tokens(), 32);
+  h.Add(4, 1);
+  h.RunToEnd();
+  Request request = h.MakeRequest(30, 2);
+  std::copy_n(h.requests[1].prompt.begin(), 4, request.prompt.begin());
+  const RequestKey key = h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h.records[key].num_cached, 4);
+  EXPECT_EQ(h.records[key].finish, FinishReason::kLength);
+  h.ExpectAllEnded();
+}
+
 TEST(Preemption, CancelAndDeadlineReachThePreempted) {
   SchedulerHarness h({StaticLayer()}, 8, kOptions);
   h.Add(10, 40);

@@ -171,6 +171,44 @@ TEST(PrefixTier, TheDiskKeepsWhatHostMemoryDropsAndOutlivesTheProcess) {
   }
 }
 
+// A quantised checkpoint goes down, through the disk, and up again as it is, and what comes back is found once more.
+TEST(PrefixTier, QuantisedCheckpointsMoveAsTheyAre) {
+  for (const auto& layers : {WithWideStates(HybridLayers()), WithWideStates({RecurrentLayer()})}) {
+    FakePrefixDisk disk;
+    const auto harness = [&] { return TierHarness(layers, 128, Tiered(&disk), 256, /*checkpoints=*/true); };
+    Request next;
+    {
+      TierHarness h = harness();
+      const CachePlan& plan = h.tiny.cache->plan();
+      const RequestKey first = h.Run(h.MakeRequest(30, 7));
+      h.Idle();
+      EXPECT_GT(h.scheduler->host_tier().prefix_bytes, 0);
+      EXPECT_LT(PrefixLayout(plan, 36).size_bytes, ImageLayout(plan, 36, 0).size_bytes - 300);
+      h.tiny.cache->EvictAll();
+      const RequestKey second = h.Run(h.Next(first));
+      EXPECT_EQ(h.records[second].num_cached, 30 + 7 - 1);
+      EXPECT_EQ(h.tier().num_hits, 1);
+      h.Run(h.Next(first, 5));
+      EXPECT_EQ(h.tier().num_hits, 1) << "the arena holds it again";
+      next = h.Next(second);
+      h.scheduler->SaveAll(h.clock.Now());
+      disk.Work();
+      h.ExpectIdleThenNothingOwed();
+    }
+    TierHarness h = harness();
+    h.last_key = next.key;
+    const RequestKey third = h.Run(next);
+    EXPECT_EQ(h.records[third].num_cached, static_cast<int64_t>(next.prompt.size()) - 3 - 1);
+    EXPECT_EQ(h.tier().num_disk_reads, 1);
+    h.ExpectIdleThenNothingOwed();
+    // Images of the states themselves, of a process without the flag, are not taken for these.
+    TierHarness other(layers, 128, Tiered(&disk), 256, /*checkpoints=*/false);
+    other.last_key = next.key;
+    EXPECT_EQ(other.records[other.Run(next)].num_cached, 0);
+    EXPECT_GT(other.tier().foreign_files, 0);
+  }
+}
+
 TEST(PrefixTier, TheDiskDropsItsOldest) {
   FakePrefixDisk disk;
   Scheduler::Options options = Tiered(&disk);

@@ -46,8 +46,8 @@ struct RecordingSaveSink : SaveSink {
 
 struct SchedulerHarness {
   SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t arena_size, Scheduler::Options options,
-                   int64_t piece_bytes = 256)
-      : options(options), tiny(layers, arena_size, piece_bytes), runner(tiny.cache.get()) {
+                   int64_t piece_bytes = 256, bool checkpoints = false)
+      : options(options), tiny(layers, arena_size, piece_bytes, checkpoints), runner(tiny.cache.get()) {
     auto made = Scheduler::Create(tiny.cache.get(), options);
     EXPECT_TRUE(made.ok()) << made.status();
     scheduler = *std::move(made);

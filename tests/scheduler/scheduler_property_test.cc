@@ -12,7 +12,8 @@ namespace berth {
 namespace {
 
 struct RandomSchedule {
-  explicit RandomSchedule(uint32_t seed, bool with_tiers = false) : random(seed), with_tiers(with_tiers) {}
+  explicit RandomSchedule(uint32_t seed, bool with_tiers = false, bool checkpoints = false)
+      : random(seed), with_tiers(with_tiers), checkpoints(checkpoints) {}
 
   // In [low, high].
   int64_t Between(int64_t low, int64_t high) {
@@ -144,7 +145,10 @@ struct RandomSchedule {
   }
 
   void Run(int num_steps) {
-    SchedulerHarness h(Layers(), Between(8, 24), Options(), /*piece_bytes=*/256 * Between(1, 4));
+    // States that a test can quantise are larger, and so are their arenas.
+    const std::vector<LayerCacheSpec> layers = checkpoints ? WithWideStates(Layers()) : Layers();
+    SchedulerHarness h(layers, Between(8, 24), Options(), /*piece_bytes=*/256 * Between(checkpoints ? 2 : 1, 4),
+                       checkpoints);
     h.runner.on_run = [this](const StepPlan&) {
       return may_fail && OneIn(50) ? absl::InternalError("random") : absl::OkStatus();
     };
@@ -208,6 +212,7 @@ struct RandomSchedule {
   int64_t num_resumed = 0;
   std::mt19937 random;
   const bool with_tiers;
+  const bool checkpoints;  // quantised
   bool may_fail = false;
   int64_t num_preemptions = 0;
   int64_t num_suspensions = 0;
@@ -267,6 +272,30 @@ TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
   EXPECT_GT(num_restored_tokens, 10 * num_seeds);
   EXPECT_GT(num_disk_reads, num_seeds / 5);
   EXPECT_GT(num_failed, num_seeds / 5);
+}
+
+// Both with quantised checkpoints.
+TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
+  const bool full = std::getenv("BERTH_FULL") != nullptr;
+  const uint32_t num_seeds = full ? 2500 : 60;
+  for (const bool with_tiers : {false, true}) {
+    int64_t num_preemptions = 0;
+    int64_t num_hit_tokens = 0;
+    int64_t num_restored_tokens = 0;
+    for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << (with_tiers ? " with tiers" : ""));
+      RandomSchedule schedule(seed, with_tiers, /*checkpoints=*/true);
+      schedule.Run(/*num_steps=*/full ? 500 : 150);
+      num_preemptions += schedule.num_preemptions;
+      num_hit_tokens += schedule.num_hit_tokens;
+      num_restored_tokens += schedule.num_restored_tokens;
+    }
+    EXPECT_GT(num_preemptions, num_seeds / 2);
+    EXPECT_GT(num_hit_tokens, 10 * num_seeds);
+    if (with_tiers) {
+      EXPECT_GT(num_restored_tokens, 5 * num_seeds);
+    }
+  }
 }
 
 }  // namespace

@@ -20,14 +20,15 @@ using ::testing::HasSubstr;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 // Attention, a window, a recurrence, and a window with sinks.
-CachePlan HybridPlan() {
+std::vector<LayerCacheSpec> HybridLayers() {
   std::vector<LayerCacheSpec> layers(7);
   for (int i = 0; i < 2; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
   for (int i = 2; i < 4; ++i) layers[i].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .window = 100};
   for (int i = 4; i < 6; ++i) layers[i].states = {{.name = "recurrent", .shape = {16, 128}}};
   layers[6].kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64, .window = 300, .sink_tokens = 20};
-  return *BuildCachePlan(layers, 16);
+  return layers;
 }
+CachePlan HybridPlan() { return *BuildCachePlan(HybridLayers(), 16); }
 
 // Self- and cross-attention of the same shape in every layer.
 CachePlan EncoderDecoderPlan() {
@@ -51,7 +52,8 @@ TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
 
 TEST(CapacityTest, AgreesWithTheCacheToTheByte) {
   CachePlan plan = HybridPlan();
-  for (int64_t tokens : {1, 2, 15, 16, 17, 100, 1000, 5000}) {
+  for (int64_t tokens : {1, 2, 15, 16, 17, 100, 101, 1000, 5000}) {
+    if (tokens == 101) QuantiseCheckpoints(HybridLayers(), &plan);
     if (tokens == 1000) plan = EncoderDecoderPlan();
     const int64_t bytes = ArenaBytesFor(plan, 1, {.num_tokens = tokens, .step_tokens = 64, .num_encoder_tokens = 333});
     for (const auto& [arena, fits] : {std::pair(bytes, true), std::pair(bytes - 64, false)}) {
@@ -164,6 +166,15 @@ TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {
   const std::vector<std::string> lines = DescribeCache(*BuildCachePlan(layers, 16), kGiB, 4096, Config{});
   // 2 layers * 2 tensors * 2 heads * (64 + 2) bytes.
   EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, int8 with scales, 528 B per token"));
+}
+
+TEST(CapacityTest, DescribesQuantisedCheckpoints) {
+  CachePlan plan = HybridPlan();
+  QuantiseCheckpoints(HybridLayers(), &plan);
+  const std::vector<std::string> lines = DescribeCache(plan, kGiB, 4096, Config{});
+  // 2 layers * (16 * 128 numbers + 2 bytes for each 32).
+  EXPECT_THAT(lines[4], HasSubstr("checkpoint, 2 layers, int8 with scales, 4.2 KiB per checkpoint; the arena alone"));
+  EXPECT_EQ(lines.back(), DescribeCache(HybridPlan(), kGiB, 4096, Config{}).back()) << "sequences take what they took";
 }
 
 TEST(CapacityTest, DescribesAnEncodersShare) {

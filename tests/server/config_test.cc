@@ -125,6 +125,12 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .log_format = "json"}));
 }
 
+TEST(ConfigTest, ReadsWhatCheckpointsAreStoredIn) {
+  const auto config = Parse({"--model=/m", "--checkpoint_dtype=int8"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->checkpoint_dtype, "int8");
+}
+
 TEST(ConfigTest, ReadsAFlagFileAndTheCommandLineWins) {
   const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/berth.flags");
   std::ofstream(path) << "# a comment\n--model=/from/file\n--max_queue=9\n";
@@ -147,6 +153,11 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
       {{"--weights=fp8"}, "--weights: 'fp8' is none of auto, int8, int4"},
       {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
+      {{"--checkpoint_dtype=int4"}, "--checkpoint_dtype: 'int4' is none of auto, int8"},
+      {{"--checkpoint_dtype=int8", "--anchored_chunks"},
+       "--checkpoint_dtype: 'int8' rounds what a hit starts from; with --anchored_chunks a hit gives the bits of a "
+       "cold "
+       "run"},
       {{"--attention_window=-1"}, "--attention_window: -1 is outside [0, 1073741824]"},
       {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside [0, 1048576]"},
       {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside [0, 1048576]"},
@@ -226,7 +237,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 42);
+  EXPECT_EQ(ours, 43);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

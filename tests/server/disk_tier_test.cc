@@ -134,6 +134,25 @@ TEST_F(DiskTierTest, AFileTornAnywhereIsNeverUsedAndGoes) {
   }
 }
 
+TEST_F(DiskTierTest, QuantisedCheckpointsComeBackAndHaveAnotherIdentity) {
+  const std::vector<LayerCacheSpec> layers = WithWideStates({StaticLayer(), RecurrentLayer()});
+  plan_ = *BuildCachePlan(layers, kTinyBlockTokens);
+  const std::string exact = CacheIdentity("model", plan_, 0);
+  QuantiseCheckpoints(layers, &plan_);
+  const std::string quantised = CacheIdentity("model", plan_, 0);
+  EXPECT_NE(exact, quantised);
+  ASSERT_TRUE(Open(quantised).ok());
+  auto image = std::make_shared<CacheImage>(PrefixLayout(plan_, 10));
+  image->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image->size_bytes));
+  const uint64_t id = tier_->Write("salt", tokens_, image);
+  ASSERT_TRUE(Result().status.ok());
+  const PrefixDisk::Result result = Read(id);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(CheckPrefixImage(plan_, *result.image).ok());
+  EXPECT_EQ(Reopen(quantised).files.size(), 1u);
+  EXPECT_TRUE(Reopen(exact).files.empty());
+}
+
 TEST_F(DiskTierTest, AnotherModelsFilesAreNeverUsedAndGo) {
   ASSERT_TRUE(Open().ok());
   const uint64_t id = Write();

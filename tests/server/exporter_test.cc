@@ -100,6 +100,9 @@ const char* const kSeries[] = {
     R"(berth_cache_usage_ratio{model_name="m",pool="max"})",
     R"(vllm:kv_cache_usage_perc{model_name="m"})",
     R"(berth_cache_usage_ratio{model_name="m",pool="cross"})",
+    R"(berth_cache_usage_ratio{model_name="m",pool="checkpoint"})",
+    R"(berth_cache_units{model_name="m",pool="checkpoint",state="cached"})",
+    R"(berth_cache_evictions_total{model_name="m",pool="checkpoint"})",
     R"(berth_cache_units{model_name="m",pool="recurrent",state="live"})",
     R"(berth_cache_units{model_name="m",pool="sliding",state="cached"})",
     R"(berth_cache_tokens{model_name="m",pool="static",state="free"})",
@@ -116,7 +119,7 @@ TEST(MetricsCollectorTest, EveryGaugeExistsAtZero) {
     ASSERT_THAT(series, Contains(Key(name)));
     EXPECT_EQ(series.at(name), 0) << name;
   }
-  for (const char* pool : {"static", "sliding", "recurrent", "cross", "none"}) {
+  for (const char* pool : {"static", "sliding", "recurrent", "cross", "checkpoint", "none"}) {
     for (const char* state : {"live", "shared", "cached", "suspended", "overhead", "free"}) {
       EXPECT_THAT(
           series,

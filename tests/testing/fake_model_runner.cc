@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/beam_search.h"
+#include "tests/testing/tiny_cache.h"
 
 namespace berth {
 namespace {
@@ -205,7 +206,7 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
   if (row.start == 0) return "";
   for (size_t l = 0; l < cache_->plan().layers.size(); ++l) {
     const LayerCacheSlot& slot = cache_->plan().layers[l];
-    if (slot.state_group >= 0 && *State(row, slot) != LeftBy(row, row.start)) {
+    if (slot.state_group >= 0 && ReadState(row, slot) != LeftBy(row, row.start)) {
       return absl::StrCat("layer ", l, " has another's state at position ", row.start);
     }
     if (slot.kv_group < 0) continue;
@@ -228,7 +229,7 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
 
 void FakeModelRunner::Write(const StepRow& row) {
   for (const LayerCacheSlot& slot : cache_->plan().layers) {
-    if (slot.state_group >= 0) *State(row, slot) = LeftBy(row, static_cast<int64_t>(row.history.size()));
+    if (slot.state_group >= 0) WriteState(row, slot, LeftBy(row, static_cast<int64_t>(row.history.size())));
     if (slot.kv_group < 0) continue;
     for (int64_t t = row.start; t < row.start + static_cast<int64_t>(row.tokens.size()); ++t) {
       *Cell(row, slot, t, /*value=*/false) = row.history[t];
@@ -274,9 +275,18 @@ int32_t* FakeModelRunner::Cell(const StepRow& row, const LayerCacheSlot& slot, i
   return reinterpret_cast<int32_t*>(cache_->storage().base() + unit + cell);
 }
 
-uint64_t* FakeModelRunner::State(const StepRow& row, const LayerCacheSlot& slot) const {
-  return reinterpret_cast<uint64_t*>(cache_->storage().base() + row.lease->state_unit(slot.state_group) +
-                                     slot.state_offsets[0]);
+std::byte* FakeModelRunner::State(const StepRow& row, const LayerCacheSlot& slot) const {
+  return cache_->storage().base() + row.lease->state_unit(slot.state_group) + slot.state_offsets[0];
+}
+
+uint64_t FakeModelRunner::ReadState(const StepRow& row, const LayerCacheSlot& slot) const {
+  if (cache_->plan().checkpoint_group() >= 0) return GetDigest(State(row, slot));
+  return *reinterpret_cast<const uint64_t*>(State(row, slot));
+}
+
+void FakeModelRunner::WriteState(const StepRow& row, const LayerCacheSlot& slot, uint64_t digest) {
+  if (cache_->plan().checkpoint_group() >= 0) return SetDigest(digest, State(row, slot));
+  *reinterpret_cast<uint64_t*>(State(row, slot)) = digest;
 }
 
 }  // namespace berth

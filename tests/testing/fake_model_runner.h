@@ -6,6 +6,7 @@
 #ifndef BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
 #define BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,7 +22,8 @@ namespace berth {
 
 class FakeModelRunner : public ModelRunner {
  public:
-  // `cache` must outlive the runner; KV layers must be float32.
+  // `cache` must outlive the runner; KV layers must be float32, and where checkpoints are quantised states too, of at
+  // least 64 numbers.
   explicit FakeModelRunner(Cache* cache, int64_t vocab_size = 100);
 
   const ModelInfo& info() const override { return info_; }
@@ -56,7 +58,10 @@ class FakeModelRunner : public ModelRunner {
   int32_t* Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
   // The same for encoder token `position`.
   int32_t* CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
-  uint64_t* State(const StepRow& row, const LayerCacheSlot& slot) const;
+  std::byte* State(const StepRow& row, const LayerCacheSlot& slot) const;
+  // Where checkpoints are quantised, as a digest that survives that.
+  uint64_t ReadState(const StepRow& row, const LayerCacheSlot& slot) const;
+  void WriteState(const StepRow& row, const LayerCacheSlot& slot, uint64_t digest);
   // What the row's first `length` tokens leave in a state, and the last of them in a value.
   uint64_t LeftBy(const StepRow& row, int64_t length) const;
 

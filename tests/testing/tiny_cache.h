@@ -3,7 +3,10 @@
 #define BERTH_TESTS_TESTING_TINY_CACHE_H_
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -39,11 +42,40 @@ inline std::vector<LayerCacheSpec> HybridLayers() {
   return {StaticLayer(), SlidingLayer(6), RecurrentLayer(), OtherStaticLayer()};
 }
 
+// The same layers with states of 128 numbers: 512 bytes, of which a checkpoint takes 192.
+inline std::vector<LayerCacheSpec> WithWideStates(std::vector<LayerCacheSpec> layers) {
+  for (LayerCacheSpec& layer : layers) {
+    for (StateSpec& state : layer.states) state.shape = {128};
+  }
+  return layers;
+}
+
+// What a test writes into a state of 64 numbers or more, so that it survives quantising: each bit as a sign.
+inline void SetDigest(uint64_t digest, std::byte* state) {
+  for (int i = 0; i < 64; ++i) {
+    const float number = (digest >> i & 1) != 0 ? -1.5f : 1.5f;
+    std::memcpy(state + i * sizeof(number), &number, sizeof(number));
+  }
+}
+// 0 of a state that holds anything else.
+inline uint64_t GetDigest(const std::byte* state) {
+  uint64_t digest = 0;
+  for (int i = 0; i < 64; ++i) {
+    float number = 0;
+    std::memcpy(&number, state + i * sizeof(number), sizeof(number));
+    if (!(std::abs(number) > 1.49f && std::abs(number) < 1.51f)) return 0;
+    if (number < 0) digest |= uint64_t{1} << i;
+  }
+  return digest;
+}
+
 struct TinyCache {
-  // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece.
-  TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t size, int64_t piece_bytes = 256) {
+  // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece. `checkpoints`: quantised.
+  TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t size, int64_t piece_bytes = 256,
+            bool checkpoints = false) {
     auto plan = BuildCachePlan(layers, kTinyBlockTokens);
     if (!plan.ok()) ABSL_RAW_LOG(FATAL, "%s", plan.status().ToString().c_str());
+    if (checkpoints) QuantiseCheckpoints(layers, &*plan);
     auto made_storage = CreateHostStorage(size * piece_bytes + 36);
     if (!made_storage.ok()) ABSL_RAW_LOG(FATAL, "%s", made_storage.status().ToString().c_str());
     storage = *std::move(made_storage);
