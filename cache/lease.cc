@@ -1,6 +1,7 @@
 #include "cache/lease.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,6 +33,8 @@ SequenceLease& SequenceLease::operator=(SequenceLease&& other) noexcept {
   root_ = std::exchange(other.root_, nullptr);
   cursor_ = std::exchange(other.cursor_, nullptr);
   published_blocks_ = std::exchange(other.published_blocks_, 0);
+  room_until_ = std::exchange(other.room_until_, 0);
+  stays_until_ = other.stays_until_;
   if (cache_ != nullptr) {
     cache_->leases_.erase(&other);
     cache_->leases_.insert(this);
@@ -73,6 +76,10 @@ bool SequenceLease::MustCopy(int g) const {
 }
 
 absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
+  if (num_tokens_ + n <= room_until_ && first_query < stays_until_) {
+    num_tokens_ += n;
+    return absl::OkStatus();
+  }
   const int num_groups = static_cast<int>(groups_.size());
   const auto wanted = [&] {
     Cache::UnitCounts units(num_groups);
@@ -110,7 +117,25 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   }
   if (states != nullptr || HoldsCheckpoint()) ExpandCheckpoint(std::move(states));
   num_tokens_ += n;
+  Settle(first_query);
   return absl::OkStatus();
+}
+
+void SequenceLease::Settle(int64_t first_query) {
+  room_until_ = std::numeric_limits<int64_t>::max();
+  stays_until_ = std::numeric_limits<int64_t>::max();
+  const int64_t block = cache_->plan().block_tokens;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    const CacheGroup& group = cache_->plan().groups[g];
+    if (!group.grows()) continue;
+    room_until_ = std::min(room_until_, EndUnit(g, num_tokens_) * block);
+    stays_until_ = std::min(stays_until_, group.kv.StaysUntil(first_query, block));
+  }
+}
+
+void SequenceLease::ShareTail(int g) {
+  groups_[g].tail_shared = true;
+  room_until_ = 0;
 }
 
 bool SequenceLease::HoldsCheckpoint() const {
@@ -220,7 +245,7 @@ int64_t SequenceLease::Crop(int64_t length) {
       FreeTail(g, end - std::max(group.left_blocks, EndUnit(g, length)));
     }
     if (length == 0) group.left_blocks = 0;
-    group.tail_shared = true;
+    ShareTail(g);
   }
   DropSnapshotsAfter(length);
   num_tokens_ = length;
@@ -233,7 +258,7 @@ void SequenceLease::Snapshot(int64_t keep) {
   if (g < 0) return;
   if (!snapshots_.empty() && snapshots_.back().position == num_tokens_) return;
   cache_->AddLease(g, groups_[g].units[0]);
-  groups_[g].tail_shared = true;
+  ShareTail(g);
   snapshots_.push_back({.position = num_tokens_, .group = g, .unit = groups_[g].units[0]});
   while (static_cast<int64_t>(snapshots_.size()) > keep) {
     cache_->DropLease(snapshots_.front().group, snapshots_.front().unit);
@@ -259,8 +284,8 @@ SequenceLease SequenceLease::Fork() {
   }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     for (UnitId unit : groups_[g].units) cache_->AddLease(g, unit);
-    fork.groups_[g].tail_shared = true;
-    groups_[g].tail_shared = true;
+    fork.ShareTail(g);
+    ShareTail(g);
   }
   return fork;
 }
@@ -279,7 +304,7 @@ PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t>
   const int64_t block = cache_->plan().block_tokens;
   for (int g = 0; g < static_cast<int>(groups_.size()) && num_tokens_ > 0; ++g) {
     Group& group = groups_[g];
-    group.tail_shared = true;
+    ShareTail(g);
     if (g == cache_->plan().kept_group()) {
       cache_->AddLease(g, match.state);
       Append(g, match.state);
@@ -338,7 +363,7 @@ void SequenceLease::PublishStates(absl::Span<const int32_t> rest) {
   const int kept = cache_->plan().kept_group();
   if (held == kept) {
     index.AddState(cursor_, rest, held, groups_[held].units[0]);
-    groups_[held].tail_shared = true;
+    ShareTail(held);
     return;
   }
   if (index.HasState(cursor_, rest) || cache_->available_bytes() < cache_->pools_[kept].unit_bytes()) return;

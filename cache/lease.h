@@ -145,6 +145,11 @@ class SequenceLease {
   // Whether the next step writes into the last unit of group `g`, which someone else reads.
   bool MustCopy(int g) const;
   void CopyTail(int g);
+  // The next step may write what someone else reads in the last unit of group `g`.
+  void ShareTail(int g);
+  // Says how far the lease can grow without a unit coming or going. REQUIRES: it has grown, for queries from
+  // `first_query` on.
+  void Settle(int64_t first_query);
   // The group in which the lease holds its states: theirs or that of checkpoints; -1: it holds none.
   int HeldStateGroup() const;
   bool HoldsCheckpoint() const;
@@ -180,6 +185,9 @@ class SequenceLease {
   uint64_t generation_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_cross_tokens_ = 0;
+  // Growing to no more tokens than the first, for queries before the second, changes no group.
+  int64_t room_until_ = 0;
+  int64_t stays_until_ = 0;
   std::vector<Group> groups_;
   std::vector<StateSnapshot> snapshots_;  // by position, ascending
   PrefixIndex::Node* root_ = nullptr;     // of those it shares with; null: none. Pinned, as the next

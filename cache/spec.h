@@ -52,6 +52,8 @@ struct KvSpec {
   // later sees.
   int64_t SinkBlocks(int64_t block_tokens) const;
   int64_t LeftBlocks(int64_t position, int64_t block_tokens) const;
+  // LeftBlocks is the same for all positions from `position` up to this one.
+  int64_t StaysUntil(int64_t position, int64_t block_tokens) const;
 
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };

@@ -160,6 +160,19 @@ TEST(KvSpec, CountsTheBlocksBetweenSinksAndWindow) {
   EXPECT_EQ(kv.LeftBlocks(16, 4), 0) << "the window has not left the sinks";
 }
 
+TEST(KvSpec, NothingLeavesBeforeStaysUntil) {
+  for (const KvSpec& kv : {KvSpec{}, KvSpec{.window = 1}, KvSpec{.window = 9}, KvSpec{.window = 16, .sink_tokens = 5},
+                           KvSpec{.chunk = 7}, KvSpec{.chunk = 8}}) {
+    for (int64_t position = 0; position < 100; ++position) {
+      const int64_t until = kv.StaysUntil(position, 4);
+      ASSERT_GT(until, position);
+      for (int64_t later = position; later < std::min<int64_t>(until, 200); ++later) {
+        ASSERT_EQ(kv.LeftBlocks(later, 4), kv.LeftBlocks(position, 4)) << position << " to " << later;
+      }
+    }
+  }
+}
+
 TEST(BuildCachePlan, NamesWhatIsWrong) {
   KvSpec bad = kKv;
   bad.value_dim = -1;
