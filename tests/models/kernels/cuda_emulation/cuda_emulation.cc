@@ -62,6 +62,7 @@ Meeting block;
 jmp_buf scheduler;
 const std::function<void()>* body;
 int current = 0;
+int64_t num_blocks = 0;
 
 // Back to the scheduler, which goes on with another thread and then comes back here.
 [[gnu::noinline]] void Yield() {
@@ -133,6 +134,7 @@ bool RunWarp(int warp) {
 
 void SetOrder(Order new_order) { order = new_order; }
 Order CurrentOrder() { return order; }
+int64_t NumBlocks() { return num_blocks; }
 int LaneOfThread() { return current % kWarp; }
 void WaitForBlock() { Meet(&block); }
 
@@ -148,6 +150,7 @@ const std::array<uint64_t, kWarp>& Exchange(unsigned mask, uint64_t bits) {
 void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thread) {
   if (threads > kMostThreads || threads % kWarp != 0) Die("a block of a size that is no whole number of warps");
   if (shared_bytes > kMostSharedBytes) Die("too much shared memory");
+  ++num_blocks;
   CreateFibres(threads);
   body = &thread;
   block = {.size = threads};

@@ -53,6 +53,7 @@ void SetOrder(Order order);
 // Runs `thread` once for each thread of a block of `threads`.
 void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thread);
 Order CurrentOrder();
+int64_t NumBlocks();  // that have run
 
 // Returns when all of the block have called it.
 void WaitForBlock();
