@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/kernels/cuda/dispatch.h"
+#include "models/kernels/cuda/library.h"
 
 namespace berth {
 namespace {
@@ -57,6 +59,14 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
   }
   if (!at::hasCUDA()) return absl::FailedPreconditionError("device: cuda: no GPU found");
   return at::Device(at::kCUDA, 0);
+}
+
+absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device) {
+  if (!device.is_cuda()) return std::string();
+  const absl::StatusOr<const cuda::Kernels*> kernels = cuda::LoadLibrary(cuda::LibraryPath());
+  if (!kernels.ok()) return kernels.status();
+  cuda::UseKernels(*kernels);
+  return std::string((*kernels)->name);
 }
 
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes) {

@@ -1,4 +1,4 @@
-// Devices: the CPU, which is linked, and CUDA, whose library is loaded only when asked for. Thread-compatible.
+// Devices: the CPU, which is linked, and CUDA, whose libraries are loaded only when asked for. Thread-compatible.
 #ifndef BERTH_MODELS_DEVICE_H_
 #define BERTH_MODELS_DEVICE_H_
 
@@ -15,6 +15,11 @@ namespace berth {
 
 // "cpu" or "cuda". FAILED_PRECONDITION: libtorch_cuda.so cannot be loaded, or it finds no GPU.
 absl::StatusOr<at::Device> OpenDevice(const std::string& name);
+
+// Loads the device's own kernels (models/kernels/cuda) for the operations to use, and says what they were compiled for;
+// "" on the CPU, whose kernels are linked. FAILED_PRECONDITION: there are none, and ATen's references will run.
+// REQUIRES: no step is running.
+absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device);
 
 // One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes);

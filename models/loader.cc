@@ -151,11 +151,18 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto threads = std::make_unique<ThreadPool>(num_threads);
   const ThreadPool::Use use_threads(threads.get());
 
+  const auto kernels = LoadDeviceKernels(*device);
+
   auto json = JsonConfig::Create(options.model_dir + "/config.json");
   if (!json.ok()) return json.status();
   ConfigReader config(*json);
   ModelInfo info;
   info.name = ModelName(options);
+  if (kernels.ok()) {
+    info.device_kernels = *kernels;
+  } else {
+    info.missing_kernels = std::string(kernels.status().message());
+  }
   info.model_type = config.String("model_type");
   if (!config.status().ok()) return config.status();
   auto family = FindFamily(info.model_type);

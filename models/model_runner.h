@@ -33,6 +33,10 @@ struct ModelInfo {
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations
   std::string device;             // "cpu", "cuda"
+  // Of another device than the CPU: what its kernels were compiled for; or why there are none, so that ATen's reference
+  // operations compute.
+  std::string device_kernels;
+  std::string missing_kernels;
 };
 
 class ModelRunner {

@@ -31,6 +31,13 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
   spdlog::info("model {}: {}, {} layers, {} parameters, {} of {} weights on {}, loaded in {:.1f} s", info.name,
                info.model_type, info.num_layers, info.num_parameters, FormatByteSize(info.weight_bytes),
                std::string(DTypeName(info.dtype)), info.device, absl::ToDoubleSeconds(elapsed));
+  if (!info.device_kernels.empty()) {
+    spdlog::info("kernels on {}: {}; no test has run them on a GPU", info.device, info.device_kernels);
+  }
+  if (!info.missing_kernels.empty()) {
+    spdlog::warn("kernels on {}: none ({}); ATen's reference operations compute instead, far slower", info.device,
+                 info.missing_kernels);
+  }
   if (text == nullptr) {
     spdlog::info("text: no tokenizer.json; requests carry token ids");
   } else {

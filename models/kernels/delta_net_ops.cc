@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
@@ -18,12 +19,13 @@ int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
 
 at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
                          const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch) {
-  if (!qkv.is_cpu()) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
+  const Path path = PathOf(qkv);
+  if (path == Path::kReference) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   cpu::DeltaNetArgs args = {.arena = batch.arena(),
-                            .rows = batch.rows().data(),
-                            .units = batch.units(slot.state_group).data(),
+                            .rows = batch.tables().rows,
+                            .units = batch.tables().units[slot.state_group],
                             .state_offset = slot.state_offsets[shape.state],
                             .qkv = RowsOf(qkv),
                             .a = RowsOf(a),
@@ -43,6 +45,10 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
                             .norm_eps = static_cast<float>(shape.norm_eps),
                             .scratch = nullptr,
                             .scratch_stride = 0};
+  if (path == Path::kCuda) {
+    const int result = cuda::GetKernels()->delta_net[TypeOf(qkv)](args, WorkOf(qkv, batch));
+    return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
+  }
   args.scratch_stride = cpu::DeltaNetScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
   Parallel(NumRows(batch) * shape.v_heads / args.heads_per_item,

@@ -1,5 +1,5 @@
-// The gated delta net, under the rules of ops.h: on CPU tensors the kernel of cpu/delta_net.inc, elsewhere the ATen
-// reference. Thread-compatible; engine thread only.
+// The gated delta net, under the rules of ops.h: the kernels of
+// cpu/delta_net.inc or cuda/delta_net.cu, or the ATen reference. Thread-compatible; engine thread only.
 #ifndef BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
 #define BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
@@ -21,12 +22,13 @@ int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
 
 at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::Tensor& d, const at::Tensor& dt_bias,
                      int layer, int state, const StepBatch& batch) {
-  if (!inputs.x.is_cpu()) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
+  const Path path = PathOf(inputs.x);
+  if (path == Path::kReference) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   cpu::MambaScanArgs args = {.arena = batch.arena(),
-                             .rows = batch.rows().data(),
-                             .units = batch.units(slot.state_group).data(),
+                             .rows = batch.tables().rows,
+                             .units = batch.tables().units[slot.state_group],
                              .state_offset = slot.state_offsets[state],
                              .x = RowsOf(inputs.x),
                              .gate = RowsOf(inputs.gate),
@@ -49,6 +51,10 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
                              .groups = inputs.b.size(1),
                              .scratch = nullptr,
                              .scratch_stride = 0};
+  if (path == Path::kCuda) {
+    const int result = cuda::GetKernels()->mamba_scan[TypeOf(inputs.x)](args, WorkOf(inputs.x, batch));
+    return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
+  }
   args.scratch_stride = cpu::MambaScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
   Parallel(NumRows(batch) * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
@@ -60,12 +66,13 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
 
 at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
                       const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
-  if (!xbc.is_cpu()) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
+  const Path path = PathOf(xbc);
+  if (path == Path::kReference) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   cpu::Mamba2ScanArgs args = {.arena = batch.arena(),
-                              .rows = batch.rows().data(),
-                              .units = batch.units(slot.state_group).data(),
+                              .rows = batch.tables().rows,
+                              .units = batch.tables().units[slot.state_group],
                               .state_offset = slot.state_offsets[shape.state],
                               .xbc = RowsOf(xbc),
                               .dt = RowsOf(dt),
@@ -79,12 +86,16 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                               .head_dim = shape.head_dim,
                               .state_dim = shape.state_dim,
                               .groups = shape.groups,
-                              .prompt_lengths = batch.prompt_lengths().data(),
+                              .prompt_lengths = batch.tables().prompt_lengths,
                               .heads_per_item = HeadsPerItem(shape, batch),
                               .dt_min = static_cast<float>(shape.dt_min),
                               .dt_max = static_cast<float>(shape.dt_max),
                               .scratch = nullptr,
                               .scratch_stride = 0};
+  if (path == Path::kCuda) {
+    const int result = cuda::GetKernels()->mamba2_scan[TypeOf(xbc)](args, WorkOf(xbc, batch));
+    return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
+  }
   args.scratch_stride = cpu::Mamba2ScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
   Parallel(NumRows(batch) * shape.heads / args.heads_per_item,

@@ -1,5 +1,5 @@
-// The recurrences of the state-space models, under the rules of ops.h: on CPU tensors the kernels of cpu/mamba.inc,
-// elsewhere the ATen reference. Thread-compatible; engine thread only.
+// The recurrences of the state-space models, under the rules of ops.h: the kernels of
+// cpu/mamba.inc or cuda/mamba.cu, or the ATen reference. Thread-compatible; engine thread only.
 #ifndef BERTH_MODELS_KERNELS_MAMBA_OPS_H_
 #define BERTH_MODELS_KERNELS_MAMBA_OPS_H_
 

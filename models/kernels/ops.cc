@@ -7,13 +7,19 @@
 #include <algorithm>
 
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
 
-void RunRmsNorm(const cpu::RmsNormArgs& args, int64_t tokens, cpu::TypeIndex type) {
-  Parallel(tokens * args.groups, args.dim * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[type](args, begin, end); });
+// x: what args.x is.
+void RunRmsNorm(const cpu::RmsNormArgs& args, const at::Tensor& x) {
+  if (PathOf(x) == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(x)](args, WorkOf(x)));
+    return;
+  }
+  Parallel(x.size(0) * args.groups, args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(x)](args, begin, end); });
 }
 
 cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
@@ -48,7 +54,7 @@ cpu::KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, cons
             .dim = dim};
   };
   return {.arena = batch.arena(),
-          .blocks = batch.blocks(group).data(),
+          .blocks = batch.tables().blocks[group],
           .storage = StorageOf(kv.dtype),
           .key = place(key_offset, kv.key_dim),
           .value = place(value_offset, kv.value_dim),
@@ -77,26 +83,56 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   return keys;
 }
 
+// The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
+// A step whose scratch would be too large has blocks enough.
+cuda::SplitKv SplitOf(const cpu::AttentionArgs& args, const StepBatch& batch) {
+  constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
+  cuda::SplitKv split = {};
+  int64_t longest = 0;
+  for (const cpu::Row& row : batch.rows()) {
+    if (row.num_tokens > cpu::kQueryTile) break;
+    ++split.num_tiles;
+    split.num_tokens += row.num_tokens;
+    longest = std::max(longest, row.start + row.num_tokens);
+  }
+  split.num_splits = (longest + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
+  const int64_t floats = cuda::SplitKvFloats(split, args.q_heads, args.kv.value.dim);
+  const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
+  return is_worth_it ? split : cuda::SplitKv{};
+}
+
+// Whether there is code for these sizes.
+bool RunOnCuda(cpu::AttentionArgs args, const at::Tensor& query, const StepBatch& batch) {
+  const cuda::SplitKv split = SplitOf(args, batch);
+  at::Tensor scratch;  // ATen keeps it from others until the stream has come by
+  if (split.num_splits > 0) {
+    scratch =
+        at::empty({cuda::SplitKvFloats(split, args.q_heads, args.kv.value.dim)}, query.options().dtype(at::kFloat));
+    args.scratch = scratch.data_ptr<float>();
+  }
+  return IsLaunched(cuda::GetKernels()->attention[TypeOf(query)](args, split, WorkOf(query, batch)));
+}
+
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (!x.is_cpu()) return reference::RmsNorm(x, weight, eps);
+  if (PathOf(x) == Path::kReference) return reference::RmsNorm(x, weight, eps);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  RunRmsNorm(PlainNorm(x, out, weight, eps), x.size(0), TypeOf(x));
+  RunRmsNorm(PlainNorm(x, out, weight, eps), x);
   return out;
 }
 
 void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (!x.is_cpu()) {
+  if (PathOf(x) == Path::kReference) {
     x.copy_(reference::RmsNorm(x, weight, eps));
     return;
   }
-  RunRmsNorm(PlainNorm(x, x, weight, eps), x.size(0), TypeOf(x));
+  RunRmsNorm(PlainNorm(x, x, weight, eps), x);
 }
 
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first) {
-  if (!x.is_cpu()) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
+  if (PathOf(x) == Path::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   cpu::RmsNormArgs args = PlainNorm(x, out, weight, eps);
   args.groups = groups;
@@ -105,7 +141,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   args.gate = RowsOf(gate);
   args.gate_stride = gate.stride(0);
   args.gate_first = gate_first;
-  RunRmsNorm(args, x.size(0), TypeOf(x));
+  RunRmsNorm(args, x);
   return out;
 }
 
@@ -113,48 +149,63 @@ static at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim
   at::Tensor out = at::empty({x.size(0), dim}, x.options());
   const cpu::ActivationArgs args = {
       .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
+  if (PathOf(x) == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
+    return out;
+  }
   Parallel(x.size(0), dim * 16,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
   return out;
 }
 
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
-  if (!gate_up.is_cpu()) return reference::GatedActivation(gate_up, activation);
+  if (PathOf(gate_up) == Path::kReference) return reference::GatedActivation(gate_up, activation);
   const int64_t dim = gate_up.size(1) / 2;
   return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation);
 }
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   TORCH_CHECK(activation != cpu::kClampedSwiglu, "this activation has two arguments");
-  if (!x.is_cpu()) return reference::Activate(x, activation);
+  if (PathOf(x) == Path::kReference) return reference::Activate(x, activation);
   return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
-            int64_t head_dim) {
-  if (!x.is_cpu()) return reference::Rotary(x, cos, sin, rows, head_dim);
+            int64_t head_dim, const at::Tensor& rows_on_device) {
+  const Path path = PathOf(x);
+  const bool has_rows = x.is_cpu() || rows_on_device.defined();
+  if (path == Path::kReference || !has_rows) return reference::Rotary(x, cos, sin, rows, head_dim);
   CheckRows(x);
   const cpu::RotaryArgs args = {.x = x.data_ptr(),
-                                .rows = rows.data(),
+                                .rows = x.is_cpu() ? rows.data() : rows_on_device.const_data_ptr<int64_t>(),
                                 .cos = cos.const_data_ptr<float>(),
                                 .sin = sin.const_data_ptr<float>(),
                                 .stride = x.stride(0),
                                 .heads = x.size(1) / head_dim,
                                 .head_dim = head_dim,
                                 .rotary_dim = cos.size(1) * 2};
+  if (path == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rotary[TypeOf(x)](args, WorkOf(x)));
+    return;
+  }
   Parallel(x.size(0), x.size(1) * 4,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().rotary[TypeOf(x)](args, begin, end); });
 }
 
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  if (!key.is_cpu()) return reference::WriteKv(key, value, layer, batch);
+  const Path path = PathOf(key);
+  if (path == Path::kReference) return reference::WriteKv(key, value, layer, batch);
   cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
-                           .rows = batch.rows().data(),
+                           .rows = batch.tables().rows,
                            .key = RowsOf(key),
                            .value = RowsOf(value),
                            .key_stride = key.stride(0),
                            .value_stride = value.stride(0)};
   const auto write = [&] {
+    if (path == Path::kCuda) {
+      CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, WorkOf(key, batch)));
+      return;
+    }
     Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
              [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
   };
@@ -165,11 +216,12 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 }
 
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch) {
-  if (!query.is_cpu()) return reference::Attention(query, shape, batch);
+  const Path path = PathOf(query);
+  if (path == Path::kReference) return reference::Attention(query, shape, batch);
   const int group = batch.slot(shape.layer).kv_group;
   cpu::AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
-                             .rows = batch.rows().data(),
-                             .tiles = batch.tiles().data(),
+                             .rows = batch.tables().rows,
+                             .tiles = batch.tables().tiles,
                              .query = RowsOf(query),
                              .out = nullptr,
                              .query_stride = query.stride(0),
@@ -196,6 +248,9 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   }
   at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value.dim}, query.options());
   args.out = out.data_ptr();
+  if (path == Path::kCuda) {
+    return RunOnCuda(args, query, batch) ? out : reference::Attention(query, shape, batch);
+  }
   args.scratch_stride = cpu::AttentionScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
 
@@ -210,12 +265,13 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch, ConvActivation activation) {
-  if (!x.is_cpu()) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
+  const Path path = PathOf(x);
+  if (path == Path::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const cpu::ConvArgs args = {.arena = batch.arena(),
-                              .rows = batch.rows().data(),
-                              .units = batch.units(slot.state_group).data(),
+                              .rows = batch.tables().rows,
+                              .units = batch.tables().units[slot.state_group],
                               .state_offset = slot.state_offsets[state],
                               .x = RowsOf(x),
                               .out = out.data_ptr(),
@@ -225,6 +281,10 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                               .channels = x.size(1),
                               .kernel = weight.size(0),
                               .activation = activation};
+  if (path == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->conv[TypeOf(x)](args, WorkOf(x, batch)));
+    return out;
+  }
   const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
   Parallel(NumRows(batch) * chunks, TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });

@@ -1,5 +1,6 @@
-// The operations that layers are written in, beyond ATen's own. Free functions: on CPU tensors the kernels of cpu/,
-// elsewhere the ATen reference (namespace reference), which runs on any device and is the tests' oracle.
+// The operations that layers are written in, beyond ATen's own. Free functions: on CPU tensors the kernels of cpu/, on
+// CUDA's those of cuda/ where they are loaded, elsewhere the ATen reference (namespace reference), which runs on any
+// device and is the tests' oracle.
 //
 // Activations are [tokens, columns], float32 or bfloat16, rows possibly strided (slices of a fused product). Weights of
 // norms, convolutions and state kernels are float32. Sums are float32. Thread-compatible; engine thread only.
@@ -36,9 +37,9 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
-// each token's row of them.
+// each token's row of them, and the same as a tensor on x's device where that is not the CPU.
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
-            int64_t head_dim);
+            int64_t head_dim, const at::Tensor& rows_on_device = {});
 
 // How one layer attends.
 struct AttentionShape {

@@ -5,18 +5,20 @@
 #include <algorithm>
 
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
 
 namespace berth::ops {
 
 at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
                  const StepBatch& batch) {
-  if (!x.is_cpu()) return reference::RgLru(x, gates, weights, layer, state, batch);
+  const Path path = PathOf(x);
+  if (path == Path::kReference) return reference::RgLru(x, gates, weights, layer, state, batch);
   const int64_t block_width = gates.size(2) / 2;
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const cpu::RgLruArgs args = {.arena = batch.arena(),
-                               .rows = batch.rows().data(),
-                               .units = batch.units(slot.state_group).data(),
+                               .rows = batch.tables().rows,
+                               .units = batch.tables().units[slot.state_group],
                                .state_offset = slot.state_offsets[state],
                                .x = RowsOf(x),
                                .gates = RowsOf(gates),
@@ -29,6 +31,10 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
                                .gate_token_stride = gates.stride(0),
                                .width = x.size(1),
                                .block_width = block_width};
+  if (path == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rg_lru[TypeOf(x)](args, WorkOf(x, batch)));
+    return out;
+  }
   Parallel(NumRows(batch) * cpu::RgLruChunks(args), TokensPerRow(batch) * std::min(block_width, cpu::kRgLruChunk) * 60,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().rg_lru[TypeOf(x)](args, begin, end); });
   return out;

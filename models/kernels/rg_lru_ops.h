@@ -1,5 +1,5 @@
-// The real-gated linear recurrent unit, under the rules of ops.h: on CPU tensors the kernel of cpu/rg_lru.inc,
-// elsewhere the ATen reference. Thread-compatible; engine thread only.
+// The real-gated linear recurrent unit, under the rules of ops.h: the kernels of
+// cpu/rg_lru.inc or cuda/rg_lru.cu, or the ATen reference. Thread-compatible; engine thread only.
 #ifndef BERTH_MODELS_KERNELS_RG_LRU_OPS_H_
 #define BERTH_MODELS_KERNELS_RG_LRU_OPS_H_
 

@@ -18,19 +18,23 @@ void AddTiles(int64_t row, int64_t count, std::vector<int64_t>* tiles) {
 
 }  // namespace
 
-StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device)
+StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool copy_tables)
     : plan_(std::move(plan)),
       arena_(reinterpret_cast<char*>(arena)),
       device_(device),
+      copy_tables_(copy_tables),
       blocks_(plan_.groups.size()),
       units_(plan_.groups.size()),
       has_cross_(plan_.has_cross()) {
   encoder_.blocks.resize(plan_.groups.size());
+  tables_.blocks.resize(plan_.groups.size());
+  tables_.units.resize(plan_.groups.size());
 }
 
 void StepBatch::Fill(const StepPlan& step) {
   num_tokens_ = 0;
   max_position_ = 0;
+  longest_row_ = 0;
   host_token_ids_.clear();
   host_sample_tokens_.clear();
   positions_.clear();
@@ -50,8 +54,53 @@ void StepBatch::Fill(const StepPlan& step) {
     }
   }
   if (has_cross_) FillEncoders(step);
+  if (copy_tables_) {
+    CopyTables();
+  } else {
+    PointTables();
+  }
+}
+
+void StepBatch::PointTables() {
   token_ids_ = ToDevice(host_token_ids_);
   sample_tokens_ = ToDevice(host_sample_tokens_);
+  tables_.rows = rows_.data();
+  tables_.tiles = tiles_.data();
+  tables_.prompt_lengths = prompt_lengths_.data();
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    tables_.blocks[g] = blocks_[g].data();
+    tables_.units[g] = units_[g].data();
+  }
+}
+
+void StepBatch::CopyTables() {
+  StepImage& image = image_;
+  image.Clear();
+  const int64_t rows = image.Add(rows_);
+  const int64_t tiles = image.Add(tiles_);
+  const int64_t prompt_lengths = image.Add(prompt_lengths_);
+  const int64_t token_ids = image.Add(host_token_ids_);
+  const int64_t sample_tokens = image.Add(host_sample_tokens_);
+  std::vector<int64_t> blocks, units;  // by group: where they begin
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    blocks.push_back(image.AddBlocks(blocks_[g]));
+    units.push_back(image.Add(units_[g]));
+  }
+  copy_ = image.Copy(device_);
+  const char* base = static_cast<const char*>(copy_.const_data_ptr());
+  const auto numbers = [&](int64_t offset) { return reinterpret_cast<const int64_t*>(base + offset); };
+  tables_.rows = reinterpret_cast<const cpu::Row*>(base + rows);
+  tables_.tiles = numbers(tiles);
+  tables_.prompt_lengths = numbers(prompt_lengths);
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    tables_.blocks[g] = reinterpret_cast<const cpu::Blocks*>(base + blocks[g]);
+    tables_.units[g] = numbers(units[g]);
+  }
+  const auto tensor = [&](int64_t offset, size_t count) {
+    return copy_.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
+  };
+  token_ids_ = tensor(token_ids, host_token_ids_.size());
+  sample_tokens_ = tensor(sample_tokens, host_sample_tokens_.size());
 }
 
 void StepBatch::FillRow(const StepRow& row) {
@@ -70,11 +119,14 @@ void StepBatch::FillRow(const StepRow& row) {
       units_[g].push_back(row.lease->state_unit(static_cast<int>(g)));
     } else if (plan_.groups[g].kind != CacheKind::kCheckpoint) {
       const BlockTable table = row.lease->blocks(static_cast<int>(g));
-      blocks_[g].push_back(
-          {.offsets = table.offsets.data(), .sink_blocks = table.sink_blocks, .left_blocks = table.left_blocks});
+      blocks_[g].push_back({.offsets = table.offsets.data(),
+                            .sink_blocks = table.sink_blocks,
+                            .left_blocks = table.left_blocks,
+                            .num_offsets = static_cast<int64_t>(table.offsets.size())});
     }
   }
   num_tokens_ += count;
+  longest_row_ = std::max(longest_row_, count);
   max_position_ = std::max(max_position_, row.start + count - 1);
 }
 
@@ -115,7 +167,8 @@ at::Tensor StepBatch::ToDevice(const std::vector<int64_t>& values) const {
   // The host vector outlives the step, so the CPU tensor is a view of it.
   const at::Tensor host = at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())},
                                         at::TensorOptions().dtype(at::kLong));
-  return device_.is_cpu() ? host : host.to(device_);
+  // Pinned memory goes back to its pool when the transfer is done, not before.
+  return device_.is_cpu() ? host : host.pin_memory().to(device_, /*non_blocking=*/true);
 }
 
 }  // namespace berth

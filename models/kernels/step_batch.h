@@ -7,11 +7,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "cache/spec.h"
 #include "models/kernels/cpu/kernels.h"
+#include "models/kernels/step_image.h"
 #include "models/step.h"
 
 namespace berth {
@@ -29,10 +31,22 @@ struct EncoderBatch {
   bool empty() const { return rows.empty(); }
 };
 
+// The step as kernels read it: the vectors of StepBatch, in memory of its device.
+struct StepTables {
+  const cpu::Row* rows = nullptr;
+  const int64_t* tiles = nullptr;
+  const int64_t* prompt_lengths = nullptr;
+  std::vector<const cpu::Blocks*> blocks;  // by group; their offsets are in the same memory
+  std::vector<const int64_t*> units;       // by group
+};
+
 class StepBatch {
  public:
-  // `arena` is the storage's base on `device`.
-  StepBatch(CachePlan plan, std::byte* arena, at::Device device);
+  // `arena` is the storage's base on `device`. `copy_tables`: the tables are a copy on the device, of one transfer;
+  // else, on the CPU alone, the vectors themselves. Tests have copies on the CPU too.
+  StepBatch(CachePlan plan, std::byte* arena, at::Device device)
+      : StepBatch(std::move(plan), arena, device, /*copy_tables=*/!device.is_cpu()) {}
+  StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool copy_tables);
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
@@ -59,6 +73,11 @@ class StepBatch {
   const std::vector<int>& sample_rows() const { return sample_rows_; }
   const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], int64, on the device
 
+  const StepTables& tables() const { return tables_; }
+  int64_t longest_row() const { return longest_row_; }  // in tokens
+  // A copy on the device, which the host does not wait for; on the CPU a view, which `values` must outlive.
+  at::Tensor ToDevice(const std::vector<int64_t>& values) const;
+
   const LayerCacheSlot& slot(int layer) const { return plan_.layers[layer]; }
   const CacheGroup& group(int group) const { return plan_.groups[group]; }
   int64_t block_tokens() const { return plan_.block_tokens; }
@@ -69,11 +88,17 @@ class StepBatch {
   void FillRow(const StepRow& row);
   void FillEncoders(const StepPlan& step);
   void FillEncoderRow(const StepRow& row, size_t index);
-  at::Tensor ToDevice(const std::vector<int64_t>& values) const;
+  void PointTables();
+  void CopyTables();
 
   CachePlan plan_;
   char* arena_;
   at::Device device_;
+  bool copy_tables_;
+  StepTables tables_;
+  StepImage image_;  // where they are copied
+  at::Tensor copy_;  // bytes: of the image
+  int64_t longest_row_ = 0;
   int64_t num_tokens_ = 0;
   int64_t max_position_ = 0;
   at::Tensor token_ids_;

@@ -135,7 +135,11 @@ int64_t RotaryEmbedding::uniform_length() const {
 
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
   const Tables& tables = SelectRows(batch);
-  ops::Rotary(x, tables.cos, tables.sin, rows_, head_dim_);
+  if (!batch.device().is_cpu() && rows_on_device_ != rows_) {
+    rows_on_device_ = rows_;
+    device_rows_ = batch.ToDevice(rows_on_device_);
+  }
+  ops::Rotary(x, tables.cos, tables.sin, rows_, head_dim_, device_rows_);
 }
 
 const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch) {

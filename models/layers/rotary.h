@@ -59,6 +59,9 @@ class RotaryEmbedding {
   Tables step_;                          // of one step's positions, where the tables do not serve
   std::vector<int64_t> step_positions_;  // those
   std::vector<int64_t> rows_;            // by token; of the last Apply
+  // On other devices than the CPU: the rows there, and which those are. All layers of a step have the same.
+  at::Tensor device_rows_;
+  std::vector<int64_t> rows_on_device_;
 };
 
 }  // namespace berth

@@ -1,8 +1,12 @@
 #include "models/sampling/sample_step.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "models/kernels/paths.h"
 #include "models/kernels/thread_pool.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
@@ -27,6 +31,29 @@ int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row
   return later == 0 ? -1 : row.num_drafts - later;
 }
 
+// What the greedy kernel answers: the likeliest token, and nothing of probabilities.
+bool IsPlainGreedy(const StepRow* row) {
+  return row->sampling->temperature == 0.0f && row->sampling->num_logprobs < 0 && !ChangesLogits(*row);
+}
+
+// One copy back, which waits for the device.
+void ChooseGreedily(const at::Tensor& logits, absl::Span<RowResult* const> results) {
+  const at::Tensor dense = logits.contiguous();
+  at::Tensor tokens = at::empty({dense.size(0)}, dense.options().dtype(at::kInt));
+  const cuda::GreedyArgs args = {.logits = dense.const_data_ptr<float>(),
+                                 .rows = dense.size(0),
+                                 .stride = dense.size(1),
+                                 .vocab = dense.size(1),
+                                 .tokens = tokens.data_ptr<int32_t>(),
+                                 .bad_token = RowResult::kBadLogits};
+  ops::CheckLaunched(cuda::GetKernels()->greedy(args, ops::StreamOf(dense)));
+  tokens = tokens.to(at::kCPU);
+  for (size_t i = 0; i < results.size(); ++i) {
+    *results[i] = {.token = tokens.const_data_ptr<int32_t>()[i],
+                   .in_place_of_drafts = std::move(results[i]->in_place_of_drafts)};
+  }
+}
+
 void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
                     StepResult* result) {
   std::vector<RowResult> drafts(row_indices.size());
@@ -37,7 +64,11 @@ void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<c
     const bool last = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]) < 0;
     results.push_back(last ? &result->rows[row_indices[i]] : &drafts[i]);
   }
-  SampleRowsReference(logits, rows, results);
+  if (ops::PathOf(logits) == ops::Path::kCuda && std::all_of(rows.begin(), rows.end(), IsPlainGreedy)) {
+    ChooseGreedily(logits, absl::MakeSpan(results));
+  } else {
+    SampleRowsReference(logits, rows, absl::MakeSpan(results));
+  }
   for (size_t i = 0; i < row_indices.size(); ++i) {
     const int64_t draft = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]);
     if (draft >= 0) result->rows[row_indices[i]].in_place_of_drafts[draft] = drafts[i].token;
@@ -52,7 +83,7 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
               "SampleRows: logits must be float32 [", row_indices.size(), ", vocab]");
   result->rows.resize(plan.rows.size());
   for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].in_place_of_drafts.resize(plan.rows[i].num_drafts);
-  if (!logits.is_cpu()) {
+  if (ops::PathOf(logits) != ops::Path::kCpu) {
     SampleOnDevice(logits, plan, row_indices, result);
     return;
   }

@@ -19,6 +19,7 @@ struct Row {
 struct Blocks {
   const int64_t* offsets;
   int64_t sink_blocks, left_blocks;
+  int64_t num_offsets;  // for who copies them
 
   // Byte of the arena where block `b` begins.
   int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }

@@ -100,7 +100,7 @@ TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeltaNetOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, DeltaNetOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -1,5 +1,6 @@
-// The fixture of the kernel tests: every instruction set that the machine has, both types, and two equal arenas,
-// poisoned: one for the kernels, one for their ATen references. Single-threaded.
+// The fixture of the kernel tests: every instruction set that the machine has, the CUDA kernels emulated on the CPU
+// (tests/models/kernels/cuda_emulation, no GPU), both types, and two equal arenas, poisoned: one for the kernels, one
+// for their ATen references. Single-threaded.
 #ifndef BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
 #define BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
 
@@ -17,6 +18,7 @@
 #include "cache/cache.h"
 #include "cache/storage.h"
 #include "models/kernels/cpu/kernels.h"
+#include "models/kernels/cuda/dispatch.h"
 #include "models/kernels/step_batch.h"
 
 namespace berth {
@@ -24,6 +26,7 @@ namespace berth {
 struct KernelParam {
   const cpu::Kernels* kernels;
   at::ScalarType type;
+  const cuda::Kernels* emulated = nullptr;  // those that take the CPU kernels' place
 };
 
 inline std::vector<KernelParam> KernelParams() {
@@ -36,8 +39,18 @@ inline std::vector<KernelParam> KernelParams() {
   return params;
 }
 
+// For operations that have CUDA kernels.
+inline std::vector<KernelParam> KernelParamsWithCuda() {
+  std::vector<KernelParam> params = KernelParams();
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    params.push_back({&cpu::baseline::kKernels, type, BerthCudaKernels()});
+  }
+  return params;
+}
+
 inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& info) {
-  return std::string(info.param.kernels->capability) + (info.param.type == at::kFloat ? "_float32" : "_bfloat16");
+  const std::string kernels = info.param.emulated != nullptr ? "emulated_cuda" : info.param.kernels->capability;
+  return kernels + (info.param.type == at::kFloat ? "_float32" : "_bfloat16");
 }
 
 class KernelTest : public ::testing::TestWithParam<KernelParam> {
@@ -46,6 +59,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
     cpu::UseKernels(*GetParam().kernels);
+    cuda::UseKernels(GetParam().emulated);
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
     fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
@@ -54,10 +68,14 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
       storage->Poison(0, storage->size_bytes());
     }
     cache_ = *Cache::Create(plan, fast_storage_.get(), {.poison_returned_units = true});
-    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU);
+    // As on a GPU, CUDA's kernels read a copy of the tables.
+    const bool copy_tables = GetParam().emulated != nullptr;
+    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU, copy_tables);
     reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU);
     for (int64_t length : encoder_tokens) leases_.push_back(cache_->NewLease(length));
   }
+
+  void TearDown() override { cuda::UseKernels(nullptr); }
 
   DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 
@@ -94,13 +112,13 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
 
   // float32: only the order of sums differs, so the error is a few roundings of the largest terms. bfloat16: the same,
   // and then one rounding of each result to 8 bits may fall the other way.
-  void ExpectClose(const at::Tensor& actual, const at::Tensor& expected) {
+  void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, double roundings = 2e-6) {
     const at::Tensor a = actual.to(at::kFloat);
     const at::Tensor e = expected.to(at::kFloat);
     const double relative = GetParam().type == at::kFloat ? 0 : 1.0 / 128;
-    const double absolute = 2e-6 * e.abs().max().item<float>();
+    const double absolute = roundings * e.abs().max().item<float>();
     ASSERT_TRUE(at::allclose(a, e, relative, absolute))
-        << "largest difference " << (a - e).abs().max().item<float>() << ", largest value " << absolute / 2e-6;
+        << "largest difference " << (a - e).abs().max().item<float>() << ", largest value " << absolute / roundings;
   }
 
   std::unique_ptr<ArenaStorage> fast_storage_, reference_storage_;

@@ -123,11 +123,13 @@ TEST_P(MambaOpsTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
   at::Tensor dt = Random(100, shape.heads).clone();
   dt.narrow(0, 0, 10).fill_(5000);  // decays of exp(-5000 a)
   dt.narrow(0, 10, 90).fill_(-4);
+  // A recurrence rounds the state at each of the tokens; the reference is 1.3e-6 off itself, measured in float64.
+  const double roundings = GetParam().emulated != nullptr ? 4e-6 : 2e-6;
   ExpectClose(ops::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *fast_).narrow(0, 10, 90),
-              reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90));
+              reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90), roundings);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MambaOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, MambaOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

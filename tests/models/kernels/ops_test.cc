@@ -181,7 +181,7 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, OpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -182,7 +182,7 @@ TEST_P(QuantisedKvTest, ZerosStayZerosAndOneNaNSpoilsItsHead) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, QuantisedKvTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, QuantisedKvTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

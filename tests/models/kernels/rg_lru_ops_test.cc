@@ -42,7 +42,7 @@ TEST_P(RgLruOpsTest, CarriesItsState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RgLruOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, RgLruOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 
+#include "models/kernels/cuda/dispatch.h"
 #include "models/sampling/sampler_reference.h"
 
 namespace berth {
@@ -21,11 +22,16 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // A plan of random rows that owns what they borrow.
 class Batch {
  public:
-  Batch(int64_t rows, int64_t vocab, uint64_t seed) : random_(seed), logits_(at::empty({rows, vocab})) {
+  // `greedy`: the likeliest token is all that is asked of any row.
+  Batch(int64_t rows, int64_t vocab, uint64_t seed, bool greedy = false)
+      : random_(seed), logits_(at::empty({rows, vocab})) {
     owned_.resize(static_cast<size_t>(rows));
     for (int64_t r = 0; r < rows; ++r) {
       FillLogits(logits_.data_ptr<float>() + r * vocab, vocab);
       FillRow(&owned_[r], vocab);
+      if (!greedy) continue;
+      owned_[r] = {.history = {1}, .prompt_length = 1};
+      owned_[r].params.temperature = 0;
     }
     for (const Owned& o : owned_) {
       StepRow row;
@@ -186,6 +192,18 @@ TEST(SampleRows, TakesLogitsOfAnyStride) {
   StepResult result;
   SampleRows(batch.logits().t().contiguous().t(), batch.plan(), {0, 1, 2, 3, 4, 5, 6, 7}, &result);
   ExpectSame(result, batch.Fast());
+}
+
+// The CUDA kernel, emulated on the CPU: no GPU takes part.
+TEST(SampleRows, TheEmulatedKernelIsGreedyAsTheCpuIs) {
+  for (int64_t vocab : {1, 33, 5000}) {
+    const Batch batch(40, vocab, 4 + vocab, /*greedy=*/true);
+    const StepResult expected = batch.Fast();
+    cuda::UseKernels(BerthCudaKernels());
+    const StepResult emulated = batch.Fast();
+    cuda::UseKernels(nullptr);
+    ExpectSame(emulated, expected);
+  }
 }
 
 }  // namespace

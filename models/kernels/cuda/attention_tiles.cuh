@@ -1,0 +1,143 @@
+// Tiles of keys or values in shared memory, as float32 whatever the arena holds. Part of attention.cu.
+#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
+#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
+
+#include "models/kernels/cuda/kv.cuh"
+
+namespace berth::cuda {
+
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
+inline constexpr int kKeyTile = kWarp;  // positions of a tile, which begins at a multiple of them: a thread each
+
+// Positions [first, last).
+struct Positions {
+  int first, last;
+
+  __device__ bool Contains(int position) const { return position >= first && position < last; }
+};
+
+// Floats between the tokens of a tile: the numbers rounded up to whole float4, of which there is an odd number, so that
+// the eight threads that read at once read different banks.
+inline __host__ __device__ int TileStride(int64_t dim) {
+  const int fours = (static_cast<int>(dim) + 3) / 4;
+  return (fours % 2 == 0 ? fours + 1 : fours) * 4;
+}
+
+// The head's keys, or values, of positions [first, first + kKeyTile). What is not in `read` is left unread, since it
+// may hold anything, and becomes zeros.
+struct TileSource {
+  const cpu::KvLayout* kv;
+  const cpu::KvPlace* place;
+  int row, head;
+  int first;
+  Positions read;
+  cpu::TypeIndex type;  // of plain storage
+  bool aligned;
+};
+
+// Thread t of each warp finds where token t lies; the others ask it.
+__device__ inline TokenPlace PlaceOfToken(const TokenPlace& own, int token) {
+  const uint64_t data = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.data), token);
+  const uint64_t scales = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.scales), token);
+  return {reinterpret_cast<char*>(data), reinterpret_cast<BFloat16*>(scales)};
+}
+
+// Writes v to numbers [i, i + count) of a token, of those that the tile has room for.
+template <int kCount>
+__device__ inline void PutRun(float* token, int i, int padded, const float* v) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (i + j < padded) token[i + j] = v[j];
+  }
+}
+
+template <typename T>
+__device__ inline void UnpackPlain(const TokenPlace& from, int i, int dim, bool aligned, float* token, int padded) {
+  float v[kRun<T>] = {};
+  if (from.data != nullptr) LoadRun(reinterpret_cast<const T*>(from.data) + i, dim - i, aligned, v);
+  PutRun<kRun<T>>(token, i, padded, v);
+}
+
+// Eight numbers.
+__device__ inline void UnpackInt8(const TokenPlace& from, int i, int dim, bool aligned, float* token, int padded) {
+  float v[8] = {};
+  if (from.data != nullptr) {
+    const float scale = Load(from.scales);
+    const int8_t* q = reinterpret_cast<const int8_t*>(from.data) + i;
+    if (aligned && i + 8 <= dim) {
+      const uint2 words = *reinterpret_cast<const uint2*>(q);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t word = j < 4 ? words.x : words.y;
+        v[j] = static_cast<float>(static_cast<int8_t>((word >> (8 * (j % 4))) & 0xFFu)) * scale;
+      }
+    } else {
+      for (int j = 0; j < 8 && i + j < dim; ++j) v[j] = static_cast<float>(q[j]) * scale;
+    }
+  }
+  PutRun<8>(token, i, padded, v);
+}
+
+// Four bytes of a group of kInt4Group numbers: `chunk` counts them through all groups, kInt4Group / 8 each. They hold
+// numbers from `low` on in their low halves, and those `half` later in their high ones.
+__device__ inline void UnpackInt4(const TokenPlace& from, int chunk, int dim, float* token) {
+  constexpr int kGroup = static_cast<int>(cpu::kInt4Group);
+  const int group = chunk / (kGroup / 8);
+  const int begin = group * kGroup;
+  const int count = dim - begin < kGroup ? dim - begin : kGroup;
+  const int half = (count + 1) / 2;
+  const int first = chunk % (kGroup / 8) * 4;
+  const bool exists = from.data != nullptr;
+  const float scale = exists ? Load(from.scales + group) : 0.0f;
+  for (int j = first; j < first + 4 && j < half; ++j) {
+    const int byte = exists ? static_cast<uint8_t>(from.data[begin / 2 + j]) : 0x88;
+    token[begin + j] = static_cast<float>((byte & 15) - 8) * scale;
+    if (half + j < count) token[begin + half + j] = static_cast<float>((byte >> 4) - 8) * scale;
+  }
+}
+
+// How many runs, of what one thread unpacks at once, make up a token.
+__device__ inline int RunsOf(const TileSource& source, int dim) {
+  if (source.kv->storage == cpu::KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(cpu::kInt4Group) / 8;
+  const bool wide = source.kv->storage == cpu::KvStorage::kPlain && source.type == cpu::kF32;
+  return wide ? (dim + 3) / 4 : (dim + 7) / 8;
+}
+
+__device__ inline void UnpackRun(const TileSource& source, const TokenPlace& from, int run, int dim, float* token) {
+  const int padded = (dim + 3) / 4 * 4;
+  switch (source.kv->storage) {
+    case cpu::KvStorage::kPlain:
+      if (source.type == cpu::kF32) return UnpackPlain<float>(from, run * 4, dim, source.aligned, token, padded);
+      return UnpackPlain<BFloat16>(from, run * 8, dim, source.aligned, token, padded);
+    case cpu::KvStorage::kInt8:
+      return UnpackInt8(from, run * 8, dim, source.aligned, token, padded);
+    case cpu::KvStorage::kInt4:
+      UnpackInt4(from, run, dim, token);
+      for (int i = dim; run == 0 && i < padded; ++i) token[i] = 0;
+  }
+}
+
+// Fills tile [kKeyTile, stride], numbers up to a whole float4 with zeros. All threads of the block take part; barriers
+// around it are the caller's.
+__device__ inline void LoadTile(const TileSource& source, int stride, float* tile) {
+  const int dim = static_cast<int>(source.place->dim);
+  const int position = source.first + Lane();
+  TokenPlace own = {nullptr, nullptr};
+  if (source.read.Contains(position)) {
+    own = PlaceOf(*source.kv, *source.place, source.type, source.row, source.head, position);
+  }
+  const int runs = RunsOf(source, dim);
+  const int items = kKeyTile * runs;
+  // Whole warps go round, since all of a warp's threads take part in asking for a place.
+  for (int first = WarpIndex() * kWarp; first < items; first += kAttentionThreads) {
+    const int item = first + Lane();
+    const int token = item < items ? item / runs : kKeyTile - 1;
+    const TokenPlace from = PlaceOfToken(own, token);
+    if (item < items) UnpackRun(source, from, item - token * runs, dim, tile + token * stride);
+  }
+}
+
+}  // namespace berth::cuda
+
+#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_

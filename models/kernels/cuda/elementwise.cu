@@ -1,0 +1,163 @@
+// Norms, activations and rotations: limited by memory, so each thread takes runs of 16 bytes.
+#include "models/kernels/cuda/device.cuh"
+
+namespace berth::cuda {
+namespace {
+
+using cpu::ActivationArgs;
+using cpu::RmsNormArgs;
+using cpu::RotaryArgs;
+
+constexpr int kThreads = 256;
+// Groups of at most so many numbers are a warp's, larger ones a block's.
+constexpr int64_t kWarpNorm = 1024;
+constexpr int kWarpNormThreads = 128;
+
+// `index` of `width` threads that share a group. The order of the sum depends on the group's size alone.
+template <typename T, typename Sum>
+__device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int width, bool aligned, const Sum& sum_up) {
+  const int64_t token = item / a.groups;
+  const int64_t column = item % a.groups * a.dim;
+  const T* x = static_cast<const T*>(a.x) + token * a.x_stride + column;
+  const T* gate = a.gate == nullptr ? nullptr : static_cast<const T*>(a.gate) + token * a.gate_stride + column;
+  T* out = static_cast<T*>(a.out) + token * a.out_stride + column;
+  const float* weight = a.weight + (a.weight_per_group ? column : 0);
+  float v[kRun<T>], g[kRun<T>];
+  float sum = 0;
+  for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
+    LoadRun(x + i, a.dim - i, aligned, v);
+    if (gate != nullptr && a.gate_first) {
+      LoadRun(gate + i, a.dim - i, aligned, g);
+#pragma unroll
+      for (int j = 0; j < kRun<T>; ++j) v[j] *= Silu(g[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kRun<T>; ++j) sum = fmaf(v[j], v[j], sum);
+  }
+  const float inverse = 1.0f / sqrtf(sum_up(sum) / static_cast<float>(a.dim) + a.eps);
+  for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
+    LoadRun(x + i, a.dim - i, aligned, v);
+    if (gate != nullptr) LoadRun(gate + i, a.dim - i, aligned, g);
+#pragma unroll
+    for (int j = 0; j < kRun<T>; ++j) {
+      if (i + j >= a.dim) break;
+      v[j] = v[j] * inverse * weight[i + j];
+      if (gate != nullptr) v[j] *= Silu(g[j]);
+    }
+    StoreRun(out + i, a.dim - i, aligned, v);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWarpNormThreads)
+    WarpNormKernel(const __grid_constant__ RmsNormArgs a, int64_t items, bool aligned) {
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * (kWarpNormThreads / kWarp) + WarpIndex();
+  if (item >= items) return;
+  NormGroup<T>(a, item, Lane(), kWarp, aligned, [](float sum) { return WarpSum(sum); });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constant__ RmsNormArgs a, bool aligned) {
+  NormGroup<T>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned,
+               [](float sum) { return BlockSum(sum, reinterpret_cast<float*>(shared_memory)); });
+}
+
+__device__ inline float Positive(float x) { return x > 0.0f ? x : 0.0f * x; }  // a NaN stays one
+
+__device__ inline float Activated(cpu::Activation activation, float x, float up) {
+  switch (activation) {
+    case cpu::kSilu:
+      return Silu(x) * up;
+    case cpu::kGeluTanh:  // 0.5 x (1 + tanh(u)) == x sigmoid(2 u)
+      return x * Sigmoid(2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)) * up;
+    case cpu::kGelu:
+      return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)) * up;
+    case cpu::kSigmoid:
+      return Sigmoid(x) * up;
+    case cpu::kRelu:
+      return Positive(x) * up;
+    case cpu::kReluSquared:
+      return Positive(x) * Positive(x) * up;
+    case cpu::kClampedSwiglu: {
+      const float gate = x > 7.0f ? 7.0f : x;
+      const float limited = up > 7.0f ? 7.0f : (up < -7.0f ? -7.0f : up);
+      return (limited + 1.0f) * gate * Sigmoid(1.702f * gate);
+    }
+  }
+  return 0;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) ActivationKernel(const __grid_constant__ ActivationArgs a, bool aligned) {
+  const int64_t token = blockIdx.x;
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kRun<T>;
+  if (i >= a.dim) return;
+  float x[kRun<T>], up[kRun<T>];
+  LoadRun(static_cast<const T*>(a.x) + token * a.stride + i, a.dim - i, aligned, x);
+  if (a.up != nullptr) LoadRun(static_cast<const T*>(a.up) + token * a.stride + i, a.dim - i, aligned, up);
+#pragma unroll
+  for (int j = 0; j < kRun<T>; ++j) x[j] = Activated(a.activation, x[j], a.up == nullptr ? 1.0f : up[j]);
+  StoreRun(static_cast<T*>(a.out) + token * a.dim + i, a.dim - i, aligned, x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) RotaryKernel(const __grid_constant__ RotaryArgs a, bool aligned) {
+  const int half = static_cast<int>(a.rotary_dim / 2);
+  const int runs = (half + kRun<T> - 1) / kRun<T>;
+  const int64_t token = blockIdx.x;
+  const float* cosine = a.cos + a.rows[token] * half;
+  const float* sine = a.sin + a.rows[token] * half;
+  float x1[kRun<T>], x2[kRun<T>];
+  for (int item = static_cast<int>(threadIdx.x); item < static_cast<int>(a.heads) * runs; item += kThreads) {
+    const int first = item % runs * kRun<T>;
+    T* x = static_cast<T*>(a.x) + token * a.stride + item / runs * a.head_dim + first;
+    LoadRun(x, half - first, aligned, x1);
+    LoadRun(x + half, half - first, aligned, x2);
+#pragma unroll
+    for (int j = 0; j < kRun<T>; ++j) {
+      if (first + j >= half) break;
+      const float c = cosine[first + j];
+      const float s = sine[first + j];
+      const float rotated = x1[j] * c - x2[j] * s;
+      x2[j] = x2[j] * c + x1[j] * s;
+      x1[j] = rotated;
+    }
+    StoreRun(x, half - first, aligned, x1);
+    StoreRun(x + half, half - first, aligned, x2);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+int RmsNorm(const RmsNormArgs& a, const Work& work) {
+  const bool aligned = AreAligned<T>(a.x, a.x_stride) && AreAligned<T>(a.out, a.out_stride) &&
+                       AreAligned<T>(a.gate, a.gate_stride) && AreAligned<T>(nullptr, a.dim);
+  const int64_t items = work.num_tokens * a.groups;
+  if (a.dim > kWarpNorm) {
+    const int64_t room = kThreads / kWarp * sizeof(float);
+    return Launch(BlockNormKernel<T>, Grid(items), kThreads, room, work.stream, a, aligned);
+  }
+  const int64_t blocks = CeilDiv(items, kWarpNormThreads / kWarp);
+  return Launch(WarpNormKernel<T>, Grid(blocks), kWarpNormThreads, 0, work.stream, a, items, aligned);
+}
+
+template <typename T>
+int Activate(const ActivationArgs& a, const Work& work) {
+  const bool aligned = AreAligned<T>(a.x, a.stride) && AreAligned<T>(a.up, a.stride) && AreAligned<T>(a.out, a.dim);
+  const int64_t columns = CeilDiv(a.dim, kThreads * kRun<T>);
+  return Launch(ActivationKernel<T>, Grid(work.num_tokens, columns), kThreads, 0, work.stream, a, aligned);
+}
+
+template <typename T>
+int Rotary(const RotaryArgs& a, const Work& work) {
+  const bool aligned =
+      AreAligned<T>(a.x, a.stride) && AreAligned<T>(nullptr, a.head_dim) && AreAligned<T>(nullptr, a.rotary_dim / 2);
+  return Launch(RotaryKernel<T>, Grid(work.num_tokens), kThreads, 0, work.stream, a, aligned);
+}
+
+BERTH_CUDA_ENTRY(RmsNorm, RmsNormArgs)
+BERTH_CUDA_ENTRY(Activate, ActivationArgs)
+BERTH_CUDA_ENTRY(Rotary, RotaryArgs)
+
+}  // namespace berth::cuda

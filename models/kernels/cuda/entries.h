@@ -1,0 +1,38 @@
+// The entries of the table, each in the .cu of its name. By the type of the activations.
+#ifndef BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_
+#define BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_
+
+#include "models/kernels/cuda/kernels.h"
+
+namespace berth::cuda {
+
+// The 16 bits of a bfloat16.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+template <typename T>
+int RmsNorm(const cpu::RmsNormArgs& args, const Work& work);
+template <typename T>
+int Activate(const cpu::ActivationArgs& args, const Work& work);
+template <typename T>
+int Rotary(const cpu::RotaryArgs& args, const Work& work);
+template <typename T>
+int WriteKv(const cpu::WriteKvArgs& args, const Work& work);
+template <typename T>
+int Attention(const cpu::AttentionArgs& args, const SplitKv& split, const Work& work);
+template <typename T>
+int Conv(const cpu::ConvArgs& args, const Work& work);
+template <typename T>
+int MambaScan(const cpu::MambaScanArgs& args, const Work& work);
+template <typename T>
+int Mamba2Scan(const cpu::Mamba2ScanArgs& args, const Work& work);
+template <typename T>
+int DeltaNet(const cpu::DeltaNetArgs& args, const Work& work);
+template <typename T>
+int RgLru(const cpu::RgLruArgs& args, const Work& work);
+int Greedy(const GreedyArgs& args, void* stream);
+
+}  // namespace berth::cuda
+
+#endif  // BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_

@@ -1,0 +1,80 @@
+// The CUDA kernels: the same operations on the same arguments as cpu/kernels.h, whose pointers are then of the device's
+// memory. They are compiled into a library of their own, libberth_cuda.so, which the server does not link: it is loaded
+// when a GPU is asked for (models/device.cc). What crosses that border is this table, plain data.
+//
+// An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
+// Sums are in float32, and for one token their order depends on positions only, never on the batch or the chunk.
+// Engine thread only, as all kernels are.
+//
+// To add a kernel: 1. its entry here; 2. its code in a .cu beside, which BUILD lists and table.cc names; 3. the
+// dispatch in the ops file that has the CPU kernel's. The tests of the ops run it, emulated on the CPU.
+#ifndef BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
+#define BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
+
+#include <stdint.h>
+
+#include "models/kernels/cpu/kernels.h"
+
+namespace berth::cuda {
+
+// The step, as far as launches depend on it.
+struct Work {
+  int64_t num_tokens;
+  int64_t num_rows;
+  const int64_t* tiles;  // [num_tiles, 2], device memory: row, first query of the tile within the row
+  int64_t num_tiles;
+  int64_t longest_row;  // in tokens
+  void* stream;         // cudaStream_t
+};
+
+// The keys of the queries of the first `num_tiles` tiles, and so of the step's first `num_tokens` tokens, are divided
+// among blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All other tiles walk
+// through the same parts one after the other and add them the same way, so that the bits do not tell which was chosen.
+struct SplitKv {
+  int64_t num_tiles;
+  int64_t num_tokens;
+  int64_t num_splits;
+};
+inline constexpr int64_t kSplitTokens = 256;
+// Floats of AttentionArgs::scratch: of each token, head and split its largest score, its sum, and its sum of values.
+inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
+  return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
+}
+
+// tokens[row] = the lowest argmax of logits, or `bad_token` where one is NaN or +inf or none is above -inf.
+struct GreedyArgs {
+  const float* logits;  // [rows, stride]
+  int64_t rows, stride, vocab;
+  int32_t* tokens;  // [rows]
+  int32_t bad_token;
+};
+
+// What an entry returns; any other number is a cudaError_t.
+enum Result : int {
+  kLaunched = 0,
+  kNotCovered = -1,  // nothing was done: there is no code for these sizes
+};
+
+struct Kernels {
+  int64_t size_bytes;   // sizeof(Kernels): a library of another version is refused
+  const char* name;     // of what they were compiled for
+  bool on_host_memory;  // emulated: the pointers are the CPU's
+  int (*rms_norm[2])(const cpu::RmsNormArgs&, const Work&);
+  int (*activation[2])(const cpu::ActivationArgs&, const Work&);
+  int (*rotary[2])(const cpu::RotaryArgs&, const Work&);
+  int (*write_kv[2])(const cpu::WriteKvArgs&, const Work&);
+  int (*attention[2])(const cpu::AttentionArgs&, const SplitKv&, const Work&);
+  int (*conv[2])(const cpu::ConvArgs&, const Work&);
+  int (*mamba_scan[2])(const cpu::MambaScanArgs&, const Work&);
+  int (*mamba2_scan[2])(const cpu::Mamba2ScanArgs&, const Work&);
+  int (*delta_net[2])(const cpu::DeltaNetArgs&, const Work&);
+  int (*rg_lru[2])(const cpu::RgLruArgs&, const Work&);
+  int (*greedy)(const GreedyArgs&, void* stream);
+};
+
+}  // namespace berth::cuda
+
+// The one symbol that the library exports.
+extern "C" const berth::cuda::Kernels* BerthCudaKernels();
+
+#endif  // BERTH_MODELS_KERNELS_CUDA_KERNELS_H_

@@ -1,0 +1,25 @@
+// The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's.
+#include "models/kernels/cuda/entries.h"
+
+namespace berth::cuda {
+namespace {
+
+#define BERTH_BOTH(entry) \
+  { entry<float>, entry<BFloat16> }
+
+const Kernels kKernels = {
+    sizeof(Kernels),        BERTH_CUDA_NAME,
+    BERTH_CUDA_ON_HOST,     BERTH_BOTH(RmsNorm),
+    BERTH_BOTH(Activate),   BERTH_BOTH(Rotary),
+    BERTH_BOTH(WriteKv),    BERTH_BOTH(Attention),
+    BERTH_BOTH(Conv),       BERTH_BOTH(MambaScan),
+    BERTH_BOTH(Mamba2Scan), BERTH_BOTH(DeltaNet),
+    BERTH_BOTH(RgLru),      Greedy,
+};
+
+}  // namespace
+}  // namespace berth::cuda
+
+extern "C" __attribute__((visibility("default"))) const berth::cuda::Kernels* BerthCudaKernels() {
+  return &berth::cuda::kKernels;
+}

@@ -1,0 +1,50 @@
+// What kernels on a device read of a step, gathered on the host and copied in one transfer. Thread-compatible.
+#ifndef BERTH_MODELS_KERNELS_STEP_IMAGE_H_
+#define BERTH_MODELS_KERNELS_STEP_IMAGE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "models/kernels/cpu/kernels.h"
+
+namespace berth {
+
+class StepImage {
+ public:
+  // Empty again, its memory kept.
+  void Clear() {
+    bytes_.clear();
+    pointers_.clear();
+  }
+  // Each returns the offset at which the values will lie in the copy.
+  template <typename T>
+  int64_t Add(const std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
+    return AddBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+  }
+  // With the tables that they point to, so that those of the copy point into the copy.
+  int64_t AddBlocks(const std::vector<cpu::Blocks>& blocks);
+
+  // All of it: [bytes], uint8, on the device. The host does not wait for the transfer; the image may be cleared at
+  // once.
+  at::Tensor Copy(const at::Device& device);
+
+ private:
+  static constexpr int64_t kAlignment = 16;
+  struct Pointer {
+    int64_t at;      // offset of the pointer
+    int64_t target;  // and of what it will point to
+  };
+  int64_t AddBytes(const void* values, int64_t size_bytes);
+
+  std::vector<char> bytes_;
+  std::vector<Pointer> pointers_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_KERNELS_STEP_IMAGE_H_

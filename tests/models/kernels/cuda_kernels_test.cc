@@ -1,0 +1,215 @@
+// What the CUDA kernels promise beyond the references' results, emulated on the CPU: no GPU takes part. The results
+// themselves are compared by the tests of the operations, for which these kernels are one more set.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "models/kernels/delta_net_ops.h"
+#include "models/kernels/mamba_ops.h"
+#include "models/kernels/ops.h"
+#include "models/kernels/rg_lru_ops.h"
+#include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
+#include "tests/models/kernels/kernel_test.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kQHeads = 10;  // of a KV head more than a block's lanes hold for a tile of queries
+constexpr int64_t kKvHeads = 2;
+constexpr int64_t kKeyDim = 24;
+constexpr int64_t kChannels = 40;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+const std::vector<KernelParam> kParams = {{&cpu::baseline::kKernels, at::kFloat, BerthCudaKernels()},
+                                          {&cpu::baseline::kKernels, at::kBFloat16, BerthCudaKernels()}};
+
+// Layers 0 to 2: values as wide as each number of columns of a thread that there is code for.
+constexpr int64_t kValueDims[] = {36, 200, 264};
+constexpr int kLongLayers[] = {0, 3, 4};  // plain, sliding with sinks, int4 with the newest in full precision
+constexpr int kStateLayer = 5;
+
+class EmulatedCudaTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    std::vector<LayerCacheSpec> specs;
+    for (int64_t value_dim : kValueDims) {
+      specs.push_back(
+          {.kv = KvSpec{.kv_heads = kKvHeads, .key_dim = kKeyDim, .value_dim = value_dim, .dtype = dtype()}});
+    }
+    specs.push_back(specs[0]);
+    specs.back().kv->window = 300;
+    specs.back().kv->sink_tokens = 5;
+    std::vector<LayerCacheSpec> quantised = {specs[0]};
+    QuantiseKv(DType::kInt4, /*residual_tokens=*/40, &quantised);
+    specs.push_back(quantised[0]);
+    const StateSpec conv = {.name = "conv", .shape = {3, kChannels}, .dtype = dtype()};
+    specs.push_back({.states = {conv,
+                                {.name = "mamba", .shape = {16, kChannels}},
+                                {.name = "mamba2", .shape = {2, 16, 20}},
+                                {.name = "delta", .shape = {2, 20, 24}},
+                                {.name = "lru", .shape = {kChannels}}}});
+    SetUpCache(specs);
+  }
+  void TearDown() override {
+    cuda_emulation::SetOrder(cuda_emulation::Order::kAscending);
+    KernelTest::TearDown();
+  }
+
+  ops::AttentionShape Shape(int layer) const {
+    return {.layer = layer, .q_heads = kQHeads, .head_dim = kKeyDim, .scale = 0.3, .sinks = sinks_};
+  }
+  int64_t ValueDim(int layer) const { return fast_->group(fast_->slot(layer).kv_group).kv.value_dim; }
+
+  // The next tokens' keys and values.
+  void Write(int layer) {
+    const at::Tensor k = Random(fast_->num_tokens(), kKvHeads * kKeyDim);
+    const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * ValueDim(layer));
+    ops::WriteKv(k, v, layer, *fast_);
+    reference::WriteKv(k, v, layer, *reference_);
+  }
+  // And their attention, by the kernels and by the reference.
+  void ExpectAttention(int layer) {
+    Write(layer);
+    const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kKeyDim);
+    ExpectClose(ops::Attention(q, Shape(layer), *fast_), reference::Attention(q, Shape(layer), *reference_));
+  }
+
+  // One step of every kernel on a new sequence and on one that goes on; all their results.
+  at::Tensor RunAll() {
+    at::manual_seed(5);
+    for (SequenceLease& lease : leases_) lease.Reset();
+    std::vector<at::Tensor> results;
+    for (const std::vector<int64_t>& counts : {std::vector<int64_t>{11, 2}, {1, 9}}) {
+      NextStep(counts);
+      const int64_t tokens = fast_->num_tokens();
+      const at::Tensor weights = at::randn({16, kChannels});
+      const auto of = [&](int64_t columns) { return Random(tokens, columns); };
+      const auto keep = [&](const at::Tensor& x) { results.push_back(x.to(at::kFloat).flatten()); };
+      for (int layer : kLongLayers) {
+        ops::WriteKv(of(kKvHeads * kKeyDim), of(kKvHeads * ValueDim(layer)), layer, *fast_);
+        keep(ops::Attention(of(kQHeads * kKeyDim), Shape(layer), *fast_));
+      }
+      keep(ops::RmsNorm(of(3000), at::ones({3000}), 1e-5));
+      keep(ops::RmsNorm(of(3 * kChannels), weights[0], 1e-5));
+      keep(ops::CausalConv(of(kChannels), weights.narrow(0, 0, 4), weights[5], kStateLayer, 0, *fast_));
+      const auto states = [&] { return of(16).unflatten(1, {1, 16}); };
+      keep(ops::MambaScan({of(kChannels), of(kChannels), of(kChannels), states(), states()}, -weights.abs(), weights[0],
+                          weights[1], kStateLayer, 1, *fast_));
+      const at::Tensor by_head = at::randn({3, 2});
+      keep(ops::Mamba2Scan(of(2 * 20 + 2 * 16), of(2), -by_head[0].abs(), by_head[1], by_head[2],
+                           {.layer = kStateLayer, .state = 2, .heads = 2, .head_dim = 20, .state_dim = 16, .groups = 1},
+                           *fast_));
+      keep(ops::GatedDeltaNet(
+          of(2 * 2 * 20 + 2 * 24), of(2), of(2), -by_head[0].abs(), by_head[1],
+          {.layer = kStateLayer, .state = 3, .k_heads = 2, .v_heads = 2, .key_dim = 20, .value_dim = 24}, *fast_));
+      keep(ops::RgLru(of(kChannels), of(2 * kChannels).unflatten(1, {1, 2 * kChannels}),
+                      {weights[0], weights[1], -weights[2].abs()}, kStateLayer, 4, *fast_));
+    }
+    return at::cat(results, 0);
+  }
+
+  const at::Tensor sinks_ = at::randn({kQHeads});
+};
+
+TEST_P(EmulatedCudaTest, ValuesOfEveryWidth) {
+  for (const auto& counts : {std::vector<int64_t>{3, 19}, {1, 1}}) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    for (int layer : {0, 1, 2}) ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
+  }
+}
+
+// Rows of several splits: in decode, where they are divided among blocks, beside a prefill, where they are not.
+TEST_P(EmulatedCudaTest, LongRowsAreSplit) {
+  ASSERT_NO_FATAL_FAILURE(NextStep({600, 250}));
+  for (int layer : kLongLayers) Write(layer);
+  for (const auto& counts : {std::vector<int64_t>{1, 3}, {1, 8, 20}, {2, 1, 1}, {10, 1}}) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    for (int layer : kLongLayers) ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
+  }
+}
+
+// A prefill's last token, and the same token decoded: equal bits, though one block has its keys in the first case, and
+// several in the second.
+TEST_P(EmulatedCudaTest, SplitsDoNotChangeTheBits) {
+  constexpr int64_t kCompared = 24;
+  const int64_t total = 2 * cuda::kSplitTokens + kCompared;
+  const at::Tensor q = Random(total, kQHeads * kKeyDim);
+  const at::Tensor k = Random(total, kKvHeads * kKeyDim);
+  const at::Tensor v = Random(total, kKvHeads * kValueDims[0]);
+  const auto run = [&](const std::vector<int64_t>& chunks) {
+    leases_[0].Reset();
+    std::vector<at::Tensor> outputs;
+    int64_t done = total - kCompared;
+    NextStep({done});
+    for (int layer : kLongLayers) ops::WriteKv(k.narrow(0, 0, done), v.narrow(0, 0, done), layer, *fast_);
+    for (int64_t count : chunks) {
+      NextStep({count});
+      std::vector<at::Tensor> columns;
+      for (int layer : kLongLayers) {
+        ops::WriteKv(k.narrow(0, done, count), v.narrow(0, done, count), layer, *fast_);
+        columns.push_back(ops::Attention(q.narrow(0, done, count), Shape(layer), *fast_));
+      }
+      outputs.push_back(at::cat(columns, 1));
+      done += count;
+    }
+    return at::cat(outputs, 0);
+  };
+  const at::Tensor whole = run({kCompared});
+  EXPECT_TRUE(at::equal(whole, run({12, 1, 3, 8})));
+  EXPECT_TRUE(at::equal(whole, run({8, 1, 1, 14})));
+}
+
+// A missing barrier, or blocks that read what others write, would show in one order of threads or the other.
+TEST_P(EmulatedCudaTest, TheOrderOfThreadsAndBlocksChangesNothing) {
+  const at::Tensor ascending = RunAll();
+  cuda_emulation::SetOrder(cuda_emulation::Order::kDescending);
+  EXPECT_TRUE(at::equal(ascending, RunAll()));
+}
+
+TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {
+  const ops::Mamba2Shape shape = {
+      .layer = kStateLayer, .state = 2, .heads = 1, .head_dim = 2, .state_dim = 320, .groups = 1};
+  ASSERT_NO_FATAL_FAILURE(NextStep({2}));
+  const at::Tensor xbc = Random(2, 2 + 2 * 320);
+  const at::Tensor dt = Random(2, 1);
+  const at::Tensor ones = at::ones({1});
+  EXPECT_TRUE(at::equal(ops::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *fast_),
+                        reference::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *reference_)));
+}
+
+TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {
+  constexpr int32_t kBad = -2;
+  const int64_t vocab = 5003;
+  at::Tensor logits = at::randn({7, vocab});
+  logits[0][4999] = 50;
+  logits[1].fill_(3);
+  logits[2][4000] = logits[2][17] = logits[2][4001] = 50;
+  logits[3][4998] = std::nanf("");
+  logits[4][3] = kInfinity;
+  logits[5].fill_(-kInfinity);
+  logits[6].fill_(-kInfinity);
+  logits[6][77] = -1;
+  std::vector<int32_t> tokens(7);
+  const cuda::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
+                                 .rows = 7,
+                                 .stride = vocab,
+                                 .vocab = vocab,
+                                 .tokens = tokens.data(),
+                                 .bad_token = kBad};
+  ASSERT_EQ(BerthCudaKernels()->greedy(args, nullptr), cuda::kLaunched);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{4999, 0, 17, kBad, kBad, kBad, 77}));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EmulatedCudaTest, ::testing::ValuesIn(kParams), KernelParamName);
+
+}  // namespace
+}  // namespace berth
