@@ -16,9 +16,9 @@
 
 namespace berth::ops {
 
-// Below this many float operations, 4 to 10 microseconds of one thread, handing some to a second costs more than it
+// Below this many float operations, 8 to 20 microseconds of one thread, handing some to a second costs more than it
 // brings.
-inline constexpr int64_t kOperationsPerTask = 1 << 16;
+inline constexpr int64_t kOperationsPerTask = 1 << 17;
 // Pieces for each thread: the last to begin leaves the others little to wait for.
 inline constexpr int64_t kPiecesPerThread = 4;
 

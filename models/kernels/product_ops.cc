@@ -65,7 +65,7 @@ constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
 constexpr int64_t kPreparedPerNanosecond = 2;
 // Less takes one thread no longer than it takes to hand half of it over.
-constexpr int64_t kWorthThreads = 5000;
+constexpr int64_t kWorthThreads = 15000;
 
 struct Task {
   cpu::ProductArgs args;
