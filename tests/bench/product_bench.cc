@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>
+#include <immintrin.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -92,6 +93,36 @@ void ReadMemory(benchmark::State& state) {
       benchmark::Counter(static_cast<double>(state.iterations()) * kCopiesBytes * 2 / 1e9, benchmark::Counter::kIsRate);
 }
 BENCHMARK(ReadMemory)->UseRealTime();
+
+// What the threads multiply at most: dot products of bfloat16 pairs, of registers alone.
+__attribute__((target("avx512f,avx512bf16"), noinline)) float DotPairs(int64_t rounds, int64_t first) {
+  constexpr int kChains = 24;  // more than a core has under way
+  __m512 sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(first + i));  // different
+  const auto ones = (__m512bh)_mm512_set1_epi32(0x3F803F80);
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 24
+    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, ones, ones);
+  }
+  for (int i = 1; i < kChains; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, sums[0]);
+  return lanes[0];
+}
+void MultiplyRegisters(benchmark::State& state) {
+  if (__builtin_cpu_supports("avx512bf16") == 0) return state.SkipWithError("the processor has no AVX512_BF16");
+  ThreadPool pool(num_threads);
+  const ThreadPool::Use use(&pool);
+  constexpr int64_t kRounds = 1 << 16, kPieces = 64;
+  for (auto _ : state) {
+    ShareItems(kPieces, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+      for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(DotPairs(kRounds, i));
+    });
+  }
+  const double operations = static_cast<double>(state.iterations() * kPieces * kRounds) * 24 * 64;
+  state.counters["GFLOP/s"] = benchmark::Counter(operations / 1e9, benchmark::Counter::kIsRate);
+}
+BENCHMARK(MultiplyRegisters)->UseRealTime();
 
 // A product so small that it is nothing but the call, and one just large enough to be shared by the threads.
 void CallAndFork(benchmark::State& state) {

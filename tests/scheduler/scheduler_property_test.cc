@@ -225,7 +225,7 @@ struct RandomSchedule {
 
 TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
-  const uint32_t num_seeds = full ? 5000 : 200;
+  const uint32_t num_seeds = full ? 100000 : 200;
   int64_t num_preemptions = 0;
   int64_t num_suspensions = 0;
   int64_t num_resumed = 0;
@@ -258,7 +258,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
 // The same with requests that often go on from others, and tiers that hold much of what those left.
 TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
-  const uint32_t num_seeds = full ? 5000 : 150;
+  const uint32_t num_seeds = full ? 20000 : 150;
   int64_t num_restored_tokens = 0;
   int64_t num_disk_reads = 0;
   int64_t num_failed = 0;
@@ -278,7 +278,7 @@ TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
 // Both with quantised checkpoints.
 TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
-  const uint32_t num_seeds = full ? 2500 : 60;
+  const uint32_t num_seeds = full ? 5000 : 60;
   for (const bool with_tiers : {false, true}) {
     int64_t num_preemptions = 0;
     int64_t num_hit_tokens = 0;
