@@ -308,6 +308,12 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
     const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
     int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
     if (lease.HoldsCheckpoint() && plan_.groups[g].of_states()) wanted = 1 - wanted;
+    const bool settled = lease.room_until_ == 0 || !plan_.groups[g].grows() ||
+                         (!group.tail_shared && lease.room_until_ <= end * plan_.block_tokens);
+    if (!settled) {
+      return absl::InternalError(absl::StrCat("lease ", lease.generation(), " would grow to ", lease.room_until_,
+                                              " tokens without a look at group ", g, ", which ends at unit ", end));
+    }
     const bool not_grown = plan_.groups[g].kind == CacheKind::kCross && lease.num_tokens() == 0 && end == 0;
     if (end != wanted && !not_grown) {
       return absl::InternalError(absl::StrCat("lease ", lease.generation(), " of ", lease.num_tokens(), " tokens and ",

@@ -12,6 +12,7 @@
 //   - a pool holds no slab whose units are all free;
 //   - a lease holds in each group what its tokens need: of cross blocks those of its encoder tokens, or none before it
 //     first grew; a checkpoint in the place of its states, or not;
+//   - where a lease says that it has room, its blocks are there and the next step may write the last one;
 //   - live + shared + cached + free + overhead bytes add up to the arena's.
 #ifndef BERTH_CACHE_CACHE_H_
 #define BERTH_CACHE_CACHE_H_
