@@ -6,7 +6,7 @@
 // Sums are in float32, and for one token their order depends on positions only, never on the batch or the chunk.
 // Engine thread only, as all kernels are.
 //
-// To add a kernel: 1. its entry here; 2. its code in a .cu beside, which BUILD lists and table.cc names; 3. the
+// To add a kernel: 1. its entry here; 2. its code in a .cu beside, which kernels.bzl lists and table.cc names; 3. the
 // dispatch in the ops file that has the CPU kernel's. The tests of the ops run it, emulated on the CPU.
 #ifndef BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
 #define BERTH_MODELS_KERNELS_CUDA_KERNELS_H_

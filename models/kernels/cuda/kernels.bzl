@@ -1,0 +1,12 @@
+"""The kernels' sources, <name>.cu each: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation."""
+
+CUDA_KERNELS = [
+    "attention",
+    "conv",
+    "delta_net",
+    "elementwise",
+    "greedy",
+    "mamba",
+    "rg_lru",
+    "write_kv",
+]
