@@ -96,7 +96,7 @@ PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> token
   }
   if (cache_->plan().state_group() < 0) {
     int64_t length = match.matched_tokens / multiple * multiple;
-    while (length > 0 && !HasBlocks(match.path, length))
+    while (length > 0 && !HasBlocks(match, length))
       length = (length - 1) / std::max(block, multiple) * std::max(block, multiple);
     match.num_tokens = length;
   } else {
@@ -114,7 +114,7 @@ void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_
       const int64_t length = end + suffix;
       if (length <= match->num_tokens || length > static_cast<int64_t>(tokens.size()) || length % multiple != 0)
         continue;
-      if (CommonPrefix(tokens.subspan(end, suffix), state.suffix) < suffix || !HasBlocks(match->path, length)) continue;
+      if (CommonPrefix(tokens.subspan(end, suffix), state.suffix) < suffix || !HasBlocks(*match, length)) continue;
       match->num_tokens = length;
       match->state = state.unit;
     }
@@ -127,17 +127,18 @@ void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_
   match->matched_tokens = std::max(match->matched_tokens, match->num_tokens);
 }
 
-bool PrefixIndex::HasBlocks(const std::vector<Node*>& path, int64_t length) const {
+bool PrefixIndex::HasBlocks(const Match& match, int64_t length) const {
   const CachePlan& plan = cache_->plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.groups[g].grows()) continue;
+    // A state may outlive its last block; the path then ends with what only begins as that did.
+    if (length > match.matched_tokens) return false;
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
-    if (end > static_cast<int64_t>(path.size())) return false;
     const int64_t sinks = plan.groups[g].kv.SinkBlocks(plan.block_tokens);
     const int64_t left = plan.groups[g].kv.LeftBlocks(length, plan.block_tokens);
     for (int64_t i = 0; i < end - left; ++i) {
       const int64_t b = i < sinks ? i : i + left;
-      if (path[b]->units[g].index < 0) return false;
+      if (match.path[b]->units[g].index < 0) return false;
     }
   }
   return true;

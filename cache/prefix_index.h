@@ -101,8 +101,8 @@ class PrefixIndex {
   void Empty(Node* node);
   // Drops the node, and then its parents, if it holds nothing and leads nowhere.
   void Prune(Node* node);
-  // Whether a sequence of `length` tokens along `path` finds the blocks that its next query sees in every KV group.
-  bool HasBlocks(const std::vector<Node*>& path, int64_t length) const;
+  // Whether a sequence of `length` tokens along the match finds the blocks that its next query sees in every KV group.
+  bool HasBlocks(const Match& match, int64_t length) const;
 
   Cache* cache_;
   std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by salt

@@ -74,6 +74,31 @@ TEST_F(PrefixTest, AStateServesOnlyWhereItWasKept) {
   EXPECT_EQ(hit.matched_tokens, 9) << "so that its own state at 9 is worth keeping";
 }
 
+TEST_F(PrefixTest, AStateDoesNotServeWithTheBlockOfAnother) {
+  Make({RecurrentLayer(), StaticLayer()}, /*size=*/8);
+  EXPECT_EQ(Serve({1, 2}), 0);
+  {
+    SequenceLease lease = cache().NewLease();
+    EXPECT_EQ(lease.Adopt("", {1, 2, 3}).num_tokens, 2);
+    lease.Snapshot(/*keep=*/1);  // given back last: the state is used more recently than the block
+  }
+  const auto num_cached = [&](CacheKind kind) {
+    Occupancy now;
+    cache().GetOccupancy(/*chunk_tokens=*/1, /*limit=*/100, &now);
+    int64_t count = 0;
+    for (const PoolOccupancy& pool : now.pools) count += pool.kind == kind ? pool.cached_units : 0;
+    return count;
+  };
+  {
+    SequenceLease filler = cache().NewLease();
+    while (num_cached(CacheKind::kStatic) > 0) ASSERT_TRUE(filler.Grow(1).ok());
+    ASSERT_EQ(num_cached(CacheKind::kRecurrent), 1);
+  }
+  EXPECT_EQ(Serve({1, 9, 9}), 0);
+  SequenceLease lease = cache().NewLease();
+  EXPECT_EQ(lease.Adopt("", {1, 2, 3}).num_tokens, 0);
+}
+
 TEST_F(PrefixTest, SaltsKeepTenantsApart) {
   Make(HybridLayers());
   EXPECT_EQ(Serve(Tokens(10), "a"), 0);

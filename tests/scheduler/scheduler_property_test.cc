@@ -222,6 +222,12 @@ struct RandomSchedule {
   int64_t num_forked = 0;
 };
 
+// BERTH_SEED: the one seed to run, to look at what it showed; else from 1.
+uint32_t FirstSeed() {
+  const char* seed = std::getenv("BERTH_SEED");
+  return seed != nullptr ? static_cast<uint32_t>(std::atoi(seed)) : 1;
+}
+
 TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 100000 : 200;
@@ -232,7 +238,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
   int64_t num_forked = 0;
-  for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+  for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
     schedule.Run(/*num_steps=*/full ? 500 : 150);
@@ -261,7 +267,7 @@ TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
   int64_t num_restored_tokens = 0;
   int64_t num_disk_reads = 0;
   int64_t num_failed = 0;
-  for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+  for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed, /*with_tiers=*/true);
     schedule.Run(/*num_steps=*/full ? 500 : 200);
@@ -282,7 +288,7 @@ TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
     int64_t num_preemptions = 0;
     int64_t num_hit_tokens = 0;
     int64_t num_restored_tokens = 0;
-    for (uint32_t seed = 1; seed <= num_seeds && !HasFailure(); ++seed) {
+    for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << (with_tiers ? " with tiers" : ""));
       RandomSchedule schedule(seed, with_tiers, /*checkpoints=*/true);
       schedule.Run(/*num_steps=*/full ? 500 : 150);
