@@ -76,6 +76,10 @@ class Cache {
   // stays as it is. False: it no longer holds all of them. REQUIRES: `image` has the layout and the room for that.
   bool ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                   CacheImage* image);
+  // Only adds where those bytes lie, until something moves or is given up. No step writes there: what a lease may still
+  // write, past the tokens in the last block, is copied at once.
+  bool LocatePrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                    CacheImage* image, std::vector<ImageSpan>* spans);
 
   // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;

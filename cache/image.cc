@@ -135,14 +135,20 @@ CacheImage SequenceLease::Save() const {
 }
 
 void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {
+  std::vector<ImageSpan> spans;
+  Locate(image, from, to, &spans);
+  for (const ImageSpan& span : spans) cache_->storage().Write(span.offset, span.size_bytes, span.bytes);
+}
+
+void SequenceLease::Locate(const CacheImage& image, int64_t from, int64_t to, std::vector<ImageSpan>* spans) const {
   const CacheImage layout = HoldsCheckpoint() ? PrefixLayout(cache_->plan(), num_tokens_)
                                               : ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
-  const std::byte* in = image.bytes.get();
+  std::byte* in = image.bytes.get();
   int64_t start = 0;  // of the group, among the lease's bytes
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const CacheImage::Group& group = layout.groups[g];
     ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
-      cache_->storage().Write(groups_[g].offsets[unit] + at, size, in + unit * group.unit_bytes + at);
+      spans->push_back({groups_[g].offsets[unit] + at, in + unit * group.unit_bytes + at, size});
     });
     start += group.num_units * group.unit_bytes;
     in += image.groups[g].num_units * image.groups[g].unit_bytes;
@@ -151,6 +157,16 @@ void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {
 
 bool Cache::ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                        CacheImage* image) {
+  std::vector<ImageSpan> spans;
+  if (!LocatePrefix(salt, tokens, from, to, image, &spans)) return false;
+  for (const ImageSpan& span : spans) {
+    if (span.offset >= 0) storage_->Read(span.offset, span.size_bytes, span.bytes);
+  }
+  return true;
+}
+
+bool Cache::LocatePrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                         CacheImage* image, std::vector<ImageSpan>* spans) {
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
   PrefixIndex::Node* const root = index_.Root(salt);
   const PrefixIndex::Match match = index_.Find(root, tokens, num_tokens, /*multiple=*/1);
@@ -164,7 +180,13 @@ bool Cache::ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens,
       const int64_t block = unit < sinks ? unit : unit + group.left_blocks;
       const UnitId id =
           plan_.groups[g].grows() ? PrefixIndex::UnitOf(match.path[block], static_cast<int>(g)) : match.state;
-      storage_->Read(pools_[g].offset(id) + at, size, out + start + unit * group.unit_bytes + at);
+      ImageSpan span = {pools_[g].offset(id) + at, out + start + unit * group.unit_bytes + at, size};
+      const bool in_part = plan_.groups[g].grows() && (block + 1) * plan_.block_tokens > num_tokens;
+      if (in_part && pools_[g].num_leases(id) > 0) {
+        storage_->Read(span.offset, span.size_bytes, span.bytes);
+        span.offset = -1;
+      }
+      spans->push_back(span);
     });
     start += group.num_units * group.unit_bytes;
   }

@@ -34,6 +34,13 @@ struct CacheImage {
   bool empty() const { return num_tokens == 0; }
 };
 
+// Bytes of the arena, and their place in an image.
+struct ImageSpan {
+  int64_t offset = 0;  // -1: the image has them already
+  std::byte* bytes = nullptr;
+  int64_t size_bytes = 0;
+};
+
 // What the image of a sequence of so many tokens holds, without bytes: group by group, and their size. Its states are
 // never quantised: the group of checkpoints, which comes last, is not in it.
 CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);

@@ -84,6 +84,8 @@ class SequenceLease {
   // Brings bytes [from, to) of those that the lease holds, in the order of the image that it was reserved for, from one
   // of these tokens or of more (see ImageServes). REQUIRES: the lease is as Cache::Reserve gave it.
   void Load(const CacheImage& image, int64_t from, int64_t to);
+  // Adds where those bytes come from and go to, until something moves.
+  void Locate(const CacheImage& image, int64_t from, int64_t to, std::vector<ImageSpan>* spans) const;
   // The size of what Save would give.
   int64_t image_bytes() const;
 

@@ -6,13 +6,13 @@
 #define BERTH_SCHEDULER_COPIER_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "cache/image.h"
 #include "cache/storage.h"
 #include "scheduler/mutex.h"
 
@@ -23,12 +23,6 @@ class Copier {
   // Some ten microseconds' worth.
   static constexpr int64_t kPieceBytes = 256 << 10;
 
-  // Bytes at `offset` of the arena, and their place in host memory.
-  struct Span {
-    int64_t offset = 0;
-    std::byte* bytes = nullptr;
-    int64_t size_bytes = 0;
-  };
   // What was copied, of each direction's spans the first so many bytes, and how long that took.
   struct Done {
     int64_t in_bytes = 0;
@@ -44,8 +38,8 @@ class Copier {
   Copier& operator=(const Copier&) = delete;
 
   // What Start will copy, into the arena and out of it. REQUIRES: not between Start and Finish.
-  std::vector<Span>& in() { return in_; }
-  std::vector<Span>& out() { return out_; }
+  std::vector<ImageSpan>& in() { return in_; }
+  std::vector<ImageSpan>& out() { return out_; }
 
   // Begins to copy, what goes in first. Until Finish nobody else may read or write what the spans name.
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -57,13 +51,13 @@ class Copier {
   void Copy();
   // Adds to `done_bytes` what it copied.
   template <typename CopyPiece>
-  void CopySpans(const std::vector<Span>& spans, CopyPiece copy_piece, int64_t* done_bytes);
+  void CopySpans(const std::vector<ImageSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes);
 
   ArenaStorage* const storage_;
   absl::Time (*const clock_)();
   // The engine thread's, but between Start and Finish the copier's.
-  std::vector<Span> in_;
-  std::vector<Span> out_;
+  std::vector<ImageSpan> in_;
+  std::vector<ImageSpan> out_;
   Done done_;
 
   std::atomic<bool> stop_{false};  // after the piece at hand

@@ -1,7 +1,6 @@
 #include "scheduler/prefix_tier.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace berth {
@@ -170,15 +169,34 @@ void PrefixTier::DropShorter(Entry* entry, bool all) {
   }
 }
 
-void PrefixTier::Save(absl::Time now, int64_t needed_bytes, bool runs) {
-  int64_t limit = runs ? suspender_->left_bytes() / 2 : std::numeric_limits<int64_t>::max();
-  while (limit > 0) {
-    if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
-    if (saving_ == nullptr) return;
-    const int64_t before = suspender_->left_bytes();
-    if (!SaveSome(limit, now) || !runs) return;
-    limit -= before - suspender_->left_bytes();
+void PrefixTier::Save(absl::Time now, int64_t needed_bytes) {
+  if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
+  if (saving_ != nullptr) SaveRest(now);
+}
+
+void PrefixTier::StartSaving(absl::Time now, int64_t needed_bytes) {
+  const int64_t limit = suspender_->left_bytes() / 2;
+  if (limit <= 0) return;
+  if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
+  if (saving_ == nullptr) return;
+  const int64_t end = saving_->saved_bytes + std::min(limit, saving_->image_bytes - saving_->saved_bytes);
+  if (suspender_->StartReadPrefix(cache_, saving_->salt, saving_->tokens, saving_->saved_bytes, end,
+                                  saving_->image.get())) {
+    return;
   }
+  ++counts_.lost;
+  Erase(saving_);
+}
+
+void PrefixTier::OnCopied(int64_t size_bytes, absl::Time now) {
+  if (size_bytes == 0) return;
+  Entry* const entry = saving_;
+  entry->saved_bytes += size_bytes;
+  if (entry->saved_bytes < entry->image_bytes) return;
+  saving_ = nullptr;
+  MoveTo(kHost, entry);
+  DropShorter(entry, /*all=*/true);
+  StartWriting(entry, now);
 }
 
 PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) {
@@ -200,30 +218,24 @@ PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) 
   return nullptr;
 }
 
-bool PrefixTier::SaveSome(int64_t limit, absl::Time now) {
+void PrefixTier::SaveRest(absl::Time now) {
   Entry* const entry = saving_;
-  const int64_t end = entry->saved_bytes + std::min(limit, entry->image_bytes - entry->saved_bytes);
-  if (!suspender_->ReadPrefix(cache_, entry->salt, entry->tokens, entry->saved_bytes, end, entry->image.get())) {
-    ++counts_.lost;
-    Erase(entry);
-    return true;
+  const int64_t rest = entry->image_bytes - entry->saved_bytes;
+  if (suspender_->ReadPrefix(cache_, entry->salt, entry->tokens, entry->saved_bytes, entry->image_bytes,
+                             entry->image.get())) {
+    return OnCopied(rest, now);
   }
-  entry->saved_bytes = end;
-  if (end < entry->image_bytes) return false;
-  saving_ = nullptr;
-  MoveTo(kHost, entry);
-  DropShorter(entry, /*all=*/true);
-  StartWriting(entry, now);
-  return true;
+  ++counts_.lost;
+  Erase(entry);
 }
 
 void PrefixTier::SaveAll(absl::Time now) {
   if (options_.disk == nullptr) return;
-  if (saving_ != nullptr) SaveSome(std::numeric_limits<int64_t>::max(), now);
+  if (saving_ != nullptr) SaveRest(now);
   while (!places_[kArena].empty()) {
     saving_ = NextToSave(absl::InfiniteFuture(), /*needed_bytes=*/0);
     if (saving_ == nullptr) return;
-    SaveSome(std::numeric_limits<int64_t>::max(), now);
+    SaveRest(now);
   }
 }
 

@@ -8,7 +8,7 @@
 // whose images serve any of their beginnings, only the longest is kept.
 //
 // When: ahead of need. The index gives up unit by unit in the middle of a growth, where nothing may be slow. So
-// prefixes are noted when a sequence leaves them behind, and copied between steps, within the budget of all copies,
+// prefixes are noted when a sequence leaves them behind, and copied beside steps, within the budget of all copies,
 // least recently used first: those that nobody used for `idle`, and as many as it takes that those not copied yet are
 // at most half of what growing sequences could take from the index and the holes. The index drops them later as ever.
 // What is copied is also given to the disk, so that host memory can drop it at once when it needs the room; the disk
@@ -78,9 +78,12 @@ class PrefixTier {
 
   // Between steps: takes in what the disk has done.
   void Poll(absl::Time now);
-  // Copies what is due, before `needed_bytes` of the arena are given away: at most half of the step's budget, or, where
-  // nothing `runs`, one prefix.
-  void Save(absl::Time now, int64_t needed_bytes, bool runs);
+  // Copies a prefix that is due, before `needed_bytes` of the arena are given away, where nothing runs.
+  void Save(absl::Time now, int64_t needed_bytes);
+  // Has one copied beside the step that follows, of at most half of the step's budget, by Suspender::StartCopies; and
+  // takes in how many bytes of it were.
+  void StartSaving(absl::Time now, int64_t needed_bytes);
+  void OnCopied(int64_t size_bytes, absl::Time now);
   // Copies all that is not copied yet to where the disk finds it.
   void SaveAll(absl::Time now);
   // When Save or Poll have something to do although no sequence is there.
@@ -133,8 +136,8 @@ class PrefixTier {
   void DropFile(Entry* entry);
   // The entry to be copied next; null: none is due, or there is no room.
   Entry* NextToSave(absl::Time now, int64_t needed_bytes);
-  // Copies up to `limit` bytes of saving_. True: no more is to be done for it.
-  bool SaveSome(int64_t limit, absl::Time now);
+  // Copies the rest of saving_.
+  void SaveRest(absl::Time now);
   void StartWriting(Entry* entry, absl::Time now);
   void OnRead(Entry* entry, PrefixDisk::Result* result);
   void CountError(const absl::Status& status, bool written);

@@ -123,7 +123,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   plan_start_ = now;
   suspender_.BeginStep();
   prefixes_.Poll(now);
-  prefixes_.Save(now, NextBytes(), /*runs=*/!running_.empty());
+  if (running_.empty()) prefixes_.Save(now, NextBytes());
   cache_->Compact(options_.compact_bytes);
   ForkOutputs();
   const int64_t budget = GrowRunning();
@@ -140,6 +140,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   if (plan_.empty() && !empty() && !awaits_disk_) {
     ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
   }
+  if (!plan_.empty()) StartCopies(now);
   return plan_;
 }
 
@@ -332,6 +333,7 @@ void Scheduler::AddRow(Sequence* sequence) {
 }
 
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
+  FinishCopies(now);
   for (Sequence* sequence : planned_) {
     if (!sequence->finished()) EndRequest(FinishReason::kError, error, now, sequence, events);
   }

@@ -148,7 +148,7 @@ class Scheduler {
   Scheduler(Cache* cache, Options options)
       : cache_(cache),
         options_(options),
-        suspender_(options.suspend),
+        suspender_(options.suspend, &cache->storage()),
         prefixes_(options.prefixes, cache, &suspender_),
         saver_(options.save_sink, &suspender_) {}
 
@@ -177,6 +177,9 @@ class Scheduler {
   bool Restore(Sequence* sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens,
                absl::FunctionRef<bool(const SequenceLease&)> fits);
   void DropRestoring();
+  // Has what is due copied beside the step that was planned; and takes in what of it was.
+  void StartCopies(absl::Time now);
+  void FinishCopies(absl::Time now);
   // The bytes that the next sequence will take.
   int64_t NextBytes() const;
   // Has what the sequence leaves in the index saved, when its turn comes.
@@ -244,6 +247,7 @@ class Scheduler {
     SequenceLease lease;
     int64_t size_bytes = 0;  // that the lease gets
     int64_t done_bytes = 0;  // of those, copied
+    int64_t due_bytes = 0;   // of those, to be copied by the end of the step that is planned
   };
   Restoring restoring_;
   bool awaits_disk_ = false;                           // the first of those waiting does

@@ -10,6 +10,7 @@
 namespace berth {
 
 void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
+  FinishCopies(now);
   // What prefilling takes; steps that mostly decode say little of it.
   if (2 * plan_.num_decode_rows <= plan_.num_tokens) suspender_.OnPrefill(plan_.num_tokens, now - plan_start_);
   bool any_finished = false;

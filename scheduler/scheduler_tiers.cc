@@ -10,7 +10,7 @@ namespace berth {
 void Scheduler::Rest(absl::Time now) {
   suspender_.BeginStep();
   prefixes_.Poll(now);
-  prefixes_.Save(now, /*needed_bytes=*/0, /*runs=*/false);
+  prefixes_.Save(now, /*needed_bytes=*/0);
 }
 
 int64_t Scheduler::NextBytes() const {
@@ -88,16 +88,31 @@ bool Scheduler::Restore(Sequence* sequence, const CacheImage& image, PrefixTier:
     if (entry != nullptr) prefixes_.Pin(entry);
   }
   const int64_t size = restoring_.size_bytes;
-  int64_t end = size;
+  const int64_t left = size - restoring_.done_bytes;
+  if (left > 0 && !running_.empty()) {
+    restoring_.due_bytes = restoring_.done_bytes + std::min(left, std::max<int64_t>(0, suspender_.left_bytes()));
+    return false;
+  }
   // Nobody waits for a copy where nobody runs.
-  if (!running_.empty()) end = std::min(size, restoring_.done_bytes + std::max<int64_t>(0, suspender_.left_bytes()));
-  if (end > restoring_.done_bytes) suspender_.Load(image, restoring_.done_bytes, end, &restoring_.lease);
-  restoring_.done_bytes = end;
-  if (end < size) return false;
+  if (left > 0) suspender_.Load(image, restoring_.done_bytes, size, &restoring_.lease);
   sequence->lease = std::move(restoring_.lease);
   sequence->encoded = true;
   DropRestoring();
   return true;
+}
+
+void Scheduler::StartCopies(absl::Time now) {
+  if (restoring_.due_bytes > restoring_.done_bytes) {
+    suspender_.StartLoad(*restoring_.image, restoring_.done_bytes, restoring_.due_bytes, restoring_.lease);
+  }
+  prefixes_.StartSaving(now, NextBytes());
+  suspender_.StartCopies();
+}
+
+void Scheduler::FinishCopies(absl::Time now) {
+  const Copier::Done done = suspender_.FinishCopies();
+  restoring_.done_bytes += done.in_bytes;
+  prefixes_.OnCopied(done.out_bytes, now);
 }
 
 void Scheduler::DropRestoring() {

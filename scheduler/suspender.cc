@@ -68,6 +68,24 @@ bool Suspender::WorthCopying(int64_t size_bytes, int64_t num_tokens, absl::Durat
   return num_tokens > 0 && copies_.TimeFor(size_bytes) + more <= prefill_.TimeFor(num_tokens);
 }
 
+void Suspender::StartLoad(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease) {
+  lease.Locate(image, from, to, &copier_.in());
+  left_bytes_ -= to - from;
+}
+
+bool Suspender::StartReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from,
+                                int64_t to, CacheImage* image) {
+  if (!cache->LocatePrefix(salt, tokens, from, to, image, &copier_.out())) return false;
+  left_bytes_ -= to - from;
+  return true;
+}
+
+Copier::Done Suspender::FinishCopies() {
+  const Copier::Done done = copier_.Finish();
+  if (done.in_bytes + done.out_bytes > 0) copies_.Add(done.in_bytes + done.out_bytes, done.time);
+  return done;
+}
+
 void Suspender::Load(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease) {
   const absl::Time start = options_.copy_clock();
   lease->Load(image, from, to);

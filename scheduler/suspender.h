@@ -11,9 +11,9 @@
 // from position 0, and what that costs gives the state too. The state at the end saves no token of it. Where a model
 // has states only, the state is all there is, and suspending copies nothing else.
 //
-// Copies happen between steps, and stall the rows that run: at most `step_bytes` are copied between two steps. What
-// comes back takes as many steps as it needs, and its sequence waits. What gives way has to leave at once: a cache that
-// is larger than a step's budget is recomputed.
+// A step's copies are at most `step_bytes`. What comes back, and prefixes that go, are copied beside steps (Copier), as
+// many as it takes, and the sequence that comes back waits. What gives way has to leave at once, between two steps,
+// while the rows that run wait: a cache that is larger than a step's budget is recomputed. So are sessions' saves.
 #ifndef BERTH_SCHEDULER_SUSPENDER_H_
 #define BERTH_SCHEDULER_SUSPENDER_H_
 
@@ -27,6 +27,8 @@
 #include "cache/cache.h"
 #include "cache/image.h"
 #include "cache/lease.h"
+#include "cache/storage.h"
+#include "scheduler/copier.h"
 
 namespace berth {
 
@@ -73,13 +75,18 @@ class RunningRate {
 class Suspender {
  public:
   struct Options {
-    int64_t host_tier_bytes = 0;             // what suspended caches may take together; 0: every sequence is recomputed
-    int64_t step_bytes = 256 << 20;          // copied at most between two steps, sessions' saves included
+    int64_t host_tier_bytes = 0;     // what suspended caches may take together; 0: every sequence is recomputed
+    int64_t step_bytes = 256 << 20;  // copied at most for one step, sessions' saves included
+    bool beside_steps = false;       // Start's copies have a thread of their own; else they come before the step
     absl::Time (*copy_clock)() = absl::Now;  // tests give one that stands still: then suspending costs nothing
   };
 
-  explicit Suspender(const Options& options)
-      : options_(options), tier_{.limit_bytes = options.host_tier_bytes}, left_bytes_(options.step_bytes) {}
+  // `storage` must outlive the suspender.
+  Suspender(const Options& options, ArenaStorage* storage)
+      : options_(options),
+        tier_{.limit_bytes = options.host_tier_bytes},
+        left_bytes_(options.step_bytes),
+        copier_(storage, options.beside_steps, options.copy_clock) {}
   Suspender(const Suspender&) = delete;
   Suspender& operator=(const Suspender&) = delete;
 
@@ -103,8 +110,17 @@ class Suspender {
   bool MayCopy(int64_t size_bytes) const { return size_bytes <= left_bytes_; }
   bool MayEverCopy(int64_t size_bytes) const { return size_bytes <= options_.step_bytes; }
 
-  // Copies, measured and taken from the step's budget: SequenceLease::Load and Cache::ReadPrefix of bytes [from, to),
-  // and SequenceLease::Save. `to` may be past what the budget allows where nothing runs that would wait.
+  // Copies beside the step that follows, taken from its budget: SequenceLease::Load and Cache::ReadPrefix of bytes
+  // [from, to), each at most once for a step, when nothing changes in the cache any more until FinishCopies. That says
+  // how many bytes of each were copied before the step ended.
+  void StartLoad(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease);
+  bool StartReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
+                       CacheImage* image);
+  void StartCopies() { copier_.Start(); }
+  Copier::Done FinishCopies();
+
+  // Copies at once, measured and taken from the step's budget: the same and SequenceLease::Save. `to` may be past what
+  // the budget allows where nothing runs that would wait.
   void Load(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease);
   bool ReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                   CacheImage* image);
@@ -124,6 +140,7 @@ class Suspender {
   absl::Duration copy_time_;  // since BeginStep
   RunningRate copies_;        // bytes
   RunningRate prefill_;       // tokens
+  Copier copier_;
 };
 
 }  // namespace berth

@@ -110,7 +110,7 @@ absl::Status Server::StartEngine() {
       .anchored_chunks = config_.anchored_chunks,
       .compact_bytes = config_.compact_bytes,
       .crop_every = config_.crop_every,
-      .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes},
+      .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes, .beside_steps = true},
       .prefixes = {.disk = disk_tier_.get(), .disk_limit_bytes = config_.disk_tier_bytes, .idle = config_.tier_idle},
       .save_sink = sessions_.get()};
   options.max_queue = config_.max_queue;

@@ -55,6 +55,7 @@ struct RandomSchedule {
     options.anchored_chunks = OneIn(4);
     if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .step_bytes = Between(64, 4000)};
     options.suspend.copy_clock = absl::UnixEpoch;  // stands still
+    options.suspend.beside_steps = OneIn(3);       // how far a copy comes in a step is up to the threads
     options.prefixes.idle = absl::Seconds(Between(0, 40));
     if (OneIn(2)) {
       options.prefixes.disk = &disk;
