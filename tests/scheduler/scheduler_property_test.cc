@@ -223,7 +223,7 @@ struct RandomSchedule {
   int64_t num_forked = 0;
 };
 
-// BERTH_SEED: the one seed to run, to look at what it showed; else from 1.
+// BERTH_SEED: the seed to begin with, to see again what it showed.
 uint32_t FirstSeed() {
   const char* seed = std::getenv("BERTH_SEED");
   return seed != nullptr ? static_cast<uint32_t>(std::atoi(seed)) : 1;
