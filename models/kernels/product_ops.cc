@@ -64,7 +64,7 @@ char* InputScratch(int64_t size_bytes) {
 constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
 constexpr int64_t kPreparedPerNanosecond = 2;
-// Less takes one thread no longer than it takes to hand half of it over.
+// In less a second thread brings nothing; see kOperationsPerTask.
 constexpr int64_t kWorthThreads = 15000;
 
 struct Task {

@@ -14,8 +14,7 @@
 namespace berth {
 namespace {
 
-// Below this many logits, 7 microseconds of a greedy scan, a second thread costs more than it brings
-// (models/kernels/parallel.h).
+// Logits of one task: 7 microseconds of a greedy scan, and more of a draw; see models/kernels/parallel.h.
 constexpr int64_t kLogitsPerTask = 16384;
 
 Sampler& ThreadSampler() {

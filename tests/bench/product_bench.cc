@@ -8,9 +8,12 @@
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "models/kernels/product_ops.h"
@@ -123,6 +126,23 @@ void MultiplyRegisters(benchmark::State& state) {
   state.counters["GFLOP/s"] = benchmark::Counter(operations / 1e9, benchmark::Counter::kIsRate);
 }
 BENCHMARK(MultiplyRegisters)->UseRealTime();
+
+// Work of nothing, for which all threads come: without a pause between the calls, and after one so long that the
+// workers sleep.
+void HandOver(benchmark::State& state) {
+  ThreadPool pool(num_threads);
+  for (auto _ : state) {
+    state.PauseTiming();
+    if (state.range(0) > 0) std::this_thread::sleep_for(std::chrono::microseconds(state.range(0)));
+    state.ResumeTiming();
+    std::atomic<int> came = 0;
+    pool.Run([&](int) {
+      ++came;
+      while (came < num_threads) __builtin_ia32_pause();
+    });
+  }
+}
+BENCHMARK(HandOver)->Arg(0)->Arg(1000)->UseRealTime();
 
 // A product so small that it is nothing but the call, and one just large enough to be shared by the threads.
 void CallAndFork(benchmark::State& state) {
