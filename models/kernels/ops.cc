@@ -113,6 +113,19 @@ bool RunOnCuda(cpu::AttentionArgs args, const at::Tensor& query, const StepBatch
   return IsLaunched(cuda::GetKernels()->attention[TypeOf(query)](args, split, WorkOf(query, batch)));
 }
 
+at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
+  at::Tensor out = at::empty({x.size(0), dim}, x.options());
+  const cpu::ActivationArgs args = {
+      .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
+  if (PathOf(x) == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
+    return out;
+  }
+  Parallel(x.size(0), dim * 16,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
+  return out;
+}
+
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -142,19 +155,6 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   args.gate_stride = gate.stride(0);
   args.gate_first = gate_first;
   RunRmsNorm(args, x);
-  return out;
-}
-
-static at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
-  at::Tensor out = at::empty({x.size(0), dim}, x.options());
-  const cpu::ActivationArgs args = {
-      .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
-  if (PathOf(x) == Path::kCuda) {
-    CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
-    return out;
-  }
-  Parallel(x.size(0), dim * 16,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
   return out;
 }
 

@@ -107,7 +107,7 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
   };
   for (Task& task : tasks) {
     task.by_tiles = GoesByTiles(task.args, type);
-    task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
+    if (!task.by_tiles) task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
     items += task.by_tiles ? TileItems(task.args) : cpu::ProductItems(task.args.weight.outputs, task.tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
