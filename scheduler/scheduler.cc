@@ -272,17 +272,29 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   }
 }
 
+bool Scheduler::StillLacksRoom(const Sequence& sequence) {
+  // To look a long prompt up in the index takes as long as all else that a step needs of the scheduler.
+  constexpr int64_t kPatience = 16;  // steps; what is published meanwhile may make it need less
+  LackedRoom& then = lacked_room_;
+  return then.key == sequence.request.key && !running_.empty() && then.num_running == running_.size() &&
+         cache_->available_bytes() <= then.available_bytes && ++then.num_steps < kPatience;
+}
+
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
+  if (StillLacksRoom(*sequence)) return false;
+  lacked_room_ = LackedRoom();
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   Adopt(sequence);
   const FromTier from_tier = TakeFromTiers(sequence, length, forks, promised);
   if (from_tier != FromTier::kNothing) return from_tier == FromTier::kTaken;
   DropRestoring();
-  if (!WaitsForPrefix(*sequence) &&
-      cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised, forks)) {
-    return true;
-  }
+  const bool waits = WaitsForPrefix(*sequence);
+  if (!waits && cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised, forks)) return true;
   sequence->lease = SequenceLease();
+  if (!waits) {
+    lacked_room_ = {
+        .key = sequence->request.key, .num_running = running_.size(), .available_bytes = cache_->available_bytes()};
+  }
   return false;
 }
 

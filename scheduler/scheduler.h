@@ -167,6 +167,8 @@ class Scheduler {
   // Gives the sequence a lease that holds what there is of its cache, if it fits at `length` tokens, with its forks and
   // beside `promised` tokens of others.
   bool TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
+  // Whether it need not be tried: it lacked room a few steps ago, and nobody has given any back since.
+  bool StillLacksRoom(const Sequence& sequence);
   // The tiers' part of it, which follows. kTaken: the lease holds what was brought back; kWaits: the sequence has to;
   // kNothing: no tier has anything that is worth its cost.
   enum class FromTier { kNothing, kWaits, kTaken };
@@ -250,6 +252,14 @@ class Scheduler {
     int64_t due_bytes = 0;   // of those, to be copied by the end of the step that is planned
   };
   Restoring restoring_;
+  // The first of those waiting, when it was tried last and the arena had no room for it.
+  struct LackedRoom {
+    RequestKey key = 0;
+    size_t num_running = 0;
+    int64_t available_bytes = 0;
+    int64_t num_steps = 0;  // since
+  };
+  LackedRoom lacked_room_;
   bool awaits_disk_ = false;                           // the first of those waiting does
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;

@@ -1,6 +1,7 @@
 // What a step costs the scheduler: bazel run -c opt //tests/scheduler:scheduler_benchmark
 #include <benchmark/benchmark.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -41,6 +42,40 @@ void BM_DecodeStep(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * num_rows);
 }
 BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(32)->Arg(256);
+
+// The same of one row, while the first of those waiting lacks room, of whose long prompt the index knows a quarter.
+void BM_StepBesideOneThatLacksRoom(benchmark::State& state) {
+  const int64_t prompt_tokens = state.range(0);
+  // The one that runs leaves room for half a prompt.
+  TinyCache tiny({StaticLayer()}, /*arena_size=*/prompt_tokens * 3 / 2 / (2 * kTinyBlockTokens));
+  auto scheduler = Scheduler::Create(tiny.cache.get(), {.max_running = 2,
+                                                        .max_step_tokens = prompt_tokens + 1,
+                                                        .prefill_chunk_tokens = prompt_tokens,
+                                                        .max_sequence_tokens = 2 * prompt_tokens,
+                                                        .share_prefixes = true});
+  std::vector<TokenEvent> events;
+  StepResult result;
+  result.rows.resize(1);
+  result.rows[0].token = 1;
+  const auto step = [&] {
+    (*scheduler)->EndDue(absl::UnixEpoch(), &events);
+    (*scheduler)->Plan(absl::UnixEpoch());
+    (*scheduler)->Commit(result, absl::UnixEpoch(), &events);
+    events.clear();
+  };
+  for (RequestKey key : {1, 2}) {
+    Request request;
+    request.key = key;
+    request.prompt.assign(prompt_tokens / 4, 5);
+    request.prompt.resize(prompt_tokens, static_cast<int32_t>(key));
+    request.max_tokens = prompt_tokens / 4;
+    (*scheduler)->Add(std::move(request));
+    step();
+  }
+  for (auto _ : state) step();
+  if ((*scheduler)->counts().num_running != 1 || (*scheduler)->counts().num_waiting != 1) std::abort();
+}
+BENCHMARK(BM_StepBesideOneThatLacksRoom)->Arg(4000)->Arg(32000)->Iterations(900);
 
 // What the engine adds to each step for the metrics.
 void BM_Occupancy(benchmark::State& state) {
