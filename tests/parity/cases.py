@@ -131,7 +131,9 @@ CASES = {
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     # transformers' cache never drops a token of a window of one, and its generate() then sees too many.
     "mistral-window-1": Case("MistralConfig", dict(ATTENTION, initializer_range=0.25, sliding_window=1), whole_forward=True),
-    "mistral-full": Case("MistralConfig", dict(ATTENTION, sliding_window=None, num_key_value_heads=3)),
+    # With larger weights transformers' own float32, with its cache and without, differs by 1.3e-4 at one token.
+    "mistral-full": Case("MistralConfig", dict(ATTENTION, initializer_range=0.2, sliding_window=None,
+                                               num_key_value_heads=3)),
     "mixtral": Case("MixtralConfig", dict(ATTENTION, initializer_range=0.2, num_local_experts=5, num_experts_per_tok=2,
                                           sliding_window=None)),
     "mixtral-sliding": Case("MixtralConfig", dict(ATTENTION, num_local_experts=4, num_experts_per_tok=3,
