@@ -113,25 +113,45 @@ bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens
   });
 }
 
-CacheImage SequenceLease::Save() const {
+CacheImage SequenceLease::NewImage() const {
   CacheImage image = ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_);
   image.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(image.size_bytes));
-  std::byte* out = image.bytes.get();
-  for (size_t g = 0; g < image.groups.size(); ++g) {
-    const CacheImage::Group& group = image.groups[g];
-    if (HoldsCheckpoint() && static_cast<int>(g) == cache_->plan().state_group()) {
+  return image;
+}
+
+CacheImage SequenceLease::Save() const {
+  CacheImage image = NewImage();
+  Save(0, image.size_bytes, &image);
+  return image;
+}
+
+void SequenceLease::Save(int64_t from, int64_t to, CacheImage* image) const {
+  std::vector<ImageSpan> spans;
+  LocateSaved(from, to, image, &spans);
+  for (const ImageSpan& span : spans) {
+    if (span.offset >= 0) cache_->storage().Read(span.offset, span.size_bytes, span.bytes);
+  }
+}
+
+void SequenceLease::LocateSaved(int64_t from, int64_t to, CacheImage* image, std::vector<ImageSpan>* spans) const {
+  int64_t start = 0;
+  for (size_t g = 0; g < image->groups.size(); ++g) {
+    const CacheImage::Group& group = image->groups[g];
+    std::byte* const out = image->bytes.get() + start;
+    const bool expands = HoldsCheckpoint() && static_cast<int>(g) == cache_->plan().state_group();
+    const int64_t sinks = SinkBlocks(static_cast<int>(g));
+    const int64_t skipped = group.left_blocks - groups_[g].left_blocks;
+    ForPieces(group, start, from, to, [&](int64_t unit, int64_t at, int64_t size) {
+      std::byte* const bytes = out + unit * group.unit_bytes + at;
+      if (expands) return spans->push_back({-1, bytes, size});
+      spans->push_back({groups_[g].offsets[unit < sinks ? unit : skipped + unit] + at, bytes, size});
+    });
+    if (expands && from <= start && start < to) {
       std::fill_n(out, group.unit_bytes, std::byte{0});  // what lies between the states
       cache_->ReadCheckpoint(groups_[cache_->plan().checkpoint_group()].offsets[0], out);
-      out += group.unit_bytes;
-      continue;
     }
-    const int64_t sinks = SinkBlocks(static_cast<int>(g));
-    const int64_t skipped = group.num_units > 0 ? group.left_blocks - groups_[g].left_blocks : 0;
-    for (int64_t i = 0; i < group.num_units; ++i, out += group.unit_bytes) {
-      cache_->storage().Read(groups_[g].offsets[i < sinks ? i : skipped + i], group.unit_bytes, out);
-    }
+    start += group.num_units * group.unit_bytes;
   }
-  return image;
 }
 
 void SequenceLease::Load(const CacheImage& image, int64_t from, int64_t to) {

@@ -78,15 +78,21 @@ class SequenceLease {
   // Whether Crop(position) would stay there, as far as states are concerned.
   bool CanCropTo(int64_t position) const;
 
-  // Copies all that later tokens can see out of the arena; Cache::Restore brings it back. Snapshots are left out.
-  // REQUIRES: the step that computed the lease's tokens is done.
+  // The image of all that later tokens can see, which Cache::Restore brings back; snapshots are left out. Its bytes are
+  // undefined until Save has copied all of them out of the arena: bytes [from, to) at a time, while the lease stays as
+  // it is. REQUIRES: the step that computed the lease's tokens is done.
+  CacheImage NewImage() const;
+  void Save(int64_t from, int64_t to, CacheImage* image) const;
+  // Only adds where those bytes come from and go to, until something moves. A checkpoint is expanded at once.
+  void LocateSaved(int64_t from, int64_t to, CacheImage* image, std::vector<ImageSpan>* spans) const;
+  // NewImage with its bytes.
   CacheImage Save() const;
   // Brings bytes [from, to) of those that the lease holds, in the order of the image that it was reserved for, from one
   // of these tokens or of more (see ImageServes). REQUIRES: the lease is as Cache::Reserve gave it.
   void Load(const CacheImage& image, int64_t from, int64_t to);
   // Adds where those bytes come from and go to, until something moves.
   void Locate(const CacheImage& image, int64_t from, int64_t to, std::vector<ImageSpan>* spans) const;
-  // The size of what Save would give.
+  // The size of that image.
   int64_t image_bytes() const;
 
   // Another lease of the same tokens, which shares every unit until one of the two writes it. Never fails.

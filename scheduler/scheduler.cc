@@ -105,6 +105,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
       return false;
     }
     if (restoring_.sequence == sequence.get()) DropRestoring();
+    if (leaving_.sequence == sequence.get()) leaving_ = Leaving();
     EndWithRequest(reason, absl::OkStatus(), now, sequence.get(), events);
     return true;
   };
@@ -126,7 +127,13 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   if (running_.empty()) prefixes_.Save(now, NextBytes());
   cache_->Compact(options_.compact_bytes);
   ForkOutputs();
-  const int64_t budget = GrowRunning();
+  int64_t budget = GrowRunning();
+  const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
+  // Nobody waits for a copy where nobody runs.
+  while (leaving_.sequence != nullptr && std::none_of(running_.begin(), running_.end(), grew)) {
+    FinishLeaving();
+    budget = GrowRunning();
+  }
   awaits_disk_ = false;
   // A sequence that has just given way would only be let in to give way again.
   if (budget > 0) AdmitWaiting(budget, now);
@@ -149,17 +156,18 @@ int64_t Scheduler::GrowRunning() {
   int64_t prefill_budget = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
   const int64_t num_preemptions = counts_.num_preemptions;
   bool full = false;
-  // By age, decoding or not: who has its tokens is never preempted for who comes later in this loop.
+  // By age, decoding or not: who has its tokens is never preempted for who comes later in this loop. Who has to wait
+  // for a copy holds up none that find room.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     sequence.step_tokens = 0;
-    if (full) continue;
+    if (full && leaving_.sequence == nullptr) continue;
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
     LookUp(&sequence);
     if (sequence.step_tokens == 0) continue;
     if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
-    full = !GrowOrPreempt(i, sequence.step_tokens);
+    if (!GrowOrPreempt(i, sequence.step_tokens)) full = true;
   }
   if (running_.empty()) return options_.max_step_tokens;
   full = full || counts_.num_preemptions > num_preemptions;
@@ -175,12 +183,14 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
       DropRestoring();
       continue;
     }
-    if (!SameRequest(sequence, *running_.back())) {
+    const bool waits = leaving_.sequence != nullptr;
+    if (!waits && !SameRequest(sequence, *running_.back())) {
       PreemptYoungest();
       continue;
     }
     sequence.step_tokens = 0;
-    if (!SameRequest(sequence, *running_.front())) return false;  // older ones go on: what they return will be its
+    // Older ones go on: what they return will be its.
+    if (waits || !SameRequest(sequence, *running_.front())) return false;
     ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
                  static_cast<long long>(sequence.num_tokens()));
   }
@@ -227,8 +237,9 @@ void Scheduler::PreemptYoungest() {
     // Outputs that share a prompt are computed again: their images would hold it once for each.
     if (sequence->group == nullptr && suspender_.ShallSuspend(sequence->lease) &&
         prefixes_.MakeRoom(sequence->lease.image_bytes())) {
-      sequence->suspended = suspender_.Suspend(sequence->lease);
-      ++counts_.num_suspensions;
+      leaving_.sequence = sequence.get();
+      leaving_.cache = suspender_.NewSuspended(sequence->lease);
+      leaving_.lease = std::move(sequence->lease);
     }
     sequence->lease = SequenceLease();
     sequence->encoded = false;
@@ -281,6 +292,7 @@ bool Scheduler::StillLacksRoom(const Sequence& sequence) {
 }
 
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
+  if (leaving_.sequence == sequence) return TakeBack(sequence, length, promised);
   if (StillLacksRoom(*sequence)) return false;
   lacked_room_ = LackedRoom();
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
@@ -355,6 +367,7 @@ void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
                        std::vector<TokenEvent>* events) {
   DropRestoring();
+  leaving_ = Leaving();
   for (const auto& sequence : running_) EndWithRequest(reason, error, now, sequence.get(), events);
   for (const auto& sequence : waiting_) {
     CountWaiting(*sequence, -1);

@@ -7,15 +7,15 @@
 // its own cache or prefix to come back from a tier (scheduler/prefix_tier.h). When
 // a running sequence cannot grow, younger ones give their leases back, youngest first, and wait (their tokens are kept,
 // nothing is lost); their cache is suspended to the host tier or recomputed, whichever costs less (Suspender). When
-// there is no younger one it sits the step out. The encoder of an encoder-decoder model sees all its tokens at once, so
-// it runs whole in the sequence's first step, and again in the first after a preemption; a sequence waits until the
-// budget holds that.
+// there is no younger one, or while the cache of one is on its way out, it sits the step out. The encoder of an
+// encoder-decoder model sees all its tokens at once, so it runs whole in the sequence's first step, and again in the
+// first after a preemption; a sequence waits until the budget holds that.
 //
 // The outputs of one request (scheduler/output_group.h) are admitted and preempted together, and end together but for
 // those that stop by themselves.
 //
-// Why nothing deadlocks: the oldest request grows in every step. Alone it fits by CheckRequest, since the cache can
-// gather whatever is free.
+// Why nothing deadlocks: the oldest request grows in every step, but for those in which a copy makes room for it while
+// others run. Alone it fits by CheckRequest, since the cache can gather whatever is free.
 //
 // Invariants:
 //   - running sequences are in order of arrival and of their outputs, waiting ones too, and every running one came
@@ -179,6 +179,11 @@ class Scheduler {
   bool Restore(Sequence* sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens,
                absl::FunctionRef<bool(const SequenceLease&)> fits);
   void DropRestoring();
+  // Copies what is left of the cache that is on its way out; gives its lease back, once all is copied.
+  void FinishLeaving();
+  void EndLeaving();
+  // Gives the sequence the lease of that cache, its own, again, if it fits at `length` tokens beside `promised` others.
+  bool TakeBack(Sequence* sequence, int64_t length, int64_t promised);
   // Has what is due copied beside the step that was planned; and takes in what of it was.
   void StartCopies(absl::Time now);
   void FinishCopies(absl::Time now);
@@ -252,6 +257,18 @@ class Scheduler {
     int64_t due_bytes = 0;   // of those, to be copied by the end of the step that is planned
   };
   Restoring restoring_;
+  // The lease of the first of those waiting that has given way, while its cache is copied out, in pieces. No longer the
+  // sequence's, but its again if there is room before the copy ends.
+  struct Leaving {
+    Sequence* sequence = nullptr;  // null: nothing leaves
+    SequenceLease lease;
+    SuspendedCache cache;
+    int64_t done_bytes = 0;  // copied
+    int64_t due_bytes = 0;   // to be copied by the end of the step that is planned
+
+    int64_t size_bytes() const { return cache.image().size_bytes; }
+  };
+  Leaving leaving_;
   // The first of those waiting, when it was tried last and the arena had no room for it.
   struct LackedRoom {
     RequestKey key = 0;

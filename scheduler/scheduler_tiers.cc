@@ -105,6 +105,11 @@ void Scheduler::StartCopies(absl::Time now) {
   if (restoring_.due_bytes > restoring_.done_bytes) {
     suspender_.StartLoad(*restoring_.image, restoring_.done_bytes, restoring_.due_bytes, restoring_.lease);
   }
+  const int64_t left = std::min(leaving_.size_bytes() - leaving_.done_bytes, suspender_.left_bytes());
+  if (left > 0) {
+    leaving_.due_bytes = leaving_.done_bytes + left;
+    suspender_.StartSave(leaving_.lease, leaving_.done_bytes, leaving_.due_bytes, leaving_.cache.mutable_image());
+  }
   prefixes_.StartSaving(now, NextBytes());
   suspender_.StartCopies();
 }
@@ -112,7 +117,32 @@ void Scheduler::StartCopies(absl::Time now) {
 void Scheduler::FinishCopies(absl::Time now) {
   const Copier::Done done = suspender_.FinishCopies();
   restoring_.done_bytes += done.in_bytes;
-  prefixes_.OnCopied(done.out_bytes, now);
+  const int64_t left = std::clamp<int64_t>(leaving_.due_bytes - leaving_.done_bytes, 0, done.out_bytes);
+  leaving_.done_bytes += left;
+  if (leaving_.sequence != nullptr && leaving_.done_bytes == leaving_.size_bytes()) EndLeaving();
+  prefixes_.OnCopied(done.out_bytes - left, now);
+}
+
+void Scheduler::FinishLeaving() {
+  suspender_.Save(leaving_.lease, leaving_.done_bytes, leaving_.size_bytes(), leaving_.cache.mutable_image());
+  EndLeaving();
+}
+
+void Scheduler::EndLeaving() {
+  Sequence& sequence = *leaving_.sequence;
+  CountWaiting(sequence, -1);
+  sequence.suspended = std::move(leaving_.cache);
+  CountWaiting(sequence, +1);
+  ++counts_.num_suspensions;
+  leaving_ = Leaving();
+}
+
+bool Scheduler::TakeBack(Sequence* sequence, int64_t length, int64_t promised) {
+  if (!cache_->CanFit(leaving_.lease, length, options_.prefill_chunk_tokens, promised)) return false;
+  sequence->lease = std::move(leaving_.lease);
+  sequence->encoded = true;
+  leaving_ = Leaving();
+  return true;
 }
 
 void Scheduler::DropRestoring() {

@@ -51,12 +51,12 @@ void Suspender::BeginStep() {
 bool Suspender::ShallSuspend(const SequenceLease& lease) const {
   if (lease.num_tokens() == 0) return false;
   const int64_t bytes = lease.image_bytes();
-  return MayCopy(bytes) && bytes <= tier_.limit_bytes - tier_.sequence_bytes &&
+  return bytes <= tier_.limit_bytes - tier_.sequence_bytes &&
          WorthCopying(2 * bytes, lease.num_tokens() + lease.num_cross_tokens());
 }
 
-SuspendedCache Suspender::Suspend(const SequenceLease& lease) {
-  return SuspendedCache(Save(lease), &tier_.sequence_bytes);
+SuspendedCache Suspender::NewSuspended(const SequenceLease& lease) {
+  return SuspendedCache(lease.NewImage(), &tier_.sequence_bytes);
 }
 
 SuspendedCache Suspender::Hold(CacheImage image) {
@@ -70,6 +70,11 @@ bool Suspender::WorthCopying(int64_t size_bytes, int64_t num_tokens, absl::Durat
 
 void Suspender::StartLoad(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease) {
   lease.Locate(image, from, to, &copier_.in());
+  left_bytes_ -= to - from;
+}
+
+void Suspender::StartSave(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image) {
+  lease.LocateSaved(from, to, image, &copier_.out());
   left_bytes_ -= to - from;
 }
 
@@ -100,10 +105,15 @@ bool Suspender::ReadPrefix(Cache* cache, absl::string_view salt, absl::Span<cons
   return true;
 }
 
-CacheImage Suspender::Save(const SequenceLease& lease) {
+void Suspender::Save(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image) {
   const absl::Time start = options_.copy_clock();
-  CacheImage image = lease.Save();
-  OnCopy(image.size_bytes, start);
+  lease.Save(from, to, image);
+  OnCopy(to - from, start);
+}
+
+CacheImage Suspender::Save(const SequenceLease& lease) {
+  CacheImage image = lease.NewImage();
+  Save(lease, 0, image.size_bytes, &image);
   return image;
 }
 

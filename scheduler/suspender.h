@@ -11,9 +11,9 @@
 // from position 0, and what that costs gives the state too. The state at the end saves no token of it. Where a model
 // has states only, the state is all there is, and suspending copies nothing else.
 //
-// A step's copies are at most `step_bytes`. What comes back, and prefixes that go, are copied beside steps (Copier), as
-// many as it takes, and the sequence that comes back waits. What gives way has to leave at once, between two steps,
-// while the rows that run wait: a cache that is larger than a step's budget is recomputed. So are sessions' saves.
+// A step's copies are at most `step_bytes`. All but sessions' saves are made beside steps (Copier), as many as it
+// takes: the sequence that comes back waits, and so does who needs the room of one that gives way, while the other rows
+// run. A save is made between two steps, and leaves out a cache that is larger than a step's budget.
 #ifndef BERTH_SCHEDULER_SUSPENDER_H_
 #define BERTH_SCHEDULER_SUSPENDER_H_
 
@@ -53,6 +53,7 @@ class SuspendedCache {
 
   bool empty() const { return image_.empty(); }
   const CacheImage& image() const { return image_; }
+  CacheImage* mutable_image() { return &image_; }
   void Drop();
 
  private:
@@ -97,8 +98,8 @@ class Suspender {
 
   // Whether suspending the cache of `lease` is possible, given the room, and the cheaper action.
   bool ShallSuspend(const SequenceLease& lease) const;
-  // REQUIRES: ShallSuspend, and the tier has the room.
-  SuspendedCache Suspend(const SequenceLease& lease);
+  // The room for it, still to be filled. REQUIRES: ShallSuspend, and the tier has the room.
+  SuspendedCache NewSuspended(const SequenceLease& lease);
   // A cache that came with a resumed sequence: counts like a suspended one. It is there already, so it is not refused
   // where there is no tier; where there is one that has no room for it, nothing is kept.
   SuspendedCache Hold(CacheImage image);
@@ -110,18 +111,20 @@ class Suspender {
   bool MayCopy(int64_t size_bytes) const { return size_bytes <= left_bytes_; }
   bool MayEverCopy(int64_t size_bytes) const { return size_bytes <= options_.step_bytes; }
 
-  // Copies beside the step that follows, taken from its budget: SequenceLease::Load and Cache::ReadPrefix of bytes
-  // [from, to), each at most once for a step, when nothing changes in the cache any more until FinishCopies. That says
-  // how many bytes of each were copied before the step ended.
+  // Copies beside the step that follows, taken from its budget: SequenceLease::Load, Save and Cache::ReadPrefix of
+  // bytes [from, to), each at most once for a step and in this order, when nothing changes in the cache any more until
+  // FinishCopies. That says how many bytes came in and went out before the step ended.
   void StartLoad(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease);
+  void StartSave(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image);
   bool StartReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                        CacheImage* image);
   void StartCopies() { copier_.Start(); }
   Copier::Done FinishCopies();
 
-  // Copies at once, measured and taken from the step's budget: the same and SequenceLease::Save. `to` may be past what
-  // the budget allows where nothing runs that would wait.
+  // Copies at once, measured and taken from the step's budget: the same, and a whole cache. `to` may be past what the
+  // budget allows where nothing runs that would wait.
   void Load(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease);
+  void Save(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image);
   bool ReadPrefix(Cache* cache, absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                   CacheImage* image);
   CacheImage Save(const SequenceLease& lease);

@@ -77,9 +77,8 @@ ABSL_FLAG(
     "used where copying costs less than computing again. 0: none; on the CPU a larger arena is the better use of it.");
 ABSL_FLAG(
     std::string, copy_per_step, "256MiB",
-    "Bytes copied at most for one step, to and from the host tier and to sessions' files. What comes back, and what "
-    "is copied ahead of need, is copied beside steps, as many as it takes; what has to leave at once and is larger "
-    "is computed again.");
+    "Bytes copied at most for one step, to and from the host tier and to sessions' files. The tier's are copied beside "
+    "steps, as many as it takes; a session's before the next, and without a cache that is larger.");
 ABSL_FLAG(std::string, disk_tier, Config{}.disk_tier,
           "Folder of prefixes' caches below the host tier, which it needs. They outlive the process. It has one server "
           "at a time. Empty: none.");

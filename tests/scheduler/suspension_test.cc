@@ -32,6 +32,7 @@ struct Pair {
       h.clock.Advance(absl::Seconds(1));
       h.Step();
       largest_tier = std::max(largest_tier, h.scheduler->host_tier().sequence_bytes);
+      num_empty += h.shapes.empty() ? 1 : 0;
       for (const RowShape& row : h.shapes) num_computed += row.num_tokens;
       if (h.scheduler->counts().num_preemptions > before) waiting_tokens = h.scheduler->counts().waiting_tokens;
     }
@@ -43,6 +44,7 @@ struct Pair {
 
   SchedulerHarness h;
   int64_t num_computed = 0;
+  int64_t num_empty = 0;  // steps
   int64_t largest_tier = 0;
   int64_t waiting_tokens = 0;
 };
@@ -62,12 +64,83 @@ TEST(Suspension, CrossBlocksComeBackWithoutTheEncoder) {
 }
 
 TEST(Suspension, WithoutATierOrRoomEverythingIsComputedAgain) {
-  for (const Scheduler::Options& options : {Suspending(0), Suspending(100), Suspending(1 << 20, /*step_bytes=*/100)}) {
+  for (const Scheduler::Options& options : {Suspending(0), Suspending(100)}) {
     const Pair pair(options);
     EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, 0);
     EXPECT_EQ(pair.largest_tier, 0);
     EXPECT_GT(pair.num_computed, 2 * (10 + 34 - 1));
   }
+}
+
+// Three sequences of 25 tokens so far in twelve blocks of eight: the youngest has to give way. Its cache goes fifty
+// bytes a step.
+struct Leaving {
+  Leaving() : h({StaticLayer(), RecurrentLayer()}, 8, Suspending(1 << 20, /*step_bytes=*/50)) {
+    h.Add(10, 40);
+    h.Add(3, 40);
+    young = h.Add(10, 40);
+    while (h.scheduler->counts().num_preemptions == 0) Step();
+  }
+  void Step() {
+    h.Step();
+    for (const RowShape& row : h.shapes) num_computed += row.num_tokens;
+  }
+
+  SchedulerHarness h;
+  RequestKey young = 0;
+  int64_t num_computed = 0;
+};
+
+TEST(Suspension, WhoFindsRoomGoesOnWhileACacheLeaves) {
+  Leaving leaving;
+  SchedulerHarness& h = leaving.h;
+  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0) << "it left at once";
+  int64_t num_steps = 0;
+  for (; h.scheduler->counts().num_suspensions == 0; ++num_steps) {
+    EXPECT_EQ(h.shapes.size(), 1u) << "the second has room, the first waits for the third's";
+    EXPECT_EQ(h.scheduler->counts().waiting_tokens, 10 + static_cast<int64_t>(h.records[leaving.young].tokens.size()));
+    leaving.Step();
+  }
+  EXPECT_GE(num_steps, 2);
+  EXPECT_EQ(h.scheduler->counts().waiting_tokens, 1);
+  leaving.Step();
+  EXPECT_EQ(h.shapes.size(), 2u);
+  while (!h.scheduler->empty()) leaving.Step();
+  h.ExpectAllEnded();
+  EXPECT_EQ(leaving.num_computed, 10 + 40 - 1 + 3 + 40 - 1 + 10 + 40 - 1);
+  EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
+}
+
+TEST(Suspension, WhatLeavesComesBackWithoutACopyWhenThereIsRoomAgain) {
+  Leaving leaving;
+  SchedulerHarness& h = leaving.h;
+  h.scheduler->Cancel(1, FinishReason::kCancelled);
+  leaving.Step();
+  EXPECT_EQ(h.shapes.size(), 2u);
+  EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
+  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0);
+  while (!h.scheduler->empty()) leaving.Step();
+  h.ExpectAllEnded();
+}
+
+TEST(Suspension, WhoIsCancelledWhileItLeavesGivesAllBack) {
+  Leaving leaving;
+  SchedulerHarness& h = leaving.h;
+  EXPECT_GT(h.scheduler->host_tier().sequence_bytes, 0);
+  h.scheduler->Cancel(leaving.young, FinishReason::kCancelled);
+  leaving.Step();
+  EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
+  EXPECT_EQ(h.shapes.size(), 2u);
+  while (!h.scheduler->empty()) leaving.Step();
+  h.ExpectAllEnded();
+}
+
+TEST(Suspension, NobodyWaitsForACopyWhereNobodyRuns) {
+  // One other only, which needs the room.
+  const Pair pair(Suspending(1 << 20, /*step_bytes=*/100));
+  EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
+  EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
+  EXPECT_EQ(pair.num_empty, 0);
 }
 
 TEST(Suspension, TheCheaperActionIsTaken) {
