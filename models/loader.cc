@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "models/device.h"
 #include "models/families/family.h"
+#include "models/kernels/packed_weights.h"
 #include "models/kernels/thread_pool.h"
 #include "models/torch_runner.h"
 #include "models/weights/config_fields.h"
@@ -25,12 +26,13 @@ namespace {
 class TorchModel : public LoadedModel {
  public:
   TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device,
-             std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> threads)
+             std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed, std::unique_ptr<ThreadPool> threads)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
         device_(device),
         model_(std::move(model)),
+        packed_(std::move(packed)),
         threads_(std::move(threads)) {}
 
   const ModelInfo& info() const override { return info_; }
@@ -50,6 +52,7 @@ class TorchModel : public LoadedModel {
   GenerationDefaults defaults_;
   at::Device device_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<PackedWeights> packed_;
   std::unique_ptr<ThreadPool> threads_;
 };
 
@@ -179,7 +182,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto checkpoint = Checkpoint::Open(options.model_dir);
   if (!checkpoint.ok()) return checkpoint.status();
 
-  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype, .device = *device, .matrices = *matrices});
+  const bool keeps = device->is_cpu() && !options.packed_file.empty();
+  auto packed = keeps ? std::make_unique<PackedWeights>(options.packed_file, options.packed_identity)
+                      : std::make_unique<PackedWeights>();
+  const PackedWeights::Use use_packed(packed.get());
+  WeightLoader weights(
+      *std::move(checkpoint),
+      {.dtype = *dtype, .device = *device, .matrices = *matrices, .matrices_are_packed = packed->mapped()});
   std::unique_ptr<Model> model;
   try {
     model = (*family)->build(text, weights);
@@ -200,12 +209,14 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.vocab_size = model->vocab_size();
   info.hidden_size = model->hidden_size();
   info.num_parameters = weights.num_parameters();
-  info.weight_bytes = weights.weight_bytes();
+  info.weight_bytes = weights.weight_bytes() + packed->size_bytes();
+  info.weights_were_packed = packed->mapped();
   info.eos_token_ids = defaults->eos_token_ids;
   info.dtype = *dtype;
   info.device = options.device;
+  packed->Keep(options.on_packed_file);
   return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      std::move(model), std::move(threads));
+                                      std::move(model), std::move(packed), std::move(threads));
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

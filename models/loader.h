@@ -4,11 +4,13 @@
 #define BERTH_MODELS_LOADER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/spec.h"
 #include "cache/storage.h"
@@ -23,8 +25,14 @@ struct LoadOptions {
   std::string dtype = "auto";  // auto: as the checkpoint says; float32, bfloat16
   // Of the matrices of dense products: auto (as dtype), int8, int4. On the CPU only.
   std::string weights = "auto";
-  std::string device = "cpu";    // cpu, cuda
-  int num_threads = 0;           // of a step on the CPU; 0: all cores
+  std::string device = "cpu";  // cpu, cuda
+  int num_threads = 0;         // of a step on the CPU; 0: all cores
+  // Where the packed matrices are kept for the next start, if they are of `packed_identity` (32 characters that tell
+  // all apart that packing depends on; see kernels/packed_weights.h); "": nowhere. On the CPU only. What became of a
+  // file that had to be written, a thread says some time after Load.
+  std::string packed_file;
+  std::string packed_identity;
+  std::function<void(const absl::Status&)> on_packed_file = [](const absl::Status&) {};
   int64_t block_tokens = 16;     // tokens per cache block
   int64_t attention_window = 0;  // tokens that a query sees beside the first sink_tokens; 0: the model's own
   int64_t sink_tokens = 4;       // of no effect without attention_window

@@ -21,8 +21,9 @@ struct ModelInfo {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   int64_t num_parameters = 0;
-  int64_t weight_bytes = 0;
-  int64_t max_positions = 0;   // the model's own limit of positions; 0: none said
+  int64_t weight_bytes = 0;          // as they are kept: quantised, packed
+  bool weights_were_packed = false;  // the matrices came from a file that an earlier start wrote
+  int64_t max_positions = 0;         // the model's own limit of positions; 0: none said
   int64_t position_limit = 0;  // positions that it has weights for, so that no longer sequence can run; 0: no limit
   // The length past which a sequence's tokens are all computed otherwise (phi3's longrope), so that its cache has to be
   // computed anew when it grows past it; 0: none.

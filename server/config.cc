@@ -27,6 +27,9 @@ ABSL_FLAG(
     std::string, weights, Config{}.weights,
     "Of the matrices of dense products, on the CPU: auto (as --dtype says), int8 (a quarter of float32's bytes) or "
     "int4 (0.14 of them, the output head in int8). Embeddings, norms, convolutions and routers stay as they are.");
+ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
+          "Where the matrices are kept as the CPU's kernels take them, so that the next start need not pack them: auto "
+          "(in the folder .berth of the checkpoint's), none, or another folder. They take as much again as in memory.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
 ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
 
@@ -131,7 +134,7 @@ struct HelpGroup {
 
 const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
-      {"Model", {"model", "model_name", "dtype", "weights", "device", "threads"}},
+      {"Model", {"model", "model_name", "dtype", "weights", "packed_weights", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
@@ -296,6 +299,7 @@ absl::StatusOr<Config> FromFlags() {
   config.attention_window = absl::GetFlag(FLAGS_attention_window);
   config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
   config.weights = absl::GetFlag(FLAGS_weights);
+  config.packed_weights = absl::GetFlag(FLAGS_packed_weights);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.checkpoint_dtype = absl::GetFlag(FLAGS_checkpoint_dtype);
@@ -388,6 +392,7 @@ std::string HelpText() {
 }
 
 absl::Status Validate(const Config& config) {
+  if (config.packed_weights.empty()) return Bad("packed_weights", "empty: auto, none or a folder");
   if (config.model_dir.empty()) return Bad("model", "missing: name the folder of a Hugging Face checkpoint");
   for (const auto check : {CheckChoices, CheckRanges, CheckAddresses, CheckCombinations}) {
     if (absl::Status s = check(config); !s.ok()) return s;

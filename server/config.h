@@ -22,6 +22,9 @@ struct Config {
   std::string dtype = "auto";  // of weights and activations: auto (what the checkpoint says), float32, bfloat16
   // Of the matrices of dense products: auto (as --dtype says), int8, int4. The output head is int8 with either.
   std::string weights = "auto";
+  // Where the matrices are kept as the CPU's kernels take them, so that the next start need not pack them: auto (in the
+  // folder .berth of the checkpoint's), none, or another folder.
+  std::string packed_weights = "auto";
   std::string device = "cpu";  // cpu, cuda
   int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
 

@@ -15,6 +15,7 @@
 #include "server/logging.h"
 #include "server/model_fingerprint.h"
 #include "server/model_text.h"
+#include "server/packed_file.h"
 #include "server/server.h"
 #include "server/shutdown_signal.h"
 #include "server/units.h"
@@ -28,9 +29,10 @@ constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
 
 void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration elapsed) {
   const ModelInfo& info = model.info();
-  spdlog::info("model {}: {}, {} layers, {} parameters, {} of {} weights on {}, loaded in {:.1f} s", info.name,
+  spdlog::info("model {}: {}, {} layers, {} parameters, {} of weights for {} on {}, {} in {:.1f} s", info.name,
                info.model_type, info.num_layers, info.num_parameters, FormatByteSize(info.weight_bytes),
-               std::string(DTypeName(info.dtype)), info.device, absl::ToDoubleSeconds(elapsed));
+               std::string(DTypeName(info.dtype)), info.device, info.weights_were_packed ? "mapped" : "packed",
+               absl::ToDoubleSeconds(elapsed));
   if (!info.device_kernels.empty()) {
     spdlog::info("kernels on {}: {}; no test has run them on a GPU", info.device, info.device_kernels);
   }
@@ -42,6 +44,14 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
     spdlog::info("text: no tokenizer.json; requests carry token ids");
   } else {
     spdlog::info("text: tokenizer.json, {}", text->has_chat_template() ? "chat template" : "no chat template");
+  }
+}
+
+void LogPackedFile(const std::string& path, const absl::Status& status) {
+  if (status.ok()) {
+    spdlog::info("packed weights: kept for the next start in {}", path);
+  } else {
+    spdlog::info("packed weights: not kept for the next start: {}", std::string(status.message()));
   }
 }
 
@@ -113,6 +123,8 @@ std::string WhatTheFlagsChange(const Config& config, const ModelInfo& info) {
 absl::Status Run(const Config& config) {
   const absl::Time start = absl::Now();
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
+  // What is wrong with the checkpoint, Load says.
+  const PackedFile packed = ChoosePackedFile(config, CpuCapability()).value_or(PackedFile());
   absl::StatusOr<std::unique_ptr<LoadedModel>> model =
       LoadedModel::Load({.model_dir = config.model_dir,
                          .name = config.model_name,
@@ -120,6 +132,9 @@ absl::Status Run(const Config& config) {
                          .weights = config.weights,
                          .device = config.device,
                          .num_threads = static_cast<int>(config.num_threads),
+                         .packed_file = packed.path,
+                         .packed_identity = packed.identity,
+                         .on_packed_file = [path = packed.path](const absl::Status& s) { LogPackedFile(path, s); },
                          .block_tokens = config.block_tokens,
                          .attention_window = config.attention_window,
                          .sink_tokens = config.sink_tokens,

@@ -1,5 +1,6 @@
 // gpt_oss: sliding and full layers in turn, a sink in every head's softmax, experts with biases and a clamped gate
 // whose weights may be stored as MXFP4. Source: transformers' models/gpt_oss and integrations/mxfp4.py.
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ldexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -28,22 +29,24 @@ at::Tensor Fp4Values() {
 // in / 32], exponents of two with a bias of 127 -> [experts, out, in] in the run's type.
 at::Tensor LoadMxfp4(WeightLoader& weights, const std::string& name, int64_t experts, int64_t out, int64_t in) {
   const int64_t num_blocks = in / kBlockValues;
+  const at::ScalarType type = weights.options().dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
   const at::Tensor bytes = weights.GetBytes(name + "_blocks", {experts, out, num_blocks, kBlockValues / 2});
-  const at::Tensor exponents = weights.GetBytes(name + "_scales", {experts, out, num_blocks}).to(at::kInt).sub(127);
+  const at::Tensor scales = weights.GetBytes(name + "_scales", {experts, out, num_blocks});
+  if (bytes.is_meta()) return at::empty({experts, out, in}, bytes.options().dtype(type));
+  const at::Tensor exponents = scales.to(at::kInt).sub(127);
   const at::Tensor table = Fp4Values().to(bytes.device());
   const auto lookup = [&](const at::Tensor& codes) {
     return table.index_select(0, codes.flatten().to(at::kLong)).view(bytes.sizes());
   };
   const at::Tensor values = at::stack({lookup(bytes.bitwise_and(15)), lookup(bytes.bitwise_right_shift(4))}, -1);
   const at::Tensor scaled = at::ldexp(values.flatten(3), exponents.unsqueeze(-1));
-  const DType dtype = weights.options().dtype;
-  return scaled.reshape({experts, out, in}).to(dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16);
+  return scaled.reshape({experts, out, in}).to(type);
 }
 
 // [experts, out, in], stored so in MXFP4 and transposed else.
 at::Tensor LoadMatrices(WeightLoader& weights, const std::string& name, int64_t experts, int64_t out, int64_t in) {
   if (weights.Has(name + "_blocks")) return LoadMxfp4(weights, name, experts, out, in);
-  return weights.Get(name, {experts, in, out}).transpose(1, 2).contiguous();
+  return weights.GetMatrix(name, {experts, in, out}).transpose(1, 2).contiguous();
 }
 
 // Rows gate, up, gate, up, ... to all gates, then all ups.

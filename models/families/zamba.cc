@@ -115,8 +115,8 @@ Linear LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names,
   const int64_t out = linear.outputs() / static_cast<int64_t>(names.size());
   std::vector<at::Tensor> down, up;
   for (const std::string& name : names) {
-    down.push_back(weights.Get(name + ".0.weight", {rank, in}));
-    up.push_back(weights.Get(name + ".1.weight", {out, rank}));
+    down.push_back(weights.GetMatrix(name + ".0.weight", {rank, in}));
+    up.push_back(weights.GetMatrix(name + ".1.weight", {out, rank}));
   }
   return linear.WithAdapter(at::cat(down, 0), names.size() == 1 ? up[0] : at::block_diag(up));
 }

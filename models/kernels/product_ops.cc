@@ -147,43 +147,48 @@ const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const
 }  // namespace
 
 DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
-    : inputs_(weight.size(1)), outputs_(weight.size(0)), type_(weight.scalar_type()) {
-  TORCH_CHECK(type_ == at::kFloat || type_ == at::kBFloat16, "a weight of type ", type_);
-  if (weight.is_cpu()) {
+    : packed_{.type = weight.scalar_type(), .inputs = weight.size(1), .outputs = weight.size(0)} {
+  TORCH_CHECK(type() == at::kFloat || type() == at::kBFloat16, "a weight of type ", type());
+  PackedWeights* const kept = PackedWeights::Current();
+  if (kept != nullptr && kept->mapped()) {
+    packed_ = kept->Take(outputs(), inputs(), type());
+  } else if (weight.is_cpu()) {
     Pack(weight.contiguous(), storage);
+    if (kept != nullptr) kept->Add(packed_);
   } else {
     plain_ = weight;
+    if (kept != nullptr) kept->AddPlain(size_bytes());
   }
 }
 
 void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
-  kind_ = KindOf(weight, storage);
-  const int64_t panels = cpu::PanelCount(outputs_);
-  panels_ = AllocatePanels(panels * cpu::PanelBytes(kind_, inputs_));
-  if (kind_ == cpu::kWeightInt8) scales_ = at::empty({outputs_}, at::kFloat);
-  const cpu::PackWeightArgs args = {.kind = kind_,
-                                    .inputs = inputs_,
-                                    .outputs = outputs_,
-                                    .weight = weight.const_data_ptr(),
-                                    .stride = inputs_,
-                                    .panels = static_cast<char*>(panels_.data_ptr()),
-                                    .scales = scales_.defined() ? scales_.mutable_data_ptr<float>() : nullptr};
+  packed_.kind = KindOf(weight, storage);
+  const int64_t panels = cpu::PanelCount(outputs());
+  packed_.panels = AllocatePanels(panels * cpu::PanelBytes(packed_.kind, inputs()));
+  if (packed_.kind == cpu::kWeightInt8) packed_.scales = at::empty({outputs()}, at::kFloat);
+  const cpu::PackWeightArgs args = {
+      .kind = packed_.kind,
+      .inputs = inputs(),
+      .outputs = outputs(),
+      .weight = weight.const_data_ptr(),
+      .stride = inputs(),
+      .panels = static_cast<char*>(packed_.panels.data_ptr()),
+      .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
   const cpu::TypeIndex type = TypeOf(weight);
-  Parallel(panels, inputs_ * cpu::kPanel,
+  Parallel(panels, inputs() * cpu::kPanel,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_weight[type](args, begin, end); });
 }
 
 cpu::PackedWeight DenseWeight::packed() const {
-  return {.kind = kind_,
-          .inputs = inputs_,
-          .outputs = outputs_,
-          .panels = static_cast<const char*>(panels_.const_data_ptr()),
-          .scales = scales_.defined() ? scales_.const_data_ptr<float>() : nullptr};
+  return {.kind = packed_.kind,
+          .inputs = inputs(),
+          .outputs = outputs(),
+          .panels = static_cast<const char*>(packed_.panels.const_data_ptr()),
+          .scales = packed_.scales.defined() ? packed_.scales.const_data_ptr<float>() : nullptr};
 }
 
 int64_t DenseWeight::size_bytes() const {
-  if (plain_.defined()) return static_cast<int64_t>(plain_.nbytes());
-  return static_cast<int64_t>((panels_.defined() ? panels_.nbytes() : 0) + (scales_.defined() ? scales_.nbytes() : 0));
+  return plain_.defined() ? static_cast<int64_t>(plain_.nbytes()) : packed_.size_bytes();
 }
 
 at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/kernels/cpu/kernels.h"
+#include "models/kernels/packed_weights.h"
 #include "models/kernels/weight_storage.h"
 
 namespace berth::ops {
@@ -21,13 +22,14 @@ class DenseWeight {
  public:
   DenseWeight() = default;
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
-  // read once on the CPU, and kept on other devices.
+  // read once on the CPU, and kept on other devices. Where PackedWeights::Current() has a file, its next matrix is
+  // taken and `weight` need have no values (at::kMeta).
   explicit DenseWeight(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact);
 
-  bool defined() const { return outputs_ > 0; }
-  int64_t inputs() const { return inputs_; }
-  int64_t outputs() const { return outputs_; }
-  at::ScalarType type() const { return type_; }
+  bool defined() const { return outputs() > 0; }
+  int64_t inputs() const { return packed_.inputs; }
+  int64_t outputs() const { return packed_.outputs; }
+  at::ScalarType type() const { return packed_.type; }
   const at::Tensor& plain() const { return plain_; }  // undefined on the CPU
   cpu::PackedWeight packed() const;                   // REQUIRES: on the CPU
   int64_t size_bytes() const;
@@ -35,12 +37,8 @@ class DenseWeight {
  private:
   void Pack(const at::Tensor& weight, WeightStorage storage);
 
-  int64_t inputs_ = 0, outputs_ = 0;
-  at::ScalarType type_ = at::kFloat;
+  PackedMatrix packed_;  // of another device the shape and type only
   at::Tensor plain_;
-  cpu::WeightKind kind_ = cpu::kWeightF32;
-  at::Tensor panels_;  // bytes
-  at::Tensor scales_;  // [outputs], float32, of int8
 };
 
 // x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32.

@@ -132,16 +132,17 @@ Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, i
                              int64_t intermediate, const ExpertNames& names) {
   const WeightStorage storage = weights.options().matrices;
   if (weights.Has(prefix + "gate_up_proj")) {
-    return {.up = PackExperts(weights.Get(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}), storage),
-            .down = PackExperts(weights.Get(prefix + "down_proj", {num_experts, hidden, intermediate}), storage)};
+    return {
+        .up = PackExperts(weights.GetMatrix(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}), storage),
+        .down = PackExperts(weights.GetMatrix(prefix + "down_proj", {num_experts, hidden, intermediate}), storage)};
   }
   Experts::Weights experts;
   for (int64_t e = 0; e < num_experts; ++e) {
     const auto name = [&](const char* matrix) { return absl::StrCat(prefix, e, ".", matrix, ".weight"); };
-    at::Tensor up = weights.Get(name(names.up), {intermediate, hidden});
-    if (names.gate != nullptr) up = at::cat({weights.Get(name(names.gate), {intermediate, hidden}), up});
+    at::Tensor up = weights.GetMatrix(name(names.up), {intermediate, hidden});
+    if (names.gate != nullptr) up = at::cat({weights.GetMatrix(name(names.gate), {intermediate, hidden}), up});
     experts.up.emplace_back(up, storage);
-    experts.down.emplace_back(weights.Get(name(names.down), {hidden, intermediate}), storage);
+    experts.down.emplace_back(weights.GetMatrix(name(names.down), {hidden, intermediate}), storage);
   }
   return experts;
 }

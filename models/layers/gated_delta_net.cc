@@ -24,8 +24,8 @@ at::Tensor RowsOfHeads(const at::Tensor& weight, int64_t k_heads, int64_t first,
 LinearWeights LoadInterleaved(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
   const int64_t heads = c.v_heads / c.k_heads;
   const int64_t values = heads * c.value_dim;
-  const at::Tensor qkvz = weights.Get(prefix + "in_proj_qkvz.weight", {2 * c.keys() + 2 * c.values(), c.hidden});
-  const at::Tensor ba = weights.Get(prefix + "in_proj_ba.weight", {2 * c.v_heads, c.hidden});
+  const at::Tensor qkvz = weights.GetMatrix(prefix + "in_proj_qkvz.weight", {2 * c.keys() + 2 * c.values(), c.hidden});
+  const at::Tensor ba = weights.GetMatrix(prefix + "in_proj_ba.weight", {2 * c.v_heads, c.hidden});
   LinearWeights in = {.storage = weights.options().matrices};
   in.weight = at::cat({RowsOfHeads(qkvz, c.k_heads, 0, c.key_dim), RowsOfHeads(qkvz, c.k_heads, c.key_dim, c.key_dim),
                        RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim, values),

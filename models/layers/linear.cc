@@ -46,11 +46,11 @@ LinearWeights LoadLinear(WeightLoader& weights, int64_t in, const std::vector<Li
   const bool any_bias = std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return p.has_bias; });
   for (const LinearPart& part : parts) {
     matrices.push_back(
-        Scaled(weights.Get(part.name + ".weight", {part.out, in}), part.input_scale * part.output_scale));
+        Scaled(weights.GetMatrix(part.name + ".weight", {part.out, in}), part.input_scale * part.output_scale));
     if (part.has_bias) {
       biases.push_back(Scaled(weights.Get(part.name + ".bias", {part.out}), part.output_scale));
     } else if (any_bias) {
-      biases.push_back(at::zeros({part.out}, matrices.back().options()));
+      biases.push_back(at::zeros({part.out}, matrices.back().options().device(weights.options().device)));
     }
   }
   LinearWeights linear = {.storage = weights.options().matrices};

@@ -56,14 +56,14 @@ void MambaMixer::LoadProjections(WeightLoader& weights, const std::string& prefi
   const int64_t outputs = config_.dt_rank + 2 * config_.state_dim;
   at::Tensor a_log, x_proj, dt_proj;
   if (config_.heads > 0) {
-    x_proj = weights.Get(prefix + "x_proj_weight", {groups, outputs, width});
-    dt_proj = weights.Get(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
+    x_proj = weights.GetMatrix(prefix + "x_proj_weight", {groups, outputs, width});
+    dt_proj = weights.GetMatrix(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj_bias", {groups, width}).reshape({config_.inner});
     a_log = weights.GetFloat32(prefix + "A_log", {groups, width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {groups, width}).reshape({config_.inner});
   } else {
-    x_proj = weights.Get(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
-    dt_proj = weights.Get(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
+    x_proj = weights.GetMatrix(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
+    dt_proj = weights.GetMatrix(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj.bias", {width});
     a_log = weights.GetFloat32(prefix + "A_log", {width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {width});

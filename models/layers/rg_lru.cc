@@ -26,7 +26,7 @@ ops::RgLruWeights LoadRecurrence(WeightLoader& weights, const std::string& prefi
 std::vector<ops::DenseWeight> LoadGates(WeightLoader& weights, const std::string& prefix, const RgLruConfig& c) {
   const int64_t block_width = c.width / c.blocks;
   const auto matrices = [&](const char* name) {
-    return weights.Get(prefix + name, {c.blocks, block_width, block_width});
+    return weights.GetMatrix(prefix + name, {c.blocks, block_width, block_width});
   };
   const at::Tensor stack = at::cat({matrices("input_gate_weight"), matrices("recurrent_gate_weight")}, 2);
   std::vector<ops::DenseWeight> gates;

@@ -78,6 +78,7 @@ struct WeightLoader::State {
   Wrapping wrapping;
   absl::Status status;
   absl::flat_hash_set<std::string> read;
+  absl::flat_hash_set<std::string> kept;
   std::vector<std::string> ignored_prefixes;
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;
@@ -153,17 +154,21 @@ const TensorView* WeightLoader::Find(const std::string& full_name, at::IntArrayR
   return view;
 }
 
-void WeightLoader::Count(const std::string& full_name, const at::Tensor& tensor) {
-  if (!state_->read.insert(full_name).second) return;
-  state_->num_parameters += tensor.numel();
-  state_->weight_bytes += static_cast<int64_t>(tensor.nbytes());
+void WeightLoader::Count(const std::string& full_name, const at::Tensor& tensor, Use use) {
+  if (state_->read.insert(full_name).second) state_->num_parameters += tensor.numel();
+  // An embedding that is a head too is kept as well, whoever asked first.
+  if (use == Use::kKept && state_->kept.insert(full_name).second) {
+    state_->weight_bytes += static_cast<int64_t>(tensor.nbytes());
+  }
 }
 
 at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView& view, at::ScalarType from,
-                                 at::ScalarType to) {
+                                 at::ScalarType to, Use use) {
   try {
-    at::Tensor tensor = FromFile(view, from, state_->checkpoint).to(state_->options.device, to);
-    Count(full_name, tensor);
+    at::Tensor tensor = use == Use::kPacked && state_->options.matrices_are_packed
+                            ? at::empty(view.shape, at::TensorOptions(to).device(at::kMeta))
+                            : FromFile(view, from, state_->checkpoint).to(state_->options.device, to);
+    Count(full_name, tensor, use);
     return tensor;
   } catch (const c10::Error& e) {
     Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view.bytes,
@@ -172,7 +177,7 @@ at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView&
   }
 }
 
-at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype) {
+at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype, Use use) {
   const std::string full_name = StoredName(name);
   const TensorView* view = Find(full_name, shape);
   if (view == nullptr) return Zeros(shape, ToScalarType(dtype));
@@ -183,7 +188,7 @@ at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DTy
                                                  " found, F32, BF16 or F16 expected")));
     return Zeros(shape, ToScalarType(dtype));
   }
-  return Convert(full_name, *view, type, ToScalarType(dtype));
+  return Convert(full_name, *view, type, ToScalarType(dtype), use);
 }
 
 at::Tensor WeightLoader::GetBytes(absl::string_view name, at::IntArrayRef shape) {
@@ -195,11 +200,15 @@ at::Tensor WeightLoader::GetBytes(absl::string_view name, at::IntArrayRef shape)
                                                  std::string(TensorDTypeName(view->dtype)), " found, U8 expected")));
     return Zeros(shape, at::kByte);
   }
-  return Convert(full_name, *view, at::kByte, at::kByte);
+  return Convert(full_name, *view, at::kByte, at::kByte, Use::kPacked);
 }
 
 at::Tensor WeightLoader::Get(absl::string_view name, at::IntArrayRef shape) {
   return Load(name, shape, state_->options.dtype);
+}
+
+at::Tensor WeightLoader::GetMatrix(absl::string_view name, at::IntArrayRef shape) {
+  return Load(name, shape, state_->options.dtype, Use::kPacked);
 }
 
 at::Tensor WeightLoader::GetOptional(absl::string_view name, at::IntArrayRef shape) {

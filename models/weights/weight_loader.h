@@ -44,6 +44,7 @@ class WeightLoader {
     at::Device device = at::kCPU;   // of all tensors
     // How the layers are to keep the matrices of dense products, but for the small ones that choose among experts.
     WeightStorage matrices = WeightStorage::kExact;
+    bool matrices_are_packed = false;  // somewhere else already: GetMatrix gives tensors without values
   };
 
   WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options);
@@ -59,12 +60,16 @@ class WeightLoader {
   // write to it in place; else a copy, converted by ATen's threads. INVALID_ARGUMENT (sticky): absent, another shape,
   // or no F32, BF16 or F16. RESOURCE_EXHAUSTED (sticky): no memory for it.
   at::Tensor Get(absl::string_view name, at::IntArrayRef shape);
+  // The same for what ops::DenseWeight will pack, and nothing else: where packed matrices come from a file, a tensor
+  // without values (at::kMeta). Not in weight_bytes.
+  at::Tensor GetMatrix(absl::string_view name, at::IntArrayRef shape);
   // Undefined when absent.
   at::Tensor GetOptional(absl::string_view name, at::IntArrayRef shape);
   // In float32 whatever the run's dtype: A_log, dt_bias, router biases.
   at::Tensor GetFloat32(absl::string_view name, at::IntArrayRef shape);
 
-  // A tensor of bytes (U8) as it is stored: packed weights. INVALID_ARGUMENT (sticky): absent, another shape or type.
+  // A tensor of bytes (U8) as it is stored, of what will be packed, as in GetMatrix. INVALID_ARGUMENT (sticky): absent,
+  // another shape or type.
   at::Tensor GetBytes(absl::string_view name, at::IntArrayRef shape);
 
   bool Has(absl::string_view name) const;
@@ -82,7 +87,7 @@ class WeightLoader {
 
   const absl::Status& status() const;
   const Options& options() const;
-  // Of all that was handed out, each tensor counted once.
+  // Of all that was handed out, each tensor counted once; the bytes without those of matrices.
   int64_t num_parameters() const;
   int64_t weight_bytes() const;
 
@@ -90,14 +95,17 @@ class WeightLoader {
   struct State;
   WeightLoader(std::shared_ptr<State> state, std::string prefix);
 
-  at::Tensor Load(absl::string_view name, at::IntArrayRef shape, DType dtype);
+  // What becomes of a tensor's values.
+  enum class Use { kKept, kPacked };
+  at::Tensor Load(absl::string_view name, at::IntArrayRef shape, DType dtype, Use use = Use::kKept);
   // What the checkpoint calls the tensor that this loader calls `name`.
   std::string StoredName(absl::string_view name) const;
   // The tensor's place in the file, or null after an error.
   const TensorView* Find(const std::string& full_name, at::IntArrayRef shape);
   // Its values, converted and placed.
-  at::Tensor Convert(const std::string& full_name, const TensorView& view, at::ScalarType from, at::ScalarType to);
-  void Count(const std::string& full_name, const at::Tensor& tensor);
+  at::Tensor Convert(const std::string& full_name, const TensorView& view, at::ScalarType from, at::ScalarType to,
+                     Use use);
+  void Count(const std::string& full_name, const at::Tensor& tensor, Use use);
   at::Tensor Zeros(at::IntArrayRef shape, at::ScalarType type) const;
   void Fail(absl::Status status);
 

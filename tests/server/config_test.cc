@@ -42,6 +42,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--model_name=n",
                              "--dtype=bfloat16",
                              "--weights=int8",
+                             "--packed_weights=/w",
                              "--device=cuda",
                              "--threads=3",
                              "--listen=[::1]:0",
@@ -85,6 +86,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .model_name = "n",
                              .dtype = "bfloat16",
                              .weights = "int8",
+                             .packed_weights = "/w",
                              .device = "cuda",
                              .num_threads = 3,
                              .listen = "[::1]:0",
@@ -151,6 +153,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"stray"}, "unexpected argument 'stray': every value belongs to a flag, as --model=DIR"},
       {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
       {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
+      {{"--packed_weights="}, "--packed_weights: empty: auto, none or a folder"},
       {{"--weights=fp8"}, "--weights: 'fp8' is none of auto, int8, int4"},
       {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
       {{"--checkpoint_dtype=int4"}, "--checkpoint_dtype: 'int4' is none of auto, int8"},
@@ -237,7 +240,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 43);
+  EXPECT_EQ(ours, 44);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -79,6 +79,28 @@ TEST(WeightLoader, ConvertsToTheRunsDType) {
   }
 }
 
+TEST(WeightLoader, CountsTheBytesOfMatricesOnlyWhereTheyAreKeptToo) {
+  WeightLoader loader(AllTypes().Open(), {.dtype = DType::kFloat32});
+  EXPECT_TRUE(at::equal(loader.GetMatrix("model.f32", {2, 3}), Values(at::kFloat)));
+  EXPECT_EQ(loader.weight_bytes(), 0);
+  loader.Get("model.f32", {2, 3});  // an embedding that is the head as well
+  loader.GetMatrix("model.bf16", {2, 3});
+  EXPECT_EQ(loader.weight_bytes(), 6 * 4);
+  EXPECT_EQ(loader.num_parameters(), 12);
+}
+
+TEST(WeightLoader, MatricesThatArePackedElsewhereAreCheckedAndHaveNoValues) {
+  WeightLoader loader(AllTypes().Open(), {.dtype = DType::kBFloat16, .matrices_are_packed = true});
+  const at::Tensor matrix = loader.GetMatrix("model.f32", {2, 3});
+  EXPECT_TRUE(matrix.is_meta());
+  EXPECT_EQ(matrix.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(loader.num_parameters(), 6);
+  EXPECT_TRUE(at::equal(loader.Get("model.bf16", {2, 3}), Values(at::kBFloat16)));
+  EXPECT_TRUE(loader.status().ok());
+  loader.GetMatrix("model.f32", {3, 2});
+  EXPECT_EQ(loader.status().message(), "checkpoint: model.f32: shape [2, 3] found, [3, 2] expected");
+}
+
 TEST(WeightLoader, ViewsTheFileWhereItCan) {
   std::shared_ptr<const Checkpoint> checkpoint = AllTypes().Open();
   const std::byte* f32 = checkpoint->Find("model.f32")->data;
