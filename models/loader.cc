@@ -25,12 +25,13 @@ namespace {
 
 class TorchModel : public LoadedModel {
  public:
-  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device,
+  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device, bool stable_scans,
              std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed, std::unique_ptr<ThreadPool> threads)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
         device_(device),
+        stable_scans_(stable_scans),
         model_(std::move(model)),
         packed_(std::move(packed)),
         threads_(std::move(threads)) {}
@@ -42,8 +43,9 @@ class TorchModel : public LoadedModel {
     return CreateDeviceStorage(device_, size_bytes);
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
-    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(),
-                                         StepBatch(plan_, storage->base(), device_));
+    StepBatch batch(plan_, storage->base(), device_);
+    batch.set_scans_in_order(stable_scans_);
+    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch));
   }
 
  private:
@@ -51,6 +53,7 @@ class TorchModel : public LoadedModel {
   CachePlan plan_;
   GenerationDefaults defaults_;
   at::Device device_;
+  bool stable_scans_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<PackedWeights> packed_;
   std::unique_ptr<ThreadPool> threads_;
@@ -216,7 +219,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.device = options.device;
   packed->Keep(options.on_packed_file);
   return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      std::move(model), std::move(packed), std::move(threads));
+                                      options.stable_scans, std::move(model), std::move(packed), std::move(threads));
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

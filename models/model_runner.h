@@ -50,6 +50,10 @@ class ModelRunner {
   // one entry per row. Blocks until done. On error (INTERNAL, RESOURCE_EXHAUSTED of the device) no row has a result,
   // and the cache of the plan's new tokens is undefined.
   virtual absl::Status Run(const StepPlan& plan, StepResult* result) = 0;
+
+  // How often memory of another device than the CPU was taken from its system since the start: it stands still once all
+  // sizes of steps were seen, since their tensors come from what is there. 0 on the CPU.
+  virtual int64_t num_device_allocations() const { return 0; }
 };
 
 }  // namespace berth

@@ -1,6 +1,7 @@
 #include "models/torch_runner.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -31,6 +32,13 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
     return absl::InternalError(absl::StrCat("step failed: ", error.what()));
   }
   return absl::OkStatus();
+}
+
+int64_t TorchRunner::num_device_allocations() const {
+  const at::Device& device = batch_.device();
+  if (device.is_cpu()) return 0;
+  const c10::DeviceIndex index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(index).num_device_alloc;
 }
 
 }  // namespace berth

@@ -20,6 +20,7 @@ class TorchRunner : public ModelRunner {
 
   const ModelInfo& info() const override { return info_; }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
+  int64_t num_device_allocations() const override;
 
  private:
   ModelInfo info_;

@@ -264,6 +264,7 @@ void Engine::PublishCounts() {
   load_.draft_tokens = counts.draft_tokens;
   load_.accepted_draft_tokens = counts.accepted_draft_tokens;
   load_.num_steps = num_steps_;
+  load_.num_device_allocations = runner_->num_device_allocations();
 }
 
 void Engine::PublishAndDeliver() {

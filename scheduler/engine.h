@@ -45,7 +45,8 @@ struct EngineLoad {
   int64_t prefix_replayed_tokens = 0;
   int64_t draft_tokens = 0;
   int64_t accepted_draft_tokens = 0;
-  int64_t num_steps = 0;  // those that failed not counted
+  int64_t num_steps = 0;               // those that failed not counted
+  int64_t num_device_allocations = 0;  // since start; see ModelRunner
   Occupancy occupancy;
 };
 

@@ -30,6 +30,10 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
           "Where the matrices are kept as the CPU's kernels take them, so that the next start need not pack them: auto "
           "(in the folder .berth of the checkpoint's), none, or another folder. They take as much again as in memory.");
+ABSL_FLAG(
+    bool, stable_scans, Config{}.stable_scans,
+    "On the CPU let the recurrences of Mamba-2 and the gated delta net sum token by token in prefill too, so that "
+    "no bit of a logit depends on the chunks that a prompt is cut into, as with all other architectures.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
 ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
 
@@ -134,7 +138,7 @@ struct HelpGroup {
 
 const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
-      {"Model", {"model", "model_name", "dtype", "weights", "packed_weights", "device", "threads"}},
+      {"Model", {"model", "model_name", "dtype", "weights", "packed_weights", "stable_scans", "device", "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
@@ -300,6 +304,7 @@ absl::StatusOr<Config> FromFlags() {
   config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
   config.weights = absl::GetFlag(FLAGS_weights);
   config.packed_weights = absl::GetFlag(FLAGS_packed_weights);
+  config.stable_scans = absl::GetFlag(FLAGS_stable_scans);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.checkpoint_dtype = absl::GetFlag(FLAGS_checkpoint_dtype);

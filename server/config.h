@@ -25,6 +25,9 @@ struct Config {
   // Where the matrices are kept as the CPU's kernels take them, so that the next start need not pack them: auto (in the
   // folder .berth of the checkpoint's), none, or another folder.
   std::string packed_weights = "auto";
+  // Sum the recurrences of Mamba-2 and the gated delta net token by token in prefill too: no bit of a logit then
+  // depends on the chunks that a prompt is cut into, as with all other architectures.
+  bool stable_scans = false;
   std::string device = "cpu";  // cpu, cuda
   int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
 

@@ -223,6 +223,10 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
   AddCounter(families, "berth_accepted_draft_tokens_total", "Of those, right ones", load.accepted_draft_tokens,
              "vllm:spec_decode_num_accepted_tokens_total");
   AddCounter(families, "berth_steps_total", "Steps of the engine", load.num_steps);
+  AddCounter(
+      families, "berth_device_allocations_total",
+      "Times that memory of a GPU was taken from its system, the arena's among them; stands still after start-up",
+      load.num_device_allocations);
 }
 
 }  // namespace

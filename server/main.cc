@@ -140,6 +140,7 @@ absl::Status Run(const Config& config) {
                          .sink_tokens = config.sink_tokens,
                          .cache_dtype = config.cache_dtype,
                          .cache_residual_tokens = config.cache_residual_tokens,
+                         .stable_scans = config.stable_scans,
                          .checkpoint_dtype = config.checkpoint_dtype});
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model_dir);

@@ -48,6 +48,11 @@ class StepBatch {
       : StepBatch(std::move(plan), arena, device, /*copy_tables=*/!device.is_cpu()) {}
   StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool copy_tables);
 
+  // Whether recurrences sum token by token in prefill too, so that no bit depends on the chunks that a prompt is cut
+  // into. Else Mamba-2 and the gated delta net go in matrix products, which is faster and sums by the chunk.
+  void set_scans_in_order(bool in_order) { scans_in_order_ = in_order; }
+  bool scans_in_order() const { return scans_in_order_; }
+
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
 
@@ -95,6 +100,7 @@ class StepBatch {
   char* arena_;
   at::Device device_;
   bool copy_tables_;
+  bool scans_in_order_ = false;
   StepTables tables_;
   StepImage image_;  // where they are copied
   at::Tensor copy_;  // bytes: of the image

@@ -43,6 +43,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--dtype=bfloat16",
                              "--weights=int8",
                              "--packed_weights=/w",
+                             "--stable_scans",
                              "--device=cuda",
                              "--threads=3",
                              "--listen=[::1]:0",
@@ -87,6 +88,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .dtype = "bfloat16",
                              .weights = "int8",
                              .packed_weights = "/w",
+                             .stable_scans = true,
                              .device = "cuda",
                              .num_threads = 3,
                              .listen = "[::1]:0",
@@ -240,7 +242,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 44);
+  EXPECT_EQ(ours, 45);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

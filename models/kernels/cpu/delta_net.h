@@ -11,7 +11,7 @@ struct Row;
 // The gated delta rule (Yang et al., 2024), per value head, with q and k divided by their length and q scaled by
 // key_dim^-0.5, decay = exp(rate * softplus(a + dt_bias)) and beta = beta_scale * sigmoid(b):
 //   S = decay S;  d = beta (v - S^T k);  S = S + k d^T;  y = S^T q
-// Rows of kDeltaChunked tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
+// Rows of chunked_from tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
 // Items: rows * v_heads / heads_per_item.
 struct DeltaNetArgs {
   char* arena;
@@ -27,6 +27,7 @@ struct DeltaNetArgs {
   int64_t qkv_stride, a_stride, b_stride;
   int64_t k_heads, v_heads, key_dim, value_dim;
   int64_t heads_per_item;  // divides v_heads / k_heads: they share q and k
+  int64_t chunked_from;    // tokens of a row in this step: kDeltaChunked, or none
   float beta_scale;
   float norm_eps;          // inside the square root of q's and k's length
   float* scratch;          // DeltaNetScratchFloats() per slot

@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -75,7 +76,7 @@ TEST_P(DeltaNetOpsTest, ForgetsAtOnceAndNotAtAll) {
 }
 
 // Where a prompt is cut into steps changes the order of sums, so roundings, and nothing more.
-TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnly) {
+TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
   const int64_t total = 100;
   for (const ops::DeltaNetShape& shape : kShapes) {
     const Parameters p(shape);
@@ -97,6 +98,12 @@ TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnly) {
     const at::Tensor whole = run({total});
     ASSERT_NO_FATAL_FAILURE(ExpectClose(run({1, 7, 19, 23, 50}), whole));
     ASSERT_NO_FATAL_FAILURE(ExpectClose(run({99, 1}), whole));
+    fast_->set_scans_in_order(true);
+    const at::Tensor in_order = run({total});
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(in_order, whole));
+    EXPECT_TRUE(at::equal(run({1, 7, 19, 23, 50}), in_order));
+    EXPECT_TRUE(at::equal(run({16, 17, 66, 1}), in_order));
+    fast_->set_scans_in_order(false);
   }
 }
 

@@ -114,6 +114,34 @@ TEST_P(MambaOpsTest, Mamba2ScanCarriesItsState) {
   }
 }
 
+TEST_P(MambaOpsTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
+  const int64_t total = 150;
+  for (const ops::Mamba2Shape& shape : kShapes) {
+    const Mamba2Inputs in(shape);
+    const at::Tensor xbc = Random(total, Columns(shape));
+    const at::Tensor dt = Random(total, shape.heads);
+    const auto run = [&](const std::vector<int64_t>& chunks) {
+      leases_[0].Reset();
+      std::vector<at::Tensor> outputs;
+      int64_t done = 0;
+      for (int64_t count : chunks) {
+        NextStep({count});
+        const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
+        outputs.push_back(ops::Mamba2Scan(slice(xbc), slice(dt), in.a, in.d, in.dt_bias, shape, *fast_));
+        done += count;
+      }
+      return at::cat(outputs, 0);
+    };
+    const at::Tensor chunked = run({total});
+    fast_->set_scans_in_order(true);
+    const at::Tensor whole = run({total});
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(whole, chunked));
+    EXPECT_TRUE(at::equal(run({1, 7, 64, 28, 50}), whole));
+    EXPECT_TRUE(at::equal(run({149, 1}), whole));
+    fast_->set_scans_in_order(false);
+  }
+}
+
 // A sum of large decays must not blur a small difference of two of them.
 TEST_P(MambaOpsTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
   const ops::Mamba2Shape& shape = kShapes[1];
