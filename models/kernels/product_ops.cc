@@ -80,10 +80,13 @@ struct Task {
   }
 };
 
-// Runs work(i) for each of [0, items), by all threads if that is worth it.
+// Runs work(i) for each of [0, items), by all threads if that is worth it: each takes several at once, that follow each
+// other in memory.
 template <typename Work>
 void Share(int64_t items, int64_t nanoseconds, const Work& work) {
-  ShareItems(items, nanoseconds < kWorthThreads ? items : 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+  constexpr int64_t kPieces = 8;  // of a thread
+  const int64_t grain = nanoseconds < kWorthThreads ? items : std::max<int64_t>(1, items / (NumThreads() * kPieces));
+  ShareItems(items, grain, [&](int64_t begin, int64_t end, int /*thread*/) {
     for (int64_t i = begin; i < end; ++i) work(i);
   });
 }

@@ -155,11 +155,11 @@ void CallAndFork(benchmark::State& state) {
 }
 BENCHMARK(CallAndFork)->Arg(32)->Arg(160)->Arg(288)->UseRealTime();
 
-#define BERTH_SHAPES                                         \
-  ArgNames({"in", "out", "rows"})                            \
-      ->ArgsProduct({{768}, {3072}, {1, 4, 8, 64, 512}})     \
-      ->ArgsProduct({{2048}, {5632}, {1, 2, 4, 8, 64, 512}}) \
-      ->ArgsProduct({{5632}, {2048}, {1, 8, 512}})           \
+#define BERTH_SHAPES                                                 \
+  ArgNames({"in", "out", "rows"})                                    \
+      ->ArgsProduct({{768}, {3072}, {1, 4, 8, 64, 512}})             \
+      ->ArgsProduct({{2048}, {5632}, {1, 2, 4, 8, 16, 32, 64, 512}}) \
+      ->ArgsProduct({{5632}, {2048}, {1, 8, 512}})                   \
       ->UseRealTime()
 #define BERTH_KIND(kind) BENCHMARK_CAPTURE(Berth, kind, kind)->BERTH_SHAPES
 BERTH_KIND(kFloat32);
