@@ -212,7 +212,9 @@ std::shared_ptr<const PackedWeights::Mapping> PackedWeights::Mapping::Open(const
 int64_t PackedMatrix::size_bytes() const { return SizeOf(panels) + SizeOf(scales); }
 
 PackedWeights::PackedWeights(std::string path, std::string identity)
-    : path_(std::move(path)), identity_(std::move(identity)), mapping_(Mapping::Open(path_, identity_)) {}
+    : path_(std::move(path)), identity_(std::move(identity)), mapping_(Mapping::Open(path_, identity_)) {
+  TORCH_CHECK(identity_.size() == sizeof(Header::identity), "an identity of ", identity_.size(), " characters");
+}
 
 PackedWeights::~PackedWeights() {
   stop_ = true;
@@ -268,9 +270,8 @@ absl::Status PackedWeights::Write() const {
   const absl::Cleanup close_file = [file] { close(file); };
   if (!IsOurs(file, part)) return absl::AbortedError(absl::StrCat(part, ": another server is writing it"));
   absl::Status status = WriteTo(file);
-  if (status.ok() && (fsync(file) != 0 || rename(part.c_str(), path_.c_str()) != 0)) {
-    status = absl::ErrnoToStatus(errno, part);
-  }
+  // Not synced first, which may take long: what a crash tears, the next start's hashing finds.
+  if (status.ok() && rename(part.c_str(), path_.c_str()) != 0) status = absl::ErrnoToStatus(errno, part);
   if (!status.ok()) unlink(part.c_str());
   return status;
 }

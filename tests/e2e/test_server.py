@@ -395,7 +395,7 @@ def test_help_reads_well():
 @pytest.fixture
 def broken_model(tmp_path):
     folder = tmp_path / "model"
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns(".berth"))
     return folder
 
 

@@ -98,7 +98,7 @@ ROWS = [
 
 def refusal(folder, config):
     """What the server says of the configuration; it must not start."""
-    shutil.copytree(DEMO, folder, dirs_exist_ok=True)
+    shutil.copytree(DEMO, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".berth"))
     (folder / "config.json").write_text(json.dumps(config))
     result = subprocess.run([SERVER, f"--model={folder}", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
                             capture_output=True, text=True, timeout=60)
