@@ -22,18 +22,17 @@ using Config = berth::Config;
 ABSL_FLAG(std::string, model, "", "Folder of a Hugging Face checkpoint. Required.");
 ABSL_FLAG(std::string, model_name, "", "What clients call the model. Empty: the folder's name.");
 ABSL_FLAG(std::string, dtype, Config{}.dtype,
-          "Of weights and activations: auto (what the checkpoint says), float32, bfloat16.");
+          "Of weights and activations: auto (the checkpoint's), float32, bfloat16.");
 ABSL_FLAG(
     std::string, weights, Config{}.weights,
     "Of the matrices of dense products, on the CPU: auto (as --dtype says), int8 (a quarter of float32's bytes) or "
     "int4 (0.14 of them, the output head in int8). Embeddings, norms, convolutions and routers stay as they are.");
 ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
-          "Where the matrices are kept as the CPU's kernels take them, so that the next start need not pack them: auto "
-          "(in the folder .berth of the checkpoint's), none, or another folder. They take as much again as in memory.");
-ABSL_FLAG(
-    bool, stable_scans, Config{}.stable_scans,
-    "On the CPU let the recurrences of Mamba-2 and the gated delta net sum token by token in prefill too, so that "
-    "no bit of a logit depends on the chunks that a prompt is cut into, as with all other architectures.");
+          "Where the matrices, packed for the CPU's kernels, are kept for the next start: auto (.berth in the "
+          "checkpoint's folder), none, or another folder.");
+ABSL_FLAG(bool, stable_scans, Config{}.stable_scans,
+          "On the CPU let Mamba-2 and the gated delta net prefill token by token, so that no bit depends on how a "
+          "prompt is cut into chunks.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
 ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
 
@@ -49,7 +48,7 @@ ABSL_FLAG(std::string, arena, "auto",
           "at most what max_running sequences of max_sequence_tokens fill, at least what one needs.");
 ABSL_FLAG(int64_t, block_tokens, Config{}.block_tokens, "Tokens of one block of keys and values: a power of two.");
 ABSL_FLAG(bool, share_prefixes, Config{}.share_prefixes,
-          "Share what the cache still holds of a prompt's beginning. A request may opt out.");
+          "Share the cache of prompts' beginnings. A request may opt out.");
 ABSL_FLAG(
     int64_t, checkpoint_tokens, Config{}.checkpoint_tokens,
     "Keep a prompt's recurrent states every so many tokens, beside the ends of prompts and outputs: what a shared "
