@@ -264,7 +264,6 @@ void Engine::PublishCounts() {
   load_.draft_tokens = counts.draft_tokens;
   load_.accepted_draft_tokens = counts.accepted_draft_tokens;
   load_.num_steps = num_steps_;
-  load_.num_device_allocations = runner_->num_device_allocations();
 }
 
 void Engine::PublishAndDeliver() {
@@ -273,9 +272,11 @@ void Engine::PublishAndDeliver() {
     if (!status.ok()) ABSL_RAW_LOG(FATAL, "the cache's ledger is broken: %s", status.ToString().c_str());
   }
   cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_, max_encoder_tokens_);
+  const int64_t num_device_allocations = runner_->num_device_allocations();  // the allocator has a lock of its own
   {
     MutexLock lock(&mutex_);
     PublishCounts();
+    load_.num_device_allocations = num_device_allocations;
     std::swap(load_.occupancy, occupancy_);
   }
   const auto ends = [](const TokenEvent& event) {
