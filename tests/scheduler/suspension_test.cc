@@ -72,8 +72,7 @@ TEST(Suspension, WithoutATierOrRoomEverythingIsComputedAgain) {
   }
 }
 
-// Three sequences of 25 tokens so far in twelve blocks of eight: the youngest has to give way. Its cache goes fifty
-// bytes a step.
+// Three sequences that outgrow the arena together: the youngest has to give way. Its cache goes fifty bytes a step.
 struct Leaving {
   Leaving() : h({StaticLayer(), RecurrentLayer()}, 8, Suspending(1 << 20, /*step_bytes=*/50)) {
     h.Add(10, 40);
