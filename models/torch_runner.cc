@@ -15,6 +15,7 @@ namespace berth {
 absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
   const c10::InferenceMode no_autograd;
   const ThreadPool::Use use_threads(threads_);
+  const StepMemory::Use use_memory(&memory_);
   // What is left of ATen on the CPU is small, and its own threads would take the pool's cores.
   if (at::get_num_threads() != 1) at::set_num_threads(1);
   result->rows.resize(plan.rows.size());

@@ -9,6 +9,7 @@
 #include "models/kernels/thread_pool.h"
 #include "models/layers/model.h"
 #include "models/model_runner.h"
+#include "models/step_memory.h"
 
 namespace berth {
 
@@ -27,6 +28,7 @@ class TorchRunner : public ModelRunner {
   const Model* model_;
   ThreadPool* threads_;
   StepBatch batch_;
+  StepMemory memory_;
 };
 
 }  // namespace berth

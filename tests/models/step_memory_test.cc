@@ -1,0 +1,74 @@
+#include "models/step_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace berth {
+namespace {
+
+constexpr int64_t kFloats = 100000;
+
+TEST(StepMemory, RepeatedStepsTakeNothingFromTheSystem) {
+  StepMemory memory;
+  const auto step = [&](int64_t tokens) {
+    const StepMemory::Use use(&memory);
+    at::Tensor x = at::ones({tokens, 64});
+    for (int layer = 0; layer < 4; ++layer) x = x.matmul(at::ones({64, 64})).add(1);
+    return x.sum().item<float>();
+  };
+  const float sum = step(300);
+  const int64_t after_first = memory.num_allocations();
+  EXPECT_GT(after_first, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(300), sum);
+  EXPECT_EQ(memory.num_allocations(), after_first);
+  step(200);  // what is smaller by less than a fourth finds room in what larger steps left
+  EXPECT_EQ(memory.num_allocations(), after_first);
+  step(1200);
+  EXPECT_GT(memory.num_allocations(), after_first);
+}
+
+TEST(StepMemory, KeepsWhatIsReturned) {
+  StepMemory memory;
+  const StepMemory::Use use(&memory);
+  at::Tensor x = at::empty({kFloats});
+  const void* const place = x.const_data_ptr();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(place) % 64, 0u);
+  EXPECT_EQ(memory.kept_bytes(), 0);
+  x.reset();
+  EXPECT_GE(memory.kept_bytes(), kFloats * 4);
+  EXPECT_LE(memory.kept_bytes(), kFloats * 5);
+  x = at::empty({kFloats - 1});
+  EXPECT_EQ(x.const_data_ptr(), place);
+  EXPECT_EQ(memory.kept_bytes(), 0);
+}
+
+TEST(StepMemory, EverySizeHasItsRoom) {
+  StepMemory memory;
+  const StepMemory::Use use(&memory);
+  for (int64_t size = 1; size < 100000; size += 1 + size / 7) {
+    at::Tensor bytes = at::empty({size}, at::kByte);
+    bytes.fill_(1);  // for the address sanitizer, and valgrind
+    EXPECT_EQ(bytes.sum().item<int64_t>(), size);
+  }
+}
+
+TEST(StepMemory, TensorsOutliveIt) {
+  at::Tensor kept, returned_elsewhere;
+  {
+    StepMemory memory;
+    const StepMemory::Use use(&memory);
+    kept = at::ones({kFloats});
+    returned_elsewhere = at::ones({kFloats});
+    std::thread([&] { returned_elsewhere.reset(); }).join();
+    EXPECT_EQ(memory.kept_bytes(), 0);
+  }
+  EXPECT_EQ(kept.sum().item<float>(), kFloats);
+  const at::Tensor of_nobody = at::ones({kFloats});
+  EXPECT_EQ(of_nobody.sum().item<float>(), kFloats);
+}
+
+}  // namespace
+}  // namespace berth
