@@ -1,4 +1,4 @@
-// Decode attention over a long cache, by how keys and values are stored: one layer of usual sizes, one thread. Run:
+// Decode attention over a long cache, by how keys and values are stored: one layer, one thread. Run:
 //   bazel run -c opt //tests/bench:attention_bench
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
@@ -14,17 +14,18 @@
 namespace berth {
 namespace {
 
-constexpr int64_t kKvHeads = 8;
-constexpr int64_t kDim = 128;
 constexpr int64_t kRows = 8;
-constexpr int64_t kStep = 256;
+constexpr int64_t kStep = 64;
+constexpr int64_t kKvHeads = 8;
 
-// Rows of `tokens` cached tokens each, of a model in bfloat16.
+// Rows of `tokens` cached tokens each, of a model in bfloat16, or float32 if that is what is stored.
 struct Layer {
-  Layer(DType stored, int64_t tokens) {
+  Layer(DType stored, int64_t tokens, int64_t dim)
+      : type(stored == DType::kFloat32 ? at::kFloat : at::kBFloat16), dim(dim) {
+    const DType dtype = stored == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
     std::vector<LayerCacheSpec> specs = {
-        {.kv = KvSpec{.kv_heads = kKvHeads, .key_dim = kDim, .value_dim = kDim, .dtype = DType::kBFloat16}}};
-    if (stored != DType::kBFloat16) QuantiseKv(stored, /*residual_tokens=*/128, &specs);
+        {.kv = KvSpec{.kv_heads = kKvHeads, .key_dim = dim, .value_dim = dim, .dtype = dtype}}};
+    if (stored != dtype) QuantiseKv(stored, /*residual_tokens=*/128, &specs);
     plan = *BuildCachePlan(specs, 16);
     storage = *CreateHostStorage(plan.BytesPerToken() * (tokens + 2 * kStep) * kRows + (int64_t{8} << 20));
     cache = *Cache::Create(plan, storage.get(), {});
@@ -43,10 +44,12 @@ struct Layer {
       step.rows.push_back({.lease = &lease, .tokens = ids, .start = start});
     }
     batch->Fill(step);
-    const at::Tensor kv = at::randn({kRows * count, kKvHeads * kDim}).to(at::kBFloat16);
+    const at::Tensor kv = at::randn({kRows * count, kKvHeads * dim}).to(type);
     ops::WriteKv(kv, kv, 0, *batch);
   }
 
+  at::ScalarType type;
+  int64_t dim;
   CachePlan plan;
   std::unique_ptr<ArenaStorage> storage;
   std::unique_ptr<Cache> cache;
@@ -59,14 +62,20 @@ void Decode(benchmark::State& state, DType stored) {
   at::set_num_threads(1);
   const int64_t tokens = state.range(0);
   const int64_t q_heads = kKvHeads * state.range(1);
-  Layer layer(stored, tokens);
-  const ops::AttentionShape shape = {.layer = 0, .q_heads = q_heads, .head_dim = kDim, .scale = 0.09};
-  const at::Tensor q = at::randn({kRows, q_heads * kDim}).to(at::kBFloat16);
+  const int64_t dim = state.range(2);
+  Layer layer(stored, tokens, dim);
+  const ops::AttentionShape shape = {.layer = 0, .q_heads = q_heads, .head_dim = dim, .scale = 0.09};
+  const at::Tensor q = at::randn({kRows, q_heads * dim}).to(layer.type);
   for (auto _ : state) benchmark::DoNotOptimize(ops::Attention(q, shape, *layer.batch));
   state.SetItemsProcessed(state.iterations() * kRows * tokens);  // cached tokens read
 }
-#define BERTH_DECODE(stored) \
-  BENCHMARK_CAPTURE(Decode, stored, DType::stored)->ArgNames({"tokens", "group"})->ArgsProduct({{512, 8192}, {1, 4}})
+#define BERTH_DECODE(stored)                       \
+  BENCHMARK_CAPTURE(Decode, stored, DType::stored) \
+      ->ArgNames({"tokens", "group", "dim"})       \
+      ->ArgsProduct({{512, 8192}, {1, 4}, {128}})  \
+      ->Args({256, 2, 32})                         \
+      ->Args({256, 3, 64})
+BERTH_DECODE(kFloat32);
 BERTH_DECODE(kBFloat16);
 BERTH_DECODE(kInt8);
 BERTH_DECODE(kInt4);

@@ -41,7 +41,8 @@ struct KvLayout {
   const Blocks* blocks;  // by row
   KvStorage storage;
   KvPlace key, value;
-  int64_t block_tokens, kv_heads;
+  int64_t block_tokens;  // a power of two
+  int64_t kv_heads;
 };
 
 // Writes the new tokens' keys and values to their places. Items: rows.
@@ -81,7 +82,8 @@ struct AttentionArgs {
   float* scratch;          // AttentionScratchFloats() per item slot
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
-inline constexpr int64_t kQueryTile = 8;  // queries of one row per item
+inline constexpr int64_t kQueryTile = 8;       // queries of one row per item
+inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
 
 // Floats of scratch that one worker needs.
 int64_t AttentionScratchFloats(const AttentionArgs& args);

@@ -24,7 +24,8 @@ int64_t AttentionScratchFloats(const AttentionArgs& args) {
   const int64_t value_dim = PanelCount(args.kv.value.dim) * kPanel;
   constexpr int64_t kPieces = 7, kLine = 16;  // pieces that begin on a cache line
   // For each lane its query, its sums and its state; for each position of a span its key and value, twice.
-  return lanes * (args.kv.key.dim + value_dim + 4) + 2 * kPanel * (args.kv.key.dim + value_dim) + kPieces * kLine;
+  return lanes * (args.kv.key.dim + value_dim + 4) + 2 * kAttentionSpan * (args.kv.key.dim + value_dim) +
+         kPieces * kLine;
 }
 
 int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
