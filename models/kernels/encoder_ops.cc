@@ -3,18 +3,18 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
+#include "models/kernels/split_kv.h"
 
 namespace berth::ops {
 namespace {
 
 // What the two attentions have in common; keys and values are still to be named.
-cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape,
-                                  const std::vector<cpu::Row>& rows, const std::vector<int64_t>& tiles) {
+cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape) {
   cpu::SpanAttentionArgs args = {};
-  args.rows = rows.data();
-  args.tiles = tiles.data();
   args.query = RowsOf(query);
   args.query_stride = query.stride(0);
   args.q_heads = shape.q_heads;
@@ -27,29 +27,46 @@ cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionSh
 }
 
 // `keys`: that the queries see, summed over the rows.
-at::Tensor Run(cpu::SpanAttentionArgs args, const at::Tensor& query, int64_t num_tiles, int64_t keys) {
-  at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
-  args.out = out.data_ptr();
+void RunOnCpu(cpu::SpanAttentionArgs args, cpu::TypeIndex type, int64_t num_tiles, int64_t keys) {
   args.scratch_stride = cpu::SpanAttentionScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
-    cpu::GetKernels().span_attention[TypeOf(query)](args, begin, end, thread);
+    cpu::GetKernels().span_attention[type](args, begin, end, thread);
   });
-  return out;
+}
+
+// Whether there is code for these sizes.
+bool RunOnCuda(const cpu::SpanAttentionArgs& args, const at::Tensor& query, const cuda::SplitKv& split,
+               const cuda::Work& work) {
+  return LaunchSplit(cuda::GetKernels()->span_attention[TypeOf(query)], args, args.value_dim, split, query, work);
 }
 
 int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
+
+// Of an operation on the step's encoders.
+cuda::Work EncoderWorkOf(const at::Tensor& x, const StepBatch& batch) {
+  const EncoderBatch& encoder = batch.encoder();
+  cuda::Work work = WorkOf(x);
+  work.num_rows = static_cast<int64_t>(encoder.rows.size());
+  work.tiles = batch.tables().encoder.tiles;
+  work.num_tiles = NumTiles(encoder.tiles);
+  for (int64_t length : encoder.lengths) work.longest_row = std::max(work.longest_row, length);
+  return work;
+}
 
 }  // namespace
 
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const SpanAttentionShape& shape, const StepBatch& batch) {
-  if (!query.is_cpu()) return reference::EncoderAttention(query, key, value, shape, batch);
-  const EncoderBatch& encoder = batch.encoder();
-  cpu::SpanAttentionArgs args = CommonArgs(query, shape, encoder.rows, encoder.tiles);
-  args.lengths = encoder.lengths.data();
+  const Path path = PathOf(query);
+  if (path == Path::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
+  const EncoderTables& tables = batch.tables().encoder;
+  cpu::SpanAttentionArgs args = CommonArgs(query, shape);
+  args.rows = tables.rows;
+  args.tiles = tables.tiles;
+  args.lengths = tables.lengths;
   args.key = RowsOf(key);
   args.value = RowsOf(value);
   args.key_stride = key.stride(0);
@@ -57,39 +74,55 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   args.kv_heads = shape.q_heads;
   args.key_dim = shape.head_dim;
   args.value_dim = shape.head_dim;
+  at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
+  args.out = out.data_ptr();
+  if (path == Path::kCuda) {
+    const bool has_run = RunOnCuda(args, query, /*split=*/{}, EncoderWorkOf(query, batch));
+    return has_run ? out : reference::EncoderAttention(query, key, value, shape, batch);
+  }
   int64_t keys = 0;
-  for (int64_t length : encoder.lengths) keys += length * length;
-  return Run(args, query, NumTiles(encoder.tiles), keys);
+  for (int64_t length : batch.encoder().lengths) keys += length * length;
+  RunOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys);
+  return out;
 }
 
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  if (!key.is_cpu()) return reference::WriteCross(key, value, layer, batch);
-  const EncoderBatch& encoder = batch.encoder();
+  const Path path = PathOf(key);
+  if (path == Path::kReference) return reference::WriteCross(key, value, layer, batch);
+  const EncoderTables& tables = batch.tables().encoder;
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
-  const cpu::WriteKvArgs args = {.kv = {.arena = batch.arena(),
-                                        .blocks = encoder.blocks[slot.cross_group].data(),
-                                        .storage = cpu::KvStorage::kPlain,
-                                        .key = {.offset = slot.cross_key_offset, .dim = kv.key_dim},
-                                        .value = {.offset = slot.cross_value_offset, .dim = kv.value_dim},
-                                        .block_tokens = batch.block_tokens(),
-                                        .kv_heads = kv.kv_heads},
-                                 .rows = encoder.rows.data(),
-                                 .key = RowsOf(key),
-                                 .value = RowsOf(value),
-                                 .key_stride = key.stride(0),
-                                 .value_stride = value.stride(0)};
-  const int64_t rows = static_cast<int64_t>(encoder.rows.size());
+  const cpu::WriteKvArgs args = {
+      .kv = {.arena = batch.arena(),
+             .blocks = tables.blocks[slot.cross_group],
+             .storage = cpu::KvStorage::kPlain,
+             .key = {.offset = slot.cross_key_offset, .scale_offset = 0, .dim = kv.key_dim},
+             .value = {.offset = slot.cross_value_offset, .scale_offset = 0, .dim = kv.value_dim},
+             .block_tokens = batch.block_tokens(),
+             .kv_heads = kv.kv_heads},
+      .rows = tables.rows,
+      .key = RowsOf(key),
+      .value = RowsOf(value),
+      .key_stride = key.stride(0),
+      .value_stride = value.stride(0)};
+  if (path == Path::kCuda) {
+    return CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, EncoderWorkOf(key, batch)));
+  }
+  const int64_t rows = static_cast<int64_t>(batch.encoder().rows.size());
   Parallel(rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
 }
 
 at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
-  if (!query.is_cpu()) return reference::CrossAttention(query, shape, batch);
+  const Path path = PathOf(query);
+  if (path == Path::kReference) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
-  cpu::SpanAttentionArgs args = CommonArgs(query, shape, batch.rows(), batch.tiles());
   const KvSpec& kv = batch.group(slot.cross_group).kv;
-  args.blocks = batch.blocks(slot.cross_group).data();
+  cpu::SpanAttentionArgs args = CommonArgs(query, shape);
+  args.rows = batch.tables().rows;
+  args.tiles = batch.tables().tiles;
+  args.lengths = batch.tables().cross_lengths;
+  args.blocks = batch.tables().blocks[slot.cross_group];
   args.arena = batch.arena();
   args.key_offset = slot.cross_key_offset;
   args.value_offset = slot.cross_value_offset;
@@ -97,10 +130,19 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   args.kv_heads = kv.kv_heads;
   args.key_dim = kv.key_dim;
   args.value_dim = kv.value_dim;
-  args.lengths = batch.cross_lengths().data();
+  at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
+  args.out = out.data_ptr();
+  const std::vector<cpu::Row>& rows = batch.rows();
+  const std::vector<int64_t>& lengths = batch.cross_lengths();
+  if (path == Path::kCuda) {
+    const cuda::SplitKv split = SplitOf(rows, args.q_heads, args.value_dim, [&](size_t r) { return lengths[r]; });
+    const bool has_run = RunOnCuda(args, query, split, WorkOf(query, batch));
+    return has_run ? out : reference::CrossAttention(query, shape, batch);
+  }
   int64_t keys = 0;
-  for (size_t r = 0; r < batch.rows().size(); ++r) keys += batch.rows()[r].num_tokens * batch.cross_lengths()[r];
-  return Run(args, query, NumTiles(batch.tiles()), keys);
+  for (size_t r = 0; r < rows.size(); ++r) keys += rows[r].num_tokens * lengths[r];
+  RunOnCpu(args, TypeOf(query), NumTiles(batch.tiles()), keys);
+  return out;
 }
 
 }  // namespace berth::ops

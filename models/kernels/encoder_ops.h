@@ -1,6 +1,5 @@
 // The operations of encoder-decoder models beyond those of ops.h: attention inside the encoder, which needs no cache,
-// and over the cross blocks of the encoder's output. Same rules: kernels of cpu/ on CPU tensors, the ATen reference
-// elsewhere. Thread-compatible; engine thread only.
+// and over the cross blocks of the encoder's output. Same rules as there. Thread-compatible; engine thread only.
 #ifndef BERTH_MODELS_KERNELS_ENCODER_OPS_H_
 #define BERTH_MODELS_KERNELS_ENCODER_OPS_H_
 

@@ -8,6 +8,7 @@
 
 #include "models/kernels/parallel.h"
 #include "models/kernels/paths.h"
+#include "models/kernels/split_kv.h"
 
 namespace berth::ops {
 namespace {
@@ -83,34 +84,13 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   return keys;
 }
 
-// The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
-// A step whose scratch would be too large has blocks enough.
-cuda::SplitKv SplitOf(const cpu::AttentionArgs& args, const StepBatch& batch) {
-  constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
-  cuda::SplitKv split = {};
-  int64_t longest = 0;
-  for (const cpu::Row& row : batch.rows()) {
-    if (row.num_tokens > cpu::kQueryTile) break;
-    ++split.num_tiles;
-    split.num_tokens += row.num_tokens;
-    longest = std::max(longest, row.start + row.num_tokens);
-  }
-  split.num_splits = (longest + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
-  const int64_t floats = cuda::SplitKvFloats(split, args.q_heads, args.kv.value.dim);
-  const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
-  return is_worth_it ? split : cuda::SplitKv{};
-}
-
 // Whether there is code for these sizes.
-bool RunOnCuda(cpu::AttentionArgs args, const at::Tensor& query, const StepBatch& batch) {
-  const cuda::SplitKv split = SplitOf(args, batch);
-  at::Tensor scratch;  // ATen keeps it from others until the stream has come by
-  if (split.num_splits > 0) {
-    scratch =
-        at::empty({cuda::SplitKvFloats(split, args.q_heads, args.kv.value.dim)}, query.options().dtype(at::kFloat));
-    args.scratch = scratch.data_ptr<float>();
-  }
-  return IsLaunched(cuda::GetKernels()->attention[TypeOf(query)](args, split, WorkOf(query, batch)));
+bool RunOnCuda(const cpu::AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
+  const std::vector<cpu::Row>& rows = batch.rows();
+  const int64_t value_dim = args.kv.value.dim;
+  const cuda::SplitKv split =
+      SplitOf(rows, args.q_heads, value_dim, [&](size_t r) { return rows[r].start + rows[r].num_tokens; });
+  return LaunchSplit(cuda::GetKernels()->attention[TypeOf(query)], args, value_dim, split, query, WorkOf(query, batch));
 }
 
 at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {

@@ -29,6 +29,7 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool c
   encoder_.blocks.resize(plan_.groups.size());
   tables_.blocks.resize(plan_.groups.size());
   tables_.units.resize(plan_.groups.size());
+  tables_.encoder.blocks.resize(plan_.groups.size());
 }
 
 void StepBatch::Fill(const StepPlan& step) {
@@ -64,27 +65,41 @@ void StepBatch::Fill(const StepPlan& step) {
 void StepBatch::PointTables() {
   token_ids_ = ToDevice(host_token_ids_);
   sample_tokens_ = ToDevice(host_sample_tokens_);
+  if (has_cross_) encoder_.token_ids = ToDevice(encoder_.host_token_ids);
+  EncoderTables& encoder = tables_.encoder;
   tables_.rows = rows_.data();
   tables_.tiles = tiles_.data();
   tables_.prompt_lengths = prompt_lengths_.data();
+  tables_.cross_lengths = cross_lengths_.data();
+  encoder.rows = encoder_.rows.data();
+  encoder.lengths = encoder_.lengths.data();
+  encoder.tiles = encoder_.tiles.data();
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     tables_.blocks[g] = blocks_[g].data();
     tables_.units[g] = units_[g].data();
+    encoder.blocks[g] = encoder_.blocks[g].data();
   }
 }
 
 void StepBatch::CopyTables() {
   StepImage& image = image_;
+  EncoderTables& encoder = tables_.encoder;
   image.Clear();
   const int64_t rows = image.Add(rows_);
   const int64_t tiles = image.Add(tiles_);
   const int64_t prompt_lengths = image.Add(prompt_lengths_);
+  const int64_t cross_lengths = image.Add(cross_lengths_);
   const int64_t token_ids = image.Add(host_token_ids_);
   const int64_t sample_tokens = image.Add(host_sample_tokens_);
-  std::vector<int64_t> blocks, units;  // by group: where they begin
+  const int64_t encoder_rows = image.Add(encoder_.rows);
+  const int64_t encoder_lengths = image.Add(encoder_.lengths);
+  const int64_t encoder_tiles = image.Add(encoder_.tiles);
+  const int64_t encoder_token_ids = image.Add(encoder_.host_token_ids);
+  std::vector<int64_t> blocks, units, encoder_blocks;  // by group: where they begin
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     blocks.push_back(image.AddBlocks(blocks_[g]));
     units.push_back(image.Add(units_[g]));
+    encoder_blocks.push_back(image.AddBlocks(encoder_.blocks[g]));
   }
   copy_ = image.Copy(device_);
   const char* base = static_cast<const char*>(copy_.const_data_ptr());
@@ -92,15 +107,21 @@ void StepBatch::CopyTables() {
   tables_.rows = reinterpret_cast<const cpu::Row*>(base + rows);
   tables_.tiles = numbers(tiles);
   tables_.prompt_lengths = numbers(prompt_lengths);
+  tables_.cross_lengths = numbers(cross_lengths);
+  encoder.rows = reinterpret_cast<const cpu::Row*>(base + encoder_rows);
+  encoder.lengths = numbers(encoder_lengths);
+  encoder.tiles = numbers(encoder_tiles);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     tables_.blocks[g] = reinterpret_cast<const cpu::Blocks*>(base + blocks[g]);
     tables_.units[g] = numbers(units[g]);
+    encoder.blocks[g] = reinterpret_cast<const cpu::Blocks*>(base + encoder_blocks[g]);
   }
   const auto tensor = [&](int64_t offset, size_t count) {
     return copy_.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
   };
   token_ids_ = tensor(token_ids, host_token_ids_.size());
   sample_tokens_ = tensor(sample_tokens, host_sample_tokens_.size());
+  encoder_.token_ids = tensor(encoder_token_ids, encoder_.host_token_ids.size());
 }
 
 void StepBatch::FillRow(const StepRow& row) {
@@ -145,7 +166,6 @@ void StepBatch::FillEncoders(const StepPlan& step) {
     histories_.push_back(row.history);
     if (!row.encoder_tokens.empty()) FillEncoderRow(row, i);
   }
-  encoder_.token_ids = ToDevice(encoder_.host_token_ids);
 }
 
 void StepBatch::FillEncoderRow(const StepRow& row, size_t index) {

@@ -31,13 +31,23 @@ struct EncoderBatch {
   bool empty() const { return rows.empty(); }
 };
 
+// The encoders as kernels read them: the vectors of EncoderBatch, in memory of the device.
+struct EncoderTables {
+  const cpu::Row* rows = nullptr;
+  const int64_t* lengths = nullptr;
+  const int64_t* tiles = nullptr;
+  std::vector<const cpu::Blocks*> blocks;  // by group
+};
+
 // The step as kernels read it: the vectors of StepBatch, in memory of its device.
 struct StepTables {
   const cpu::Row* rows = nullptr;
   const int64_t* tiles = nullptr;
   const int64_t* prompt_lengths = nullptr;
+  const int64_t* cross_lengths = nullptr;
   std::vector<const cpu::Blocks*> blocks;  // by group; their offsets are in the same memory
   std::vector<const int64_t*> units;       // by group
+  EncoderTables encoder;
 };
 
 class StepBatch {

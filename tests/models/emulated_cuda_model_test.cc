@@ -1,14 +1,21 @@
 // Whole models on the CUDA kernels, emulated on the CPU: no GPU takes part. They choose the tokens that the CPU's
 // kernels choose.
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cache/cache.h"
 #include "models/kernels/cuda/dispatch.h"
 #include "models/loader.h"
+#include "tests/models/checkpoint_writer.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
 namespace berth {
@@ -16,9 +23,10 @@ namespace {
 
 constexpr int kOutputs = 5;
 
-// One greedy sequence.
+// One greedy sequence. Of an encoder-decoder model the encoder reads the prompt, and the decoder's is one token.
 struct Sequence {
   SequenceLease lease;
+  std::vector<int32_t> encoder_tokens;
   std::vector<int32_t> tokens;
   int64_t prompt_length;
 };
@@ -34,7 +42,8 @@ StepRow NextRow(Sequence* sequence, const SamplingParams& greedy) {
           .sampling = &greedy,
           .history = tokens,
           .prompt_length = sequence->prompt_length,
-          .sequence_length = static_cast<int64_t>(tokens.size())};
+          .sequence_length = static_cast<int64_t>(tokens.size()),
+          .encoder_tokens = start == 0 ? sequence->encoder_tokens : absl::Span<const int32_t>()};
 }
 
 // All tokens of two sequences that run together, prompts of several tiles and of one.
@@ -47,9 +56,16 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir) {
   greedy.temperature = 0;
   std::vector<Sequence> sequences;
   for (int32_t length : {3, 37}) {
-    Sequence& sequence =
-        sequences.emplace_back(Sequence{.lease = cache->NewLease(), .tokens = {}, .prompt_length = length});
-    for (int32_t i = 0; i < length; ++i) sequence.tokens.push_back(3 + i * 7 % 40);
+    const bool encodes = model->cache_plan().has_cross();
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < length; ++i) prompt.push_back(3 + i * 7 % 40);
+    Sequence sequence = {.lease = cache->NewLease(encodes ? length : 0), .tokens = prompt, .prompt_length = length};
+    if (encodes) {
+      sequence.encoder_tokens = prompt;
+      sequence.tokens = {0};
+      sequence.prompt_length = 1;
+    }
+    sequences.push_back(std::move(sequence));
   }
   StepResult result;
   for (int output = 0; output < kOutputs; ++output) {
@@ -66,11 +82,49 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir) {
   return tokens;
 }
 
-// Attention beside Mamba-2; sliding and full attention.
-class EmulatedCudaModelTest : public ::testing::TestWithParam<const char*> {};
+// A T5 of random weights, in a folder of its own.
+std::string WriteT5() {
+  constexpr int64_t kVocab = 97, kHidden = 48, kHeads = 4, kHeadDim = 20, kInner = 64, kLayers = 2, kBuckets = 8;
+  at::manual_seed(11);
+  CheckpointWriter writer;
+  const auto add = [&](const std::string& name, int64_t out, int64_t in, double scale) {
+    writer.Add(name + ".weight", "F32", {out, in}, at::randn({out, in}) * scale);
+  };
+  const auto add_norm = [&](const std::string& name) {
+    writer.Add(name + ".weight", "F32", {kHidden}, at::randn({kHidden}) * 0.2 + 1);
+  };
+  const auto add_attention = [&](const std::string& name) {
+    for (const char* part : {".q", ".k", ".v"}) add(name + part, kHeads * kHeadDim, kHidden, 0.15);
+    add(name + ".o", kHidden, kHeads * kHeadDim, 0.3);
+  };
+  for (const char* name : {"shared", "lm_head"}) add(name, kVocab, kHidden, 1);
+  for (const std::string side : {"encoder", "decoder"}) {
+    const bool crosses = side == "decoder";
+    add(side + ".block.0.layer.0.SelfAttention.relative_attention_bias", kBuckets, kHeads, 1);
+    add_norm(side + ".final_layer_norm");
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const std::string layer = absl::StrCat(side, ".block.", i, ".layer.");
+      const std::string mlp = layer + (crosses ? "2" : "1");
+      add_attention(layer + "0.SelfAttention");
+      add_norm(layer + "0.layer_norm");
+      if (crosses) add_attention(layer + "1.EncDecAttention");
+      if (crosses) add_norm(layer + "1.layer_norm");
+      add(mlp + ".DenseReluDense.wi", kInner, kHidden, 0.15);
+      add(mlp + ".DenseReluDense.wo", kHidden, kInner, 0.15);
+      add_norm(mlp + ".layer_norm");
+    }
+  }
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "t5";
+  writer.Write(dir);
+  std::ofstream(dir / "config.json") << absl::StrCat(
+      R"({"model_type": "t5", "vocab_size": )", kVocab, R"(, "d_model": )", kHidden, R"(, "num_heads": )", kHeads,
+      R"(, "d_kv": )", kHeadDim, R"(, "d_ff": )", kInner, R"(, "num_layers": )", kLayers,
+      R"(, "relative_attention_num_buckets": )", kBuckets,
+      R"(, "relative_attention_max_distance": 20, "tie_word_embeddings": false, "eos_token_id": 1})");
+  return dir.string();
+}
 
-TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
-  const std::string model = std::string("models/demo/") + GetParam();
+void ExpectTheTokensOfTheCpu(const std::string& model) {
   const auto expected = Generate(model);
   cuda::UseKernels(BerthCudaKernels());
   const int64_t blocks = cuda_emulation::NumBlocks();
@@ -80,8 +134,17 @@ TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
   EXPECT_EQ(emulated, expected);
 }
 
+// Attention beside Mamba-2; sliding and full attention.
+class EmulatedCudaModelTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
+  ExpectTheTokensOfTheCpu(std::string("models/demo/") + GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Demos, EmulatedCudaModelTest, ::testing::Values("falcon_h1-demo", "gemma3-demo"),
                          [](const auto& info) { return std::string(info.param, info.param[0] == 'f' ? 9 : 6); });
+
+TEST(EmulatedCudaEncoderTest, ChoosesTheTokensOfTheCpu) { ExpectTheTokensOfTheCpu(WriteT5()); }
 
 }  // namespace
 }  // namespace berth

@@ -1,4 +1,4 @@
-// Tiles of keys or values in shared memory, as float32 whatever the arena holds. Part of attention.cu.
+// Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_kernel.cuh.
 #ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
 
@@ -24,16 +24,12 @@ inline __host__ __device__ int TileStride(int64_t dim) {
   return (fours % 2 == 0 ? fours + 1 : fours) * 4;
 }
 
-// The head's keys, or values, of positions [first, first + kKeyTile). What is not in `read` is left unread, since it
-// may hold anything, and becomes zeros.
-struct TileSource {
-  const cpu::KvLayout* kv;
-  const cpu::KvPlace* place;
-  int row, head;
-  int first;
-  Positions read;
+// How the numbers of a token's key, or value, are stored.
+struct TileFormat {
+  cpu::KvStorage storage;
   cpu::TypeIndex type;  // of plain storage
-  bool aligned;
+  int dim;
+  bool aligned;  // whole runs lie on 16 bytes, of int8 on 8
 };
 
 // Thread t of each warp finds where token t lies; the others ask it.
@@ -98,43 +94,39 @@ __device__ inline void UnpackInt4(const TokenPlace& from, int chunk, int dim, fl
 }
 
 // How many runs, of what one thread unpacks at once, make up a token.
-__device__ inline int RunsOf(const TileSource& source, int dim) {
-  if (source.kv->storage == cpu::KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(cpu::kInt4Group) / 8;
-  const bool wide = source.kv->storage == cpu::KvStorage::kPlain && source.type == cpu::kF32;
+__device__ inline int RunsOf(const TileFormat& format) {
+  const int dim = format.dim;
+  if (format.storage == cpu::KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(cpu::kInt4Group) / 8;
+  const bool wide = format.storage == cpu::KvStorage::kPlain && format.type == cpu::kF32;
   return wide ? (dim + 3) / 4 : (dim + 7) / 8;
 }
 
-__device__ inline void UnpackRun(const TileSource& source, const TokenPlace& from, int run, int dim, float* token) {
+__device__ inline void UnpackRun(const TileFormat& format, const TokenPlace& from, int run, float* token) {
+  const int dim = format.dim;
   const int padded = (dim + 3) / 4 * 4;
-  switch (source.kv->storage) {
+  switch (format.storage) {
     case cpu::KvStorage::kPlain:
-      if (source.type == cpu::kF32) return UnpackPlain<float>(from, run * 4, dim, source.aligned, token, padded);
-      return UnpackPlain<BFloat16>(from, run * 8, dim, source.aligned, token, padded);
+      if (format.type == cpu::kF32) return UnpackPlain<float>(from, run * 4, dim, format.aligned, token, padded);
+      return UnpackPlain<BFloat16>(from, run * 8, dim, format.aligned, token, padded);
     case cpu::KvStorage::kInt8:
-      return UnpackInt8(from, run * 8, dim, source.aligned, token, padded);
+      return UnpackInt8(from, run * 8, dim, format.aligned, token, padded);
     case cpu::KvStorage::kInt4:
       UnpackInt4(from, run, dim, token);
       for (int i = dim; run == 0 && i < padded; ++i) token[i] = 0;
   }
 }
 
-// Fills tile [kKeyTile, stride], numbers up to a whole float4 with zeros. All threads of the block take part; barriers
-// around it are the caller's.
-__device__ inline void LoadTile(const TileSource& source, int stride, float* tile) {
-  const int dim = static_cast<int>(source.place->dim);
-  const int position = source.first + Lane();
-  TokenPlace own = {nullptr, nullptr};
-  if (source.read.Contains(position)) {
-    own = PlaceOf(*source.kv, *source.place, source.type, source.row, source.head, position);
-  }
-  const int runs = RunsOf(source, dim);
+// Fills tile [kKeyTile, stride], numbers up to a whole float4 with zeros. `own`: where thread t of every warp finds
+// token t; what has no place becomes zeros. All threads of the block take part; barriers around it are the caller's.
+__device__ inline void LoadTile(const TileFormat& format, const TokenPlace& own, int stride, float* tile) {
+  const int runs = RunsOf(format);
   const int items = kKeyTile * runs;
   // Whole warps go round, since all of a warp's threads take part in asking for a place.
   for (int first = WarpIndex() * kWarp; first < items; first += kAttentionThreads) {
     const int item = first + Lane();
     const int token = item < items ? item / runs : kKeyTile - 1;
     const TokenPlace from = PlaceOfToken(own, token);
-    if (item < items) UnpackRun(source, from, item - token * runs, dim, tile + token * stride);
+    if (item < items) UnpackRun(format, from, item - token * runs, tile + token * stride);
   }
 }
 

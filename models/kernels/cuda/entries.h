@@ -22,6 +22,8 @@ int WriteKv(const cpu::WriteKvArgs& args, const Work& work);
 template <typename T>
 int Attention(const cpu::AttentionArgs& args, const SplitKv& split, const Work& work);
 template <typename T>
+int SpanAttention(const cpu::SpanAttentionArgs& args, const SplitKv& split, const Work& work);
+template <typename T>
 int Conv(const cpu::ConvArgs& args, const Work& work);
 template <typename T>
 int MambaScan(const cpu::MambaScanArgs& args, const Work& work);

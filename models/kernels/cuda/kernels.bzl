@@ -8,5 +8,6 @@ CUDA_KERNELS = [
     "greedy",
     "mamba",
     "rg_lru",
+    "span_attention",
     "write_kv",
 ]

@@ -36,7 +36,7 @@ struct SplitKv {
   int64_t num_splits;
 };
 inline constexpr int64_t kSplitTokens = 256;
-// Floats of AttentionArgs::scratch: of each token, head and split its largest score, its sum, and its sum of values.
+// Floats of the scratch of attention: of each token, head and split its largest score, its sum, and its sum of values.
 inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
   return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
 }
@@ -64,6 +64,7 @@ struct Kernels {
   int (*rotary[2])(const cpu::RotaryArgs&, const Work&);
   int (*write_kv[2])(const cpu::WriteKvArgs&, const Work&);
   int (*attention[2])(const cpu::AttentionArgs&, const SplitKv&, const Work&);
+  int (*span_attention[2])(const cpu::SpanAttentionArgs&, const SplitKv&, const Work&);
   int (*conv[2])(const cpu::ConvArgs&, const Work&);
   int (*mamba_scan[2])(const cpu::MambaScanArgs&, const Work&);
   int (*mamba2_scan[2])(const cpu::Mamba2ScanArgs&, const Work&);

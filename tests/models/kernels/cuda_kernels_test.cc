@@ -8,12 +8,14 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <vector>
 
 #include "models/kernels/delta_net_ops.h"
+#include "models/kernels/encoder_ops.h"
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/rg_lru_ops.h"
@@ -36,6 +38,8 @@ const std::vector<KernelParam> kParams = {{&cpu::baseline::kKernels, at::kFloat,
 constexpr int64_t kValueDims[] = {36, 200, 264};
 constexpr int kLongLayers[] = {0, 3, 4};  // plain, sliding with sinks, int4 with the newest in full precision
 constexpr int kStateLayer = 5;
+// Layers 0 to 2 have cross-attention too. Two encoders of several splits.
+constexpr std::array<int64_t, 5> kEncoderTokens = {600, 270, 40, 19, 3};
 
 class EmulatedCudaTest : public KernelTest {
  protected:
@@ -46,9 +50,10 @@ class EmulatedCudaTest : public KernelTest {
           {.kv = KvSpec{.kv_heads = kKvHeads, .key_dim = kKeyDim, .value_dim = value_dim, .dtype = dtype()}});
     }
     specs.push_back(specs[0]);
+    for (int layer : {0, 1, 2}) specs[layer].cross = specs[layer].kv;
     specs.back().kv->window = 300;
     specs.back().kv->sink_tokens = 5;
-    std::vector<LayerCacheSpec> quantised = {specs[0]};
+    std::vector<LayerCacheSpec> quantised = {{.kv = specs[0].kv}};
     QuantiseKv(DType::kInt4, /*residual_tokens=*/40, &quantised);
     specs.push_back(quantised[0]);
     const StateSpec conv = {.name = "conv", .shape = {3, kChannels}, .dtype = dtype()};
@@ -57,7 +62,7 @@ class EmulatedCudaTest : public KernelTest {
                                 {.name = "mamba2", .shape = {2, 16, 20}},
                                 {.name = "delta", .shape = {2, 20, 24}},
                                 {.name = "lru", .shape = {kChannels}}}});
-    SetUpCache(specs);
+    SetUpCache(specs, kEncoderTokens);
   }
   void TearDown() override {
     cuda_emulation::SetOrder(cuda_emulation::Order::kAscending);
@@ -83,12 +88,32 @@ class EmulatedCudaTest : public KernelTest {
     ExpectClose(ops::Attention(q, Shape(layer), *fast_), reference::Attention(q, Shape(layer), *reference_));
   }
 
+  ops::SpanAttentionShape SpanShape(int layer) const {
+    return {.layer = layer, .q_heads = kQHeads, .head_dim = kKeyDim, .scale = 0.3, .distance_bias = bias_};
+  }
+
+  // What the layer keeps of the output of the step's encoders.
+  void WriteCross(int layer) {
+    if (fast_->encoder().empty()) return;
+    const int64_t tokens = static_cast<int64_t>(fast_->encoder().positions.size());
+    const at::Tensor k = Random(tokens, kKvHeads * kKeyDim);
+    const at::Tensor v = Random(tokens, kKvHeads * ValueDim(layer));
+    ops::WriteCross(k, v, layer, *fast_);
+    reference::WriteCross(k, v, layer, *reference_);
+  }
+  void ExpectCrossAttention(int layer) {
+    WriteCross(layer);
+    const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kKeyDim);
+    ExpectClose(ops::CrossAttention(q, SpanShape(layer), *fast_),
+                reference::CrossAttention(q, SpanShape(layer), *reference_));
+  }
+
   // One step of every kernel on a new sequence and on one that goes on; all their results.
   at::Tensor RunAll() {
     at::manual_seed(5);
     for (SequenceLease& lease : leases_) lease.Reset();
     std::vector<at::Tensor> results;
-    for (const std::vector<int64_t>& counts : {std::vector<int64_t>{11, 2}, {1, 9}}) {
+    for (const std::vector<int64_t>& counts : {std::vector<int64_t>{0, 11, 0, 2}, {0, 1, 0, 9}}) {
       NextStep(counts);
       const int64_t tokens = fast_->num_tokens();
       const at::Tensor weights = at::randn({16, kChannels});
@@ -98,6 +123,8 @@ class EmulatedCudaTest : public KernelTest {
         ops::WriteKv(of(kKvHeads * kKeyDim), of(kKvHeads * ValueDim(layer)), layer, *fast_);
         keep(ops::Attention(of(kQHeads * kKeyDim), Shape(layer), *fast_));
       }
+      WriteCross(0);
+      keep(ops::CrossAttention(of(kQHeads * kKeyDim), SpanShape(0), *fast_));
       keep(ops::RmsNorm(of(3000), at::ones({3000}), 1e-5));
       keep(ops::RmsNorm(of(3 * kChannels), weights[0], 1e-5));
       keep(ops::CausalConv(of(kChannels), weights.narrow(0, 0, 4), weights[5], kStateLayer, 0, *fast_));
@@ -114,16 +141,23 @@ class EmulatedCudaTest : public KernelTest {
       keep(ops::RgLru(of(kChannels), of(2 * kChannels).unflatten(1, {1, 2 * kChannels}),
                       {weights[0], weights[1], -weights[2].abs()}, kStateLayer, 4, *fast_));
     }
+    NextStep({0, 0, 1, 0, 1});
+    const at::Tensor e = Random(kEncoderTokens[2] + kEncoderTokens[4], kQHeads * kKeyDim);
+    results.push_back(ops::EncoderAttention(e, e, e, SpanShape(0), *fast_).to(at::kFloat).flatten());
     return at::cat(results, 0);
   }
 
   const at::Tensor sinks_ = at::randn({kQHeads});
+  const at::Tensor bias_ = at::randn({kQHeads, 2 * 150 + 1});
 };
 
 TEST_P(EmulatedCudaTest, ValuesOfEveryWidth) {
   for (const auto& counts : {std::vector<int64_t>{3, 19}, {1, 1}}) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
-    for (int layer : {0, 1, 2}) ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
+    for (int layer : {0, 1, 2}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
+      ASSERT_NO_FATAL_FAILURE(ExpectCrossAttention(layer)) << layer;
+    }
   }
 }
 
@@ -131,9 +165,11 @@ TEST_P(EmulatedCudaTest, ValuesOfEveryWidth) {
 TEST_P(EmulatedCudaTest, LongRowsAreSplit) {
   ASSERT_NO_FATAL_FAILURE(NextStep({600, 250}));
   for (int layer : kLongLayers) Write(layer);
+  WriteCross(0);
   for (const auto& counts : {std::vector<int64_t>{1, 3}, {1, 8, 20}, {2, 1, 1}, {10, 1}}) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     for (int layer : kLongLayers) ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
+    ASSERT_NO_FATAL_FAILURE(ExpectCrossAttention(0));
   }
 }
 
@@ -145,12 +181,15 @@ TEST_P(EmulatedCudaTest, SplitsDoNotChangeTheBits) {
   const at::Tensor q = Random(total, kQHeads * kKeyDim);
   const at::Tensor k = Random(total, kKvHeads * kKeyDim);
   const at::Tensor v = Random(total, kKvHeads * kValueDims[0]);
+  const at::Tensor cross_k = Random(kEncoderTokens[0], kKvHeads * kKeyDim);
+  const at::Tensor cross_v = Random(kEncoderTokens[0], kKvHeads * kValueDims[0]);
   const auto run = [&](const std::vector<int64_t>& chunks) {
     leases_[0].Reset();
     std::vector<at::Tensor> outputs;
     int64_t done = total - kCompared;
     NextStep({done});
     for (int layer : kLongLayers) ops::WriteKv(k.narrow(0, 0, done), v.narrow(0, 0, done), layer, *fast_);
+    ops::WriteCross(cross_k, cross_v, 0, *fast_);
     for (int64_t count : chunks) {
       NextStep({count});
       std::vector<at::Tensor> columns;
@@ -158,6 +197,7 @@ TEST_P(EmulatedCudaTest, SplitsDoNotChangeTheBits) {
         ops::WriteKv(k.narrow(0, done, count), v.narrow(0, done, count), layer, *fast_);
         columns.push_back(ops::Attention(q.narrow(0, done, count), Shape(layer), *fast_));
       }
+      columns.push_back(ops::CrossAttention(q.narrow(0, done, count), SpanShape(0), *fast_));
       outputs.push_back(at::cat(columns, 1));
       done += count;
     }
@@ -184,6 +224,10 @@ TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {
   const at::Tensor ones = at::ones({1});
   EXPECT_TRUE(at::equal(ops::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *fast_),
                         reference::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *reference_)));
+  const ops::SpanAttentionShape wide = {.q_heads = 1, .head_dim = 520};
+  const at::Tensor e = Random(kEncoderTokens[0], 520);
+  EXPECT_TRUE(
+      at::equal(ops::EncoderAttention(e, e, e, wide, *fast_), reference::EncoderAttention(e, e, e, wide, *reference_)));
 }
 
 TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {

@@ -1,5 +1,6 @@
-// Every operation of encoders against its ATen reference: every instruction set that the machine has, both types,
-// encoders that begin in different steps beside rows that decode, over a poisoned arena, odd sizes.
+// Every operation of encoders against its ATen reference: every instruction set that the machine has and the CUDA
+// kernels, emulated; both types, encoders that begin in different steps beside rows that decode, over a poisoned arena,
+// odd sizes.
 #include "models/kernels/encoder_ops.h"
 
 #include <ATen/ops/cat.h>
@@ -8,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <vector>
 
+#include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/models/kernels/kernel_test.h"
 
 namespace berth {
@@ -72,9 +75,27 @@ TEST_P(EncoderOpsTest, CrossAttentionReadsWhatTheFirstStepWrote) {
         reference::WriteCross(k, v, layer, *reference_);
       }
       const at::Tensor q = RandomHeads(fast_->num_tokens(), kHeads);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CrossAttention(q, Shape(layer, false), *fast_),
-                                          reference::CrossAttention(q, Shape(layer, false), *reference_)));
+      for (bool biased : {false, true}) {
+        ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CrossAttention(q, Shape(layer, biased), *fast_),
+                                            reference::CrossAttention(q, Shape(layer, biased), *reference_)));
+      }
     }
+  }
+}
+
+TEST_P(EncoderOpsTest, EveryOperationRunsItsKernels) {
+  NextStep({3, 1, 0, 0, 9});
+  EXPECT_TRUE(at::equal(fast_->encoder().token_ids, reference_->encoder().token_ids));
+  const at::Tensor e = RandomHeads(EncoderTokens(), kHeads);
+  const at::Tensor kv = e.narrow(1, 0, kKvHeads * kHeadDim);
+  const at::Tensor q = RandomHeads(fast_->num_tokens(), kHeads);
+  const std::function<void()> operations[] = {[&] { ops::EncoderAttention(e, e, e, Shape(0, true), *fast_); },
+                                              [&] { ops::WriteCross(kv, kv, 0, *fast_); },
+                                              [&] { ops::CrossAttention(q, Shape(0, true), *fast_); }};
+  for (const auto& operation : operations) {
+    const int64_t blocks = cuda_emulation::NumBlocks();
+    operation();
+    EXPECT_EQ(cuda_emulation::NumBlocks() > blocks, GetParam().emulated != nullptr);
   }
 }
 
@@ -114,7 +135,7 @@ TEST_P(EncoderOpsTest, NeitherChunksNorNeighboursChangeTheBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EncoderOpsTest, ::testing::ValuesIn(KernelParams()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, EncoderOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

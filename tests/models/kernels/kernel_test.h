@@ -12,6 +12,7 @@
 
 #include <array>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -82,7 +83,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   // Grows each lease by its count and fills both batches. A row's encoder runs in its first step.
   void NextStep(const std::vector<int64_t>& counts) {
     StepPlan plan;
-    tokens_.assign(1000, 1);
+    tokens_.resize(1000);
+    std::iota(tokens_.begin(), tokens_.end(), 1);
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] == 0) continue;
       const int64_t start = leases_[i].num_tokens();

@@ -4,49 +4,24 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "tests/models/checkpoint_writer.h"
 
 namespace berth {
 namespace {
 
-// Writes a checkpoint, tensor by tensor.
-class Writer {
+class Writer : public CheckpointWriter {
  public:
-  void Add(const std::string& name, const char* dtype, const std::vector<int64_t>& shape, const at::Tensor& values) {
-    const at::Tensor dense = values.contiguous();
-    const size_t begin = data_.size();
-    data_.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
-    entries_.push_back(absl::StrCat("\"", name, "\":{\"dtype\":\"", dtype, "\",\"shape\":[", absl::StrJoin(shape, ","),
-                                    "],\"data_offsets\":[", begin, ",", data_.size(), "]}"));
-  }
-
-  // `padding` spaces after the header decide how the data is aligned.
   std::shared_ptr<const Checkpoint> Open(size_t padding = 0) const {
-    std::string header = absl::StrCat("{", absl::StrJoin(entries_, ","), "}");
-    while (header.size() % 8 != 0) header.push_back(' ');
-    header.append(padding, ' ');
     const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "loader";
-    std::filesystem::remove_all(dir);
-    std::filesystem::create_directories(dir);
-    std::ofstream file(dir / "model.safetensors", std::ios::binary);
-    const uint64_t length = header.size();
-    file.write(reinterpret_cast<const char*>(&length), 8);
-    file << header << data_;
-    file.close();
+    Write(dir, padding);
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(dir.string());
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     return *std::move(checkpoint);
   }
-
- private:
-  std::string data_;
-  std::vector<std::string> entries_;
 };
 
 const float kValues[] = {1, -2, 0.5, 3.140625, 65280, -0.0078125};

@@ -1,0 +1,51 @@
+// How CUDA's attention kernels divide the keys of a step's rows among blocks. Engine thread only.
+#ifndef BERTH_MODELS_KERNELS_SPLIT_KV_H_
+#define BERTH_MODELS_KERNELS_SPLIT_KV_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "models/kernels/cuda/kernels.h"
+#include "models/kernels/paths.h"
+
+namespace berth::ops {
+
+// The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
+// A step whose scratch would be too large has blocks enough. `num_keys(r)`: the position after the last that row r
+// sees.
+template <typename NumKeys>
+cuda::SplitKv SplitOf(const std::vector<cpu::Row>& rows, int64_t q_heads, int64_t value_dim, const NumKeys& num_keys) {
+  constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
+  cuda::SplitKv split = {};
+  int64_t longest = 0;
+  for (size_t r = 0; r < rows.size() && rows[r].num_tokens <= cpu::kQueryTile; ++r) {
+    ++split.num_tiles;
+    split.num_tokens += rows[r].num_tokens;
+    longest = std::max<int64_t>(longest, num_keys(r));
+  }
+  split.num_splits = (longest + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
+  const int64_t floats = cuda::SplitKvFloats(split, q_heads, value_dim);
+  const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
+  return is_worth_it ? split : cuda::SplitKv{};
+}
+
+// Launches an entry of the table with the scratch that it needs. Whether there is code for these sizes.
+template <typename Args>
+bool LaunchSplit(int (*entry)(const Args&, const cuda::SplitKv&, const cuda::Work&), Args args, int64_t value_dim,
+                 const cuda::SplitKv& split, const at::Tensor& query, const cuda::Work& work) {
+  at::Tensor scratch;  // ATen keeps it from others until the stream has come by
+  if (split.num_splits > 0) {
+    const int64_t floats = cuda::SplitKvFloats(split, args.q_heads, value_dim);
+    scratch = at::empty({floats}, query.options().dtype(at::kFloat));
+    args.scratch = scratch.data_ptr<float>();
+  }
+  return IsLaunched(entry(args, split, work));
+}
+
+}  // namespace berth::ops
+
+#endif  // BERTH_MODELS_KERNELS_SPLIT_KV_H_
