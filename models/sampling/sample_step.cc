@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "models/kernels/paths.h"
+#include "models/kernels/step_image.h"
 #include "models/kernels/thread_pool.h"
+#include "models/sampling/philox.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 // Logits of one task: 7 microseconds of a greedy scan, and more of a draw; see models/kernels/parallel.h.
 constexpr int64_t kLogitsPerTask = 16384;
+// Rows that a device draws for at once: near its number of multiprocessors, in no more memory than the reference takes.
+constexpr int64_t kMostScratch = 112;
 
 Sampler& ThreadSampler() {
   static thread_local Sampler sampler;  // scratch only: which thread takes a row changes nothing
@@ -30,27 +34,66 @@ int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row
   return later == 0 ? -1 : row.num_drafts - later;
 }
 
-// What the greedy kernel answers: the likeliest token, and nothing of probabilities.
-bool IsPlainGreedy(const StepRow* row) {
-  return row->sampling->temperature == 0.0f && row->sampling->num_logprobs < 0 && !ChangesLogits(*row);
+// What the kernels answer: a token of the model's own distribution, and nothing of probabilities.
+bool IsPlain(const StepRow* row) { return row->sampling->num_logprobs < 0 && !ChangesLogits(*row); }
+bool IsGreedy(const StepRow* row) { return row->sampling->temperature == 0.0f; }
+
+cuda::SampleParams ParamsOf(const StepRow& row) {
+  if (IsGreedy(&row)) return {};
+  const SamplingParams& p = *row.sampling;
+  return {.inverse_temperature = 1.0 / static_cast<double>(p.temperature),
+          .uniform = UniformAt(p.seed, SampledPosition(row)),
+          .top_p = p.top_p,
+          .min_p = std::clamp(static_cast<double>(p.min_p), 0.0, 1.0),
+          .top_k = std::max(p.top_k, 0)};
 }
 
-// One copy back, which waits for the device.
-void ChooseGreedily(const at::Tensor& logits, absl::Span<RowResult* const> results) {
-  const at::Tensor dense = logits.contiguous();
-  at::Tensor tokens = at::empty({dense.size(0)}, dense.options().dtype(at::kInt));
-  const cuda::GreedyArgs args = {.logits = dense.const_data_ptr<float>(),
-                                 .rows = dense.size(0),
-                                 .stride = dense.size(1),
-                                 .vocab = dense.size(1),
+int LaunchGreedy(const at::Tensor& logits, const at::Tensor& tokens) {
+  const cuda::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
+                                 .rows = logits.size(0),
+                                 .stride = logits.size(1),
+                                 .vocab = logits.size(1),
                                  .tokens = tokens.data_ptr<int32_t>(),
                                  .bad_token = RowResult::kBadLogits};
-  ops::CheckLaunched(cuda::GetKernels()->greedy(args, ops::StreamOf(dense)));
+  return cuda::GetKernels()->greedy(args, ops::StreamOf(logits));
+}
+
+int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows, const at::Tensor& tokens) {
+  std::vector<cuda::SampleParams> params;
+  for (const StepRow* row : rows) params.push_back(ParamsOf(*row));
+  StepImage image;
+  const int64_t at = image.Add(params);
+  const at::Tensor copy = image.Copy(logits.device());
+  const int64_t num_scratch = std::min(kMostScratch, logits.size(0));
+  const at::Tensor scratch =
+      at::empty({cuda::SampleScratchBytes(num_scratch, logits.size(1))}, logits.options().dtype(at::kByte));
+  const cuda::SampleArgs args = {
+      .logits = logits.const_data_ptr<float>(),
+      .rows = logits.size(0),
+      .stride = logits.size(1),
+      .vocab = logits.size(1),
+      .params = reinterpret_cast<const cuda::SampleParams*>(static_cast<const char*>(copy.const_data_ptr()) + at),
+      .scratch = scratch.data_ptr(),
+      .num_scratch = num_scratch,
+      .tokens = tokens.data_ptr<int32_t>(),
+      .bad_token = RowResult::kBadLogits};
+  return cuda::GetKernels()->sample(args, ops::StreamOf(logits));
+}
+
+// One launch and one copy back, which waits for the device. False: no kernel covers the rows, nothing was done.
+bool ChooseByKernel(const at::Tensor& logits, absl::Span<const StepRow* const> rows,
+                    absl::Span<RowResult* const> results) {
+  if (ops::PathOf(logits) != ops::Path::kCuda || !std::all_of(rows.begin(), rows.end(), IsPlain)) return false;
+  const at::Tensor dense = logits.contiguous();
+  at::Tensor tokens = at::empty({dense.size(0)}, dense.options().dtype(at::kInt));
+  const bool greedy = std::all_of(rows.begin(), rows.end(), IsGreedy);
+  if (!ops::IsLaunched(greedy ? LaunchGreedy(dense, tokens) : LaunchSample(dense, rows, tokens))) return false;
   tokens = tokens.to(at::kCPU);
   for (size_t i = 0; i < results.size(); ++i) {
     *results[i] = {.token = tokens.const_data_ptr<int32_t>()[i],
                    .in_place_of_drafts = std::move(results[i]->in_place_of_drafts)};
   }
+  return true;
 }
 
 void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
@@ -63,9 +106,7 @@ void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<c
     const bool last = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]) < 0;
     results.push_back(last ? &result->rows[row_indices[i]] : &drafts[i]);
   }
-  if (ops::PathOf(logits) == ops::Path::kCuda && std::all_of(rows.begin(), rows.end(), IsPlainGreedy)) {
-    ChooseGreedily(logits, absl::MakeSpan(results));
-  } else {
+  if (!ChooseByKernel(logits, rows, absl::MakeSpan(results))) {
     SampleRowsReference(logits, rows, absl::MakeSpan(results));
   }
   for (size_t i = 0; i < row_indices.size(); ++i) {

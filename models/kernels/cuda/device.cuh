@@ -95,7 +95,8 @@ __device__ inline void LoadFew(const T* p, int64_t left, bool aligned, float* v)
   for (int i = 0; i < 4; ++i) v[i] = i < left ? Load(p + i) : 0.0f;
 }
 
-__device__ inline float WarpSum(float value) {
+template <typename T>
+__device__ inline T WarpSum(T value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
   return value;

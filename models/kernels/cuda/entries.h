@@ -34,6 +34,7 @@ int DeltaNet(const cpu::DeltaNetArgs& args, const Work& work);
 template <typename T>
 int RgLru(const cpu::RgLruArgs& args, const Work& work);
 int Greedy(const GreedyArgs& args, void* stream);
+int Sample(const SampleArgs& args, void* stream);
 
 }  // namespace berth::cuda
 

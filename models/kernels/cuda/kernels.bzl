@@ -8,6 +8,7 @@ CUDA_KERNELS = [
     "greedy",
     "mamba",
     "rg_lru",
+    "sample",
     "span_attention",
     "write_kv",
 ]

@@ -3,7 +3,8 @@
 // when a GPU is asked for (models/device.cc). What crosses that border is this table, plain data.
 //
 // An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
-// Sums are in float32, and for one token their order depends on positions only, never on the batch or the chunk.
+// Sums are in float32 (a draw's in double), and for one token their order depends on positions only, never on the batch
+// or the chunk.
 // Engine thread only, as all kernels are.
 //
 // To add a kernel: 1. its entry here; 2. its code in a .cu beside, which kernels.bzl lists and table.cc names; 3. the
@@ -49,6 +50,30 @@ struct GreedyArgs {
   int32_t bad_token;
 };
 
+// How one row's token is chosen, by the rules of models/sampling/sampler.h.
+struct SampleParams {
+  double inverse_temperature;  // 0: greedy, and the rest is not read
+  double uniform;              // the draw, in [0, 1)
+  double top_p;                // 1 or more: all tokens
+  double min_p;                // at most 1; 0: all tokens
+  int64_t top_k;               // 0: all tokens
+};
+
+// tokens[row] = the token that Sampler chooses, or `bad_token` as GreedyArgs says. Of vocabularies up to 2^21.
+struct SampleArgs {
+  const float* logits;  // [rows, stride]
+  int64_t rows, stride, vocab;
+  const SampleParams* params;  // [rows], device memory
+  void* scratch;               // SampleScratchBytes(num_scratch, vocab), on 16 bytes
+  int64_t num_scratch;         // how many rows are worked at at once
+  int32_t* tokens;             // [rows]
+  int32_t bad_token;
+};
+// Of each row that is worked at: weights, and the logits and ids of what top_k keeps.
+inline constexpr int64_t SampleScratchBytes(int64_t num_scratch, int64_t vocab) {
+  return num_scratch * ((vocab + 3) / 4 * 4) * 16;
+}
+
 // What an entry returns; any other number is a cudaError_t.
 enum Result : int {
   kLaunched = 0,
@@ -71,6 +96,7 @@ struct Kernels {
   int (*delta_net[2])(const cpu::DeltaNetArgs&, const Work&);
   int (*rg_lru[2])(const cpu::RgLruArgs&, const Work&);
   int (*greedy)(const GreedyArgs&, void* stream);
+  int (*sample)(const SampleArgs&, void* stream);
 };
 
 }  // namespace berth::cuda

@@ -8,11 +8,22 @@ namespace {
   { entry<float>, entry<BFloat16> }
 
 const Kernels kKernels = {
-    sizeof(Kernels),      BERTH_CUDA_NAME,       BERTH_CUDA_ON_HOST,
-    BERTH_BOTH(RmsNorm),  BERTH_BOTH(Activate),  BERTH_BOTH(Rotary),
-    BERTH_BOTH(WriteKv),  BERTH_BOTH(Attention), BERTH_BOTH(SpanAttention),
-    BERTH_BOTH(Conv),     BERTH_BOTH(MambaScan), BERTH_BOTH(Mamba2Scan),
-    BERTH_BOTH(DeltaNet), BERTH_BOTH(RgLru),     Greedy,
+    sizeof(Kernels),
+    BERTH_CUDA_NAME,
+    BERTH_CUDA_ON_HOST,
+    BERTH_BOTH(RmsNorm),
+    BERTH_BOTH(Activate),
+    BERTH_BOTH(Rotary),
+    BERTH_BOTH(WriteKv),
+    BERTH_BOTH(Attention),
+    BERTH_BOTH(SpanAttention),
+    BERTH_BOTH(Conv),
+    BERTH_BOTH(MambaScan),
+    BERTH_BOTH(Mamba2Scan),
+    BERTH_BOTH(DeltaNet),
+    BERTH_BOTH(RgLru),
+    Greedy,
+    Sample,
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The CPU's sampler and the ATen reference choose the same tokens.
+// The CPU's sampler, the ATen reference and the emulated CUDA kernels choose the same tokens.
 #include "models/sampling/sample_step.h"
 
 #include <ATen/Context.h>
@@ -7,31 +7,44 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
 
 #include "models/kernels/cuda/dispatch.h"
+#include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
+#include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
 namespace berth {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+// What is asked of a batch's rows: anything; a token, drawn or the likeliest; the likeliest token alone.
+enum class Asked { kAnything, kToken, kGreedy };
+
 // A plan of random rows that owns what they borrow.
 class Batch {
  public:
-  // `greedy`: the likeliest token is all that is asked of any row.
-  Batch(int64_t rows, int64_t vocab, uint64_t seed, bool greedy = false)
+  Batch(int64_t rows, int64_t vocab, uint64_t seed, Asked asked = Asked::kAnything)
       : random_(seed), logits_(at::empty({rows, vocab})) {
     owned_.resize(static_cast<size_t>(rows));
     for (int64_t r = 0; r < rows; ++r) {
       FillLogits(logits_.data_ptr<float>() + r * vocab, vocab);
       FillRow(&owned_[r], vocab);
-      if (!greedy) continue;
+      if (asked == Asked::kAnything) continue;
+      const SamplingParams p = owned_[r].params;
       owned_[r] = {.history = {1}, .prompt_length = 1};
-      owned_[r].params.temperature = 0;
+      if (asked == Asked::kGreedy) {
+        owned_[r].params.temperature = 0;
+      } else {
+        const int32_t top_k = OneOf({0, 0, 1, 40, 600, p.top_k, static_cast<int32_t>(vocab)});
+        owned_[r].params = {
+            .temperature = p.temperature, .top_k = top_k, .top_p = p.top_p, .min_p = p.min_p, .seed = p.seed};
+      }
     }
     for (const Owned& o : owned_) {
       StepRow row;
@@ -194,16 +207,130 @@ TEST(SampleRows, TakesLogitsOfAnyStride) {
   ExpectSame(result, batch.Fast());
 }
 
-// The CUDA kernel, emulated on the CPU: no GPU takes part.
+// The CUDA kernels, emulated on the CPU: no GPU takes part. `blocks`: how many the kernels must have run.
+void ExpectEmulatedIsSame(const Batch& batch, int64_t blocks) {
+  const StepResult expected = batch.Fast();
+  const int64_t before = cuda_emulation::NumBlocks();
+  cuda::UseKernels(BerthCudaKernels());
+  const StepResult emulated = batch.Fast();
+  cuda::UseKernels(nullptr);
+  ExpectSame(emulated, expected);
+  EXPECT_EQ(cuda_emulation::NumBlocks() - before, blocks);
+}
+
 TEST(SampleRows, TheEmulatedKernelIsGreedyAsTheCpuIs) {
-  for (int64_t vocab : {1, 33, 5000}) {
-    const Batch batch(40, vocab, 4 + vocab, /*greedy=*/true);
-    const StepResult expected = batch.Fast();
-    cuda::UseKernels(BerthCudaKernels());
-    const StepResult emulated = batch.Fast();
-    cuda::UseKernels(nullptr);
-    ExpectSame(emulated, expected);
+  for (int64_t vocab : {1, 33, 5000}) ExpectEmulatedIsSame(Batch(40, vocab, 4 + vocab, Asked::kGreedy), 40);
+}
+
+class EmulatedSampleTest : public testing::TestWithParam<int64_t> {
+ protected:
+  void TearDown() override { cuda_emulation::SetOrder(cuda_emulation::Order::kAscending); }
+};
+
+// In either order of threads and blocks: see the emulation.
+TEST_P(EmulatedSampleTest, TheKernelDrawsAsTheCpuDoes) {
+  const int64_t vocab = GetParam();
+  const int64_t rows = vocab > 100000 ? 8 : 40;
+  const int batches = (vocab > 10000 ? 2 : 4) * (std::getenv("BERTH_FULL") != nullptr ? 10 : 1);
+  for (int b = 0; b < batches; ++b) {
+    cuda_emulation::SetOrder(b % 2 == 0 ? cuda_emulation::Order::kAscending : cuda_emulation::Order::kDescending);
+    ExpectEmulatedIsSame(Batch(rows, vocab, 2000 * vocab + b, Asked::kToken), rows);
   }
+}
+
+// The least draw, and those next to both ends of kept tokens' shares, with the tokens that they must give. A kernel
+// that keeps others moves the ends.
+struct Draws {
+  std::vector<cuda::SampleParams> params;
+  std::vector<int32_t> expected;
+
+  Draws(const SamplingParams& p, const std::vector<std::pair<int32_t, double>>& distribution) {
+    constexpr double kMargin = 1e-11;  // sums of doubles in different order
+    constexpr size_t kMostTokens = 6;
+    const size_t stride = std::max<size_t>(1, distribution.size() / kMostTokens);
+    double before = 0;
+    for (size_t i = 0; i < distribution.size(); ++i) {
+      const auto [token, share] = distribution[i];
+      const double after = before + share;
+      if (share > 1e-9 && (i % stride == 0 || i + 1 == distribution.size())) {
+        Add(p, before + kMargin, token);
+        Add(p, after - kMargin, token);
+      }
+      before = after;
+    }
+    Add(p, 0, distribution[0].first);
+  }
+
+  void Add(const SamplingParams& p, double uniform, int32_t token) {
+    params.push_back({.inverse_temperature = 1.0 / static_cast<double>(p.temperature),
+                      .uniform = uniform,
+                      .top_p = p.top_p,
+                      .min_p = p.min_p,
+                      .top_k = p.top_k});
+    expected.push_back(token);
+  }
+};
+
+TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
+  const int64_t vocab = GetParam();
+  const Batch batch(vocab > 10000 ? 4 : 16, vocab, 3000 + vocab, Asked::kToken);
+  constexpr int64_t kRowsAtOnce = 5;
+  std::vector<double> scratch(cuda::SampleScratchBytes(kRowsAtOnce, vocab) / sizeof(double));
+  Sampler sampler;
+  for (size_t r = 0; r < batch.plan().rows.size(); ++r) {
+    const StepRow& row = batch.plan().rows[r];
+    const float* logits = batch.logits().const_data_ptr<float>() + static_cast<int64_t>(r) * vocab;
+    RowResult result;
+    sampler.SampleRow({logits, static_cast<size_t>(vocab)}, row, &result);
+    if (result.token < 0 || row.sampling->temperature == 0) continue;
+    const Draws draws(*row.sampling, sampler.LastDistribution());
+    std::vector<int32_t> tokens(draws.params.size());
+    const cuda::SampleArgs args = {.logits = logits,
+                                   .rows = static_cast<int64_t>(tokens.size()),
+                                   .stride = 0,  // each from the same logits
+                                   .vocab = vocab,
+                                   .params = draws.params.data(),
+                                   .scratch = scratch.data(),
+                                   .num_scratch = kRowsAtOnce,
+                                   .tokens = tokens.data(),
+                                   .bad_token = RowResult::kBadLogits};
+    ASSERT_EQ(BerthCudaKernels()->sample(args, nullptr), cuda::kLaunched);
+    EXPECT_EQ(tokens, draws.expected) << "row " << r;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, EmulatedSampleTest, testing::Values(1, 5, 64, 513, 1024, 5003, 32000, 151936));
+
+TEST(SampleRows, TheEmulatedKernelTakesRowsInTurns) { ExpectEmulatedIsSame(Batch(150, 33, 5, Asked::kToken), 112); }
+
+TEST(SampleRows, NoKernelRunsForRowsThatAskForMore) { ExpectEmulatedIsSame(Batch(40, 700, 6), 0); }
+
+TEST(SampleRows, NoKernelRunsForAVocabularyThatItDoesNotCover) {
+  ExpectEmulatedIsSame(Batch(1, (1 << 21) + 1, 8, Asked::kToken), 0);
+}
+
+TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
+  const Batch batch(4, 513, 8, Asked::kToken);
+  const SamplingParams greedy = {.temperature = 0};
+  StepPlan plan = batch.plan();
+  const std::vector<int32_t> tokens = {7, 8, 9};
+  plan.rows[1].sampling = &greedy;
+  plan.rows[1].tokens = tokens;
+  plan.rows[1].num_drafts = 2;
+  const int lines[] = {0, 1, 1, 1, 2};  // the plan's last row has no logits
+  const at::Tensor logits = Batch(5, 513, 9, Asked::kToken).logits();
+  StepResult expected;
+  SampleRows(logits, plan, lines, &expected);
+  StepResult emulated;
+  cuda::UseKernels(BerthCudaKernels());
+  const int64_t before = cuda_emulation::NumBlocks();
+  SampleRows(logits, plan, lines, &emulated);
+  cuda::UseKernels(nullptr);
+  EXPECT_EQ(cuda_emulation::NumBlocks() - before, 5);
+  ExpectSame(emulated, expected);
+  EXPECT_EQ(emulated.rows[1].in_place_of_drafts.size(), 2u);
+  EXPECT_EQ(emulated.rows[1].in_place_of_drafts, expected.rows[1].in_place_of_drafts);
+  EXPECT_EQ(emulated.rows[3].token, RowResult::kNoToken);
 }
 
 }  // namespace

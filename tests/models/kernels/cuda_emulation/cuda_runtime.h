@@ -87,6 +87,16 @@ inline int __any_sync(unsigned mask, int predicate) {
   return any;
 }
 
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  unsigned ballot = 0;
+  unsigned lane = 0;
+  for (uint64_t bits : cuda_emulation::Exchange(mask, predicate != 0 ? 1 : 0)) {
+    ballot |= static_cast<unsigned>(bits) << lane++;
+  }
+  return ballot;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
 inline float __uint_as_float(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof(value));
@@ -94,6 +104,16 @@ inline float __uint_as_float(uint32_t bits) {
 }
 inline uint32_t __float_as_uint(float value) {
   uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+inline double __longlong_as_double(long long bits) {
+  double value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline long long __double_as_longlong(double value) {
+  long long bits;
   memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
