@@ -53,7 +53,7 @@ std::vector<ops::AttentionShape> Shapes(int layer) {
 }
 
 TEST_P(OpsTest, RmsNorm) {
-  for (int64_t dim : {1, 20, 133}) {
+  for (int64_t dim : {1, 20, 133, 5000}) {
     const at::Tensor x = Random(11, 3 * dim);
     const at::Tensor weight = at::randn({dim});
     ExpectClose(ops::RmsNorm(x, weight, 1e-5), reference::RmsNorm(x, weight, 1e-5));
@@ -72,12 +72,14 @@ TEST_P(OpsTest, RefusesRowsWithAStride) {
 }
 
 TEST_P(OpsTest, GatedRmsNorm) {
-  const at::Tensor x = Random(9, 3 * 22);
-  const at::Tensor gate = Random(9, 3 * 22);
-  const at::Tensor weight = at::randn({3 * 22});
-  for (bool gate_first : {false, true}) {
-    ExpectClose(ops::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first),
-                reference::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first));
+  for (int64_t dim : {22, 4100}) {
+    const at::Tensor x = Random(9, 3 * dim);
+    const at::Tensor gate = Random(9, 3 * dim);
+    const at::Tensor weight = at::randn({3 * dim});
+    for (bool gate_first : {false, true}) {
+      ExpectClose(ops::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first),
+                  reference::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first));
+    }
   }
 }
 
