@@ -4,9 +4,11 @@ at which streamed tokens arrive (`berth-cli load`); prompts are token ids, prefi
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../testing"))
@@ -17,6 +19,9 @@ from worker import Failed  # noqa: E402
 
 CLI = os.path.join(BIN, "server/cli/berth-cli")
 NUM_LOGPROBS = 20
+
+
+WRITE_SECONDS = 120
 
 
 class NotBuiltIn(Failed):
@@ -31,12 +36,21 @@ def start(path, threads, weights, flags=()):
                          "--arena=2GiB", "--max_sequence_tokens=2304", "--log_level=warning", *quantised, *flags,
                          expect_clean_exit=False)  # what ended it early is reported by the call that failed
     try:
-        return server.__enter__()
+        started = server.__enter__()
+        wait_for_packed_weights(path)
+        return started
     except DidNotStart as error:
         said = str(error).strip().splitlines() or ["nothing was said"]
         if quantised and "weights" in str(error):
             raise NotBuiltIn(said[-1]) from error
         raise Failed(f"berth-server did not start: {said[-1]}") from error
+
+
+def wait_for_packed_weights(path):
+    """A first start writes its packed weights beside the first requests, whose memory and cores that takes."""
+    deadline = time.monotonic() + WRITE_SECONDS
+    while any(pathlib.Path(path, ".berth").glob("*.part")) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 class Engine:
