@@ -19,8 +19,6 @@ from worker import Failed  # noqa: E402
 
 CLI = os.path.join(BIN, "server/cli/berth-cli")
 NUM_LOGPROBS = 20
-
-
 WRITE_SECONDS = 120
 
 
@@ -47,10 +45,12 @@ def start(path, threads, weights, flags=()):
 
 
 def wait_for_packed_weights(path):
-    """A first start writes its packed weights beside the first requests, whose memory and cores that takes."""
+    """A first start writes its packed weights beside the first requests, whose memory and cores that takes, and the
+    system goes on with it after the file is there."""
     deadline = time.monotonic() + WRITE_SECONDS
     while any(pathlib.Path(path, ".berth").glob("*.part")) and time.monotonic() < deadline:
         time.sleep(0.1)
+    os.sync()
 
 
 class Engine:
