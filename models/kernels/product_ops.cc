@@ -12,7 +12,6 @@
 
 #include "absl/types/span.h"
 #include "models/kernels/parallel.h"
-#include "models/kernels/tile_product.h"
 
 namespace berth::ops {
 namespace {
@@ -69,7 +68,6 @@ constexpr int64_t kWorthThreads = 15000;
 
 struct Task {
   cpu::ProductArgs args;
-  bool by_tiles = false;  // of the processor: see tile_product.h
   int64_t tiles = 0;      // of rows
   int64_t last_item = 0;  // of all tasks' items, this one's end here
 
@@ -80,23 +78,20 @@ struct Task {
   }
 };
 
-// Runs work(i) for each of [0, items), by all threads if that is worth it: each takes several at once, that follow each
-// other in memory.
+// Runs work(begin, end) for all of [0, items), by all threads if that is worth it: each takes several items at once,
+// that follow each other in memory.
 template <typename Work>
 void Share(int64_t items, int64_t nanoseconds, const Work& work) {
   constexpr int64_t kPieces = 8;  // of a thread
   const int64_t grain = nanoseconds < kWorthThreads ? items : std::max<int64_t>(1, items / (NumThreads() * kPieces));
-  ShareItems(items, grain, [&](int64_t begin, int64_t end, int /*thread*/) {
-    for (int64_t i = begin; i < end; ++i) work(i);
-  });
+  ShareItems(items, grain, [&](int64_t begin, int64_t end, int /*thread*/) { work(begin, end); });
 }
 
 void Prepare(absl::Span<const Task> tasks, cpu::TypeIndex type) {
-  const cpu::Kernels& kernels = cpu::GetKernels();
   for (const Task& task : tasks) {
-    if (task.by_tiles) continue;
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
-    Share(task.tiles, nanoseconds, [&](int64_t tile) { kernels.prepare_inputs[type](task.args, tile, tile + 1); });
+    Share(task.tiles, nanoseconds,
+          [&](int64_t begin, int64_t end) { cpu::GetKernels().prepare_inputs[type](task.args, begin, end); });
   }
 }
 
@@ -105,13 +100,11 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) {
-    if (task.by_tiles) return int64_t{0};
     return RoundUp(cpu::ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
   };
   for (Task& task : tasks) {
-    task.by_tiles = GoesByTiles(task.args, type);
-    if (!task.by_tiles) task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
-    items += task.by_tiles ? TileItems(task.args) : cpu::ProductItems(task.args.weight.outputs, task.tiles);
+    task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
+    items += cpu::ProductItems(task.args.weight.outputs, task.tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
@@ -122,12 +115,13 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
     inputs += bytes_of(task);
   }
   Prepare(tasks, type);
-  Share(items, nanoseconds, [&](int64_t item) {
-    const auto task =
-        std::upper_bound(tasks.begin(), tasks.end(), item, [](int64_t i, const Task& t) { return i < t.last_item; });
-    const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
-    if (task->by_tiles) return TileProduct(task->args, item - first);
-    kernels.dense_product[type](task->args, item - first, item - first + 1);
+  Share(items, nanoseconds, [&](int64_t begin, int64_t end) {
+    auto task =
+        std::upper_bound(tasks.begin(), tasks.end(), begin, [](int64_t i, const Task& t) { return i < t.last_item; });
+    for (; begin < end; begin = (task++)->last_item) {
+      const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
+      kernels.dense_product[type](task->args, begin - first, std::min(end, task->last_item) - first);
+    }
   });
 }
 

@@ -1,11 +1,28 @@
+#include <cpuid.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "models/kernels/cpu/kernels.h"
 
 namespace berth::cpu {
 namespace {
 
+// Whether the processor has matrix tiles for bfloat16, and the system lets this process, which asks for it,
+// use their registers.
+bool HasAmx() {
+  static const bool has = [] {
+    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kAll = kBF16 | kTile;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kAll) != kAll) return false;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // <asm/prctl.h>, of Linux 5.16 and later
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has;
+}
+
 const Kernels* Best() {
+  if (IsSupported(amx::kKernels)) return &amx::kKernels;
   if (IsSupported(avx512_bf16::kKernels)) return &avx512_bf16::kKernels;
   if (IsSupported(avx512::kKernels)) return &avx512::kKernels;
   if (IsSupported(avx2::kKernels)) return &avx2::kKernels;
@@ -20,12 +37,14 @@ const Kernels*& Current() {
 }  // namespace
 
 int64_t AttentionScratchFloats(const AttentionArgs& args) {
-  const int64_t lanes = kQueryTile * (args.q_heads / args.kv.kv_heads);
+  constexpr int64_t kRows = 16;  // of a matrix tile, of which each may have a lane more than there are
+  const int64_t in_use = kQueryTile * (args.q_heads / args.kv.kv_heads);
+  const int64_t lanes = in_use + (in_use + kRows - 1) / kRows;
   const int64_t value_dim = PanelCount(args.kv.value.dim) * kPanel;
   constexpr int64_t kPieces = 7, kLine = 16;  // pieces that begin on a cache line
   // For each lane its query, its sums and its state; for each position of a span its key and value, twice.
-  return lanes * (args.kv.key.dim + value_dim + 4) + 2 * kAttentionSpan * (args.kv.key.dim + value_dim) +
-         kPieces * kLine;
+  const int64_t key_dim = PanelCount(args.kv.key.dim) * kPanel;
+  return lanes * (key_dim + value_dim + 4) + 2 * kAttentionSpan * (key_dim + value_dim) + kPieces * kLine;
 }
 
 int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
@@ -57,7 +76,9 @@ int64_t RgLruChunks(const RgLruArgs& args) {
 }
 
 bool IsSupported(const Kernels& kernels) {
-  if (strcmp(kernels.capability, "avx512_bf16") == 0) {
+  const bool amx = strcmp(kernels.capability, "amx") == 0;
+  if (amx && !HasAmx()) return false;
+  if (amx || strcmp(kernels.capability, "amx_emulated") == 0 || strcmp(kernels.capability, "avx512_bf16") == 0) {
     return __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
            __builtin_cpu_supports("avx512vnni") != 0;
   }

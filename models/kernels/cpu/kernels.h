@@ -128,7 +128,7 @@ inline constexpr int64_t kColumnPad = 16;      // columns of matrix products are
 enum TypeIndex { kF32 = 0, kBF16 = 1 };
 
 struct Kernels {
-  const char* capability;  // "avx512_bf16", "avx512", "avx2", "baseline"
+  const char* capability;  // "amx", "avx512_bf16", "avx512", "avx2", "baseline"
   void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
   void (*activation[2])(const ActivationArgs&, int64_t begin, int64_t end);
   void (*rotary[2])(const RotaryArgs&, int64_t begin, int64_t end);
@@ -144,11 +144,6 @@ struct Kernels {
   void (*prepare_inputs[2])(const ProductArgs&, int64_t begin, int64_t end);
   void (*dense_product[2])(const ProductArgs&, int64_t begin, int64_t end);
   int64_t (*product_tiles[2])(WeightKind kind, int64_t rows);
-  // The end of dense_product, for who has the sums [end - begin, kPanel] of some rows of one panel from elsewhere.
-  void (*finish_product[2])(const ProductArgs&, int64_t panel, int64_t begin, int64_t end, const float* sums);
-  // An int8 or int4 panel as pairs of bfloat16 inputs [inputs / 2][kPanel][2]; int8 without its scale.
-  // REQUIRES: inputs is a multiple of kQuantGroup.
-  void (*expand_panel)(const PackedWeight&, int64_t panel, void* pairs);
   // By the type of the weight.
   void (*pack_weight[2])(const PackWeightArgs&, int64_t begin, int64_t end);
 };
@@ -165,6 +160,13 @@ void UseKernels(const Kernels& kernels);
 // Whether this machine has the instructions of a set, by its capability.
 bool IsSupported(const Kernels& kernels);
 
+// avx512_bf16 with matrix tiles, and the same with tiles in plain C++, for tests (:kernels_amx_emulated).
+namespace amx {
+extern const Kernels kKernels;
+}
+namespace amx_emulated {
+extern const Kernels kKernels;
+}
 // avx512 with dot products of bfloat16 pairs and of bytes.
 namespace avx512_bf16 {
 extern const Kernels kKernels;

@@ -4,6 +4,7 @@
 // alone: equal bits for a row alone, among others, wherever it stands, by however many threads. (Between instruction
 // sets the last bits differ.) The order: inputs are summed one after the other, in a chain for each kSumBlock of them;
 // the blocks' sums are added in order, then the output's scale and bias are applied, then the result is rounded.
+// Of bfloat16 inputs and weights on a processor with matrix tiles product_amx.inc says the order.
 //
 // Of the four kinds, float32 and bfloat16 weights are multiplied as they are, products exact in bfloat16. int8 has one
 // scale per output; int4 one per output and kQuantGroup inputs. Their inputs are rounded to 8 bits too, with a scale
@@ -29,7 +30,7 @@ inline constexpr int64_t kQuantGroup = 32;  // inputs of one scale
 //   int8:     a step is four inputs, each + 128, as unsigned bytes.
 //   int4:     kQuantGroup inputs by kQuantGroup: a bfloat16 scale for each output, then 4 steps of eight inputs, each
 //             + 8, of which the low halves of the bytes are the first four and the high halves the others.
-// Missing inputs up to a whole step (of int8 and int4: group) are zeros.
+// Missing inputs up to a whole kQuantGroup (of float32: none) are zeros.
 struct PackedWeight {
   WeightKind kind;
   int64_t inputs, outputs;
@@ -46,7 +47,7 @@ inline constexpr int64_t PanelBytes(WeightKind kind, int64_t inputs) {
     case kWeightF32:
       return inputs * kPanel * 4;
     case kWeightBF16:
-      return (inputs + 1) / 2 * kPanel * 4;
+      return groups * kQuantGroup * kPanel * 2;
     case kWeightInt8:
       return groups * kQuantGroup * kPanel;
     default:

@@ -1,6 +1,6 @@
-// The fixture of the kernel tests: every instruction set that the machine has, the CUDA kernels emulated on the CPU
-// (tests/models/kernels/cuda_emulation, no GPU), both types, and two equal arenas, poisoned: one for the kernels, one
-// for their ATen references. Single-threaded.
+// The fixture of the kernel tests: every instruction set that the machine has, matrix tiles emulated, the CUDA kernels
+// emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU), both types, and two equal arenas, poisoned: one
+// for the kernels, one for their ATen references. Single-threaded.
 #ifndef BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
 #define BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
 
@@ -32,8 +32,8 @@ struct KernelParam {
 
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;
-  for (const cpu::Kernels* kernels :
-       {&cpu::avx512_bf16::kKernels, &cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
+  for (const cpu::Kernels* kernels : {&cpu::amx::kKernels, &cpu::amx_emulated::kKernels, &cpu::avx512_bf16::kKernels,
+                                      &cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
     if (!cpu::IsSupported(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "models/kernels/thread_pool.h"
-#include "models/kernels/tile_product.h"
 #include "tests/models/kernels/kernel_test.h"
 
 namespace berth {
@@ -51,7 +50,6 @@ class ProductOpsTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
     cpu::UseKernels(*GetParam().kernel.kernels);
-    ops::UseTiles(false);
     at::manual_seed(5);
   }
 
@@ -103,33 +101,6 @@ TEST_P(ProductOpsTest, IsTheProduct) {
         const at::Tensor out = ops::Product(x, packed, b);
         ASSERT_EQ(out.scalar_type(), type());
         ASSERT_NO_FATAL_FAILURE(ExpectClose(out, x, weight, b));
-      }
-    }
-  }
-}
-
-// By what LibTorch has in the place of tiles where the processor has none.
-TEST_P(ProductOpsTest, ManyRowsByTilesAreTheProduct) {
-  if (!ops::CanUseTiles()) GTEST_SKIP() << "the processor has no AVX-512";
-  for (const Shape& shape : {Shape{64, 33}, Shape{544, 70}, Shape{1030, 65}}) {
-    const at::Tensor weight = Random(shape.outputs, shape.inputs);
-    const at::Tensor bias = at::randn({shape.outputs});
-    const ops::DenseWeight packed(weight, GetParam().storage);
-    for (int64_t rows : {ops::kTileRows - 1, ops::kTileRows, int64_t{300}}) {
-      const at::Tensor x = Rows(rows, shape.inputs);
-      const at::Tensor without = ops::Product(x, packed, bias);
-      ops::UseTiles(true);
-      const at::Tensor with = ops::Product(x, packed, bias);
-      ops::UseTiles(false);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(with, x, weight, bias));
-      const bool by_tiles =
-          type() == at::kBFloat16 && rows >= ops::kTileRows && shape.inputs % (exact() ? 2 : cpu::kQuantGroup) == 0;
-      if (!by_tiles) {
-        ASSERT_TRUE(at::equal(with, without));
-      }
-      // Inputs that are not rounded to 8 bits leave a trace in so many numbers.
-      if (by_tiles && !exact() && with.numel() > 1000) {
-        ASSERT_FALSE(at::equal(with, without));
       }
     }
   }
@@ -219,12 +190,39 @@ TEST_P(ProductOpsTest, NarrowFloatsAreKeptAsSuch) {
   const at::Tensor weight = at::randn({64, 300});
   const at::Tensor narrow = weight.to(at::kBFloat16).to(at::kFloat);
   EXPECT_EQ(ops::DenseWeight(weight).size_bytes(), 64 * 300 * 4);
-  EXPECT_EQ(ops::DenseWeight(narrow).size_bytes(), 64 * 300 * 2);
+  EXPECT_EQ(ops::DenseWeight(narrow).size_bytes(), 64 * 320 * 2);  // whole groups
   // Multiplied as the same numbers in float32 are: one that is not narrow makes the other rows take the wider form.
   const at::Tensor wide = at::cat({narrow, weight.narrow(0, 0, 1)});
   const at::Tensor x = at::randn({13, 300});
   EXPECT_TRUE(at::equal(ops::Product(x, ops::DenseWeight(narrow), {}),
                         ops::Product(x, ops::DenseWeight(wide), {}).narrow(1, 0, 64)));
+}
+
+// By each set of kernels; the weight and the inputs are the same.
+at::Tensor ProductBy(const cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
+                     WeightStorage storage) {
+  cpu::UseKernels(kernels);
+  return ops::Product(x, ops::DenseWeight(weight, storage), {});
+}
+
+// The emulation is what the processor does. Quantised weights and float32 have nothing to do with tiles.
+TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
+  if (!cpu::IsSupported(cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
+  at::manual_seed(6);
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8, WeightStorage::kInt4}) {
+      for (int64_t rows : {1, 16, 17, 70}) {
+        const at::Tensor weight = at::randn({65, 1030}).to(type), x = at::randn({rows, 1030}).to(type);
+        const at::Tensor emulated = ProductBy(cpu::amx_emulated::kKernels, x, weight, storage);
+        if (type == at::kFloat || storage != WeightStorage::kExact) {
+          EXPECT_TRUE(at::equal(emulated, ProductBy(cpu::avx512_bf16::kKernels, x, weight, storage))) << rows;
+        }
+        if (cpu::IsSupported(cpu::amx::kKernels)) {
+          EXPECT_TRUE(at::equal(emulated, ProductBy(cpu::amx::kKernels, x, weight, storage))) << rows;
+        }
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ProductOpsTest, ::testing::ValuesIn(Params()), ParamName);
