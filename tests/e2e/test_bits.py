@@ -12,7 +12,7 @@ from berth_server import ROOT, BerthServer, generate_request  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 GEMMA = os.path.join(ROOT, "models/demo/gemma3-demo")
-FLAGS = ["--dtype=float32", "--max_sequence_tokens=1024", "--max_step_tokens=4096", "--share_prefixes=false"]
+FLAGS = ["--max_sequence_tokens=1024", "--max_step_tokens=4096", "--share_prefixes=false"]
 LENGTHS = [1, 5, 16, 63, 200, 330]
 
 
@@ -38,11 +38,13 @@ def in_company(server):
 @pytest.mark.parametrize("model, chunks, flags",
                          [(DEMO, [512], []), (DEMO, [512, 7, 1], ["--stable_scans"]), (GEMMA, [512, 7, 1], [])],
                          ids=["falcon_h1", "falcon_h1 stable", "gemma3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("weights", ["auto", "int8", "int4"])
-def test_company_and_chunks_change_no_bit(model, chunks, flags, weights):
+def test_company_and_chunks_change_no_bit(model, chunks, flags, weights, dtype):
     alone = None
     for chunk in chunks:
-        with BerthServer(model, *FLAGS, *flags, f"--weights={weights}", f"--prefill_chunk_tokens={chunk}") as server:
+        with BerthServer(model, *FLAGS, *flags, f"--dtype={dtype}", f"--weights={weights}",
+                         f"--prefill_chunk_tokens={chunk}") as server:
             if alone is None:
                 alone = [logprobs(server, ids) for ids in prompts()]
             assert in_company(server) == alone * 2, f"chunks of {chunk}"
