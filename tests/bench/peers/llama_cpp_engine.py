@@ -42,7 +42,12 @@ class Engine:
     def __init__(self, path, threads, vocab):
         self.threads, self.vocab = threads, vocab
         llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        parameters = llama_cpp.llama_model_default_params()
+        # With its kernels for AMX, as g++ 12 builds them, it ends with an illegal instruction; so on such a processor
+        # it does without the layouts for which it would pack weights anew.
+        with open("/proc/cpuinfo", encoding="ascii") as file:
+            parameters.use_extra_bufts = "amx_int8" not in file.read()
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not self.model:
             raise ValueError("llama.cpp could not load the model")
         self.batch = Batch()
