@@ -1,7 +1,8 @@
 """llama.cpp as an engine of worker.py, through the low-level batch API of the llama-cpp-python package.
 
-Its own defaults throughout (flash attention where it chooses so, float16 keys and values, repacked weights, steps of at
-most 512 tokens), one cache per sequence, greedy choice by numpy over the step's logits. Needs only that package.
+Its own defaults throughout (flash attention where it chooses so, float16 keys and values, repacked weights but where
+repacks() says no, steps of at most 512 tokens), one cache per sequence, greedy choice by numpy over the step's logits.
+Needs only that package.
 """
 
 import ctypes
@@ -18,6 +19,13 @@ BATCH_TOKENS = 2048
 @llama_cpp.llama_log_callback
 def quiet(level, text, data):
     pass
+
+
+def repacks():
+    """Whether it lays weights out anew for its kernels. With those for AMX, as g++ 12 builds them, it ends with an
+    illegal instruction, and they cannot be switched off alone."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        return "amx_int8" not in file.read()
 
 
 class Batch:
@@ -43,10 +51,7 @@ class Engine:
         self.threads, self.vocab = threads, vocab
         llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
         parameters = llama_cpp.llama_model_default_params()
-        # With its kernels for AMX, as g++ 12 builds them, it ends with an illegal instruction; so on such a processor
-        # it does without the layouts for which it would pack weights anew.
-        with open("/proc/cpuinfo", encoding="ascii") as file:
-            parameters.use_extra_bufts = "amx_int8" not in file.read()
+        parameters.use_extra_bufts = repacks()
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not self.model:
             raise ValueError("llama.cpp could not load the model")
@@ -132,6 +137,8 @@ class Quantiser:
 
     def version(self):
         system = llama_cpp.llama_print_system_info().decode()
+        if not repacks():
+            system += " weights not repacked"
         return {"llama-cpp-python": llama_cpp.__version__, "system": system}
 
 
