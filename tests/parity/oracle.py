@@ -183,14 +183,18 @@ def first_logprobs(model, prompts, case):
     return np.stack(rows)
 
 
-def as_bfloat16(model, scale):
-    """The model with smaller matrices (Case.bf16_scale), rounded to bfloat16."""
+def round_weights(model, scale):
+    """Makes the matrices smaller (Case.bf16_scale) and rounds what a checkpoint stores to bfloat16. What it does not
+    store, as the rotary frequencies, a server computes in float32: rounded, they would turn keys that are hundreds of
+    tokens away by half a radian too much or too little."""
     import torch
 
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2 and "conv1d" not in name:
             parameter.data.mul_(scale)
-    return model.to(torch.bfloat16)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(torch.bfloat16))
 
 
 def make(name, folder):
@@ -207,9 +211,9 @@ def make(name, folder):
     model.save_pretrained(folder)
     if packed:
         store_mxfp4(folder, packed)
-    rounded = as_bfloat16(model, case.bf16_scale)
-    rounded.save_pretrained(folder / "bf16")
-    exact = first_logprobs(rounded.to(torch.float32), prompts, case)
+    round_weights(model, case.bf16_scale)
+    exact = first_logprobs(model, prompts, case)
+    model.to(torch.bfloat16).save_pretrained(folder / "bf16")
     np.savez(folder / "oracle.npz", logprobs=np.stack(logprobs), bf16=exact)
     with open(folder / "oracle.json", "w", encoding="utf-8") as file:
         json.dump({"prompts": prompts, "tokens": tokens, "margins": margins, "variety": variety,

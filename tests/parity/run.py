@@ -470,6 +470,7 @@ def main():
     names = arguments.cases or list(CASES)
     print(f"{'case':22}" + "".join(f"{regime:>14}" for regime in REGIMES), flush=True)
     rows = ties = misses = 0
+    missed = []
     for name in names:
         outcomes = run_quick(name) if arguments.quick and not is_first(name) else run_case(name)
         print(f"{name:22}" + "".join(f"{outcomes[regime].cell():>14}" for regime in REGIMES), flush=True)
@@ -477,7 +478,11 @@ def main():
             rows, ties, misses = rows + outcome.rows, ties + outcome.ties, misses + outcome.misses
             for note in outcome.notes[:4]:
                 print(f"    {regime}: {note}")
+            if outcome.misses:
+                missed += [f"{name}, {regime}: {note}" for note in outcome.notes if not note.startswith("tie: ")][:1]
     print(f"{rows} comparisons, {ties} ties (margin below {TIE_MARGIN}), {misses} misses")
+    for note in missed:  # again, where the end of a log shows them
+        print(f"MISS {note}")
     if misses or ties > MAX_TIE_SHARE * rows:
         sys.exit(1)
 
