@@ -65,7 +65,8 @@ class LoadedModel {
 // Supported model types and, in words, the cache kinds of each.
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes();
 
-// The instruction set that the CPU kernels use: "avx512", "avx2", "baseline".
+// The instruction set that the CPU kernels use: "amx", "avx512_bf16", "avx512", "avx2" or "baseline"; the machine's
+// best, or what the environment's BERTH_CPU_CAPABILITY names if the machine has it.
 std::string CpuCapability();
 std::string LibtorchVersion();
 

@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -122,6 +123,11 @@ std::string WhatTheFlagsChange(const Config& config, const ModelInfo& info) {
 
 absl::Status Run(const Config& config) {
   const absl::Time start = absl::Now();
+  if (const char* named = std::getenv("BERTH_CPU_CAPABILITY"); named != nullptr && CpuCapability() != named) {
+    return absl::InvalidArgumentError(absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not have '", named,
+                                                   "'; amx, avx512_bf16, avx512, avx2 or baseline, its best is ",
+                                                   "taken where the variable is not set"));
+  }
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
   // What is wrong with the checkpoint, Load says.
   const PackedFile packed = ChoosePackedFile(config, CpuCapability()).value_or(PackedFile());

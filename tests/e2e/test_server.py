@@ -423,6 +423,17 @@ def test_configurations_that_cannot_be_served_are_refused(broken_model, fields, 
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_the_environment_names_the_kernels(monkeypatch):
+    monkeypatch.setenv("BERTH_CPU_CAPABILITY", "baseline")
+    with BerthServer(DEMO) as server:
+        info = server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest(), timeout=10)
+        assert info.cpu_capability == "baseline"
+    monkeypatch.setenv("BERTH_CPU_CAPABILITY", "sse9")
+    with pytest.raises(DidNotStart, match="BERTH_CPU_CAPABILITY: this processor does not have 'sse9'"):
+        with BerthServer(DEMO):
+            pass
+
+
 def test_a_truncated_checkpoint_is_refused(broken_model):
     path = broken_model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])

@@ -1,7 +1,10 @@
 #include <cpuid.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <initializer_list>
 
 #include "models/kernels/cpu/kernels.h"
 
@@ -21,16 +24,21 @@ bool HasAmx() {
   return has;
 }
 
-const Kernels* Best() {
-  if (IsSupported(amx::kKernels)) return &amx::kKernels;
-  if (IsSupported(avx512_bf16::kKernels)) return &avx512_bf16::kKernels;
-  if (IsSupported(avx512::kKernels)) return &avx512::kKernels;
-  if (IsSupported(avx2::kKernels)) return &avx2::kKernels;
-  return &baseline::kKernels;
+// The best set that the machine has, or the one that the environment names.
+const Kernels* Choose() {
+  const char* const named = getenv("BERTH_CPU_CAPABILITY");
+  const Kernels* best = nullptr;
+  for (const Kernels* set :
+       {&amx::kKernels, &avx512_bf16::kKernels, &avx512::kKernels, &avx2::kKernels, &baseline::kKernels}) {
+    if (!IsSupported(*set)) continue;
+    if (best == nullptr) best = set;
+    if (named != nullptr && strcmp(named, set->capability) == 0) return set;
+  }
+  return best;
 }
 
 const Kernels*& Current() {
-  static const Kernels* current = Best();
+  static const Kernels* current = Choose();
   return current;
 }
 

@@ -153,7 +153,8 @@ int64_t MambaTiles(const MambaScanArgs& args);
 int64_t MambaScratchFloats(const MambaScanArgs& args);
 int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args);
 
-// The best set that this machine runs, or the one set by UseKernels.
+// The best set that this machine runs; else the one that the environment's BERTH_CPU_CAPABILITY names, if the machine
+// runs it, or that UseKernels set.
 const Kernels& GetKernels();
 // For tests of every set. REQUIRES: no step is running; the machine has the instructions.
 void UseKernels(const Kernels& kernels);
