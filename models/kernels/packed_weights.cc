@@ -59,7 +59,7 @@ bool Fits(const Entry& e, int64_t file_bytes) {
   if (e.inputs <= 0 || e.outputs <= 0 || e.inputs > kMaxSize || e.outputs > kMaxSize) return false;
   const auto kind = static_cast<cpu::WeightKind>(e.kind);
   if (e.panel_bytes != cpu::PanelCount(e.outputs) * cpu::PanelBytes(kind, e.inputs)) return false;
-  if (e.scale_bytes != (kind == cpu::kWeightInt8 ? e.outputs * 4 : 0)) return false;
+  if (e.scale_bytes != (cpu::IsQuantised(kind) ? e.outputs * 4 : 0)) return false;
   return e.offset > 0 && e.offset % kCacheLine == 0 && e.offset <= file_bytes - e.size_bytes();
 }
 

@@ -162,7 +162,7 @@ void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
   packed_.kind = KindOf(weight, storage);
   const int64_t panels = cpu::PanelCount(outputs());
   packed_.panels = AllocatePanels(panels * cpu::PanelBytes(packed_.kind, inputs()));
-  if (packed_.kind == cpu::kWeightInt8) packed_.scales = at::empty({outputs()}, at::kFloat);
+  if (cpu::IsQuantised(packed_.kind)) packed_.scales = at::empty({outputs()}, at::kFloat);
   const cpu::PackWeightArgs args = {
       .kind = packed_.kind,
       .inputs = inputs(),

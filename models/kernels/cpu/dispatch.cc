@@ -11,11 +11,11 @@
 namespace berth::cpu {
 namespace {
 
-// Whether the processor has matrix tiles for bfloat16, and the system lets this process, which asks for it,
+// Whether the processor has matrix tiles for bfloat16 and bytes, and the system lets this process, which asks for it,
 // use their registers.
 bool HasAmx() {
   static const bool has = [] {
-    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kAll = kBF16 | kTile;
+    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBF16 | kTile | kInt8;
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kAll) != kAll) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // <asm/prctl.h>, of Linux 5.16 and later

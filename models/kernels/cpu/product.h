@@ -2,14 +2,15 @@
 //
 // Contract: the sum of an output element runs in an order that depends on the weight's kind and its number of inputs
 // alone: equal bits for a row alone, among others, wherever it stands, by however many threads. (Between instruction
-// sets the last bits differ.) The order: inputs are summed one after the other, in a chain for each kSumBlock of them;
-// the blocks' sums are added in order, then the output's scale and bias are applied, then the result is rounded.
-// Of bfloat16 inputs and weights on a processor with matrix tiles product_amx.inc says the order.
+// sets the last bits differ.) The order of floats: inputs are summed one after the other, in a chain for each kSumBlock
+// of them, and the blocks' sums are added in order. (Of bfloat16 inputs and weights on a processor with matrix tiles
+// product_amx.inc says it.) Then the output's scale and bias are applied, then the result is rounded.
 //
 // Of the four kinds, float32 and bfloat16 weights are multiplied as they are, products exact in bfloat16. int8 has one
-// scale per output; int4 one per output and kQuantGroup inputs. Their inputs are rounded to 8 bits too, with a scale
-// for each row and kQuantGroup inputs, which depends on the row alone; the integer products are then exact, and the
-// groups' sums are added in float32.
+// scale per output. int4 is int8 on coarser grids: each kWeightGroup inputs of an output have a whole number, their
+// width, of which they are -8 to 7 times as much. Their inputs are rounded to 8 bits too, with a scale for each row and
+// kQuantGroup inputs, which depends on the row alone. The sums of a group's products are then exact integers, however
+// they are computed; in float32 the groups' sums, times the group's scale, are added in a chain.
 #ifndef BERTH_MODELS_KERNELS_CPU_PRODUCT_H_
 #define BERTH_MODELS_KERNELS_CPU_PRODUCT_H_
 
@@ -19,39 +20,46 @@ namespace berth::cpu {
 
 enum WeightKind { kWeightF32, kWeightBF16, kWeightInt8, kWeightInt4 };
 
-inline constexpr int64_t kPanel = 32;       // outputs of one panel
-inline constexpr int64_t kSumBlock = 512;   // inputs of one chain of sums
-inline constexpr int64_t kQuantGroup = 32;  // inputs of one scale
+inline constexpr int64_t kPanel = 32;        // outputs of one panel
+inline constexpr int64_t kSumBlock = 512;    // inputs of one chain of sums, and of what is read at once
+inline constexpr int64_t kQuantGroup = 128;  // inputs of a row's scale
+inline constexpr int64_t kWeightGroup = 32;  // inputs of a width of int4
+inline constexpr int64_t kPairBlock = 32;    // inputs that a matrix tile takes of pairs in bfloat16
+inline constexpr int64_t kByteBlock = 64;    // and of bytes
 
 // A weight [outputs, inputs] as panels of kPanel outputs, of PanelBytes each, the last one filled up with zeros. Where
 // a panel has 4 bytes for each of its outputs, they follow each other: first the step's outputs, then the next step.
 //   float32:  a step is one input.
 //   bfloat16: a step is a pair of inputs, the layout that dot products of pairs and tile instructions take.
 //   int8:     a step is four inputs, each + 128, as unsigned bytes.
-//   int4:     kQuantGroup inputs by kQuantGroup: a bfloat16 scale for each output, then 4 steps of eight inputs, each
-//             + 8, of which the low halves of the bytes are the first four and the high halves the others.
-// Missing inputs up to a whole kQuantGroup (of float32: none) are zeros.
+//   int4:     kByteBlock inputs by kByteBlock: two widths for each output, signed bytes from -15 to 15; then steps of
+//             eight inputs, each + 8, of which the low halves of the bytes are the first four and the high halves the
+//             others.
+// Missing inputs up to a whole kPairBlock of bfloat16 and kByteBlock of int8 and int4 are zeros.
 struct PackedWeight {
   WeightKind kind;
   int64_t inputs, outputs;
   const char* panels;   // aligned to 64 bytes
-  const float* scales;  // int8: [outputs]; else null
+  const float* scales;  // int8, int4: [outputs]; else null
 };
+
+inline constexpr bool IsQuantised(WeightKind kind) { return kind == kWeightInt8 || kind == kWeightInt4; }
 
 inline constexpr int64_t PanelCount(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 // Bytes of one panel.
 inline constexpr int64_t PanelBytes(WeightKind kind, int64_t inputs) {
-  const int64_t groups = (inputs + kQuantGroup - 1) / kQuantGroup;
+  const int64_t pair_blocks = (inputs + kPairBlock - 1) / kPairBlock;
+  const int64_t byte_blocks = (inputs + kByteBlock - 1) / kByteBlock;
   switch (kind) {
     case kWeightF32:
       return inputs * kPanel * 4;
     case kWeightBF16:
-      return groups * kQuantGroup * kPanel * 2;
+      return pair_blocks * kPairBlock * kPanel * 2;
     case kWeightInt8:
-      return groups * kQuantGroup * kPanel;
+      return byte_blocks * kByteBlock * kPanel;
     default:
-      return groups * (kQuantGroup / 2 + 2) * kPanel;
+      return byte_blocks * (kByteBlock / 2 + kByteBlock / kWeightGroup) * kPanel;
   }
 }
 
@@ -62,7 +70,7 @@ struct PackWeightArgs {
   const void* weight;  // [outputs, stride], by the entry's type
   int64_t stride;
   char* panels;   // out
-  float* scales;  // out, of int8: [outputs]
+  float* scales;  // out, of int8 and int4: [outputs]
 };
 
 // prepare_inputs first, for all rows, then dense_product. Items of the first: the rows' tiles, of which product_tiles
@@ -80,6 +88,8 @@ struct ProductArgs {
 inline constexpr int64_t ProductItems(int64_t outputs, int64_t tiles) {
   return PanelCount(outputs) * ((tiles + kChunkTiles - 1) / kChunkTiles);
 }
+// Enough for each kind: 4 bytes for each input, of whole groups. Matrix tiles take at most half of that, and fill up
+// the last tile to at most twice the rows.
 inline constexpr int64_t ProductInputBytes(int64_t inputs, int64_t rows) {
   return rows * ((inputs + kQuantGroup - 1) / kQuantGroup * kQuantGroup) * 4;
 }
