@@ -82,7 +82,7 @@ struct AttentionArgs {
   float* scratch;          // AttentionScratchFloats() per item slot
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
-inline constexpr int64_t kQueryTile = 8;       // queries of one row per item
+inline constexpr int64_t kQueryTile = 16;      // queries of one row per item: a matrix tile's rows, of one head
 inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
 
 // Floats of scratch that one worker needs.
