@@ -227,7 +227,8 @@ static __global__ void __launch_bounds__(kAttentionThreads)
 template <int kColumns, typename Keys>
 int LaunchColumns(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
   AttentionLaunch launch = {};
-  launch.lane_chunks = static_cast<int>(CeilDiv(cpu::kQueryTile * (a.q_heads / a.kv.kv_heads), kLanes));
+  const int64_t queries = work.longest_row < cpu::kQueryTile ? work.longest_row : cpu::kQueryTile;  // of a tile
+  launch.lane_chunks = static_cast<int>(CeilDiv(queries * (a.q_heads / a.kv.kv_heads), kLanes));
   const int64_t heads = a.kv.kv_heads * launch.lane_chunks;
   if (split.num_splits > 0) {
     launch.num_splits = static_cast<int>(split.num_splits);
