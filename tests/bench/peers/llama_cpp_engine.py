@@ -1,7 +1,7 @@
 """llama.cpp as an engine of worker.py, through the low-level batch API of the llama-cpp-python package.
 
-Its own defaults throughout (flash attention where it chooses so, float16 keys and values, repacked weights but where
-repacks() says no, steps of at most 512 tokens), one cache per sequence, greedy choice by numpy over the step's logits.
+Its own defaults throughout (flash attention where it chooses so, float16 keys and values, repacked weights, steps of at
+most 512 tokens), one cache per sequence, greedy choice by numpy over the step's logits.
 Needs only that package.
 """
 
@@ -19,13 +19,6 @@ BATCH_TOKENS = 2048
 @llama_cpp.llama_log_callback
 def quiet(level, text, data):
     pass
-
-
-def repacks():
-    """Whether it lays weights out anew for its kernels. With those for AMX, as g++ 12 builds them, it ends with an
-    illegal instruction, and they cannot be switched off alone."""
-    with open("/proc/cpuinfo", encoding="ascii") as file:
-        return "amx_int8" not in file.read()
 
 
 class Batch:
@@ -51,7 +44,6 @@ class Engine:
         self.threads, self.vocab = threads, vocab
         llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
         parameters = llama_cpp.llama_model_default_params()
-        parameters.use_extra_bufts = repacks()
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not self.model:
             raise ValueError("llama.cpp could not load the model")
@@ -136,10 +128,7 @@ class Quantiser:
             raise RuntimeError(f"llama.cpp could not write {file_type}")
 
     def version(self):
-        system = llama_cpp.llama_print_system_info().decode()
-        if not repacks():
-            system += " weights not repacked"
-        return {"llama-cpp-python": llama_cpp.__version__, "system": system}
+        return {"llama-cpp-python": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode()}
 
 
 def make(**arguments):
