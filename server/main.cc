@@ -124,9 +124,9 @@ std::string WhatTheFlagsChange(const Config& config, const ModelInfo& info) {
 absl::Status Run(const Config& config) {
   const absl::Time start = absl::Now();
   if (const char* named = std::getenv("BERTH_CPU_CAPABILITY"); named != nullptr && CpuCapability() != named) {
-    return absl::InvalidArgumentError(absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not have '", named,
-                                                   "'; amx, avx512_bf16, avx512, avx2 or baseline, its best is ",
-                                                   "taken where the variable is not set"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not have '", named,
+                     "'; one of amx, avx512_bf16, avx512, avx2, baseline, or unset for the best that it has"));
   }
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
   // What is wrong with the checkpoint, Load says.
