@@ -83,7 +83,7 @@ class ProductOpsTest : public ::testing::TestWithParam<Param> {
     ASSERT_TRUE((error <= quantised + magnitude * rounding).all().item<bool>())
         << weight.sizes() << ", " << x.size(0) << " rows: " << error.max().item<double>();
     if (bias.defined() || x.size(0) < kMostRows || weight.numel() < 1000) return;
-    // In the mean it is much less: measured 0.009 and 0.08 of the result, on normal numbers.
+    // In the mean it is much less: measured 0.0105 and 0.084 of the result, on normal numbers.
     const double mean = error.square().mean().sqrt().item<double>();
     const double allowed = exact() ? rounding : (GetParam().storage == WeightStorage::kInt8 ? 0.012 : 0.1);
     ASSERT_LE(mean, allowed * expected.square().mean().sqrt().item<double>()) << weight.sizes();
@@ -205,7 +205,7 @@ at::Tensor ProductBy(const cpu::Kernels& kernels, const at::Tensor& x, const at:
   return ops::Product(x, ops::DenseWeight(weight, storage), {});
 }
 
-// The emulation is what the processor does. Quantised weights and float32 have nothing to do with tiles.
+// The emulation is what the processor does. float32 does not go by tiles, and of quantised weights they change no bit.
 TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   if (!cpu::IsSupported(cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
   at::manual_seed(6);
