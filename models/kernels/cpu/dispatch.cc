@@ -68,9 +68,11 @@ int64_t MambaTiles(const MambaScanArgs& args) {
 int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_dim * kMambaTile; }
 
 int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
-  constexpr int64_t kQ = kMamba2Chunk;
-  const int64_t columns = (args.head_dim + kColumnPad - 1) / kColumnPad * kColumnPad;
-  return args.heads_per_item * args.state_dim * columns + 2 * args.state_dim * kQ + 2 * kQ * kQ + 3 * kQ * columns;
+  constexpr int64_t kQ = kMamba2Chunk, kBlock = 32;  // of matrix tiles, the widest there are
+  const int64_t rows = (args.state_dim + kBlock - 1) / kBlock * kBlock;
+  const int64_t columns = (args.head_dim + kBlock - 1) / kBlock * kBlock;
+  // The states, one of them as pairs; B and C, B transposed; the tokens' products; x, what is kept of it, and y.
+  return (args.heads_per_item + 1) * rows * columns + 2 * rows * kQ + 2 * kQ * kQ + 3 * kQ * columns;
 }
 
 int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {

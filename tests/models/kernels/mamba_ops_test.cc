@@ -19,11 +19,12 @@ constexpr int64_t kChannels = 3 * 70;  // groups of more than one tile, no multi
 constexpr int64_t kStateDim = 7;
 constexpr int64_t kGroups = 3;
 
-// Layers 1 and on: heads narrower and wider than a vector, one and several groups.
+// Layers 1 and on: heads and states narrower and wider than a vector, one and several groups.
 const std::vector<ops::Mamba2Shape> kShapes = {
     {.layer = 1, .heads = 6, .head_dim = 5, .state_dim = 7, .groups = 2, .dt_min = 0.01, .dt_max = 1.5},
     {.layer = 2, .heads = 4, .head_dim = 64, .state_dim = 16, .groups = 1},
     {.layer = 3, .heads = 4, .head_dim = 83, .state_dim = 13, .groups = 2},
+    {.layer = 4, .heads = 4, .head_dim = 40, .state_dim = 72, .groups = 1},
 };
 
 class MambaOpsTest : public KernelTest {
