@@ -74,9 +74,9 @@ absl::StatusOr<WeightStorage> ChooseWeightStorage(const LoadOptions& options) {
   if (options.weights != "int8" && options.weights != "int4") {
     return absl::InvalidArgumentError(absl::StrCat("weights: \"", options.weights, "\" is not auto, int8 or int4"));
   }
-  if (options.device != "cpu") {
+  if (options.weights == "int4" && options.device != "cpu") {
     return absl::FailedPreconditionError(
-        absl::StrCat("weights: \"", options.weights, "\" runs on device cpu, not on ", options.device));
+        absl::StrCat("weights: \"int4\" runs on device cpu, not on ", options.device, "; int8 runs on both"));
   }
   return options.weights == "int8" ? WeightStorage::kInt8 : WeightStorage::kInt4;
 }

@@ -25,7 +25,7 @@ ABSL_FLAG(std::string, dtype, Config{}.dtype,
           "Of weights and activations: auto (the checkpoint's), float32, bfloat16.");
 ABSL_FLAG(
     std::string, weights, Config{}.weights,
-    "Of the matrices of dense products, on the CPU: auto (as --dtype says), int8 (a quarter of float32's bytes) or "
+    "Of the matrices of dense products: auto (as --dtype says), int8 (a quarter of float32's bytes) or, on the CPU, "
     "int4 (0.14 of them, the output head in int8). Embeddings, norms, convolutions and routers stay as they are.");
 ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
           "Where the matrices, packed for the CPU's kernels, are kept for the next start: auto (.berth in the "

@@ -1,5 +1,6 @@
 #include "models/kernels/product_ops.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -9,9 +10,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "absl/types/span.h"
 #include "models/kernels/parallel.h"
+#include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
@@ -139,6 +142,31 @@ Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, c
                    .prepared = nullptr}};
 }
 
+// On another device than the CPU.
+at::Tensor DeviceProduct(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
+  if (!weight.scales().defined()) return at::linear(x, weight.plain(), bias);
+  if (PathOf(x) == Path::kReference) {
+    return at::linear(x, (weight.plain() * weight.scales().unsqueeze(1)).to(weight.type()), bias);
+  }
+  const cuda::Kernels& kernels = *cuda::GetKernels();
+  const cuda::Int8Weight int8 = {.values = weight.plain().const_data_ptr<int8_t>(),
+                                 .scales = weight.scales().const_data_ptr<float>(),
+                                 .outputs = weight.outputs(),
+                                 .inputs = weight.inputs()};
+  at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
+  const cuda::Int8ProductArgs args = {.weight = int8,
+                                      .x = RowsOf(x),
+                                      .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                      .out = out.data_ptr(),
+                                      .rows = x.size(0),
+                                      .x_stride = x.stride(0),
+                                      .out_stride = out.stride(0)};
+  if (IsLaunched(kernels.int8_product[TypeOf(x)](args, WorkOf(x)))) return out;
+  const at::Tensor expanded = at::empty({weight.outputs(), weight.inputs()}, x.options());
+  CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, WorkOf(x)));
+  return at::linear(x, expanded, bias);
+}
+
 const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const_data_ptr<float>() : nullptr; }
 
 }  // namespace
@@ -149,11 +177,16 @@ DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
   PackedWeights* const kept = PackedWeights::Current();
   if (kept != nullptr && kept->mapped()) {
     packed_ = kept->Take(outputs(), inputs(), type());
-  } else if (weight.is_cpu()) {
+  } else if (PathOf(weight) == Path::kCpu) {
     Pack(weight.contiguous(), storage);
     if (kept != nullptr) kept->Add(packed_);
   } else {
-    plain_ = weight;
+    TORCH_CHECK(storage != WeightStorage::kInt4, "weights of 4 bits are for the CPU");
+    if (storage == WeightStorage::kInt8) {
+      KeepInt8(weight);
+    } else {
+      plain_ = weight;
+    }
     if (kept != nullptr) kept->AddPlain(size_bytes());
   }
 }
@@ -176,6 +209,14 @@ void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
            [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_weight[type](args, begin, end); });
 }
 
+void DenseWeight::KeepInt8(const at::Tensor& weight) {
+  packed_.kind = cpu::kWeightInt8;
+  const at::Tensor exact = weight.to(at::kFloat);
+  const at::Tensor scales = exact.abs().amax(1).div_(127);
+  packed_.scales = scales;
+  plain_ = (exact / scales.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1)).round_().to(at::kChar);
+}
+
 cpu::PackedWeight DenseWeight::packed() const {
   return {.kind = packed_.kind,
           .inputs = inputs(),
@@ -185,11 +226,12 @@ cpu::PackedWeight DenseWeight::packed() const {
 }
 
 int64_t DenseWeight::size_bytes() const {
-  return plain_.defined() ? static_cast<int64_t>(plain_.nbytes()) : packed_.size_bytes();
+  if (!plain_.defined()) return packed_.size_bytes();
+  return static_cast<int64_t>(plain_.nbytes() + (packed_.scales.defined() ? packed_.scales.nbytes() : 0));
 }
 
 at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
-  if (!x.is_cpu()) return at::linear(x, weight.plain(), bias);
+  if (weight.plain().defined()) return DeviceProduct(x, weight, bias);
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
   if (x.size(0) == 0) return out;
   Task task = TaskOf(x, weight, BiasOf(bias), out);
@@ -199,8 +241,8 @@ at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Ten
 
 at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& weights) {
   std::vector<at::Tensor> blocks = x.chunk(static_cast<int64_t>(weights.size()), 1);
-  if (!x.is_cpu()) {
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = at::linear(blocks[i], weights[i].plain());
+  if (weights[0].plain().defined()) {
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = DeviceProduct(blocks[i], weights[i], {});
     return at::cat(blocks, 1);
   }
   int64_t outputs = 0;
@@ -226,10 +268,10 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
     const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
     at::Tensor into = out.narrow(0, begin, ends[e] - begin);
     const at::Tensor of_expert = bias.defined() ? bias.select(0, static_cast<int64_t>(e)) : bias;
-    if (x.is_cpu()) {
-      tasks.push_back(TaskOf(rows, experts[e], BiasOf(of_expert), into));
+    if (experts[e].plain().defined()) {
+      into.copy_(DeviceProduct(rows, experts[e], of_expert));
     } else {
-      into.copy_(at::linear(rows, experts[e].plain(), of_expert));
+      tasks.push_back(TaskOf(rows, experts[e], BiasOf(of_expert), into));
     }
   }
   if (!tasks.empty()) Run(absl::MakeSpan(tasks), TypeOf(x));

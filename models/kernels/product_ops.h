@@ -1,7 +1,7 @@
 // Dense products x W^T, under the rules of ops.h, with weights that are packed once at load time: on the CPU for the
 // kernels of cpu/product.h, whose contract holds here too (a row's result does not depend on its neighbours, to the
-// bit); on other devices the weight stays a plain matrix and ATen multiplies. Engine thread only; packing belongs to
-// loading.
+// bit); on other devices the weight stays a plain matrix, which ATen multiplies with, or of 8 bits cuda/product.cu.
+// Engine thread only; packing belongs to loading.
 #ifndef BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
 #define BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
 
@@ -17,7 +17,7 @@
 namespace berth::ops {
 
 // A matrix [outputs, inputs]. Copies share its memory. On the CPU it is stored as asked for; float32 weights all of
-// which are numbers of bfloat16 are stored as such, which loses nothing. On other devices it is always exact.
+// which are numbers of bfloat16 are stored as such, which loses nothing. On other devices it is exact or kInt8.
 class DenseWeight {
  public:
   DenseWeight() = default;
@@ -30,12 +30,14 @@ class DenseWeight {
   int64_t inputs() const { return packed_.inputs; }
   int64_t outputs() const { return packed_.outputs; }
   at::ScalarType type() const { return packed_.type; }
-  const at::Tensor& plain() const { return plain_; }  // undefined on the CPU
-  cpu::PackedWeight packed() const;                   // REQUIRES: on the CPU
+  cpu::PackedWeight packed() const;                            // REQUIRES: on the CPU
+  const at::Tensor& plain() const { return plain_; }           // undefined on the CPU; of kInt8 in 8 bits,
+  const at::Tensor& scales() const { return packed_.scales; }  // which are times these, [outputs]
   int64_t size_bytes() const;
 
  private:
   void Pack(const at::Tensor& weight, WeightStorage storage);
+  void KeepInt8(const at::Tensor& weight);
 
   PackedMatrix packed_;  // of another device the shape and type only
   at::Tensor plain_;

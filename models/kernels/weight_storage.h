@@ -4,7 +4,7 @@
 
 namespace berth {
 
-// kExact loses nothing; kInt8 has a scale for each output, kInt4 one for each output and 32 inputs (cpu/product.h).
+// kExact loses nothing; kInt8 has a scale for each output, kInt4 also a width for each 32 inputs (cpu/product.h).
 enum class WeightStorage { kExact, kInt8, kInt4 };
 
 }  // namespace berth

@@ -33,6 +33,10 @@ template <typename T>
 int DeltaNet(const cpu::DeltaNetArgs& args, const Work& work);
 template <typename T>
 int RgLru(const cpu::RgLruArgs& args, const Work& work);
+template <typename T>
+int Int8Product(const Int8ProductArgs& args, const Work& work);
+template <typename T>
+int ExpandInt8(const ExpandInt8Args& args, const Work& work);
 int Greedy(const GreedyArgs& args, void* stream);
 int Sample(const SampleArgs& args, void* stream);
 

@@ -7,6 +7,7 @@ CUDA_KERNELS = [
     "elementwise",
     "greedy",
     "mamba",
+    "product",
     "rg_lru",
     "sample",
     "span_attention",

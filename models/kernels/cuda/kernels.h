@@ -50,6 +50,29 @@ struct GreedyArgs {
   int32_t bad_token;
 };
 
+// A matrix [outputs, inputs] of 8 bits, symmetric: an output's row times its scale.
+struct Int8Weight {
+  const int8_t* values;
+  const float* scales;  // [outputs]
+  int64_t outputs, inputs;
+};
+
+// out = x W^T + bias, of at most kInt8Rows rows. x, bias and out are of one type; sums are in float32.
+struct Int8ProductArgs {
+  Int8Weight weight;
+  const void* x;     // [rows, x_stride]
+  const void* bias;  // [outputs] or null
+  void* out;         // [rows, out_stride]
+  int64_t rows, x_stride, out_stride;
+};
+inline constexpr int64_t kInt8Rows = 16;
+
+// out: [outputs, inputs], the weights rounded to its type.
+struct ExpandInt8Args {
+  Int8Weight weight;
+  void* out;
+};
+
 // How one row's token is chosen, by the rules of models/sampling/sampler.h.
 struct SampleParams {
   double inverse_temperature;  // 0: greedy, and the rest is not read
@@ -95,6 +118,8 @@ struct Kernels {
   int (*mamba2_scan[2])(const cpu::Mamba2ScanArgs&, const Work&);
   int (*delta_net[2])(const cpu::DeltaNetArgs&, const Work&);
   int (*rg_lru[2])(const cpu::RgLruArgs&, const Work&);
+  int (*int8_product[2])(const Int8ProductArgs&, const Work&);
+  int (*expand_int8[2])(const ExpandInt8Args&, const Work&);
   int (*greedy)(const GreedyArgs&, void* stream);
   int (*sample)(const SampleArgs&, void* stream);
 };

@@ -22,6 +22,8 @@ const Kernels kKernels = {
     BERTH_BOTH(Mamba2Scan),
     BERTH_BOTH(DeltaNet),
     BERTH_BOTH(RgLru),
+    BERTH_BOTH(Int8Product),
+    BERTH_BOTH(ExpandInt8),
     Greedy,
     Sample,
 };

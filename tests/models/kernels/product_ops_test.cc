@@ -7,6 +7,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -225,6 +226,67 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   }
 }
 
+// Weights of 8 bits on a GPU, by the emulated CUDA kernels.
+class CudaInt8ProductTest : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    cuda::UseKernels(BerthCudaKernels());
+    at::manual_seed(6);
+  }
+  void TearDown() override { cuda::UseKernels(nullptr); }
+  at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
+};
+
+TEST_P(CudaInt8ProductTest, IsTheProduct) {
+  for (const Shape& shape : kShapes) {
+    const at::Tensor exact = Random(shape.outputs, shape.inputs);
+    const ops::DenseWeight weight(exact, WeightStorage::kInt8);
+    EXPECT_EQ(weight.size_bytes(), shape.outputs * (shape.inputs + 4));
+    const at::Tensor kept = weight.plain().to(at::kDouble) * weight.scales().to(at::kDouble).unsqueeze(1);
+    const at::Tensor off = (kept - exact.to(at::kDouble)).abs() / weight.scales().unsqueeze(1);
+    EXPECT_LT(off.max().item<double>(), 0.50001);
+    const at::Tensor bias = Random(1, shape.outputs)[0];
+    for (int64_t rows : {0, 1, 3, 4, 7, 16, 17, 40}) {
+      const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
+      const at::Tensor expected = at::linear(x.to(at::kDouble), kept, bias.to(at::kDouble));
+      const at::Tensor got = ops::Product(x, weight, bias);
+      ASSERT_EQ(got.scalar_type(), GetParam());
+      // The output is rounded to the type; of more rows than kInt8Rows the weights are too.
+      const bool is_float = GetParam() == at::kFloat;
+      const double of_output = is_float ? 0x1p-24 : 0x1p-8;
+      const double of_sum = is_float || rows <= cuda::kInt8Rows ? 0x1p-22 : 0x1p-9;
+      const at::Tensor most = at::linear(x.to(at::kDouble).abs(), kept.abs(), bias.to(at::kDouble).abs());
+      const at::Tensor bound = of_output * expected.abs() + of_sum * most;
+      EXPECT_TRUE(((got.to(at::kDouble) - expected).abs() <= bound).all().item<bool>())
+          << rows << " rows of " << shape.inputs << ", " << shape.outputs;
+    }
+  }
+}
+
+TEST_P(CudaInt8ProductTest, ARowsBitsDependOnThatRowAlone) {
+  for (const Shape& shape : kShapes) {
+    const ops::DenseWeight weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
+    const at::Tensor x = Random(cuda::kInt8Rows, shape.inputs);
+    const at::Tensor whole = ops::Product(x, weight, {});
+    for (int64_t rows : {1, 2, 5, 8}) {
+      EXPECT_TRUE(at::equal(ops::Product(x.narrow(0, 3, rows), weight, {}), whole.narrow(0, 3, rows))) << rows;
+    }
+  }
+}
+
+TEST_P(CudaInt8ProductTest, AnOutputOfZerosIsZero) {
+  at::Tensor exact = Random(9, 40);
+  exact[4].zero_();
+  const at::Tensor got = ops::Product(Random(3, 40), ops::DenseWeight(exact, WeightStorage::kInt8), {});
+  EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
+}
+
+TEST_P(CudaInt8ProductTest, FourBitsAreRefused) {
+  EXPECT_THROW(ops::DenseWeight(Random(9, 40), WeightStorage::kInt4), c10::Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaInt8ProductTest, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(at::toString(info.param)); });
 INSTANTIATE_TEST_SUITE_P(All, ProductOpsTest, ::testing::ValuesIn(Params()), ParamName);
 
 }  // namespace
