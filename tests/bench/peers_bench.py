@@ -228,12 +228,22 @@ def versions(quantiser):
             f"transformers {library.__version__} with torch {torch.__version__}")
 
 
+def command(argv):
+    """As a reader would give it: without where this machine has or puts files."""
+    words, shown = iter(argv), ["./dev", "bench", "peers"]
+    for word in words:
+        if word in ("--llama_cpp_python", "--json"):
+            next(words)
+        elif not word.startswith(("--llama_cpp_python=", "--json=")):
+            shown.append(word)
+    return shlex.join(shown)
+
+
 def main():
     arguments = parse(sys.argv[1:])
     start = time.monotonic()
-    shown = [word for word in sys.argv[1:] if not word.startswith("--llama_cpp_python")]
     run = Run(datetime.date.today().isoformat(), machine.describe(), arguments.threads,
-              machine.read_bandwidth(arguments.threads), shlex.join(["./dev", "bench", "peers", *shown]))
+              machine.read_bandwidth(arguments.threads), command(sys.argv[1:]))
     bench = Bench(arguments, run)
     quantiser = llama_cpp(arguments)
     run.versions = versions(quantiser)

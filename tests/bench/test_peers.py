@@ -7,12 +7,13 @@ import sys
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "peers"))
+sys.path[:0] = [HERE, os.path.join(HERE, "peers")]
 
 import gguf  # noqa: E402
 import gguf_file  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
+import peers_bench  # noqa: E402
 import torch  # noqa: E402
 from berth_engine import Engine  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -87,3 +88,8 @@ def test_rotated_rows_are_neighbours():
     """llama.cpp rotates dimensions 2i and 2i + 1 of a head, transformers i and i + half."""
     rows = torch.arange(2 * 6, dtype=torch.float32).reshape(12, 1)  # two heads of 6
     assert gguf_file.neighbours_from_halves(rows, 2).flatten().tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
+def test_the_documents_command_names_no_path_of_this_machine():
+    words = ["--models", "llama-125m", "--llama_cpp_python=/p", "--json", "/x", "--write", "--json=/y"]
+    assert peers_bench.command(words) == "./dev bench peers --models llama-125m --write"
