@@ -35,6 +35,10 @@ class ArenaStorage {
   virtual void Read(int64_t offset, int64_t size_bytes, std::byte* out) const = 0;
   virtual void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) = 0;
 
+  // From here on other threads may Read and Write too: what they do comes after all of the device's work so far, and
+  // need not wait for what follows. They have done it when this is called again.
+  virtual void Fence() {}
+
   // Sets `size_bytes` bytes from `offset` to 0xFF: a NaN in every float type. REQUIRES: the range lies inside.
   virtual void Poison(int64_t offset, int64_t size_bytes) = 0;
 };

@@ -1,52 +1,15 @@
 #include "models/device.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <dlfcn.h>
-
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "models/kernels/cuda/dispatch.h"
 #include "models/kernels/cuda/library.h"
+#include "models/tensor_storage.h"
 
 namespace berth {
-namespace {
-
-// The arena as one device tensor, allocated once.
-class TensorStorage : public ArenaStorage {
- public:
-  explicit TensorStorage(at::Tensor bytes) : bytes_(std::move(bytes)) {}
-  std::byte* base() const override { return static_cast<std::byte*>(bytes_.data_ptr()); }
-  int64_t size_bytes() const override { return bytes_.numel(); }
-  void Move(int64_t from, int64_t to, int64_t size_bytes) override {
-    const at::Tensor source = bytes_.narrow(0, from, size_bytes);
-    const bool overlap = from < to + size_bytes && to < from + size_bytes;
-    bytes_.narrow(0, to, size_bytes).copy_(overlap ? source.clone() : source);
-  }
-  // Through host memory: simple, and no step waits for it but the one that follows a checkpoint.
-  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override {
-    const auto in = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(from_bytes));
-    const auto out = std::make_unique<std::byte[]>(static_cast<size_t>(to_bytes));
-    Read(from, from_bytes, in.get());
-    convert(in.get(), out.get());
-    Write(to, to_bytes, out.get());
-  }
-  void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
-    at::from_blob(out, {size_bytes}, at::kByte).copy_(bytes_.narrow(0, offset, size_bytes));
-  }
-  void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override {
-    bytes_.narrow(0, offset, size_bytes).copy_(at::from_blob(const_cast<std::byte*>(bytes), {size_bytes}, at::kByte));
-  }
-  void Poison(int64_t offset, int64_t size_bytes) override { bytes_.narrow(0, offset, size_bytes).fill_(0xFF); }
-
- private:
-  at::Tensor bytes_;  // [size], uint8
-};
-
-}  // namespace
 
 absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);

@@ -50,6 +50,7 @@ void Copier::Start() {
   if (in_.empty() && out_.empty()) return;
   if (!thread_.joinable()) return Copy();
   stop_ = false;
+  storage_->Fence();
   MutexLock lock(&mutex_);
   started_ = true;
   changed_.SignalAll();

@@ -1,0 +1,55 @@
+// The arena on a device of ATen's: one tensor, allocated once.
+#ifndef BERTH_MODELS_TENSOR_STORAGE_H_
+#define BERTH_MODELS_TENSOR_STORAGE_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <thread>
+
+#include "cache/storage.h"
+
+namespace berth {
+
+class TensorStorage : public ArenaStorage {
+ public:
+  // bytes: [size], uint8.
+  explicit TensorStorage(at::Tensor bytes);
+
+  std::byte* base() const override { return static_cast<std::byte*>(bytes_.data_ptr()); }
+  int64_t size_bytes() const override { return bytes_.numel(); }
+  void Move(int64_t from, int64_t to, int64_t size_bytes) override;
+  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override;
+  // Of the thread that fences: in the order of its stream, with the steps. Of others, if one did: through pinned memory
+  // on a stream of their own, beside the steps.
+  void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override;
+  void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override;
+  void Fence() override;
+  void Poison(int64_t offset, int64_t size_bytes) override;
+
+ private:
+  // What copies beside the steps need; made by the first Fence.
+  struct Beside {
+    explicit Beside(const at::Device& device);
+
+    std::thread::id steps;  // the thread that fences
+    c10::Stream stream;
+    c10::Event fence;
+    at::Tensor pinned;  // bytes on their way
+  };
+
+  // Whether this thread is one beside the steps.
+  bool IsBeside() const { return beside_ != nullptr && std::this_thread::get_id() != beside_->steps; }
+  // copy(part of pinned memory, offset of the arena, offset of the transfer) for each part, on the stream.
+  template <typename Copy>
+  void CopyBeside(int64_t offset, int64_t size_bytes, const Copy& copy) const;
+
+  at::Tensor bytes_;
+  std::unique_ptr<Beside> beside_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_TENSOR_STORAGE_H_

@@ -1,0 +1,77 @@
+// The arena as a tensor. On the CPU: a GPU's copies beside the steps are not reached here.
+#include "models/tensor_storage.h"
+
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace berth {
+namespace {
+
+class TensorStorageTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kSize = int64_t{5} << 20;  // more than what goes through pinned memory at once
+
+  TensorStorageTest() : storage_(at::empty({kSize}, at::kByte)) {}
+
+  static std::vector<std::byte> Numbers(int64_t count) {
+    std::vector<std::byte> bytes(static_cast<size_t>(count));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
+    return bytes;
+  }
+  std::vector<std::byte> ReadAt(int64_t offset, int64_t count) const {
+    std::vector<std::byte> bytes(static_cast<size_t>(count));
+    storage_.Read(offset, count, bytes.data());
+    return bytes;
+  }
+
+  TensorStorage storage_;
+};
+
+TEST_F(TensorStorageTest, ReadsWhatWasWritten) {
+  const std::vector<std::byte> bytes = Numbers(kSize - 100);
+  storage_.Write(100, kSize - 100, bytes.data());
+  EXPECT_EQ(ReadAt(100, kSize - 100), bytes);
+  EXPECT_EQ(std::memcmp(storage_.base() + 100, bytes.data(), bytes.size()), 0);
+}
+
+TEST_F(TensorStorageTest, MovesOverItself) {
+  for (const auto& [from, to] : {std::pair<int64_t, int64_t>(1000, 1300), {1300, 1000}, {0, 4000}}) {
+    const std::vector<std::byte> bytes = Numbers(2000);
+    storage_.Write(from, 2000, bytes.data());
+    storage_.Move(from, to, 2000);
+    EXPECT_EQ(ReadAt(to, 2000), bytes) << from << " to " << to;
+  }
+}
+
+TEST_F(TensorStorageTest, Converts) {
+  const std::vector<std::byte> bytes = Numbers(64);
+  storage_.Write(0, 64, bytes.data());
+  storage_.Convert(0, 64, 256, 32, [](const std::byte* from, std::byte* to) {
+    for (int i = 0; i < 32; ++i) to[i] = from[2 * i];
+  });
+  const std::vector<std::byte> half = ReadAt(256, 32);
+  for (size_t i = 0; i < half.size(); ++i) EXPECT_EQ(half[i], bytes[2 * i]);
+}
+
+TEST_F(TensorStorageTest, PoisonIsNoNumber) {
+  storage_.Poison(512, 64);
+  for (std::byte byte : ReadAt(512, 64)) EXPECT_EQ(byte, std::byte{0xFF});
+}
+
+TEST_F(TensorStorageTest, AnotherThreadCopiesAfterAFence) {
+  const std::vector<std::byte> bytes = Numbers(3 << 20);
+  storage_.Fence();
+  std::thread([&] { storage_.Write(4096, 3 << 20, bytes.data()); }).join();
+  storage_.Fence();
+  std::vector<std::byte> read;
+  std::thread([&] { read = ReadAt(4096, 3 << 20); }).join();
+  EXPECT_EQ(read, bytes);
+}
+
+}  // namespace
+}  // namespace berth
