@@ -2,19 +2,15 @@
 
 #include <ATen/ops/empty.h>
 
-#include <limits>
-
 #include "models/kernels/parallel.h"
 #include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
 // Heads that share q and k in one item share their products too, where enough items remain for the threads.
 int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
-  const bool chunked = !batch.scans_in_order() && TokensPerRow(batch) >= cpu::kDeltaChunked;
+  const bool chunked = TokensPerRow(batch) >= batch.chunked_from(cpu::kDeltaChunked);
   const bool enough = NumRows(batch) * shape.k_heads >= 2 * NumThreads();
   return chunked && enough ? shape.v_heads / shape.k_heads : 1;
 }
@@ -45,7 +41,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
                             .key_dim = shape.key_dim,
                             .value_dim = shape.value_dim,
                             .heads_per_item = HeadsPerItem(shape, batch),
-                            .chunked_from = batch.scans_in_order() ? kNever : cpu::kDeltaChunked,
+                            .chunked_from = batch.chunked_from(cpu::kDeltaChunked),
                             .beta_scale = static_cast<float>(shape.beta_scale),
                             .norm_eps = static_cast<float>(shape.norm_eps),
                             .scratch = nullptr,

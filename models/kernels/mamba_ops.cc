@@ -2,15 +2,11 @@
 
 #include <ATen/ops/empty.h>
 
-#include <limits>
-
 #include "models/kernels/parallel.h"
 #include "models/kernels/paths.h"
 
 namespace berth::ops {
 namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // Heads that share one product of B and C: more save work, fewer leave more items to the threads.
 int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
@@ -92,7 +88,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                               .groups = shape.groups,
                               .prompt_lengths = batch.tables().prompt_lengths,
                               .heads_per_item = batch.scans_in_order() ? 1 : HeadsPerItem(shape, batch),
-                              .chunked_from = batch.scans_in_order() ? kNever : cpu::kMamba2Chunked,
+                              .chunked_from = batch.chunked_from(cpu::kMamba2Chunked),
                               .dt_min = static_cast<float>(shape.dt_min),
                               .dt_max = static_cast<float>(shape.dt_max),
                               .scratch = nullptr,

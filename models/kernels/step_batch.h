@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,8 @@ class StepBatch {
   // into. Else Mamba-2 and the gated delta net go in matrix products, which is faster and sums by the chunk.
   void set_scans_in_order(bool in_order) { scans_in_order_ = in_order; }
   bool scans_in_order() const { return scans_in_order_; }
+  // From how many tokens of a row on they go in matrix products: from `tokens` on, or never.
+  int64_t chunked_from(int64_t tokens) const { return scans_in_order_ ? std::numeric_limits<int64_t>::max() : tokens; }
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
