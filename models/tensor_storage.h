@@ -42,7 +42,7 @@ class TensorStorage : public ArenaStorage {
 
   // Whether this thread is one beside the steps.
   bool IsBeside() const { return beside_ != nullptr && std::this_thread::get_id() != beside_->steps; }
-  // copy(part of pinned memory, offset of the arena, offset of the transfer) for each part, on the stream.
+  // copy(pinned memory, as much of the arena, its offset in the transfer) for each part, on the stream.
   template <typename Copy>
   void CopyBeside(int64_t offset, int64_t size_bytes, const Copy& copy) const;
 

@@ -1,4 +1,4 @@
-// The arena as a tensor. On the CPU: a GPU's copies beside the steps are not reached here.
+// The arena as a tensor, on the CPU, where a fence does nothing: a GPU's copies beside the steps are not reached here.
 #include "models/tensor_storage.h"
 
 #include <ATen/ops/empty.h>
@@ -14,7 +14,7 @@ namespace {
 
 class TensorStorageTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kSize = int64_t{5} << 20;  // more than what goes through pinned memory at once
+  static constexpr int64_t kSize = int64_t{5} << 20;
 
   TensorStorageTest() : storage_(at::empty({kSize}, at::kByte)) {}
 
