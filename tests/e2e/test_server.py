@@ -1,6 +1,7 @@
 """The server as its users meet it, with the bundled models: streaming, sampling, cancellation, limits, metrics, drain."""
 
 import concurrent.futures
+import importlib.util
 import json
 import os
 import re
@@ -364,8 +365,9 @@ def test_logs_hold_no_prompt_text():
     assert not any("secret" in json.dumps(line) for line in lines)
 
 
-def run_server(*flags):
-    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=60)
+def run_server(*flags, libraries=()):
+    environment = dict(os.environ, LD_LIBRARY_PATH=":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]))
+    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -384,6 +386,16 @@ def test_bad_starts_say_why(flags, words):
     assert result.returncode != 0
     message = result.stdout + result.stderr
     assert all(word in message for word in words), message
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+def test_cuda_without_a_gpu_says_so():
+    # The CUDA half of the LibTorch that the server was built with, from the oracle's wheel, and all that it needs: what
+    # `./dev serve --device=cuda` gives the server too.
+    torch = os.path.dirname(importlib.util.find_spec("torch").origin)
+    result = run_server(f"--model={DEMO}", "--device=cuda", libraries=[os.path.join(torch, "lib")])
+    assert result.returncode != 0
+    assert "no GPU found" in result.stdout + result.stderr
 
 
 def test_help_reads_well():
