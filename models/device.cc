@@ -26,10 +26,23 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
 
 absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device) {
   if (!device.is_cuda()) return std::string();
-  const absl::StatusOr<const cuda::Kernels*> kernels = cuda::LoadLibrary(cuda::LibraryPath());
+  const absl::StatusOr<const cuda::Kernels*> kernels = cuda::LoadLibrary(cuda::LibraryPath("libberth_cuda.so"));
   if (!kernels.ok()) return kernels.status();
   cuda::UseKernels(*kernels);
   return std::string((*kernels)->name);
+}
+
+absl::Status LoadGraphs(const at::Device& device) {
+  if (!device.is_cuda()) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: runs on device cuda, not on ", device.str()));
+  }
+  const absl::StatusOr<cuda::GraphRecorder*> recorder =
+      cuda::LoadGraphLibrary(cuda::LibraryPath("libberth_cuda_graph.so"));
+  if (!recorder.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
+  }
+  cuda::UseGraphRecorder(*recorder);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/storage.h"
 
@@ -20,6 +21,9 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name);
 // "" on the CPU, whose kernels are linked. FAILED_PRECONDITION: there are none, and ATen's references will run.
 // REQUIRES: no step is running.
 absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device);
+
+// Loads what records CUDA graphs, for GetGraphRecorder(). FAILED_PRECONDITION: the device has none, or it is not there.
+absl::Status LoadGraphs(const at::Device& device);
 
 // One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes);

@@ -11,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "models/decode_graphs.h"
 #include "models/device.h"
 #include "models/families/family.h"
+#include "models/kernels/cuda/dispatch.h"
 #include "models/kernels/packed_weights.h"
 #include "models/kernels/thread_pool.h"
 #include "models/torch_runner.h"
@@ -26,12 +28,14 @@ namespace {
 class TorchModel : public LoadedModel {
  public:
   TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device, bool stable_scans,
-             std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed, std::unique_ptr<ThreadPool> threads)
+             bool graphs, std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed,
+             std::unique_ptr<ThreadPool> threads)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
         device_(device),
         stable_scans_(stable_scans),
+        graphs_(graphs),
         model_(std::move(model)),
         packed_(std::move(packed)),
         threads_(std::move(threads)) {}
@@ -43,9 +47,10 @@ class TorchModel : public LoadedModel {
     return CreateDeviceStorage(device_, size_bytes);
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
-    StepBatch batch(plan_, storage->base(), device_);
+    StepBatch batch(plan_, storage->base(), device_, /*copy_tables=*/!device_.is_cpu() || graphs_);
     batch.set_scans_in_order(stable_scans_);
-    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch));
+    auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), cuda::GetGraphRecorder()) : nullptr;
+    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch), std::move(graphs));
   }
 
  private:
@@ -54,6 +59,7 @@ class TorchModel : public LoadedModel {
   GenerationDefaults defaults_;
   at::Device device_;
   bool stable_scans_;
+  bool graphs_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<PackedWeights> packed_;
   std::unique_ptr<ThreadPool> threads_;
@@ -158,6 +164,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   const ThreadPool::Use use_threads(threads.get());
 
   const auto kernels = LoadDeviceKernels(*device);
+  if (options.cuda_graphs && cuda::GetGraphRecorder() == nullptr) {
+    if (absl::Status status = LoadGraphs(*device); !status.ok()) return status;
+  }
 
   auto json = JsonConfig::Create(options.model_dir + "/config.json");
   if (!json.ok()) return json.status();
@@ -219,7 +228,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.device = options.device;
   packed->Keep(options.on_packed_file);
   return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      options.stable_scans, std::move(model), std::move(packed), std::move(threads));
+                                      options.stable_scans, options.cuda_graphs, std::move(model), std::move(packed),
+                                      std::move(threads));
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

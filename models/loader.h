@@ -23,9 +23,10 @@ struct LoadOptions {
   std::string model_dir;
   std::string name;            // what clients call it; "": the folder's name
   std::string dtype = "auto";  // auto: as the checkpoint says; float32, bfloat16
-  // Of the matrices of dense products: auto (as dtype), int8, int4. On the CPU only.
+  // Of the matrices of dense products: auto (as dtype), int8; on the CPU int4 too.
   std::string weights = "auto";
   std::string device = "cpu";  // cpu, cuda
+  bool cuda_graphs = false;    // on CUDA: steps that decode are launched as graphs, see DecodeGraphs
   int num_threads = 0;         // of a step on the CPU; 0: all cores
   // Where the packed matrices are kept for the next start, if they are of `packed_identity` (32 characters that tell
   // all apart that packing depends on; see kernels/packed_weights.h); "": nowhere. On the CPU only. What became of a

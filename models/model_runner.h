@@ -54,6 +54,9 @@ class ModelRunner {
   // How often memory of another device than the CPU was taken from its system since the start: it stands still once all
   // sizes of steps were seen, since their tensors come from what is there. 0 on the CPU.
   virtual int64_t num_device_allocations() const { return 0; }
+
+  // Steps that were launched as CUDA graphs.
+  virtual int64_t num_graph_launches() const { return 0; }
 };
 
 }  // namespace berth

@@ -24,8 +24,12 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
     row.top.clear();
   }
   try {
-    batch_.Fill(plan);
-    const at::Tensor logits = model_->Forward(batch_);
+    at::Tensor logits;
+    if (graphs_ != nullptr) logits = graphs_->Forward(plan, &batch_);
+    if (!logits.defined()) {
+      batch_.Fill(plan);
+      logits = model_->Forward(batch_);
+    }
     if (logits.defined()) SampleRows(logits, plan, batch_.sample_rows(), result);
   } catch (const c10::Error& error) {
     return absl::InternalError(absl::StrCat("step failed: ", error.what_without_backtrace()));

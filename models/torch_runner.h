@@ -3,8 +3,10 @@
 #ifndef BERTH_MODELS_TORCH_RUNNER_H_
 #define BERTH_MODELS_TORCH_RUNNER_H_
 
+#include <memory>
 #include <utility>
 
+#include "models/decode_graphs.h"
 #include "models/kernels/step_batch.h"
 #include "models/kernels/thread_pool.h"
 #include "models/layers/model.h"
@@ -15,19 +17,26 @@ namespace berth {
 
 class TorchRunner : public ModelRunner {
  public:
-  // `model` and `threads` must outlive the runner.
-  TorchRunner(ModelInfo info, const Model* model, ThreadPool* threads, StepBatch batch)
-      : info_(std::move(info)), model_(model), threads_(threads), batch_(std::move(batch)) {}
+  // `model` and `threads` must outlive the runner. `graphs`: null, none.
+  TorchRunner(ModelInfo info, const Model* model, ThreadPool* threads, StepBatch batch,
+              std::unique_ptr<DecodeGraphs> graphs)
+      : info_(std::move(info)),
+        model_(model),
+        threads_(threads),
+        batch_(std::move(batch)),
+        graphs_(std::move(graphs)) {}
 
   const ModelInfo& info() const override { return info_; }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
   int64_t num_device_allocations() const override;
+  int64_t num_graph_launches() const override { return graphs_ == nullptr ? 0 : graphs_->num_launches(); }
 
  private:
   ModelInfo info_;
   const Model* model_;
   ThreadPool* threads_;
   StepBatch batch_;
+  std::unique_ptr<DecodeGraphs> graphs_;
   StepMemory memory_;
 };
 

@@ -277,6 +277,7 @@ void Engine::PublishAndDeliver() {
     MutexLock lock(&mutex_);
     PublishCounts();
     load_.num_device_allocations = num_device_allocations;
+    load_.num_graph_launches = runner_->num_graph_launches();
     std::swap(load_.occupancy, occupancy_);
   }
   const auto ends = [](const TokenEvent& event) {

@@ -47,6 +47,7 @@ struct EngineLoad {
   int64_t accepted_draft_tokens = 0;
   int64_t num_steps = 0;               // those that failed not counted
   int64_t num_device_allocations = 0;  // since start; see ModelRunner
+  int64_t num_graph_launches = 0;
   Occupancy occupancy;
 };
 

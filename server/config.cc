@@ -34,6 +34,8 @@ ABSL_FLAG(bool, stable_scans, Config{}.stable_scans,
           "On the CPU let Mamba-2 and the gated delta net prefill token by token, so that no bit depends on how a "
           "prompt is cut into chunks.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
+ABSL_FLAG(bool, cuda_graphs, Config{}.cuda_graphs,
+          "With --device=cuda: steps that decode are launched as CUDA graphs.");
 ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
 
 ABSL_FLAG(std::string, listen, Config{}.listen, "HOST:PORT of gRPC. Port 0: any free one.");
@@ -75,8 +77,7 @@ ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
 ABSL_FLAG(
     std::string, checkpoint_dtype, Config{}.checkpoint_dtype,
     "Of the recurrent states that are kept for requests with the same prefix: auto (as they are) or int8 (about 0.27 "
-    "of float32's bytes). What goes on from one is then near what a cold run gives, not equal; all else is as with "
-    "auto.");
+    "of float32's bytes). What goes on from one is then near what a cold run gives, not equal.");
 ABSL_FLAG(
     std::string, host_tier, "0",
     "Memory outside the arena for the caches of sequences that give way and for prefixes that it drops, as 512MiB, "
@@ -137,7 +138,9 @@ struct HelpGroup {
 
 const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
-      {"Model", {"model", "model_name", "dtype", "weights", "packed_weights", "stable_scans", "device", "threads"}},
+      {"Model",
+       {"model", "model_name", "dtype", "weights", "packed_weights", "stable_scans", "device", "cuda_graphs",
+        "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
@@ -304,6 +307,7 @@ absl::StatusOr<Config> FromFlags() {
   config.weights = absl::GetFlag(FLAGS_weights);
   config.packed_weights = absl::GetFlag(FLAGS_packed_weights);
   config.stable_scans = absl::GetFlag(FLAGS_stable_scans);
+  config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
   config.checkpoint_dtype = absl::GetFlag(FLAGS_checkpoint_dtype);

@@ -29,6 +29,7 @@ struct Config {
   // depends on the chunks that a prompt is cut into, as with all other architectures.
   bool stable_scans = false;
   std::string device = "cpu";  // cpu, cuda
+  bool cuda_graphs = false;    // launch steps that decode as CUDA graphs
   int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
 
   // Addresses.

@@ -227,6 +227,8 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
       families, "berth_device_allocations_total",
       "Times that memory of a GPU was taken from its system, the arena's among them; stands still after start-up",
       load.num_device_allocations);
+  AddCounter(families, "berth_graph_launches_total", "Steps that were launched as CUDA graphs",
+             load.num_graph_launches);
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ absl::Status Run(const Config& config) {
                          .dtype = config.dtype,
                          .weights = config.weights,
                          .device = config.device,
+                         .cuda_graphs = config.cuda_graphs,
                          .num_threads = static_cast<int>(config.num_threads),
                          .packed_file = packed.path,
                          .packed_identity = packed.identity,

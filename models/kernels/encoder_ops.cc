@@ -135,7 +135,8 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   const std::vector<cpu::Row>& rows = batch.rows();
   const std::vector<int64_t>& lengths = batch.cross_lengths();
   if (path == Path::kCuda) {
-    const cuda::SplitKv split = SplitOf(rows, args.q_heads, args.value_dim, [&](size_t r) { return lengths[r]; });
+    const LeadingRows& leading = batch.leading_rows();
+    const cuda::SplitKv split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
     const bool has_run = RunOnCuda(args, query, split, WorkOf(query, batch));
     return has_run ? out : reference::CrossAttention(query, shape, batch);
   }

@@ -86,10 +86,9 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
 
 // Whether there is code for these sizes.
 bool RunOnCuda(const cpu::AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
-  const std::vector<cpu::Row>& rows = batch.rows();
   const int64_t value_dim = args.kv.value.dim;
-  const cuda::SplitKv split =
-      SplitOf(rows, args.q_heads, value_dim, [&](size_t r) { return rows[r].start + rows[r].num_tokens; });
+  const LeadingRows& leading = batch.leading_rows();
+  const cuda::SplitKv split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
   return LaunchSplit(cuda::GetKernels()->attention[TypeOf(query)], args, value_dim, split, query, WorkOf(query, batch));
 }
 
@@ -150,14 +149,12 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
   return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
-            int64_t head_dim, const at::Tensor& rows_on_device) {
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
   const Path path = PathOf(x);
-  const bool has_rows = x.is_cpu() || rows_on_device.defined();
-  if (path == Path::kReference || !has_rows) return reference::Rotary(x, cos, sin, rows, head_dim);
+  if (path == Path::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
   CheckRows(x);
   const cpu::RotaryArgs args = {.x = x.data_ptr(),
-                                .rows = x.is_cpu() ? rows.data() : rows_on_device.const_data_ptr<int64_t>(),
+                                .rows = rows.const_data_ptr<int64_t>(),
                                 .cos = cos.const_data_ptr<float>(),
                                 .sin = sin.const_data_ptr<float>(),
                                 .stride = x.stride(0),

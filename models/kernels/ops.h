@@ -37,9 +37,8 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
-// each token's row of them, and the same as a tensor on x's device where that is not the CPU.
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
-            int64_t head_dim, const at::Tensor& rows_on_device = {});
+// int64, each token's row of them.
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
 
 // How one layer attends.
 struct AttentionShape {
@@ -75,8 +74,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
                         int64_t groups, bool gate_first);
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
 at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& rows,
-            int64_t head_dim);
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,

@@ -35,7 +35,7 @@ inline const void* RowsOf(const at::Tensor& x) {
 
 inline cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
 
-inline int64_t NumRows(const StepBatch& batch) { return static_cast<int64_t>(batch.rows().size()); }
+inline int64_t NumRows(const StepBatch& batch) { return batch.num_rows(); }
 
 // On average, rounded up.
 inline int64_t TokensPerRow(const StepBatch& batch) {

@@ -39,9 +39,9 @@ inline cuda::Work WorkOf(const at::Tensor& x) {
 // Of an operation on the step's rows.
 inline cuda::Work WorkOf(const at::Tensor& x, const StepBatch& batch) {
   cuda::Work work = WorkOf(x);
-  work.num_rows = static_cast<int64_t>(batch.rows().size());
+  work.num_rows = batch.num_rows();
   work.tiles = batch.tables().tiles;
-  work.num_tiles = static_cast<int64_t>(batch.tiles().size()) / 2;
+  work.num_tiles = batch.num_tiles();
   work.longest_row = batch.longest_row();
   return work;
 }

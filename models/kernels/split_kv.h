@@ -5,9 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "models/kernels/cuda/kernels.h"
 #include "models/kernels/paths.h"
@@ -15,19 +13,11 @@
 namespace berth::ops {
 
 // The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
-// A step whose scratch would be too large has blocks enough. `num_keys(r)`: the position after the last that row r
-// sees.
-template <typename NumKeys>
-cuda::SplitKv SplitOf(const std::vector<cpu::Row>& rows, int64_t q_heads, int64_t value_dim, const NumKeys& num_keys) {
+// A step whose scratch would be too large has blocks enough. `keys`: that the longest of these rows sees, or more.
+inline cuda::SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads, int64_t value_dim) {
   constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
-  cuda::SplitKv split = {};
-  int64_t longest = 0;
-  for (size_t r = 0; r < rows.size() && rows[r].num_tokens <= cpu::kQueryTile; ++r) {
-    ++split.num_tiles;
-    split.num_tokens += rows[r].num_tokens;
-    longest = std::max<int64_t>(longest, num_keys(r));
-  }
-  split.num_splits = (longest + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
+  cuda::SplitKv split = {.num_tiles = leading.rows, .num_tokens = leading.tokens};
+  split.num_splits = (keys + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
   const int64_t floats = cuda::SplitKvFloats(split, q_heads, value_dim);
   const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
   return is_worth_it ? split : cuda::SplitKv{};

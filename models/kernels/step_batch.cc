@@ -32,7 +32,9 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool c
   tables_.encoder.blocks.resize(plan_.groups.size());
 }
 
-void StepBatch::Fill(const StepPlan& step) {
+void StepBatch::Clear() {
+  for_graph_ = false;
+  leading_rows_ = {};
   num_tokens_ = 0;
   max_position_ = 0;
   longest_row_ = 0;
@@ -46,6 +48,10 @@ void StepBatch::Fill(const StepPlan& step) {
   sample_rows_.clear();
   for (auto& blocks : blocks_) blocks.clear();
   for (auto& units : units_) units.clear();
+}
+
+void StepBatch::Fill(const StepPlan& step) {
+  Clear();
   for (size_t i = 0; i < step.rows.size(); ++i) {
     FillRow(step.rows[i]);
     if (!step.rows[i].sample) continue;
@@ -62,8 +68,44 @@ void StepBatch::Fill(const StepPlan& step) {
   }
 }
 
+void StepBatch::Fill(const StepPlan& step, const GraphShape& shape) {
+  TORCH_CHECK(copy_tables_ && !has_cross_, "no CUDA graph computes this model's steps");
+  Clear();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    TORCH_CHECK(step.rows[i].tokens.size() == 1 && step.rows[i].sample, "a step of a CUDA graph decodes");
+    FillRow(step.rows[i]);
+    sample_rows_.push_back(static_cast<int>(i));
+  }
+  FillUpTo(shape);
+  CopyTables();
+  for_graph_ = true;
+}
+
+void StepBatch::FillUpTo(const GraphShape& shape) {
+  TORCH_CHECK(num_rows() <= shape.rows && max_position_ < shape.keys, "a step is larger than its CUDA graph");
+  while (num_rows() < shape.rows) {
+    tiles_.push_back(num_rows());
+    tiles_.push_back(0);
+    rows_.push_back({.first_token = num_tokens_++, .num_tokens = 0, .start = 0});
+    prompt_lengths_.push_back(0);
+    host_token_ids_.push_back(0);
+    positions_.push_back(0);
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (plan_.groups[g].kind == CacheKind::kRecurrent) {
+        units_[g].push_back(0);
+      } else if (plan_.groups[g].kind != CacheKind::kCheckpoint) {
+        blocks_[g].push_back({});
+      }
+    }
+  }
+  for (int64_t row = 0; row < shape.rows; ++row) host_sample_tokens_.push_back(row);
+  max_position_ = shape.keys - 1;
+  leading_rows_ = {.rows = shape.rows, .tokens = shape.rows, .keys = shape.keys};
+}
+
 void StepBatch::PointTables() {
   token_ids_ = ToDevice(host_token_ids_);
+  device_positions_ = ToDevice(positions_);
   sample_tokens_ = ToDevice(host_sample_tokens_);
   if (has_cross_) encoder_.token_ids = ToDevice(encoder_.host_token_ids);
   EncoderTables& encoder = tables_.encoder;
@@ -91,6 +133,7 @@ void StepBatch::CopyTables() {
   const int64_t cross_lengths = image.Add(cross_lengths_);
   const int64_t token_ids = image.Add(host_token_ids_);
   const int64_t sample_tokens = image.Add(host_sample_tokens_);
+  const int64_t positions = image.Add(positions_);
   const int64_t encoder_rows = image.Add(encoder_.rows);
   const int64_t encoder_lengths = image.Add(encoder_.lengths);
   const int64_t encoder_tiles = image.Add(encoder_.tiles);
@@ -101,7 +144,7 @@ void StepBatch::CopyTables() {
     units.push_back(image.Add(units_[g]));
     encoder_blocks.push_back(image.AddBlocks(encoder_.blocks[g]));
   }
-  copy_ = image.Copy(device_);
+  image.Copy(device_, &copy_);
   const char* base = static_cast<const char*>(copy_.const_data_ptr());
   const auto numbers = [&](int64_t offset) { return reinterpret_cast<const int64_t*>(base + offset); };
   tables_.rows = reinterpret_cast<const cpu::Row*>(base + rows);
@@ -121,6 +164,7 @@ void StepBatch::CopyTables() {
   };
   token_ids_ = tensor(token_ids, host_token_ids_.size());
   sample_tokens_ = tensor(sample_tokens, host_sample_tokens_.size());
+  device_positions_ = tensor(positions, positions_.size());
   encoder_.token_ids = tensor(encoder_token_ids, encoder_.host_token_ids.size());
 }
 
@@ -146,6 +190,11 @@ void StepBatch::FillRow(const StepRow& row) {
                             .num_offsets = static_cast<int64_t>(table.offsets.size())});
     }
   }
+  if (count <= cpu::kQueryTile && leading_rows_.rows == index) {
+    ++leading_rows_.rows;
+    leading_rows_.tokens += count;
+    leading_rows_.keys = std::max(leading_rows_.keys, row.start + count);
+  }
   num_tokens_ += count;
   longest_row_ = std::max(longest_row_, count);
   max_position_ = std::max(max_position_, row.start + count - 1);
@@ -163,6 +212,9 @@ void StepBatch::FillEncoders(const StepPlan& step) {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     const StepRow& row = step.rows[i];
     cross_lengths_.push_back(row.lease->num_cross_tokens());
+    if (static_cast<int64_t>(i) < leading_rows_.rows) {
+      leading_rows_.cross_keys = std::max(leading_rows_.cross_keys, cross_lengths_.back());
+    }
     histories_.push_back(row.history);
     if (!row.encoder_tokens.empty()) FillEncoderRow(row, i);
   }

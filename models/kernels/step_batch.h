@@ -5,7 +5,9 @@
 #define BERTH_MODELS_KERNELS_STEP_BATCH_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -51,6 +53,23 @@ struct StepTables {
   EncoderTables encoder;
 };
 
+// The rows that a step begins with, of one tile each: those that decode, mostly.
+struct LeadingRows {
+  int64_t rows = 0;
+  int64_t tokens = 0;
+  int64_t keys = 0;        // that the longest of them sees, its own included
+  int64_t cross_keys = 0;  // of the encoder's
+};
+
+// A size that steps of one token a row are filled up to, so that a CUDA graph recorded of one computes them all.
+struct GraphShape {
+  int64_t rows;  // at least the step's
+  int64_t keys;  // at least what its longest row sees
+
+  friend bool operator==(const GraphShape&, const GraphShape&) = default;
+  friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
+};
+
 class StepBatch {
  public:
   // `arena` is the storage's base on `device`. `copy_tables`: the tables are a copy on the device, of one transfer;
@@ -68,31 +87,46 @@ class StepBatch {
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
+  // Fills up to `shape`, by rows that have no tokens but a place in the packed ones, for a CUDA graph of steps of that
+  // shape. Then what the host knows of the step, the second group below, is refused to whoever asks: a graph would keep
+  // it for the steps after.
+  // REQUIRES: the tables are a copy; each row has one token and samples; the model has no cross-attention.
+  void Fill(const StepPlan& step, const GraphShape& shape);
 
+  // Of the step's shape, and what lies on the device.
   int64_t num_tokens() const { return num_tokens_; }
-  const at::Tensor& token_ids() const { return token_ids_; }            // [tokens], int64, on the device
-  const std::vector<int64_t>& positions() const { return positions_; }  // [tokens], absolute
-  int64_t max_position() const { return max_position_; }
-  const std::vector<cpu::Row>& rows() const { return rows_; }
-  // By row, in tokens: the prompt's length, and the sequence's so far with what is not computed yet.
-  const std::vector<int64_t>& prompt_lengths() const { return prompt_lengths_; }
-  const std::vector<int64_t>& sequence_lengths() const { return sequence_lengths_; }
-  const std::vector<cpu::Blocks>& blocks(int group) const { return blocks_[group]; }  // by row
-  const std::vector<int64_t>& units(int group) const { return units_[group]; }        // by row
-  const std::vector<int64_t>& tiles() const { return tiles_; }  // [tiles, 2]: row, first query; longest rows first
-  // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
-  // far, prompt first.
-  const EncoderBatch& encoder() const { return encoder_; }
-  const std::vector<int64_t>& cross_lengths() const { return cross_lengths_; }
-  const std::vector<absl::Span<const int32_t>>& histories() const { return histories_; }
-  const std::vector<int64_t>& host_token_ids() const { return host_token_ids_; }  // [tokens]
+  int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t num_tiles() const { return static_cast<int64_t>(tiles_.size()) / 2; }
+  int64_t longest_row() const { return longest_row_; }  // in tokens
+  const LeadingRows& leading_rows() const { return leading_rows_; }
+  int64_t max_position() const { return max_position_; }                    // or more
+  const at::Tensor& token_ids() const { return token_ids_; }                // [tokens], int64
+  const at::Tensor& device_positions() const { return device_positions_; }  // [tokens], int64, absolute
   // Plan rows that sample, and the packed index of each one's last token; a row with drafts once for each of them, in
   // order, and once more.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
-  const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], int64, on the device
-
+  const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], or the shape's rows; int64
   const StepTables& tables() const { return tables_; }
-  int64_t longest_row() const { return longest_row_; }  // in tokens
+
+  // What the host knows of the step.
+  const std::vector<int64_t>& positions() const { return OnHost(positions_); }  // [tokens], absolute
+  const std::vector<cpu::Row>& rows() const { return OnHost(rows_); }
+  // By row, in tokens: the prompt's length, and the sequence's so far with what is not computed yet.
+  const std::vector<int64_t>& prompt_lengths() const { return OnHost(prompt_lengths_); }
+  const std::vector<int64_t>& sequence_lengths() const { return OnHost(sequence_lengths_); }
+  const std::vector<cpu::Blocks>& blocks(int group) const { return OnHost(blocks_[group]); }  // by row
+  const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }        // by row
+  const std::vector<int64_t>& tiles() const { return OnHost(tiles_); }  // [tiles, 2]: row, first query
+  // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
+  // far, prompt first.
+  const EncoderBatch& encoder() const { return OnHost(encoder_); }
+  const std::vector<int64_t>& cross_lengths() const { return OnHost(cross_lengths_); }
+  const std::vector<absl::Span<const int32_t>>& histories() const { return OnHost(histories_); }
+  const std::vector<int64_t>& host_token_ids() const { return OnHost(host_token_ids_); }  // [tokens]
+
+  // Where the tables' copy lies: while that is the same, so are the addresses of every step of a shape.
+  const void* copy_address() const { return copy_.defined() ? copy_.const_data_ptr() : nullptr; }
+  bool has_cross() const { return has_cross_; }
   // A copy on the device, which the host does not wait for; on the CPU a view, which `values` must outlive.
   at::Tensor ToDevice(const std::vector<int64_t>& values) const;
 
@@ -103,7 +137,14 @@ class StepBatch {
   const at::Device& device() const { return device_; }
 
  private:
+  template <typename T>
+  const T& OnHost(const T& value) const {
+    TORCH_CHECK(!for_graph_, "the step depends on what the host knows of it, which no CUDA graph can");
+    return value;
+  }
+  void Clear();
   void FillRow(const StepRow& row);
+  void FillUpTo(const GraphShape& shape);
   void FillEncoders(const StepPlan& step);
   void FillEncoderRow(const StepRow& row, size_t index);
   void PointTables();
@@ -116,12 +157,15 @@ class StepBatch {
   bool scans_in_order_ = false;
   StepTables tables_;
   StepImage image_;  // where they are copied
-  at::Tensor copy_;  // bytes: of the image
+  at::Tensor copy_;  // bytes: of the image, kept
+  bool for_graph_ = false;
   int64_t longest_row_ = 0;
+  LeadingRows leading_rows_;
   int64_t num_tokens_ = 0;
   int64_t max_position_ = 0;
   at::Tensor token_ids_;
   at::Tensor sample_tokens_;
+  at::Tensor device_positions_;
   std::vector<int64_t> host_token_ids_;
   std::vector<int64_t> host_sample_tokens_;
   std::vector<int64_t> positions_;

@@ -18,7 +18,7 @@ class StepImage {
   // Empty again, its memory kept.
   void Clear() {
     bytes_.clear();
-    pointers_.clear();
+    tables_.clear();
   }
   // Each returns the offset at which the values will lie in the copy.
   template <typename T>
@@ -26,23 +26,27 @@ class StepImage {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
     return AddBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
   }
-  // With the tables that they point to, so that those of the copy point into the copy.
+  // With the tables that they point to, so that those of the copy point into the copy. The tables come after all else:
+  // where that lies says the number of values alone. REQUIRES: the tables stay until Copy().
   int64_t AddBlocks(const std::vector<cpu::Blocks>& blocks);
 
-  // All of it: [bytes], uint8, on the device. The host does not wait for the transfer; the image may be cleared at
-  // once.
-  at::Tensor Copy(const at::Device& device);
+  // All of it to the beginning of `copy`: [at least its bytes], uint8, on the device, made anew where it is not there
+  // or too small; so its address stays from step to step, and changes few times. The host does not wait for the
+  // transfer; the image may be cleared at once.
+  void Copy(const at::Device& device, at::Tensor* copy);
 
  private:
   static constexpr int64_t kAlignment = 16;
-  struct Pointer {
-    int64_t at;      // offset of the pointer
-    int64_t target;  // and of what it will point to
+  struct Table {
+    int64_t pointer;  // where the pointer to it lies
+    const int64_t* offsets;
+    int64_t num_offsets;
   };
+  static int64_t Padded(int64_t size_bytes) { return (size_bytes + kAlignment - 1) / kAlignment * kAlignment; }
   int64_t AddBytes(const void* values, int64_t size_bytes);
 
   std::vector<char> bytes_;
-  std::vector<Pointer> pointers_;
+  std::vector<Table> tables_;
 };
 
 }  // namespace berth

@@ -13,6 +13,7 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -25,6 +26,8 @@ constexpr int64_t kFirstPositions = 2048;
 // Tables end here: 64 MiB for heads of 128. A step with later positions computes those of its own tokens.
 constexpr int64_t kTablePositions = int64_t{1} << 17;
 const double kPi = std::acos(-1.0);
+
+int64_t PowerFrom(int64_t value) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value))); }
 
 // theta ^ (2 i / rotary_dim), theta a number or a scalar tensor: what a position is divided by.
 template <typename Theta>
@@ -134,23 +137,27 @@ int64_t RotaryEmbedding::uniform_length() const {
 }
 
 void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
-  const Tables& tables = SelectRows(batch);
-  if (!batch.device().is_cpu() && rows_on_device_ != rows_) {
+  const bool in_tables = rope_.type != "dynamic" && batch.max_position() < kTablePositions;
+  if (in_tables) Cover(batch.max_position());
+  if (in_tables && !long_frequencies_.defined()) {
+    ops::Rotary(x, tables_.cos, tables_.sin, batch.device_positions(), head_dim_);
+    return;
+  }
+  const Tables& tables = SelectRows(batch, in_tables);
+  if (rows_on_device_ != rows_) {
     rows_on_device_ = rows_;
     device_rows_ = batch.ToDevice(rows_on_device_);
   }
-  ops::Rotary(x, tables.cos, tables.sin, rows_, head_dim_, device_rows_);
+  ops::Rotary(x, tables.cos, tables.sin, device_rows_, head_dim_);
 }
 
-const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch) {
+const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch, bool in_tables) {
   if (rope_.type == "dynamic") {
     FillDynamic(batch);
     return step_;
   }
   const std::vector<int64_t>& positions = batch.positions();
-  const bool in_tables = batch.max_position() < kTablePositions;
   if (in_tables) {
-    Cover(batch.max_position());
     rows_.assign(positions.begin(), positions.end());
   } else {
     if (step_positions_ != positions) {
@@ -189,7 +196,8 @@ void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
 
 void RotaryEmbedding::Cover(int64_t position) {
   if (position < covered_) return;
-  covered_ = std::min(kTablePositions, std::max({kFirstPositions, 2 * covered_, position + 1}));
+  if (!device_.is_cpu()) replaced_.push_back(tables_);
+  covered_ = std::min(kTablePositions, std::max(kFirstPositions, PowerFrom(position + 1)));
   tables_ = TablesOf(at::arange(covered_, frequencies_.options()));
 }
 

@@ -38,10 +38,11 @@ class RotaryEmbedding {
     at::Tensor cos, sin;  // [rows, rotary_dim / 2]
   };
 
-  // The tables that serve the batch, and the rows of its tokens into rows_.
-  const Tables& SelectRows(const StepBatch& batch);
+  // The tables that serve the batch, and the rows of its tokens into rows_. `in_tables`: all positions are in tables_.
+  const Tables& SelectRows(const StepBatch& batch, bool in_tables);
   void FillDynamic(const StepBatch& batch);
-  // Extends the tables to hold position `position`, doubling.
+  // Extends the tables to hold position `position`: to a power of two, so that a CUDA graph, whose step is taken for
+  // one of as many positions, finds them extended by the step before it.
   void Cover(int64_t position);
   // Of positions [n], float32; of longrope n more rows with the long frequencies.
   Tables TablesOf(const at::Tensor& positions) const;
@@ -56,10 +57,11 @@ class RotaryEmbedding {
   at::Tensor long_frequencies_;  // longrope: past the trained length
   int64_t covered_ = 0;          // positions in the tables; longrope has as many rows again for the long ones
   Tables tables_;
+  std::vector<Tables> replaced_;         // smaller ones, which CUDA graphs may still read
   Tables step_;                          // of one step's positions, where the tables do not serve
   std::vector<int64_t> step_positions_;  // those
-  std::vector<int64_t> rows_;            // by token; of the last Apply
-  // On other devices than the CPU: the rows there, and which those are. All layers of a step have the same.
+  std::vector<int64_t> rows_;            // by token, where these are not the positions; of the last Apply
+  // The same on the device, and which those are. All layers of a step have the same.
   at::Tensor device_rows_;
   std::vector<int64_t> rows_on_device_;
 };

@@ -63,7 +63,8 @@ int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows
   for (const StepRow* row : rows) params.push_back(ParamsOf(*row));
   StepImage image;
   const int64_t at = image.Add(params);
-  const at::Tensor copy = image.Copy(logits.device());
+  at::Tensor copy;
+  image.Copy(logits.device(), &copy);
   const int64_t num_scratch = std::min(kMostScratch, logits.size(0));
   const at::Tensor scratch =
       at::empty({cuda::SampleScratchBytes(num_scratch, logits.size(1))}, logits.options().dtype(at::kByte));

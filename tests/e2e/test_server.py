@@ -379,6 +379,7 @@ def run_server(*flags, libraries=()):
     ([f"--model={DEMO}", "--arena=1KiB"], ["arena", "1024"]),
     (["--model=/nonexistent"], ["/nonexistent"]),
     ([f"--model={DEMO}", "--device=cuda"], ["cuda"]),
+    ([f"--model={DEMO}", "--cuda_graphs"], ["cuda_graphs", "device cuda", "cpu"]),
     ([f"--model={DEMO}", "stray"], ["stray"]),
 ])
 def test_bad_starts_say_why(flags, words):
@@ -396,6 +397,16 @@ def test_cuda_without_a_gpu_says_so():
     result = run_server(f"--model={DEMO}", "--device=cuda", libraries=[os.path.join(torch, "lib")])
     assert result.returncode != 0
     assert "no GPU found" in result.stdout + result.stderr
+
+
+def test_cuda_graphs_find_what_they_name():
+    # What this library uses of LibTorch's CUDA half is looked up when it is loaded; no GPU is needed for that.
+    program = ("import ctypes, os, sys, torch; ctypes.CDLL(sys.argv[1], mode=os.RTLD_GLOBAL); "
+               "ctypes.CDLL(sys.argv[2], mode=os.RTLD_NOW).BerthCudaGraphRecorder")
+    torch = os.path.dirname(importlib.util.find_spec("torch").origin)
+    libraries = [os.path.join(torch, "lib/libtorch_cuda.so"), os.path.join(BIN, "server/libberth_cuda_graph.so")]
+    result = subprocess.run([sys.executable, "-c", program, *libraries], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
 
 
 def test_help_reads_well():

@@ -1,5 +1,5 @@
 // Whole models on the CUDA kernels, emulated on the CPU: no GPU takes part. They choose the tokens that the CPU's
-// kernels choose.
+// kernels choose, launched as graphs too.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
@@ -7,8 +7,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,16 +48,18 @@ StepRow NextRow(Sequence* sequence, const SamplingParams& greedy) {
           .encoder_tokens = start == 0 ? sequence->encoder_tokens : absl::Span<const int32_t>()};
 }
 
-// All tokens of two sequences that run together, prompts of several tiles and of one.
-std::vector<std::vector<int32_t>> Generate(const std::string& model_dir) {
-  const auto model = *LoadedModel::Load({.model_dir = model_dir, .dtype = "float32", .num_threads = 1});
+// All tokens of sequences that run together, with prompts of these lengths.
+std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const std::vector<int32_t>& lengths,
+                                           bool graphs) {
+  const auto model =
+      *LoadedModel::Load({.model_dir = model_dir, .dtype = "float32", .cuda_graphs = graphs, .num_threads = 1});
   const auto storage = *model->CreateStorage(int64_t{32} << 20);
   const auto runner = *model->CreateRunner(storage.get());
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
   SamplingParams greedy;
   greedy.temperature = 0;
   std::vector<Sequence> sequences;
-  for (int32_t length : {3, 37}) {
+  for (int32_t length : lengths) {
     const bool encodes = model->cache_plan().has_cross();
     std::vector<int32_t> prompt;
     for (int32_t i = 0; i < length; ++i) prompt.push_back(3 + i * 7 % 40);
@@ -77,6 +81,8 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir) {
     EXPECT_TRUE(runner->Run(plan, &result).ok());
     for (size_t i = 0; i < sequences.size(); ++i) sequences[i].tokens.push_back(result.rows[i].token);
   }
+  // The first step is a prefill, the second of its shape for the first time.
+  EXPECT_EQ(runner->num_graph_launches(), graphs ? kOutputs - 2 : 0);
   std::vector<std::vector<int32_t>> tokens;
   for (const Sequence& sequence : sequences) tokens.push_back(sequence.tokens);
   return tokens;
@@ -125,20 +131,51 @@ std::string WriteT5() {
 }
 
 void ExpectTheTokensOfTheCpu(const std::string& model) {
-  const auto expected = Generate(model);
+  const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
+  const auto expected = Generate(model, lengths, /*graphs=*/false);
   cuda::UseKernels(BerthCudaKernels());
   const int64_t blocks = cuda_emulation::NumBlocks();
-  const auto emulated = Generate(model);
+  const auto emulated = Generate(model, lengths, /*graphs=*/false);
   EXPECT_GT(cuda_emulation::NumBlocks(), blocks);
   cuda::UseKernels(nullptr);
   EXPECT_EQ(emulated, expected);
 }
+
+// A graph that computes its work anew at each launch, from the same addresses: what it takes from elsewhere shows.
+class FakeGraph final : public cuda::Graph {
+ public:
+  explicit FakeGraph(std::function<void()> work) : work_(std::move(work)) {}
+  void Launch() override { work_(); }
+
+ private:
+  std::function<void()> work_;
+};
+
+class FakeRecorder final : public cuda::GraphRecorder {
+ public:
+  std::unique_ptr<cuda::Graph> Record(const std::function<void()>& work) override {
+    return std::make_unique<FakeGraph>(work);
+  }
+};
 
 // Attention beside Mamba-2; sliding and full attention.
 class EmulatedCudaModelTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
   ExpectTheTokensOfTheCpu(std::string("models/demo/") + GetParam());
+}
+
+TEST_P(EmulatedCudaModelTest, GraphsChooseTheTokensOfTheCpu) {
+  const std::string model = std::string("models/demo/") + GetParam();
+  const std::vector<int32_t> lengths = {3, 270, 1};  // the shape has a fourth row, and two splits of keys
+  const auto expected = Generate(model, lengths, /*graphs=*/false);
+  FakeRecorder recorder;
+  cuda::UseKernels(BerthCudaKernels());
+  cuda::UseGraphRecorder(&recorder);
+  const auto launched = Generate(model, lengths, /*graphs=*/true);
+  cuda::UseGraphRecorder(nullptr);
+  cuda::UseKernels(nullptr);
+  EXPECT_EQ(launched, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Demos, EmulatedCudaModelTest, ::testing::Values("falcon_h1-demo", "gemma3-demo"),

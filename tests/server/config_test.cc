@@ -45,6 +45,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--packed_weights=/w",
                              "--stable_scans",
                              "--device=cuda",
+                             "--cuda_graphs",
                              "--threads=3",
                              "--listen=[::1]:0",
                              "--metrics_listen=",
@@ -90,6 +91,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .packed_weights = "/w",
                              .stable_scans = true,
                              .device = "cuda",
+                             .cuda_graphs = true,
                              .num_threads = 3,
                              .listen = "[::1]:0",
                              .metrics_listen = "",
@@ -242,7 +244,7 @@ TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
     EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
     ours += is_ours;
   }
-  EXPECT_EQ(ours, 45);
+  EXPECT_EQ(ours, 46);
   EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
 }
 

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) ConvKernel(const __grid_constant__ C
     Store(c.out + t * a.channels, a.activation == ConvActivation::kSilu ? Silu(sum) : sum);
   }
   // A row of several tiles keeps its state until all of them have read it.
-  if (c.row->num_tokens <= cpu::kQueryTile) UpdateState(a, c);
+  if (c.row->num_tokens > 0 && c.row->num_tokens <= cpu::kQueryTile) UpdateState(a, c);
 }
 
 template <typename T>

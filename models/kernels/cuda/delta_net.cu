@@ -18,6 +18,7 @@ struct DeltaSums {
 template <typename T, int kSteps>
 __global__ void __launch_bounds__(kColumnThreads) DeltaNetKernel(const __grid_constant__ DeltaNetArgs a, bool aligned) {
   const cpu::Row row = a.rows[blockIdx.x];
+  if (row.num_tokens == 0) return;
   const int head = static_cast<int>(blockIdx.y);
   const int depth = static_cast<int>(a.key_dim);
   const int64_t p = static_cast<int64_t>(blockIdx.z) * kBlockColumns + ColumnOfThread();

@@ -1,7 +1,9 @@
-// Which CUDA kernels the ops use: those of the library that was loaded, or none. Engine thread only.
+// Which CUDA kernels the ops use, and what records graphs of them: those of the libraries that were loaded, or none.
+// Engine thread only.
 #ifndef BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_
 #define BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_
 
+#include "models/kernels/cuda/graph.h"
 #include "models/kernels/cuda/kernels.h"
 
 namespace berth::cuda {
@@ -10,6 +12,10 @@ namespace berth::cuda {
 const Kernels* GetKernels();
 // REQUIRES: no step is running; the kernels stay loaded. For models/device.cc, and for tests of emulated ones.
 void UseKernels(const Kernels* kernels);
+
+// Null: none.
+GraphRecorder* GetGraphRecorder();
+void UseGraphRecorder(GraphRecorder* recorder);
 
 }  // namespace berth::cuda
 

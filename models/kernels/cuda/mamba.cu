@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kMambaThreads) MambaKernel(const __grid_consta
   const int64_t channel = static_cast<int64_t>(blockIdx.y) * kMambaThreads + threadIdx.x;
   if (channel >= a.channels) return;
   const cpu::Row row = a.rows[blockIdx.x];
+  if (row.num_tokens == 0) return;
   const int64_t group = channel / (a.channels / a.groups);
   const int states = static_cast<int>(a.state_dim);
   float* state = reinterpret_cast<float*>(a.arena + a.units[blockIdx.x] + a.state_offset) + channel;
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kMambaThreads) MambaKernel(const __grid_consta
 template <typename T, int kSteps>
 __global__ void __launch_bounds__(kColumnThreads) Mamba2Kernel(const __grid_constant__ Mamba2ScanArgs a, bool aligned) {
   const cpu::Row row = a.rows[blockIdx.x];
+  if (row.num_tokens == 0) return;
   const int head = static_cast<int>(blockIdx.y);
   const int depth = static_cast<int>(a.state_dim);
   const int64_t p = static_cast<int64_t>(blockIdx.z) * kBlockColumns + ColumnOfThread();

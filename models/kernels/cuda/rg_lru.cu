@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(kThreads) RgLruKernel(const __grid_constant__ 
   const int64_t channel = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (channel >= a.width) return;
   const cpu::Row row = a.rows[blockIdx.x];
+  if (row.num_tokens == 0) return;
   float* state = reinterpret_cast<float*>(a.arena + a.units[blockIdx.x] + a.state_offset) + channel;
   const int64_t block = channel / a.block_width;
   const T* x = static_cast<const T*>(a.x) + row.first_token * a.x_stride + channel;

@@ -68,7 +68,7 @@ TEST_P(OpsTest, RefusesRowsWithAStride) {
   const at::Tensor angles = at::rand({10, 6});
   EXPECT_THROW(ops::RmsNorm(columns, at::ones({12}), 1e-5), c10::Error);
   EXPECT_THROW(ops::GatedRmsNorm(Random(10, 12), columns, at::ones({12}), 1e-5, 1, false), c10::Error);
-  EXPECT_THROW(ops::Rotary(columns, angles, angles, std::vector<int64_t>(10, 0), 12), c10::Error);
+  EXPECT_THROW(ops::Rotary(columns, angles, angles, at::zeros({10}, at::kLong), 12), c10::Error);
 }
 
 TEST_P(OpsTest, GatedRmsNorm) {
@@ -111,8 +111,8 @@ TEST_P(OpsTest, Rotary) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     at::Tensor fast = Random(fast_->num_tokens(), kQHeads * kHeadDim);
     at::Tensor expected = fast.clone();
-    ops::Rotary(fast, angles.cos(), angles.sin(), fast_->positions(), kHeadDim);
-    reference::Rotary(expected, angles.cos(), angles.sin(), fast_->positions(), kHeadDim);
+    ops::Rotary(fast, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim);
+    reference::Rotary(expected, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim);
     ASSERT_NO_FATAL_FAILURE(ExpectClose(fast, expected));
   }
 }

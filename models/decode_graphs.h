@@ -1,0 +1,55 @@
+// Steps that decode, as CUDA graphs: recorded once for each shape (StepBatch's GraphShape), then enqueued as a whole,
+// since for a token or a few the host takes longer to enqueue a model's kernels than a GPU to run them.
+//
+// A shape's rows and keys are powers of two, and a step is filled up to the smallest that holds it. Its first step runs
+// as any other, the second is recorded: by then the libraries have what they set up at first use. What does not only
+// decode, and models with cross-attention, are not recorded at all; where one step cannot be, for it asks the host
+// about itself (an expert's tokens, rotations that depend on the length), no further one is. Engine thread only.
+#ifndef BERTH_MODELS_DECODE_GRAPHS_H_
+#define BERTH_MODELS_DECODE_GRAPHS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "models/kernels/cuda/graph.h"
+#include "models/kernels/step_batch.h"
+#include "models/layers/model.h"
+#include "models/step.h"
+
+namespace berth {
+
+class DecodeGraphs {
+ public:
+  // `model` and `recorder` must outlive it.
+  DecodeGraphs(const Model* model, cuda::GraphRecorder* recorder) : model_(model), recorder_(recorder) {}
+
+  // The logits of the step's rows, [rows, vocab], float32, until the next call; what the host knows of the step is then
+  // not in `batch`. Undefined: no graph computes it, and nothing was done. Always the same `batch`.
+  at::Tensor Forward(const StepPlan& plan, StepBatch* batch);
+
+  int64_t num_launches() const { return num_launches_; }
+  const std::string& refusal() const { return refusal_; }  // why no further step is recorded; empty: they are
+
+ private:
+  struct Recorded {
+    at::Tensor logits;  // [the shape's rows, vocab]
+    std::unique_ptr<cuda::Graph> graph;
+  };
+  // Null: it cannot be.
+  Recorded* Record(const GraphShape& shape, StepBatch* batch);
+
+  const Model* model_;
+  cuda::GraphRecorder* recorder_;
+  std::map<GraphShape, Recorded> shapes_;  // that were seen; without a graph: once
+  const void* address_ = nullptr;          // of the batch's tables, which the graphs read
+  int64_t num_launches_ = 0;
+  std::string refusal_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_MODELS_DECODE_GRAPHS_H_

@@ -1,0 +1,147 @@
+// Which steps become CUDA graphs, and when they are recorded anew. The recorder is a fake: a graph computes its work at
+// each launch, from where the recording's step had it.
+#include "models/decode_graphs.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/storage.h"
+
+namespace berth {
+namespace {
+
+// Each token's logits are its id and its position.
+class EchoModel final : public Model {
+ public:
+  std::vector<LayerCacheSpec> cache_specs() const override {
+    return {{.kv = KvSpec{.kv_heads = 1, .key_dim = 4, .value_dim = 4, .dtype = DType::kFloat32}}};
+  }
+  int64_t vocab_size() const override { return 2; }
+  int64_t hidden_size() const override { return 4; }
+  at::Tensor Forward(const StepBatch& batch) const override {
+    if (asks_the_host) batch.positions();
+    return at::stack({batch.token_ids(), batch.device_positions()}, 1)
+        .index_select(0, batch.sample_tokens())
+        .to(at::kFloat);
+  }
+
+  bool asks_the_host = false;
+};
+
+class FakeRecorder final : public cuda::GraphRecorder {
+ public:
+  std::unique_ptr<cuda::Graph> Record(const std::function<void()>& work) override {
+    work();  // as when it is recorded, the host's part of it runs
+    ++recorded;
+    return std::make_unique<FakeGraph>(work);
+  }
+
+  int recorded = 0;
+
+ private:
+  struct FakeGraph final : public cuda::Graph {
+    explicit FakeGraph(std::function<void()> work) : work(std::move(work)) {}
+    void Launch() override { work(); }
+    std::function<void()> work;
+  };
+};
+
+class DecodeGraphsTest : public ::testing::Test {
+ protected:
+  DecodeGraphsTest()
+      : plan_(*BuildCachePlan(model_.cache_specs(), /*block_tokens=*/16)),
+        storage_(*CreateHostStorage(int64_t{8} << 20)),
+        cache_(*Cache::Create(plan_, storage_.get(), {})),
+        batch_(plan_, storage_->base(), at::kCPU, /*copy_tables=*/true),
+        graphs_(&model_, &recorder_) {}
+
+  // A step of `rows` sequences, each of whose token is its index, at position `start`.
+  at::Tensor Forward(int rows, int64_t start) {
+    leases_.clear();
+    tokens_.clear();
+    StepPlan step;
+    for (int32_t i = 0; i < rows; ++i) tokens_.push_back(i);
+    for (int i = 0; i < rows; ++i) {
+      leases_.push_back(cache_->NewLease());
+      EXPECT_TRUE(leases_.back().Grow(start + 1).ok());
+    }
+    for (int i = 0; i < rows; ++i) {
+      step.rows.push_back({.lease = &leases_[i],
+                           .tokens = absl::MakeConstSpan(tokens_).subspan(i, 1),
+                           .start = start,
+                           .sample = true,
+                           .num_drafts = num_drafts_});
+    }
+    return graphs_.Forward(step, &batch_);
+  }
+  void ExpectLogits(const at::Tensor& logits, int rows, int64_t start) {
+    ASSERT_TRUE(logits.defined());
+    ASSERT_EQ(logits.sizes(), (at::IntArrayRef{rows, 2}));
+    for (int i = 0; i < rows; ++i) {
+      EXPECT_EQ(logits[i][0].item<float>(), i);
+      EXPECT_EQ(logits[i][1].item<float>(), static_cast<float>(start));
+    }
+  }
+
+  EchoModel model_;
+  FakeRecorder recorder_;
+  CachePlan plan_;
+  std::unique_ptr<ArenaStorage> storage_;
+  std::unique_ptr<Cache> cache_;
+  StepBatch batch_;
+  DecodeGraphs graphs_;
+  std::vector<SequenceLease> leases_;
+  std::vector<int32_t> tokens_;
+  int64_t num_drafts_ = 0;
+};
+
+TEST_F(DecodeGraphsTest, AShapeIsRecordedTheSecondTimeAndServesWhatFits) {
+  EXPECT_FALSE(Forward(3, 10).defined());
+  ExpectLogits(Forward(3, 11), 3, 11);
+  ExpectLogits(Forward(4, 255), 4, 255);
+  EXPECT_EQ(recorder_.recorded, 1);
+  EXPECT_FALSE(Forward(5, 10).defined());   // of eight rows
+  EXPECT_FALSE(Forward(4, 256).defined());  // of 512 keys
+  ExpectLogits(Forward(3, 300), 3, 300);
+  ExpectLogits(Forward(4, 12), 4, 12);
+  EXPECT_EQ(recorder_.recorded, 2);
+  EXPECT_EQ(graphs_.num_launches(), 4);
+}
+
+TEST_F(DecodeGraphsTest, OtherStepsAreNotRecorded) {
+  num_drafts_ = 1;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(Forward(2, 10).defined());
+  EXPECT_EQ(recorder_.recorded, 0);
+}
+
+TEST_F(DecodeGraphsTest, AModelThatAsksTheHostIsRefusedForGood) {
+  model_.asks_the_host = true;
+  EXPECT_FALSE(Forward(2, 10).defined());
+  EXPECT_FALSE(Forward(2, 11).defined());
+  EXPECT_NE(graphs_.refusal(), "");
+  model_.asks_the_host = false;
+  EXPECT_FALSE(Forward(2, 12).defined());
+  EXPECT_FALSE(Forward(2, 13).defined());
+  EXPECT_EQ(recorder_.recorded, 0);
+}
+
+TEST_F(DecodeGraphsTest, TablesThatMoveAreRecordedAnew) {
+  EXPECT_FALSE(Forward(2, 10).defined());
+  ExpectLogits(Forward(2, 11), 2, 11);
+  // The tables of 256 sequences of 512 tokens do not fit where those of two lay.
+  EXPECT_FALSE(Forward(256, 511).defined());
+  ExpectLogits(Forward(256, 510), 256, 510);
+  ExpectLogits(Forward(2, 12), 2, 12);
+  EXPECT_EQ(recorder_.recorded, 3);
+}
+
+}  // namespace
+}  // namespace berth
