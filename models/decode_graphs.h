@@ -4,7 +4,7 @@
 // A shape's rows and keys are powers of two, and a step is filled up to the smallest that holds it. Its first step runs
 // as any other, the second is recorded: by then the libraries have what they set up at first use. What does not only
 // decode, and models with cross-attention, are not recorded at all; where one step cannot be, for it asks the host
-// about itself (an expert's tokens, rotations that depend on the length), no further one is. Engine thread only.
+// about itself (rotations or scales that depend on the length), no further one is. Engine thread only.
 #ifndef BERTH_MODELS_DECODE_GRAPHS_H_
 #define BERTH_MODELS_DECODE_GRAPHS_H_
 

@@ -278,4 +278,40 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
   return out;
 }
 
+at::Tensor AddressesOf(const std::vector<DenseWeight>& experts) {
+  if (!experts[0].plain().defined() || PathOf(experts[0].plain()) != Path::kCuda) return {};
+  const int64_t count = static_cast<int64_t>(experts.size());
+  at::Tensor addresses = at::empty({count, 2}, at::kLong);
+  int64_t* at = addresses.mutable_data_ptr<int64_t>();
+  for (const DenseWeight& expert : experts) {
+    TORCH_CHECK(expert.plain().is_contiguous(), "an expert's weight has a stride");
+    *at++ = reinterpret_cast<int64_t>(expert.plain().const_data_ptr());
+    *at++ = expert.scales().defined() ? reinterpret_cast<int64_t>(expert.scales().const_data_ptr()) : 0;
+  }
+  return addresses.to(experts[0].plain().device());
+}
+
+at::Tensor ExpertProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& addresses,
+                         const at::Tensor& bias, const at::Tensor& chosen) {
+  const DenseWeight& first = experts[0];
+  TORCH_CHECK(x.size(1) == first.inputs() && x.scalar_type() == first.type() && chosen.is_contiguous(), "a product of ",
+              x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
+  const int64_t pairs = chosen.numel();
+  at::Tensor out = at::empty({pairs, first.outputs()}, x.options());
+  const cuda::ExpertProductArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
+                                        .is_int8 = first.scales().defined(),
+                                        .chosen = chosen.const_data_ptr<int64_t>(),
+                                        .x = RowsOf(x),
+                                        .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                        .out = out.data_ptr(),
+                                        .experts = static_cast<int64_t>(experts.size()),
+                                        .pairs = pairs,
+                                        .pairs_per_row = pairs / x.size(0),
+                                        .outputs = first.outputs(),
+                                        .inputs = first.inputs(),
+                                        .x_stride = x.stride(0)};
+  const bool has_run = IsLaunched(cuda::GetKernels()->expert_product[TypeOf(x)](args, WorkOf(x)));
+  return has_run ? out : at::Tensor();
+}
+
 }  // namespace berth::ops

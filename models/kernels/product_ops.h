@@ -56,6 +56,15 @@ at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& wei
 at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& bias,
                           const std::vector<int64_t>& ends);
 
+// What ExpertProduct needs of the experts of a GPU; undefined where it is not for them.
+at::Tensor AddressesOf(const std::vector<DenseWeight>& experts);
+
+// On a GPU alone, without the host's knowing who chose whom: pair p is row p / (chosen / rows) of x and expert
+// chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Undefined: there is
+// no kernel for so many pairs.
+at::Tensor ExpertProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& addresses,
+                         const at::Tensor& bias, const at::Tensor& chosen);
+
 }  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_PRODUCT_OPS_H_

@@ -96,7 +96,11 @@ void Experts::set_latent(Linear into, Linear out_of) {
   latent_out_ = std::move(out_of);
 }
 
-at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
+at::Tensor Experts::Activated(const at::Tensor& up) const {
+  return options_.gated ? ops::GatedActivation(up, options_.activation) : ops::Activate(up, options_.activation);
+}
+
+at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choice) const {
   const Pairs pairs = SortByExpert(choice.experts, router_.num_experts());
   at::Tensor rows = at::index_select(x, 0, pairs.tokens);
   if (options_.scale_input) {
@@ -104,11 +108,25 @@ at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) co
     rows.mul_(weights.to(rows.scalar_type()).unsqueeze(1));
   }
   const at::Tensor up = ops::GroupedProduct(rows, weights_.up, weights_.up_bias, pairs.ends);
-  const at::Tensor active =
-      options_.gated ? ops::GatedActivation(up, options_.activation) : ops::Activate(up, options_.activation);
-  const at::Tensor out = ops::GroupedProduct(active, weights_.down, weights_.down_bias, pairs.ends);
-  // Back to the order of the choice, so that a token's sum does not depend on the batch.
-  at::Tensor parts = at::index_select(out, 0, pairs.places).view({x.size(0), -1, x.size(1)}).to(at::kFloat);
+  const at::Tensor out = ops::GroupedProduct(Activated(up), weights_.down, weights_.down_bias, pairs.ends);
+  return at::index_select(out, 0, pairs.places);
+}
+
+at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& choice) const {
+  const at::Tensor chosen = choice.experts.flatten();
+  at::Tensor rows = x;
+  if (options_.scale_input) rows = (x.unsqueeze(1) * choice.weights.to(x.scalar_type()).unsqueeze(-1)).flatten(0, 1);
+  const at::Tensor up = ops::ExpertProduct(rows, weights_.up, up_addresses_, weights_.up_bias, chosen);
+  if (!up.defined()) return {};
+  return ops::ExpertProduct(Activated(up), weights_.down, down_addresses_, weights_.down_bias, chosen);
+}
+
+at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
+  at::Tensor out;
+  if (up_addresses_.defined()) out = PairsOnDevice(x, choice);
+  if (!out.defined()) out = SortedPairs(x, choice);
+  // In the order of the choice, so that a token's sum does not depend on the batch.
+  at::Tensor parts = out.view({x.size(0), -1, x.size(1)}).to(at::kFloat);
   if (!options_.scale_input) parts = parts * choice.weights.unsqueeze(-1);
   return parts.sum({1}).to(x.scalar_type());
 }

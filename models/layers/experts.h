@@ -84,7 +84,11 @@ class Experts : public FeedForward {
   };
 
   Experts(Router router, Weights weights, const Options& options)
-      : router_(std::move(router)), weights_(std::move(weights)), options_(options) {}
+      : router_(std::move(router)),
+        weights_(std::move(weights)),
+        up_addresses_(ops::AddressesOf(weights_.up)),
+        down_addresses_(ops::AddressesOf(weights_.down)),
+        options_(options) {}
 
   // A feed-forward that every token goes through as well, times sigmoid(gate x) where a gate is given.
   void set_shared(std::unique_ptr<FeedForward> shared, Linear gate = {});
@@ -97,9 +101,15 @@ class Experts : public FeedForward {
  private:
   // x: what the experts see of the router's tokens.
   at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice) const;
+  // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token: the host sorts the
+  // pairs by expert, or a GPU finds those of each; undefined where it does not.
+  at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice) const;
+  at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice) const;
+  at::Tensor Activated(const at::Tensor& up) const;
 
   Router router_;
   Weights weights_;
+  at::Tensor up_addresses_, down_addresses_;  // of ops::ExpertProduct
   Options options_;
   std::unique_ptr<FeedForward> shared_;
   Linear shared_gate_;

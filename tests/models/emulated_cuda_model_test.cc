@@ -130,6 +130,44 @@ std::string WriteT5() {
   return dir.string();
 }
 
+// A mixtral of random weights, in a folder of its own.
+std::string WriteMixtral() {
+  constexpr int64_t kVocab = 97, kHidden = 48, kHeads = 4, kKvHeads = 2, kHeadDim = 12, kInner = 40, kLayers = 2;
+  constexpr int64_t kExperts = 5;
+  at::manual_seed(12);
+  CheckpointWriter writer;
+  const auto add = [&](const std::string& name, int64_t out, int64_t in) {
+    writer.Add(name + ".weight", "F32", {out, in}, at::randn({out, in}) * 0.3);
+  };
+  const auto add_norm = [&](const std::string& name) {
+    writer.Add(name + ".weight", "F32", {kHidden}, at::randn({kHidden}) * 0.2 + 1);
+  };
+  add("model.embed_tokens", kVocab, kHidden);
+  add("lm_head", kVocab, kHidden);
+  add_norm("model.norm");
+  for (int64_t i = 0; i < kLayers; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    add(layer + "self_attn.q_proj", kHeads * kHeadDim, kHidden);
+    for (const char* part : {"k_proj", "v_proj"}) add(layer + "self_attn." + part, kKvHeads * kHeadDim, kHidden);
+    add(layer + "self_attn.o_proj", kHidden, kHeads * kHeadDim);
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add_norm(layer + norm);
+    add(layer + "block_sparse_moe.gate", kExperts, kHidden);
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const std::string expert = absl::StrCat(layer, "block_sparse_moe.experts.", e, ".");
+      for (const char* into : {"w1", "w3"}) add(expert + into, kInner, kHidden);
+      add(expert + "w2", kHidden, kInner);
+    }
+  }
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "mixtral";
+  writer.Write(dir);
+  std::ofstream(dir / "config.json") << absl::StrCat(
+      R"({"model_type": "mixtral", "vocab_size": )", kVocab, R"(, "hidden_size": )", kHidden,
+      R"(, "intermediate_size": )", kInner, R"(, "num_hidden_layers": )", kLayers, R"(, "num_attention_heads": )",
+      kHeads, R"(, "num_key_value_heads": )", kKvHeads, R"(, "num_local_experts": )", kExperts,
+      R"(, "num_experts_per_tok": 2, "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 1})");
+  return dir.string();
+}
+
 void ExpectTheTokensOfTheCpu(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
   const auto expected = Generate(model, lengths, /*graphs=*/false);
@@ -158,15 +196,7 @@ class FakeRecorder final : public cuda::GraphRecorder {
   }
 };
 
-// Attention beside Mamba-2; sliding and full attention.
-class EmulatedCudaModelTest : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
-  ExpectTheTokensOfTheCpu(std::string("models/demo/") + GetParam());
-}
-
-TEST_P(EmulatedCudaModelTest, GraphsChooseTheTokensOfTheCpu) {
-  const std::string model = std::string("models/demo/") + GetParam();
+void ExpectTheTokensOfTheCpuByGraphs(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 270, 1};  // the shape has a fourth row, and two splits of keys
   const auto expected = Generate(model, lengths, /*graphs=*/false);
   FakeRecorder recorder;
@@ -178,10 +208,27 @@ TEST_P(EmulatedCudaModelTest, GraphsChooseTheTokensOfTheCpu) {
   EXPECT_EQ(launched, expected);
 }
 
+// Attention beside Mamba-2; sliding and full attention.
+class EmulatedCudaModelTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(EmulatedCudaModelTest, ChoosesTheTokensOfTheCpu) {
+  ExpectTheTokensOfTheCpu(std::string("models/demo/") + GetParam());
+}
+
+TEST_P(EmulatedCudaModelTest, GraphsChooseTheTokensOfTheCpu) {
+  ExpectTheTokensOfTheCpuByGraphs(std::string("models/demo/") + GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Demos, EmulatedCudaModelTest, ::testing::Values("falcon_h1-demo", "gemma3-demo"),
                          [](const auto& info) { return std::string(info.param, info.param[0] == 'f' ? 9 : 6); });
 
 TEST(EmulatedCudaEncoderTest, ChoosesTheTokensOfTheCpu) { ExpectTheTokensOfTheCpu(WriteT5()); }
+
+TEST(EmulatedCudaExpertsTest, ChooseTheTokensOfTheCpu) {
+  const std::string model = WriteMixtral();
+  ExpectTheTokensOfTheCpu(model);
+  ExpectTheTokensOfTheCpuByGraphs(model);
+}
 
 }  // namespace
 }  // namespace berth

@@ -37,6 +37,8 @@ template <typename T>
 int Int8Product(const Int8ProductArgs& args, const Work& work);
 template <typename T>
 int ExpandInt8(const ExpandInt8Args& args, const Work& work);
+template <typename T>
+int ExpertProduct(const ExpertProductArgs& args, const Work& work);
 int Greedy(const GreedyArgs& args, void* stream);
 int Sample(const SampleArgs& args, void* stream);
 

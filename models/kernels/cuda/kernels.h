@@ -68,6 +68,19 @@ struct Int8ProductArgs {
 };
 inline constexpr int64_t kInt8Rows = 16;
 
+// out[p] = W x + bias of pair p, which is a row of x and one of the experts chosen for it. An expert's matrix is read
+// once for some of its pairs, and not at all without any. Of at most kExpertPairs pairs.
+struct ExpertProductArgs {
+  const int64_t* addresses;  // [experts, 2]: where each one's matrix [outputs, inputs] lies, and its scales
+  bool is_int8;              // as Int8Weight; else of x's type, without scales
+  const int64_t* chosen;     // [pairs]: the expert
+  const void* x;             // [pairs / pairs_per_row, x_stride]
+  const void* bias;          // [experts, outputs] or null
+  void* out;                 // [pairs, outputs]
+  int64_t experts, pairs, pairs_per_row, outputs, inputs, x_stride;
+};
+inline constexpr int64_t kExpertPairs = 1024;
+
 // out: [outputs, inputs], the weights rounded to its type.
 struct ExpandInt8Args {
   Int8Weight weight;
@@ -121,6 +134,7 @@ struct Kernels {
   int (*rg_lru[2])(const cpu::RgLruArgs&, const Work&);
   int (*int8_product[2])(const Int8ProductArgs&, const Work&);
   int (*expand_int8[2])(const ExpandInt8Args&, const Work&);
+  int (*expert_product[2])(const ExpertProductArgs&, const Work&);
   int (*greedy)(const GreedyArgs&, void* stream);
   int (*sample)(const SampleArgs&, void* stream);
 };

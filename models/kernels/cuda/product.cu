@@ -1,6 +1,6 @@
-// Products with weights of 8 bits. Of few rows they are limited by reading the weights: a warp takes several outputs,
-// so that each number of x that it reads serves all of them, and adds in float32. Of more rows the weights are expanded
-// to the activations' type first, for a product of the library's.
+// Products of few rows, with weights of 8 bits and with those of experts. They are limited by reading the weights: a
+// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. Of more
+// rows weights of 8 bits are expanded to the activations' type first, for a product of the library's.
 #include "models/kernels/cuda/device.cuh"
 
 namespace berth::cuda {
@@ -8,10 +8,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kOutputs = 4;  // of a warp
-constexpr int kBytes = 16;   // of a weight's row that a thread loads at once
+constexpr int kBlockOutputs = kThreads / kWarp * kOutputs;
+constexpr int kBytes = 16;      // of a weight's row that a thread loads at once
+constexpr int kExpertRows = 4;  // that an expert's matrix is read for at once
 
 // Weights that a thread has, of which `left` exist; zeros for the others.
-__device__ inline void LoadBytes(const int8_t* p, int64_t left, bool aligned, float* v) {
+__device__ inline void LoadWeights(const int8_t* p, int64_t left, bool aligned, float* v) {
   if (aligned && left >= kBytes) {
     const uint4 x = *reinterpret_cast<const uint4*>(p);
     const uint32_t words[4] = {x.x, x.y, x.z, x.w};
@@ -22,31 +24,58 @@ __device__ inline void LoadBytes(const int8_t* p, int64_t left, bool aligned, fl
 #pragma unroll
   for (int i = 0; i < kBytes; ++i) v[i] = i < left ? static_cast<float>(p[i]) : 0.0f;
 }
+template <typename T>
+__device__ inline void LoadWeights(const T* p, int64_t left, bool aligned, float* v) {
+  LoadRun(p, left, aligned, v);
+}
 
-// kRows: of the code, at least a.rows. A row's sums do not depend on it.
-template <typename T, int kRows>
-__global__ void __launch_bounds__(kThreads)
-    Int8ProductKernel(const __grid_constant__ Int8ProductArgs a, bool weight_aligned, bool x_aligned) {
+// A matrix [outputs, inputs] of W.
+template <typename W>
+struct Weight {
+  const W* values;
+  const float* scales;  // [outputs]; null: none
+  int64_t outputs, inputs;
+};
+
+// Where rows of x and of the result lie.
+template <typename T>
+struct Rows {
+  const T* x;
+  const T* bias;  // [outputs] or null
+  T* out;
+  int64_t x_stride, out_stride;
+  bool x_aligned;
+  // Which rows of both they are; null: row r is row r.
+  const int* x_rows;
+  const int* out_rows;
+
+  __device__ const T* X(int row) const { return x + (x_rows == nullptr ? row : x_rows[row]) * x_stride; }
+  __device__ T* Out(int row) const { return out + (out_rows == nullptr ? row : out_rows[row]) * out_stride; }
+};
+
+// The warp's outputs of `rows` rows. kRows: of the code, at least `rows`. A row's sums do not depend on it.
+template <int kRows, typename T, typename W>
+__device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, int rows) {
+  constexpr int kNumbers = kBytes / static_cast<int>(sizeof(W));
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + WarpIndex()) * kOutputs;
-  if (first >= a.weight.outputs) return;
-  const int outputs = static_cast<int>(min(static_cast<int64_t>(kOutputs), a.weight.outputs - first));
-  const int rows = static_cast<int>(a.rows);
-  const T* x = static_cast<const T*>(a.x);
+  if (first >= weight.outputs) return;
+  const int outputs = static_cast<int>(min(static_cast<int64_t>(kOutputs), weight.outputs - first));
+  const bool aligned = (reinterpret_cast<uintptr_t>(weight.values) | weight.inputs * sizeof(W)) % kBytes == 0;
   float sums[kRows][kOutputs] = {};
-  for (int64_t i = Lane() * kBytes; i < a.weight.inputs; i += kWarp * kBytes) {
-    float w[kOutputs][kBytes];
+  for (int64_t i = Lane() * kNumbers; i < weight.inputs; i += kWarp * kNumbers) {
+    float w[kOutputs][kNumbers];
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
       const int64_t output = first + (o < outputs ? o : 0);
-      LoadBytes(a.weight.values + output * a.weight.inputs + i, a.weight.inputs - i, weight_aligned, w[o]);
+      LoadWeights(weight.values + output * weight.inputs + i, weight.inputs - i, aligned, w[o]);
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows) break;
 #pragma unroll
-      for (int j = 0; j < kBytes; j += kRun<T>) {
+      for (int j = 0; j < kNumbers; j += kRun<T>) {
         float v[kRun<T>];
-        LoadRun(x + row * a.x_stride + i + j, a.weight.inputs - i - j, x_aligned, v);
+        LoadRun(r.X(row) + i + j, weight.inputs - i - j, r.x_aligned, v);
 #pragma unroll
         for (int k = 0; k < kRun<T>; ++k) {
 #pragma unroll
@@ -62,9 +91,72 @@ __global__ void __launch_bounds__(kThreads)
     for (int o = 0; o < kOutputs; ++o) {
       const float sum = WarpSum(sums[row][o]);
       if (Lane() != 0 || o >= outputs) continue;
-      const float bias = a.bias == nullptr ? 0.0f : Load(static_cast<const T*>(a.bias) + first + o);
-      Store(static_cast<T*>(a.out) + row * a.out_stride + first + o, fmaf(sum, a.weight.scales[first + o], bias));
+      const float scale = weight.scales == nullptr ? 1.0f : weight.scales[first + o];
+      const float bias = r.bias == nullptr ? 0.0f : Load(r.bias + first + o);
+      Store(r.Out(row) + first + o, fmaf(sum, scale, bias));
     }
+  }
+}
+
+template <typename T, int kRows>
+__global__ void __launch_bounds__(kThreads)
+    Int8ProductKernel(const __grid_constant__ Int8ProductArgs a, bool x_aligned) {
+  const Weight<int8_t> weight = {a.weight.values, a.weight.scales, a.weight.outputs, a.weight.inputs};
+  const Rows<T> rows = {static_cast<const T*>(a.x),
+                        static_cast<const T*>(a.bias),
+                        static_cast<T*>(a.out),
+                        a.x_stride,
+                        a.out_stride,
+                        x_aligned,
+                        /*x_rows=*/nullptr,
+                        /*out_rows=*/nullptr};
+  MultiplyRows<kRows>(weight, rows, static_cast<int>(a.rows));
+}
+
+// The pairs of an expert, in ascending order, and their rows of x, by one warp; returns how many.
+__device__ inline int FindPairs(const ExpertProductArgs& a, int64_t expert, int* pairs, int* rows) {
+  int count = 0;
+  for (int64_t first = 0; first < a.pairs; first += kWarp) {
+    const int64_t pair = first + Lane();
+    const bool is_its = pair < a.pairs && a.chosen[pair] == expert;
+    const unsigned its = __ballot_sync(kWholeWarp, is_its);
+    const int place = count + __popc(its & ((1u << Lane()) - 1));
+    if (is_its) {
+      pairs[place] = static_cast<int>(pair);
+      rows[place] = static_cast<int>(pair / a.pairs_per_row);
+    }
+    count += __popc(its);
+  }
+  return count;
+}
+
+// blockIdx = (kBlockOutputs outputs, expert).
+template <typename T, typename W>
+__global__ void __launch_bounds__(kThreads)
+    ExpertProductKernel(const __grid_constant__ ExpertProductArgs a, bool x_aligned) {
+  int* const count = reinterpret_cast<int*>(shared_memory);
+  int* const pairs = count + 1;         // [pairs]
+  int* const x_rows = pairs + a.pairs;  // [pairs]
+  const int64_t expert = blockIdx.y;
+  if (WarpIndex() == 0) {
+    const int found = FindPairs(a, expert, pairs, x_rows);
+    if (Lane() == 0) *count = found;
+  }
+  __syncthreads();
+  const Weight<W> weight = {reinterpret_cast<const W*>(a.addresses[2 * expert]),
+                            reinterpret_cast<const float*>(a.addresses[2 * expert + 1]), a.outputs, a.inputs};
+  Rows<T> rows = {static_cast<const T*>(a.x),
+                  a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + expert * a.outputs,
+                  static_cast<T*>(a.out),
+                  a.x_stride,
+                  a.outputs,
+                  x_aligned,
+                  x_rows,
+                  pairs};
+  for (int done = 0; done < *count; done += kExpertRows) {
+    rows.x_rows = x_rows + done;
+    rows.out_rows = pairs + done;
+    MultiplyRows<kExpertRows>(weight, rows, min(kExpertRows, *count - done));
   }
 }
 
@@ -78,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = output * weight.inputs + i;
   const float scale = weight.scales[output];
   float v[kBytes];
-  LoadBytes(weight.values + at, weight.inputs - i, weight_aligned, v);
+  LoadWeights(weight.values + at, weight.inputs - i, weight_aligned, v);
 #pragma unroll
   for (int j = 0; j < kBytes; ++j) v[j] *= scale;
 #pragma unroll
@@ -87,8 +179,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kRows>
 int LaunchRows(const Int8ProductArgs& a, const Work& work) {
-  return Launch(Int8ProductKernel<T, kRows>, Grid(CeilDiv(a.weight.outputs, kThreads / kWarp * kOutputs)), kThreads, 0,
-                work.stream, a, AreAligned<int8_t>(a.weight.values, a.weight.inputs), AreAligned<T>(a.x, a.x_stride));
+  return Launch(Int8ProductKernel<T, kRows>, Grid(CeilDiv(a.weight.outputs, kBlockOutputs)), kThreads, 0, work.stream,
+                a, AreAligned<T>(a.x, a.x_stride));
 }
 
 }  // namespace
@@ -111,5 +203,15 @@ int ExpandInt8(const ExpandInt8Args& a, const Work& work) {
                 static_cast<T*>(a.out), AreAligned<int8_t>(w.values, w.inputs), AreAligned<T>(a.out, w.inputs));
 }
 BERTH_CUDA_ENTRY(ExpandInt8, ExpandInt8Args)
+
+template <typename T>
+int ExpertProduct(const ExpertProductArgs& a, const Work& work) {
+  if (a.pairs > kExpertPairs) return kNotCovered;
+  const auto kernel = a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>;
+  const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
+  return Launch(kernel, Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts), kThreads, room, work.stream, a,
+                AreAligned<T>(a.x, a.x_stride));
+}
+BERTH_CUDA_ENTRY(ExpertProduct, ExpertProductArgs)
 
 }  // namespace berth::cuda

@@ -24,6 +24,7 @@ const Kernels kKernels = {
     BERTH_BOTH(RgLru),
     BERTH_BOTH(Int8Product),
     BERTH_BOTH(ExpandInt8),
+    BERTH_BOTH(ExpertProduct),
     Greedy,
     Sample,
 };

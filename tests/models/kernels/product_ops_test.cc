@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
 #include <ATen/ops/zeros.h>
@@ -226,8 +227,8 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   }
 }
 
-// Weights of 8 bits on a GPU, by the emulated CUDA kernels.
-class CudaInt8ProductTest : public ::testing::TestWithParam<at::ScalarType> {
+// Weights of 8 bits and experts on a GPU, by the emulated CUDA kernels.
+class CudaProductTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     cuda::UseKernels(BerthCudaKernels());
@@ -237,7 +238,7 @@ class CudaInt8ProductTest : public ::testing::TestWithParam<at::ScalarType> {
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
 };
 
-TEST_P(CudaInt8ProductTest, IsTheProduct) {
+TEST_P(CudaProductTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor exact = Random(shape.outputs, shape.inputs);
     const ops::DenseWeight weight(exact, WeightStorage::kInt8);
@@ -263,7 +264,7 @@ TEST_P(CudaInt8ProductTest, IsTheProduct) {
   }
 }
 
-TEST_P(CudaInt8ProductTest, ARowsBitsDependOnThatRowAlone) {
+TEST_P(CudaProductTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
     const ops::DenseWeight weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
     const at::Tensor x = Random(cuda::kInt8Rows, shape.inputs);
@@ -274,18 +275,59 @@ TEST_P(CudaInt8ProductTest, ARowsBitsDependOnThatRowAlone) {
   }
 }
 
-TEST_P(CudaInt8ProductTest, AnOutputOfZerosIsZero) {
+TEST_P(CudaProductTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
   const at::Tensor got = ops::Product(Random(3, 40), ops::DenseWeight(exact, WeightStorage::kInt8), {});
   EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
 }
 
-TEST_P(CudaInt8ProductTest, FourBitsAreRefused) {
+TEST_P(CudaProductTest, FourBitsAreRefused) {
   EXPECT_THROW(ops::DenseWeight(Random(9, 40), WeightStorage::kInt4), c10::Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaInt8ProductTest, ::testing::Values(at::kFloat, at::kBFloat16),
+// The numbers that a weight stands for, in float64.
+at::Tensor NumbersOf(const ops::DenseWeight& weight) {
+  const at::Tensor plain = weight.plain().to(at::kDouble);
+  return weight.scales().defined() ? plain * weight.scales().to(at::kDouble).unsqueeze(1) : plain;
+}
+
+TEST_P(CudaProductTest, ExpertsMultiplyThePairsThatChoseThem) {
+  constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
+  const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // the last one by nobody
+  for (const Shape& shape : kShapes) {
+    for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
+      std::vector<ops::DenseWeight> experts;
+      for (int e = 0; e < kExperts; ++e) experts.emplace_back(Random(shape.outputs, shape.inputs), storage);
+      const at::Tensor addresses = ops::AddressesOf(experts);
+      const at::Tensor bias = Random(kExperts, shape.outputs);
+      for (int64_t rows : {kTokens, kTokens * kTopK}) {
+        const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
+        const at::Tensor got = ops::ExpertProduct(x, experts, addresses, bias, chosen).to(at::kDouble);
+        for (int64_t p = 0; p < kTokens * kTopK; ++p) {
+          const int64_t e = chosen[p].item<int64_t>();
+          const at::Tensor row = x[p * rows / (kTokens * kTopK)].to(at::kDouble);
+          const at::Tensor kept = NumbersOf(experts[e]), added = bias[e].to(at::kDouble);
+          const at::Tensor expected = at::linear(row, kept, added);
+          const at::Tensor most = at::linear(row.abs(), kept.abs(), added.abs());
+          const at::Tensor bound = (GetParam() == at::kFloat ? 0x1p-24 : 0x1p-8) * expected.abs() + 0x1p-22 * most;
+          ASSERT_TRUE(((got[p] - expected).abs() <= bound).all().item<bool>()) << "pair " << p << " of " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaProductTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
+  const std::vector<ops::DenseWeight> experts(2, ops::DenseWeight(Random(9, 40)));
+  const auto product = [&](int64_t pairs) {
+    return ops::ExpertProduct(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong));
+  };
+  EXPECT_TRUE(product(cuda::kExpertPairs).defined());
+  EXPECT_FALSE(product(cuda::kExpertPairs + 1).defined());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaProductTest, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(at::toString(info.param)); });
 INSTANTIATE_TEST_SUITE_P(All, ProductOpsTest, ::testing::ValuesIn(Params()), ParamName);
 
