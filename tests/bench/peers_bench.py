@@ -12,7 +12,7 @@ with nothing around them. Every engine has the same number of threads, and nothi
 int8 and int4 are each engine's own: Berth's --weights, llama.cpp's Q8_0 and Q4_0 as its own quantiser writes them (the
 head of Q4_0 is Q6_K). "Of the read bandwidth": the bytes that a decode step must read, which are the weights of
 llama.cpp's file but for the embedding's rows, and the caches of the sequences at mid-run, times steps per second, over
-what read_bandwidth.cc reaches on this machine with as many threads.
+what read_bandwidth.cc reaches on this machine with as many threads just before.
 """
 
 import argparse
@@ -56,7 +56,6 @@ class Run:
     date: str
     machine: str
     threads: int
-    bandwidth: float
     command: str
     versions: str = ""
     minutes: float = 0
@@ -145,10 +144,11 @@ class Bench:
             for name in row.engines:
                 if name not in engines:
                     row.notes[name] = "no"
+            self.run.noise.sample()
             measure.fill(row, measured, self.arguments.rounds, self.arguments.seconds, self.arguments.limit,
-                         self.run.noise.sample)
+                         lambda: machine.read_bandwidth(self.arguments.threads))
             self.run.rows.append(row)
-            say(report.rates([row], self.run.bandwidth).splitlines()[-1])
+            say(report.rates([row]).splitlines()[-1])
 
     def weights(self, model, weights, checkpoint, path):
         threads = self.arguments.threads
@@ -247,7 +247,7 @@ def main():
     arguments = parse(sys.argv[1:])
     start = time.monotonic()
     run = Run(datetime.date.today().isoformat(), machine.describe(), arguments.threads,
-              machine.read_bandwidth(arguments.threads), command(sys.argv[1:]))
+              command(sys.argv[1:]))
     bench = Bench(arguments, run)
     quantiser = llama_cpp(arguments)
     run.versions = versions(quantiser)

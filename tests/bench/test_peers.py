@@ -11,6 +11,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "peers")]
 
 import gguf  # noqa: E402
 import gguf_file  # noqa: E402
+import measure  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
 import peers_bench  # noqa: E402
@@ -42,6 +43,13 @@ def test_berth_says_what_transformers_says(checkpoint):
     for row, top in zip(logprobs, tops):
         assert top == pytest.approx({token: row[token].item() for token in top}, abs=1e-4)
     assert logprobs.std() > 0.5  # not a degenerate model, in which anything would agree
+
+
+def test_the_share_of_the_bandwidth_is_each_pairs_own():
+    row = measure.Row("m", "bf16", "decode", 2, ["Berth"], bytes_per_step=100)
+    row.pairs, row.bandwidths = [{"Berth": 10}, {}, {"Berth": 40}], [1000, 1, 2000]
+    assert row.roofline_share("Berth") == pytest.approx((0.5 + 1) / 2)
+    assert row.roofline_share("llama.cpp") is None
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ class Row:
     engines: list
     bytes_per_step: float | None = None  # of a decode step: weights and cache, read once
     pairs: list = dataclasses.field(default_factory=list)  # {engine: tokens/s}, in the order measured
+    bandwidths: list = dataclasses.field(default_factory=list)  # bytes/s that the machine read just before each pair
     notes: dict = dataclasses.field(default_factory=dict)  # {engine: why it has no figure}
 
     def median(self, engine):
@@ -29,11 +30,13 @@ class Row:
         """engine / to of each pair."""
         return [pair[engine] / pair[to] for pair in self.pairs if engine in pair and to in pair]
 
-    def roofline_share(self, engine, bandwidth):
-        rate = self.median(engine)
-        if rate is None or self.bytes_per_step is None or self.kind != "decode":
+    def roofline_share(self, engine):
+        """Median over the pairs, each by what the machine read then: its memory's speed changes within minutes."""
+        if self.bytes_per_step is None or self.kind != "decode":
             return None
-        return rate / self.size * self.bytes_per_step / bandwidth
+        shares = [pair[engine] / self.size * self.bytes_per_step / bandwidth
+                  for pair, bandwidth in zip(self.pairs, self.bandwidths) if engine in pair]
+        return statistics.median(shares) if shares else None
 
 
 def tokens_per_second(engine, row, steps):
@@ -50,9 +53,9 @@ def steps_for(engine, row, seconds):
     return max(MIN_STEPS, min(MAX_STEPS, round(seconds * rate)))
 
 
-def fill(row, engines, rounds, seconds, limit, before_round):
+def fill(row, engines, rounds, seconds, limit, read_bandwidth):
     """Measures `engines` ({name: engine}) in turn, `rounds` times, the same steps each; no new round after `limit`
-    seconds. An engine that fails leaves the row, with a note."""
+    seconds. An engine that fails leaves the row, with a note. `read_bandwidth`: bytes/s, for rows that decode."""
     start = time.monotonic()
     engines = dict(engines)
     steps = None
@@ -66,7 +69,8 @@ def fill(row, engines, rounds, seconds, limit, before_round):
             row.notes[name] = str(error)
             del engines[name]
     while engines and len(row.pairs) < rounds and (not row.pairs or time.monotonic() - start < limit):
-        before_round()
+        if row.kind == "decode":
+            row.bandwidths.append(read_bandwidth())
         row.pairs.append({})
         for name, engine in list(engines.items()):
             try:

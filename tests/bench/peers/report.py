@@ -35,14 +35,19 @@ def table(header, rows):
     return "\n".join(lines + ["| " + " | ".join(str(value).replace("|", "/") for value in row) + " |" for row in rows])
 
 
-def rates(rows, bandwidth):
+def bandwidths(rows):
+    read = [bandwidth / 1e9 for row in rows for bandwidth in row.bandwidths]
+    return f"reads {statistics.median(read):.0f} GB/s ({min(read):.0f}-{max(read):.0f}); " if read else ""
+
+
+def rates(rows):
     return table(
         ["model", "weights", "what", "Berth, tokens/s", "llama.cpp", "Berth / llama.cpp (range, pairs)", "transformers",
          "Berth / transformers", "of the read bandwidth: Berth", "llama.cpp"],
         [[row.model, row.weights, f"{row.kind} {row.size:,}", cell(row, "Berth"), cell(row, "llama.cpp"),
           ratio(row.ratios("Berth", "llama.cpp")), cell(row, "transformers"),
-          ratio(row.ratios("Berth", "transformers")), share(row.roofline_share("Berth", bandwidth)),
-          share(row.roofline_share("llama.cpp", bandwidth))] for row in rows])
+          ratio(row.ratios("Berth", "transformers")), share(row.roofline_share("Berth")),
+          share(row.roofline_share("llama.cpp"))] for row in rows])
 
 
 def agreements(checks):
@@ -60,7 +65,7 @@ def overheads(rows):
 
 def render(run):
     """`run`: what peers_bench.py collected."""
-    parts = [f"{run.date}, {run.machine}; {run.threads} threads for each engine; reads {run.bandwidth / 1e9:.0f} GB/s; "
+    parts = [f"{run.date}, {run.machine}; {run.threads} threads for each engine; {bandwidths(run.rows)}"
              f"{run.noise}.", f"Versions: {run.versions}.", f"Command: `{run.command}`, {run.minutes:.0f} minutes."]
     if run.noise.mean > QUIET_CORES:
         parts.append("**Taken on a busy machine:** read the ratios with care. Engines whose threads wait for each other by "
@@ -68,7 +73,7 @@ def render(run):
     if run.notes:
         parts.append("\n".join(f"- {note}" for note in run.notes))
     if run.rows:
-        parts.append(rates(run.rows, run.bandwidth))
+        parts.append(rates(run.rows))
     if run.checks:
         parts.append("Do they compute the same model?\n\n" + agreements(run.checks))
     if run.overheads:
