@@ -3,30 +3,29 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <bit>
+
+#include "models/layers/rotary.h"
 
 namespace berth {
 namespace {
 
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kLeastKeys = 256;
-constexpr int64_t kMostKeys = int64_t{1} << 17;  // from there on rotations come from the host's positions
 // Each has some hundred nodes, and its logits.
 constexpr size_t kMostShapes = 64;
 
 bool Decodes(const StepPlan& plan) {
   return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostRows &&
          std::all_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
-           return row.tokens.size() == 1 && row.sample && row.num_drafts == 0 && row.start < kMostKeys;
+           return row.tokens.size() == 1 && row.sample && row.num_drafts == 0 &&
+                  row.start < RotaryEmbedding::kTablePositions;
          });
 }
-
-int64_t PowerFrom(int64_t value) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value))); }
 
 GraphShape ShapeOf(const StepPlan& plan) {
   int64_t keys = kLeastKeys;
   for (const StepRow& row : plan.rows) keys = std::max(keys, row.start + 1);
-  return {.rows = PowerFrom(static_cast<int64_t>(plan.rows.size())), .keys = PowerFrom(keys)};
+  return {.rows = PowerOfTwoFrom(static_cast<int64_t>(plan.rows.size())), .keys = PowerOfTwoFrom(keys)};
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class DecodeGraphs {
   DecodeGraphs(const Model* model, cuda::GraphRecorder* recorder) : model_(model), recorder_(recorder) {}
 
   // The logits of the step's rows, [rows, vocab], float32, until the next call; what the host knows of the step is then
-  // not in `batch`. Undefined: no graph computes it, and nothing was done. Always the same `batch`.
+  // not in `batch`. Undefined: no graph computes it; `batch` is to be filled. Always the same `batch`.
   at::Tensor Forward(const StepPlan& plan, StepBatch* batch);
 
   int64_t num_launches() const { return num_launches_; }

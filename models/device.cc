@@ -36,13 +36,17 @@ absl::Status LoadGraphs(const at::Device& device) {
   if (!device.is_cuda()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: runs on device cuda, not on ", device.str()));
   }
-  const absl::StatusOr<cuda::GraphRecorder*> recorder =
-      cuda::LoadGraphLibrary(cuda::LibraryPath("libberth_cuda_graph.so"));
-  if (!recorder.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
+  try {
+    const absl::StatusOr<cuda::GraphRecorder*> recorder =
+        cuda::LoadGraphLibrary(cuda::LibraryPath("libberth_cuda_graph.so"));
+    if (!recorder.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
+    }
+    cuda::UseGraphRecorder(*recorder);
+    return absl::OkStatus();
+  } catch (const c10::Error& error) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", error.what_without_backtrace()));
   }
-  cuda::UseGraphRecorder(*recorder);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes) {

@@ -22,7 +22,8 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name);
 // REQUIRES: no step is running.
 absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device);
 
-// Loads what records CUDA graphs, for GetGraphRecorder(). FAILED_PRECONDITION: the device has none, or it is not there.
+// Loads what records CUDA graphs, for GetGraphRecorder(). FAILED_PRECONDITION: the device has none, it is not there,
+// or the GPU fails.
 absl::Status LoadGraphs(const at::Device& device);
 
 // One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.

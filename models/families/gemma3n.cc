@@ -51,7 +51,7 @@ struct SparseMlp : public GatedMlp {
     const at::Tensor gate = both.narrow(1, 0, dim);
     const at::Tensor cutoff = gate.mean(at::IntArrayRef{-1}, /*keepdim=*/true) +
                               at::std(gate, at::OptionalIntArrayRef{-1}, /*unbiased=*/false, /*keepdim=*/true) *
-                                  at::tensor(deviations).to(gate.options());
+                                  static_cast<double>(deviations);
     const at::Tensor sparse = at::cat({at::relu(gate - cutoff), both.narrow(1, dim, dim)}, 1);
     return down(ops::GatedActivation(sparse, activation).to(x.scalar_type()));
   }

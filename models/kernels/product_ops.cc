@@ -185,7 +185,7 @@ DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
     if (storage == WeightStorage::kInt8) {
       KeepInt8(weight);
     } else {
-      plain_ = weight;
+      plain_ = weight.contiguous();  // llama4's experts come transposed
     }
     if (kept != nullptr) kept->AddPlain(size_bytes());
   }
@@ -214,7 +214,8 @@ void DenseWeight::KeepInt8(const at::Tensor& weight) {
   const at::Tensor exact = weight.to(at::kFloat);
   const at::Tensor scales = exact.abs().amax(1).div_(127);
   packed_.scales = scales;
-  plain_ = (exact / scales.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1)).round_().to(at::kChar);
+  plain_ =
+      (exact / scales.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1)).round_().to(at::kChar).contiguous();
 }
 
 cpu::PackedWeight DenseWeight::packed() const {
@@ -284,7 +285,6 @@ at::Tensor AddressesOf(const std::vector<DenseWeight>& experts) {
   at::Tensor addresses = at::empty({count, 2}, at::kLong);
   int64_t* at = addresses.mutable_data_ptr<int64_t>();
   for (const DenseWeight& expert : experts) {
-    TORCH_CHECK(expert.plain().is_contiguous(), "an expert's weight has a stride");
     *at++ = reinterpret_cast<int64_t>(expert.plain().const_data_ptr());
     *at++ = expert.scales().defined() ? reinterpret_cast<int64_t>(expert.scales().const_data_ptr()) : 0;
   }

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -61,6 +62,11 @@ struct LeadingRows {
   int64_t cross_keys = 0;  // of the encoder's
 };
 
+// The least power of two that is not below `value`.
+inline int64_t PowerOfTwoFrom(int64_t value) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
+}
+
 // A size that steps of one token a row are filled up to, so that a CUDA graph recorded of one computes them all.
 struct GraphShape {
   int64_t rows;  // at least the step's
@@ -103,7 +109,7 @@ class StepBatch {
   const at::Tensor& token_ids() const { return token_ids_; }                // [tokens], int64
   const at::Tensor& device_positions() const { return device_positions_; }  // [tokens], int64, absolute
   // Plan rows that sample, and the packed index of each one's last token; a row with drafts once for each of them, in
-  // order, and once more.
+  // order, and once more. A graph's logits are of all its rows, whoever samples.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
   const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], or the shape's rows; int64
   const StepTables& tables() const { return tables_; }

@@ -18,6 +18,9 @@
 namespace berth {
 namespace {
 
+// Of more the library's products are worth a wait for the device.
+constexpr int64_t kMostTokensOnDevice = 256;
+
 // The pairs (token, chosen expert) in the order of their experts.
 struct Pairs {
   at::Tensor order;           // [pairs]: index into the flattened choice
@@ -123,7 +126,7 @@ at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& cho
 
 at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
   at::Tensor out;
-  if (up_addresses_.defined()) out = PairsOnDevice(x, choice);
+  if (up_addresses_.defined() && x.size(0) <= kMostTokensOnDevice) out = PairsOnDevice(x, choice);
   if (!out.defined()) out = SortedPairs(x, choice);
   // In the order of the choice, so that a token's sum does not depend on the batch.
   at::Tensor parts = out.view({x.size(0), -1, x.size(1)}).to(at::kFloat);

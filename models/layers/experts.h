@@ -101,9 +101,10 @@ class Experts : public FeedForward {
  private:
   // x: what the experts see of the router's tokens.
   at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice) const;
-  // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token: the host sorts the
-  // pairs by expert, or a GPU finds those of each; undefined where it does not.
+  // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts the
+  // pairs by expert, for products of the library.
   at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice) const;
+  // The same of few tokens, without the host. Undefined: there is no kernel for so many pairs.
   at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice) const;
   at::Tensor Activated(const at::Tensor& up) const;
 

@@ -13,7 +13,6 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -23,11 +22,7 @@ namespace berth {
 namespace {
 
 constexpr int64_t kFirstPositions = 2048;
-// Tables end here: 64 MiB for heads of 128. A step with later positions computes those of its own tokens.
-constexpr int64_t kTablePositions = int64_t{1} << 17;
 const double kPi = std::acos(-1.0);
-
-int64_t PowerFrom(int64_t value) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value))); }
 
 // theta ^ (2 i / rotary_dim), theta a number or a scalar tensor: what a position is divided by.
 template <typename Theta>
@@ -197,7 +192,7 @@ void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
 void RotaryEmbedding::Cover(int64_t position) {
   if (position < covered_) return;
   if (!device_.is_cpu()) replaced_.push_back(tables_);
-  covered_ = std::min(kTablePositions, std::max(kFirstPositions, PowerFrom(position + 1)));
+  covered_ = std::min(kTablePositions, std::max(kFirstPositions, PowerOfTwoFrom(position + 1)));
   tables_ = TablesOf(at::arange(covered_, frequencies_.options()));
 }
 

@@ -24,6 +24,10 @@ const std::vector<absl::string_view>& RotaryTypes();
 
 class RotaryEmbedding {
  public:
+  // Tables end here: 64 MiB for heads of 128. A step with later positions computes those of its own tokens, on the
+  // host.
+  static constexpr int64_t kTablePositions = int64_t{1} << 17;
+
   // REQUIRES: rope.type is one of RotaryTypes() or "longrope"; head_dim is even.
   RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::Device device);
 

@@ -22,7 +22,7 @@ class GraphRecorder {
   virtual ~GraphRecorder() = default;
   // Calls `work`, whose kernels are recorded and not run; the tensors that it makes lie in memory that graphs have to
   // themselves and share with each other, so their values last until another graph is launched. `work` may not wait for
-  // the device. Throws c10::Error, and what `work` throws; then nothing is recorded, and the device is as it was.
+  // the device. Throws c10::Error, and what `work` throws; then nothing is recorded, and nothing was run.
   virtual std::unique_ptr<Graph> Record(const std::function<void()>& work) = 0;
 };
 

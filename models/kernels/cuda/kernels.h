@@ -79,7 +79,7 @@ struct ExpertProductArgs {
   void* out;                 // [pairs, outputs]
   int64_t experts, pairs, pairs_per_row, outputs, inputs, x_stride;
 };
-inline constexpr int64_t kExpertPairs = 1024;
+inline constexpr int64_t kExpertPairs = 4096;  // 256 rows of a CUDA graph, and 16 experts of each
 
 // out: [outputs, inputs], the weights rounded to its type.
 struct ExpandInt8Args {
