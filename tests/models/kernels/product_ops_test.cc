@@ -2,6 +2,7 @@
 #include "models/kernels/product_ops.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
@@ -315,6 +316,17 @@ TEST_P(CudaProductTest, ExpertsMultiplyThePairsThatChoseThem) {
         }
       }
     }
+  }
+}
+
+TEST_P(CudaProductTest, AWeightMayBeTransposed) {
+  const at::Tensor transposed = Random(40, 9).t(), x = Random(3, 40);
+  for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
+    const std::vector<ops::DenseWeight> experts = {ops::DenseWeight(transposed, storage)};
+    const at::Tensor expected = ops::Product(x, ops::DenseWeight(transposed.contiguous(), storage), {});
+    EXPECT_TRUE(at::equal(ops::Product(x, experts[0], {}), expected));
+    const at::Tensor got = ops::ExpertProduct(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong));
+    EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
   }
 }
 
