@@ -11,7 +11,7 @@ namespace {
 // Heads that share q and k in one item share their products too, where enough items remain for the threads.
 int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
   const bool chunked = TokensPerRow(batch) >= batch.chunked_from(cpu::kDeltaChunked);
-  const bool enough = NumRows(batch) * shape.k_heads >= 2 * NumThreads();
+  const bool enough = batch.num_rows() * shape.k_heads >= 2 * NumThreads();
   return chunked && enough ? shape.v_heads / shape.k_heads : 1;
 }
 
@@ -52,7 +52,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   }
   args.scratch_stride = cpu::DeltaNetScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
-  Parallel(NumRows(batch) * shape.v_heads / args.heads_per_item,
+  Parallel(batch.num_rows() * shape.v_heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
            [&](int64_t begin, int64_t end, int thread) {
              cpu::GetKernels().delta_net[TypeOf(qkv)](args, begin, end, thread);

@@ -142,7 +142,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   }
   int64_t keys = 0;
   for (size_t r = 0; r < rows.size(); ++r) keys += rows[r].num_tokens * lengths[r];
-  RunOnCpu(args, TypeOf(query), NumTiles(batch.tiles()), keys);
+  RunOnCpu(args, TypeOf(query), batch.num_tiles(), keys);
   return out;
 }
 

@@ -12,7 +12,7 @@ namespace {
 int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
   const int64_t group_heads = shape.heads / shape.groups;
   for (int64_t heads : {4, 2}) {
-    const int64_t items = NumRows(batch) * shape.heads / heads;
+    const int64_t items = batch.num_rows() * shape.heads / heads;
     if (group_heads % heads == 0 && items >= 2 * NumThreads()) return heads;
   }
   return 1;
@@ -57,7 +57,7 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
   }
   args.scratch_stride = cpu::MambaScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
-  Parallel(NumRows(batch) * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
+  Parallel(batch.num_rows() * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
            [&](int64_t begin, int64_t end, int thread) {
              cpu::GetKernels().mamba_scan[TypeOf(inputs.x)](args, begin, end, thread);
            });
@@ -99,7 +99,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   }
   args.scratch_stride = cpu::Mamba2ScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
-  Parallel(NumRows(batch) * shape.heads / args.heads_per_item,
+  Parallel(batch.num_rows() * shape.heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4,
            [&](int64_t begin, int64_t end, int thread) {
              cpu::GetKernels().mamba2_scan[TypeOf(xbc)](args, begin, end, thread);

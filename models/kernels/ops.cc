@@ -183,7 +183,7 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
       CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, WorkOf(key, batch)));
       return;
     }
-    Parallel(NumRows(batch), batch.num_tokens() * key.size(1) / NumRows(batch),
+    Parallel(batch.num_rows(), batch.num_tokens() * key.size(1) / batch.num_rows(),
              [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
   };
   write();
@@ -231,7 +231,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   args.scratch_stride = cpu::AttentionScratchFloats(args);
   args.scratch = WorkerScratch(args.scratch_stride);
 
-  const int64_t items = static_cast<int64_t>(batch.tiles().size()) / 2 * args.kv.kv_heads;
+  const int64_t items = batch.num_tiles() * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
                              (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
@@ -263,7 +263,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
     return out;
   }
   const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
-  Parallel(NumRows(batch) * chunks, TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
+  Parallel(batch.num_rows() * chunks,
+           TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
   return out;
 }

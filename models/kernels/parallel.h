@@ -35,11 +35,9 @@ inline const void* RowsOf(const at::Tensor& x) {
 
 inline cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
 
-inline int64_t NumRows(const StepBatch& batch) { return batch.num_rows(); }
-
 // On average, rounded up.
 inline int64_t TokensPerRow(const StepBatch& batch) {
-  return (batch.num_tokens() + NumRows(batch) - 1) / NumRows(batch);
+  return (batch.num_tokens() + batch.num_rows() - 1) / batch.num_rows();
 }
 
 // Runs kernel(begin, end, thread), or kernel(begin, end), over [0, items), each item costing about `operations`.

@@ -35,7 +35,8 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
     CheckLaunched(cuda::GetKernels()->rg_lru[TypeOf(x)](args, WorkOf(x, batch)));
     return out;
   }
-  Parallel(NumRows(batch) * cpu::RgLruChunks(args), TokensPerRow(batch) * std::min(block_width, cpu::kRgLruChunk) * 60,
+  Parallel(batch.num_rows() * cpu::RgLruChunks(args),
+           TokensPerRow(batch) * std::min(block_width, cpu::kRgLruChunk) * 60,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().rg_lru[TypeOf(x)](args, begin, end); });
   return out;
 }
