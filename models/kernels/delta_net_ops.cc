@@ -50,8 +50,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
     const int result = cuda::GetKernels()->delta_net[TypeOf(qkv)](args, WorkOf(qkv, batch));
     return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   }
-  args.scratch_stride = cpu::DeltaNetScratchFloats(args);
-  args.scratch = WorkerScratch(args.scratch_stride);
+  args.scratch = WorkerScratch(cpu::DeltaNetScratchFloats(args), &args.scratch_stride);
   Parallel(batch.num_rows() * shape.v_heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
            [&](int64_t begin, int64_t end, int thread) {

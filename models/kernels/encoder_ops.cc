@@ -28,8 +28,7 @@ cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionSh
 
 // `keys`: that the queries see, summed over the rows.
 void RunOnCpu(cpu::SpanAttentionArgs args, cpu::TypeIndex type, int64_t num_tiles, int64_t keys) {
-  args.scratch_stride = cpu::SpanAttentionScratchFloats(args);
-  args.scratch = WorkerScratch(args.scratch_stride);
+  args.scratch = WorkerScratch(cpu::SpanAttentionScratchFloats(args), &args.scratch_stride);
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {

@@ -55,8 +55,7 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
     const int result = cuda::GetKernels()->mamba_scan[TypeOf(inputs.x)](args, WorkOf(inputs.x, batch));
     return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   }
-  args.scratch_stride = cpu::MambaScratchFloats(args);
-  args.scratch = WorkerScratch(args.scratch_stride);
+  args.scratch = WorkerScratch(cpu::MambaScratchFloats(args), &args.scratch_stride);
   Parallel(batch.num_rows() * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
            [&](int64_t begin, int64_t end, int thread) {
              cpu::GetKernels().mamba_scan[TypeOf(inputs.x)](args, begin, end, thread);
@@ -97,8 +96,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
     const int result = cuda::GetKernels()->mamba2_scan[TypeOf(xbc)](args, WorkOf(xbc, batch));
     return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   }
-  args.scratch_stride = cpu::Mamba2ScratchFloats(args);
-  args.scratch = WorkerScratch(args.scratch_stride);
+  args.scratch = WorkerScratch(cpu::Mamba2ScratchFloats(args), &args.scratch_stride);
   Parallel(batch.num_rows() * shape.heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4,
            [&](int64_t begin, int64_t end, int thread) {

@@ -228,8 +228,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   if (path == Path::kCuda) {
     return RunOnCuda(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
-  args.scratch_stride = cpu::AttentionScratchFloats(args);
-  args.scratch = WorkerScratch(args.scratch_stride);
+  args.scratch = WorkerScratch(cpu::AttentionScratchFloats(args), &args.scratch_stride);
 
   const int64_t items = batch.num_tiles() * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *

@@ -54,11 +54,14 @@ void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
   });
 }
 
-// `stride` floats for each of the pool's threads, at thread * stride, kept for the next call on this thread.
-inline float* WorkerScratch(int64_t stride) {
+// Room of `floats` for each of the pool's threads, at thread * *stride, kept for the next call on this thread. Each
+// begins on a cache line, so that rows of whole lines do not lie across two (matrix tiles load half as fast then).
+inline float* WorkerScratch(int64_t floats, int64_t* stride) {
+  constexpr int64_t kLineFloats = 16, kLineBytes = 64;
   static thread_local std::vector<float> scratch;
-  scratch.resize(std::max<size_t>(scratch.size(), NumThreads() * stride));
-  return scratch.data();
+  *stride = (floats + kLineFloats - 1) / kLineFloats * kLineFloats;
+  scratch.resize(std::max<size_t>(scratch.size(), NumThreads() * *stride + kLineFloats));
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch.data()) + kLineBytes - 1) & -kLineBytes);
 }
 
 }  // namespace berth::ops
