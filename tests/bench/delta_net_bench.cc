@@ -20,7 +20,8 @@ namespace {
 // Args: tokens, whether bfloat16, which kernels.
 void BM_GatedDeltaNet(benchmark::State& state) {
   at::set_num_threads(1);
-  const cpu::Kernels* sets[] = {&cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels};
+  const cpu::Kernels* sets[] = {&cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels,
+                                &cpu::amx::kKernels, &cpu::avx512_bf16::kKernels};
   const cpu::Kernels& kernels = *sets[state.range(2)];
   if (!cpu::IsSupported(kernels)) return state.SkipWithError("not on this machine");
   cpu::UseKernels(kernels);
@@ -52,7 +53,7 @@ void BM_GatedDeltaNet(benchmark::State& state) {
 BENCHMARK(BM_GatedDeltaNet)
     ->ArgNames({"tokens", "bf16", "set"})
     ->ArgsProduct({{1, 4, 7, 8, 16, 32, 64, 512}, {0}, {0, 1, 2}})
-    ->ArgsProduct({{1, 512}, {1}, {0}});
+    ->ArgsProduct({{1, 24, 32, 64, 512}, {1}, {3, 4}});
 
 }  // namespace
 }  // namespace berth

@@ -33,8 +33,9 @@ struct DeltaNetArgs {
   float* scratch;          // DeltaNetScratchFloats() per slot
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
-inline constexpr int64_t kDeltaChunked = 8;  // tokens of a row in this step
-inline constexpr int64_t kDeltaChunk = 16;   // tokens of one matrix product
+inline constexpr int64_t kDeltaChunked = 8;     // tokens of a row in this step
+inline constexpr int64_t kDeltaChunk = 16;      // tokens of one matrix product
+inline constexpr int64_t kDeltaTileChunk = 32;  // the same, of matrix tiles
 
 // Floats of scratch that one worker of `delta_net` needs.
 int64_t DeltaNetScratchFloats(const DeltaNetArgs& args);

@@ -76,9 +76,12 @@ int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
 }
 
 int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {
-  constexpr int64_t kQ = kDeltaChunk;
-  const int64_t columns = (args.value_dim + kColumnPad - 1) / kColumnPad * kColumnPad;
-  return args.key_dim * columns + 3 * kQ * args.key_dim + 3 * kQ * kQ + 2 * kQ * columns;
+  constexpr int64_t kQ = kDeltaTileChunk, kBlock = 32;  // of matrix tiles, the widest there are
+  const int64_t rows = (args.key_dim + kBlock - 1) / kBlock * kBlock;
+  const int64_t columns = (args.value_dim + kBlock - 1) / kBlock * kBlock;
+  const int64_t width = columns < 2 * kBlock ? 2 * kBlock : columns;  // of what goes by columns
+  // A state, and columns of it as pairs; q and k, k transposed twice; tokens by tokens; corrections, twice, and y.
+  return rows * columns + rows * width + 2 * kQ * rows + 4 * kQ * kQ + 3 * kQ * width;
 }
 
 int64_t RgLruChunks(const RgLruArgs& args) {

@@ -15,11 +15,13 @@
 namespace berth {
 namespace {
 
-// Values narrower than a vector, no multiple of one, and of whole vectors; own and shared keys; both ranges of beta.
+// Values narrower than a vector, no multiple of one, and of whole vectors; sizes of whole matrix tiles; own and shared
+// keys; both ranges of beta.
 const std::vector<ops::DeltaNetShape> kShapes = {
     {.layer = 0, .k_heads = 2, .v_heads = 6, .key_dim = 5, .value_dim = 7},
     {.layer = 1, .k_heads = 4, .v_heads = 4, .key_dim = 13, .value_dim = 83, .beta_scale = 2},
     {.layer = 2, .k_heads = 2, .v_heads = 4, .key_dim = 48, .value_dim = 80},
+    {.layer = 3, .k_heads = 2, .v_heads = 4, .key_dim = 32, .value_dim = 96},
 };
 
 struct Parameters {
