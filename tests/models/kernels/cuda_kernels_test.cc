@@ -38,6 +38,7 @@ const std::vector<KernelParam> kParams = {{&cpu::baseline::kKernels, at::kFloat,
 constexpr int64_t kValueDims[] = {36, 200, 264};
 constexpr int kLongLayers[] = {0, 3, 4};  // plain, sliding with sinks, int4 with the newest in full precision
 constexpr int kStateLayer = 5;
+constexpr int kManyHeadsLayer = 6;  // as many heads of keys as of queries
 // Layers 0 to 2 have cross-attention too. Two encoders of several splits.
 constexpr std::array<int64_t, 5> kEncoderTokens = {600, 270, 40, 19, 3};
 
@@ -62,6 +63,7 @@ class EmulatedCudaTest : public KernelTest {
                                 {.name = "mamba2", .shape = {2, 16, 20}},
                                 {.name = "delta", .shape = {2, 20, 24}},
                                 {.name = "lru", .shape = {kChannels}}}});
+    specs.push_back({.kv = KvSpec{.kv_heads = kQHeads, .key_dim = 64, .value_dim = 100, .dtype = dtype()}});
     SetUpCache(specs, kEncoderTokens);
   }
   void TearDown() override {
@@ -70,21 +72,23 @@ class EmulatedCudaTest : public KernelTest {
   }
 
   ops::AttentionShape Shape(int layer) const {
-    return {.layer = layer, .q_heads = kQHeads, .head_dim = kKeyDim, .scale = 0.3, .sinks = sinks_};
+    return {.layer = layer, .q_heads = kQHeads, .head_dim = KeyDim(layer), .scale = 0.3, .sinks = sinks_};
   }
-  int64_t ValueDim(int layer) const { return fast_->group(fast_->slot(layer).kv_group).kv.value_dim; }
+  const KvSpec& Kv(int layer) const { return fast_->group(fast_->slot(layer).kv_group).kv; }
+  int64_t KeyDim(int layer) const { return Kv(layer).key_dim; }
+  int64_t ValueDim(int layer) const { return Kv(layer).value_dim; }
 
   // The next tokens' keys and values.
   void Write(int layer) {
-    const at::Tensor k = Random(fast_->num_tokens(), kKvHeads * kKeyDim);
-    const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * ValueDim(layer));
+    const at::Tensor k = Random(fast_->num_tokens(), Kv(layer).kv_heads * KeyDim(layer));
+    const at::Tensor v = Random(fast_->num_tokens(), Kv(layer).kv_heads * ValueDim(layer));
     ops::WriteKv(k, v, layer, *fast_);
     reference::WriteKv(k, v, layer, *reference_);
   }
   // And their attention, by the kernels and by the reference.
   void ExpectAttention(int layer) {
     Write(layer);
-    const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kKeyDim);
+    const at::Tensor q = Random(fast_->num_tokens(), kQHeads * KeyDim(layer));
     ExpectClose(ops::Attention(q, Shape(layer), *fast_), reference::Attention(q, Shape(layer), *reference_));
   }
 
@@ -158,6 +162,14 @@ TEST_P(EmulatedCudaTest, ValuesOfEveryWidth) {
       ASSERT_NO_FATAL_FAILURE(ExpectAttention(layer)) << layer;
       ASSERT_NO_FATAL_FAILURE(ExpectCrossAttention(layer)) << layer;
     }
+  }
+}
+
+// With a head of keys for each of the queries, a block of threads takes several tiles of queries.
+TEST_P(EmulatedCudaTest, TilesOfARowShareABlock) {
+  for (const auto& counts : {std::vector<int64_t>{70, 17, 1, 16}, {1, 33, 64, 15}, {20, 1}}) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    ASSERT_NO_FATAL_FAILURE(ExpectAttention(kManyHeadsLayer));
   }
 }
 

@@ -147,6 +147,36 @@ const std::array<uint64_t, kWarp>& Exchange(unsigned mask, uint64_t bits) {
   return given;
 }
 
+namespace {
+
+// The first or the second of two numbers of bfloat16.
+float NumberOf(uint64_t pair, int64_t which) {
+  const uint32_t bits = static_cast<uint32_t>(pair >> (which * 16)) << 16;
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::array<float*, 4>& sums) {
+  const auto both = [](uint64_t first, uint64_t second) { return first | second << 32; };
+  // Of each thread: by rows g and g + 8, the first half of what is summed over, and the second half; b.
+  const std::array<uint64_t, kWarp> first_half = Exchange(0xFFFFFFFFu, both(a[0], a[1]));
+  const std::array<uint64_t, kWarp> second_half = Exchange(0xFFFFFFFFu, both(a[2], a[3]));
+  const std::array<uint64_t, kWarp>& b = Exchange(0xFFFFFFFFu, both(b0, b1));
+  const int row = LaneOfThread() / 4;
+  const int column = LaneOfThread() % 4 * 2;
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 16; ++k) {
+      const int pair = k % 8 / 2;
+      const uint64_t of_row = (k < 8 ? first_half : second_half)[row * 4 + pair] >> (i / 2 * 32);
+      const uint64_t of_column = b[(column + i % 2) * 4 + pair] >> (k / 8 * 32);
+      *sums[i] = fmaf(NumberOf(of_row, k % 2), NumberOf(of_column, k % 2), *sums[i]);
+    }
+  }
+}
+
 void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thread) {
   if (threads > kMostThreads || threads % kWarp != 0) Die("a block of a size that is no whole number of warps");
   if (shared_bytes > kMostSharedBytes) Die("too much shared memory");

@@ -61,6 +61,10 @@ void WaitForBlock();
 const std::array<uint64_t, 32>& Exchange(unsigned mask, uint64_t bits);
 int LaneOfThread();
 
+// The warp's product of the matrix units; see models/kernels/cuda/matrix.cuh. Of all that is summed over, in ascending
+// order; a GPU's own order is not told.
+void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::array<float*, 4>& sums);
+
 template <typename T>
 T Shuffle(unsigned mask, T value, int lane) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
