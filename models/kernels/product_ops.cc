@@ -128,13 +128,14 @@ void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
   });
 }
 
-// x and out: rows of one type, of which the columns side by side.
+// x and out: rows of the weight's type, out maybe of float32, of which the columns side by side.
 Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, const at::Tensor& out) {
   TORCH_CHECK(x.size(1) == weight.inputs() && x.scalar_type() == weight.type(), "a product of ", x.sizes(), " ",
               x.scalar_type(), " and ", weight.outputs(), " x ", weight.inputs(), " ", weight.type());
   return {.args = {.weight = weight.packed(),
                    .x = RowsOf(x),
                    .out = out.data_ptr(),
+                   .out_is_float = out.scalar_type() == at::kFloat,
                    .bias = bias,
                    .rows = x.size(0),
                    .x_stride = x.stride(0),
@@ -231,9 +232,10 @@ int64_t DenseWeight::size_bytes() const {
   return static_cast<int64_t>(plain_.nbytes() + (packed_.scales.defined() ? packed_.scales.nbytes() : 0));
 }
 
-at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
-  if (weight.plain().defined()) return DeviceProduct(x, weight, bias);
-  at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
+at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias, bool in_float32) {
+  const at::ScalarType type = in_float32 ? at::kFloat : x.scalar_type();
+  if (weight.plain().defined()) return DeviceProduct(x, weight, bias).to(type);
+  at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options().dtype(type));
   if (x.size(0) == 0) return out;
   Task task = TaskOf(x, weight, BiasOf(bias), out);
   Run(absl::MakeSpan(&task, 1), TypeOf(x));

@@ -43,8 +43,9 @@ class DenseWeight {
   at::Tensor plain_;
 };
 
-// x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32.
-at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias);
+// x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32. in_float32: the same
+// numbers, rounded to x's type, as float32.
+at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias, bool in_float32 = false);
 
 // The i-th weight times the i-th of x's blocks of columns, side by side. The blocks are as wide as the weights' inputs,
 // the same for all; x: [tokens, blocks * inputs].

@@ -32,6 +32,11 @@ at::Tensor Linear::operator()(const at::Tensor& x) const {
   return out.add(ops::Product(ops::Product(x, adapter_down_, {}), adapter_up_, {}));
 }
 
+at::Tensor Linear::InFloat32(const at::Tensor& x) const {
+  if (adapter_down_.defined()) return (*this)(x).to(at::kFloat);
+  return ops::Product(x, weight_, bias_, /*in_float32=*/true);
+}
+
 WeightStorage HeadStorage(WeightStorage matrices) {
   return matrices == WeightStorage::kExact ? WeightStorage::kExact : WeightStorage::kInt8;
 }

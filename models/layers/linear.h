@@ -34,6 +34,8 @@ class Linear {
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x) const;
+  // The same numbers as float32.
+  at::Tensor InFloat32(const at::Tensor& x) const;
 
   bool defined() const { return weight_.defined(); }
   int64_t outputs() const { return weight_.outputs(); }

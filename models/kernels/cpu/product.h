@@ -79,7 +79,8 @@ inline constexpr int64_t kChunkTiles = 16;  // row tiles of one item
 struct ProductArgs {
   PackedWeight weight;
   const void* x;      // [rows, x_stride]
-  void* out;          // [rows, out_stride]
+  void* out;          // [rows, out_stride]: of the entry's type, or float32
+  bool out_is_float;  // the results of the entry's type, widened
   const float* bias;  // [outputs] or null
   int64_t rows, x_stride, out_stride;
   char* prepared;  // ProductInputBytes(), aligned to 64

@@ -104,6 +104,9 @@ TEST_P(ProductOpsTest, IsTheProduct) {
         const at::Tensor out = ops::Product(x, packed, b);
         ASSERT_EQ(out.scalar_type(), type());
         ASSERT_NO_FATAL_FAILURE(ExpectClose(out, x, weight, b));
+        const at::Tensor in_float32 = ops::Product(x, packed, b, /*in_float32=*/true);
+        ASSERT_EQ(in_float32.scalar_type(), at::kFloat);
+        ASSERT_TRUE(at::equal(in_float32, out.to(at::kFloat)));
       }
     }
   }
