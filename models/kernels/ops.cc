@@ -1,5 +1,6 @@
 #include "models/kernels/ops.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
@@ -13,19 +14,20 @@
 namespace berth::ops {
 namespace {
 
-// x: what args.x is.
-void RunRmsNorm(const cpu::RmsNormArgs& args, const at::Tensor& x) {
-  if (PathOf(x) == Path::kCuda) {
-    CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(x)](args, WorkOf(x)));
+// out: what args.out is.
+void RunRmsNorm(const cpu::RmsNormArgs& args, const at::Tensor& out) {
+  if (PathOf(out) == Path::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(out)](args, WorkOf(out)));
     return;
   }
-  Parallel(x.size(0) * args.groups, args.dim * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(x)](args, begin, end); });
+  Parallel(out.size(0) * args.groups, args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(out)](args, begin, end); });
 }
 
 cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
   const int64_t dim = weight.size(0);
   return {.x = RowsOf(x),
+          .x_is_float = x.scalar_type() == at::kFloat,
           .out = out.data_ptr(),
           .weight = weight.const_data_ptr<float>(),
           .gate = nullptr,
@@ -110,7 +112,15 @@ at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activ
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   if (PathOf(x) == Path::kReference) return reference::RmsNorm(x, weight, eps);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  RunRmsNorm(PlainNorm(x, out, weight, eps), x);
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
+  return out;
+}
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type) {
+  if (x.scalar_type() == type || PathOf(x) != Path::kCpu) return RmsNorm(x.to(type), weight, eps);
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
   return out;
 }
 
@@ -133,7 +143,26 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   args.gate = RowsOf(gate);
   args.gate_stride = gate.stride(0);
   args.gate_first = gate_first;
-  RunRmsNorm(args, x);
+  RunRmsNorm(args, out);
+  return out;
+}
+
+at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale) {
+  if (PathOf(stream) != Path::kCpu) return at::add(stream, x, scale);
+  const bool in_float32 = stream.scalar_type() == at::kFloat;
+  TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
+              stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, stream.options());
+  const cpu::AddArgs args = {.x = RowsOf(stream),
+                             .x_is_float = in_float32,
+                             .y = RowsOf(x),
+                             .out = out.data_ptr(),
+                             .x_stride = stream.stride(0),
+                             .y_stride = x.stride(0),
+                             .dim = x.size(1),
+                             .scale = static_cast<float>(scale)};
+  Parallel(x.size(0), args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().add[TypeOf(x)](args, begin, end); });
   return out;
 }
 

@@ -19,6 +19,8 @@ namespace berth::ops {
 // x: [tokens, groups * dim], weight: [dim] shared by the groups. Returns x's shape and type.
 // x / sqrt(mean(x^2) + eps) * weight, per group of `dim` columns.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// The same of x rounded to `type`, which the result has.
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type);
 // The same, in place on a slice of a fused product.
 void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps);
 
@@ -26,6 +28,9 @@ void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps);
 // gate_first: norm(x * silu(gate)) * weight, else norm(x) * weight * silu(gate).
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first);
+
+// stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
+at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
 
 using cpu::Activation;
 using cpu::ConvActivation;

@@ -1,12 +1,16 @@
 #include "models/layers/block.h"
 
-#include <ATen/ops/add.h>
+#include "models/kernels/ops.h"
 
 namespace berth {
 namespace {
 
-at::Tensor Rounded(const at::Tensor& x, DType dtype) {
-  return x.to(dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16);
+// The stream rounded to the model's type, normed if there is a norm.
+at::Tensor InputOf(const at::Tensor& stream, const Norm& norm, DType dtype) {
+  const at::ScalarType type = dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
+  if (norm.defined() && !norm.centered) return ops::RmsNorm(stream, norm.weight, norm.eps, type);
+  const at::Tensor rounded = stream.to(type);
+  return norm.defined() ? norm(rounded) : rounded;
 }
 
 }  // namespace
@@ -16,23 +20,21 @@ LayerCacheSpec Block::cache_spec() const { return mixer != nullptr ? mixer->cach
 at::Tensor Block::Forward(const at::Tensor& x, const StepBatch& batch) const {
   at::Tensor stream = x;
   if (mixer != nullptr) {
-    const at::Tensor input = Rounded(stream, dtype);
-    at::Tensor mixed = (*mixer)(input_norm.defined() ? input_norm(input) : input, batch);
+    at::Tensor mixed = (*mixer)(InputOf(stream, input_norm, dtype), batch);
     if (post_mixer_norm.defined()) mixed = post_mixer_norm(mixed);
-    stream = at::add(stream, mixed, residual_scale);
+    stream = ops::AddToStream(stream, mixed, residual_scale);
   }
   if (mlp != nullptr) {
-    const at::Tensor input = Rounded(stream, dtype);
-    at::Tensor fed = (*mlp)(pre_mlp_norm.defined() ? pre_mlp_norm(input) : input);
+    at::Tensor fed = (*mlp)(InputOf(stream, pre_mlp_norm, dtype));
     if (post_mlp_norm.defined()) fed = post_mlp_norm(fed);
-    stream = at::add(stream, fed, residual_scale);
+    stream = ops::AddToStream(stream, fed, residual_scale);
   }
   return stream;
 }
 
 at::Tensor ParallelBlock::Forward(const at::Tensor& x, const StepBatch& batch) const {
   const at::Tensor normed = input_norm(x);
-  return at::add(at::add(x, (*mixer)(normed, batch)), (*mlp)(normed));
+  return ops::AddToStream(ops::AddToStream(x, (*mixer)(normed, batch)), (*mlp)(normed));
 }
 
 LayerCacheSpec MixerPair::cache_spec(DType dtype) const {

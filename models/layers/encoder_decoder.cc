@@ -1,7 +1,8 @@
 #include "models/layers/encoder_decoder.h"
 
-#include <ATen/ops/add.h>
 #include <ATen/ops/index_select.h>
+
+#include "models/kernels/ops.h"
 
 namespace berth {
 
@@ -24,8 +25,8 @@ at::Tensor EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_
 
 template <typename Part>
 at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const Part& part) const {
-  if (parts_.norm_side == NormSide::kBefore) return at::add(x, part(norm(x)));
-  return norm(at::add(x, part(x)));
+  if (parts_.norm_side == NormSide::kBefore) return ops::AddToStream(x, part(norm(x)));
+  return norm(ops::AddToStream(x, part(x)));
 }
 
 void EncoderDecoderModel::Encode(const StepBatch& batch) const {

@@ -29,6 +29,7 @@ enum class ConvActivation { kNone, kSilu };
 // out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
 struct RmsNormArgs {
   const void* x;        // [tokens, x_stride]; the groups lie side by side from column 0
+  bool x_is_float;      // whatever the entry's type is, to which it is rounded first
   void* out;            // [tokens, out_stride]; may be x
   const float* weight;  // [dim], or [groups * dim] when weight_per_group
   const void* gate;     // [tokens, gate_stride] or null: multiplies by silu(gate)
@@ -37,6 +38,16 @@ struct RmsNormArgs {
   bool weight_per_group;
   bool gate_first;  // gate before the norm, else after
   float eps;
+};
+
+// out = x + scale * y. Items: tokens.
+struct AddArgs {
+  const void* x;    // [tokens, x_stride]
+  bool x_is_float;  // and so is out, whatever the entry's type is
+  const void* y;    // [tokens, y_stride]
+  void* out;        // [tokens, dim]
+  int64_t x_stride, y_stride, dim;
+  float scale;
 };
 
 // out = activation(x), times `up` where that is given. Items: tokens.
@@ -130,6 +141,7 @@ enum TypeIndex { kF32 = 0, kBF16 = 1 };
 struct Kernels {
   const char* capability;  // "amx", "avx512_bf16", "avx512", "avx2", "baseline"
   void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
+  void (*add[2])(const AddArgs&, int64_t begin, int64_t end);
   void (*activation[2])(const ActivationArgs&, int64_t begin, int64_t end);
   void (*rotary[2])(const RotaryArgs&, int64_t begin, int64_t end);
   void (*write_kv[2])(const WriteKvArgs&, int64_t begin, int64_t end);

@@ -63,6 +63,25 @@ TEST_P(OpsTest, RmsNorm) {
   }
 }
 
+// A stream in float32 is rounded to the model's type before a norm, and stays what it is when something is added.
+TEST_P(OpsTest, TheStreamMayBeWider) {
+  for (int64_t dim : {1, 20, 133, 5000}) {
+    const at::Tensor weight = at::randn({dim});
+    const at::Tensor x = Random(11, dim);
+    for (at::ScalarType type : {at::kFloat, GetParam().type}) {
+      const at::Tensor stream = at::randn({11, dim + 3}).to(type).narrow(1, 0, dim);
+      ExpectClose(ops::RmsNorm(stream, weight, 1e-5, GetParam().type),
+                  reference::RmsNorm(stream.to(GetParam().type), weight, 1e-5));
+      for (double scale : {1.0, 0.5}) {
+        const at::Tensor sum = ops::AddToStream(stream, x, scale);
+        ASSERT_EQ(sum.scalar_type(), type);
+        const at::Tensor exact = stream.to(at::kDouble) + x.to(at::kDouble) * scale;
+        ASSERT_TRUE(at::allclose(sum.to(at::kDouble), exact, type == at::kFloat ? 1e-6 : 1.0 / 256, 1e-6));
+      }
+    }
+  }
+}
+
 TEST_P(OpsTest, RefusesRowsWithAStride) {
   at::Tensor columns = Random(12, 10).t();
   const at::Tensor angles = at::rand({10, 6});
