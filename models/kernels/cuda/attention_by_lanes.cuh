@@ -3,7 +3,7 @@
 #ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_
 
-#include "models/kernels/cuda/attention_lanes.cuh"
+#include "models/kernels/cuda/attention_tiles.cuh"
 
 namespace berth::cuda {
 
@@ -12,6 +12,7 @@ struct ByLanes {
   static constexpr int kThreadLanes = 4;
   static constexpr int kLanes = kAttentionWarps * kThreadLanes;
   static constexpr int kValues = kColumns;
+  static constexpr int kMostColumns = kColumns * kWarp;
   using Lanes = Softmax<kValues>[kThreadLanes];
 
   // Few lanes are spread over the warps.

@@ -56,6 +56,7 @@ struct ByMatrices {
   static constexpr int kThreadLanes = 2;
   static constexpr int kLanes = kAttentionWarps * kWarpLanes;
   static constexpr int kValues = 4 * kGroups;
+  static constexpr int kMostColumns = 16 * kGroups;
   using Lanes = Softmax<kValues>[kThreadLanes];
 
   __device__ static int LaneOf(int l) { return WarpIndex() * kWarpLanes + l * 8 + Quad(); }

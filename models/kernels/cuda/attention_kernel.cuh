@@ -18,6 +18,7 @@
 //
 // How products are computed says a class Way (attention_by_lanes.cuh, attention_by_matrices.cuh):
 //   kLanes, kThreadLanes, kValues       lanes of a block, lanes that a thread has a part in, its sums of values of each
+//   kMostColumns                        of the values that it is for
 //   Lanes                               Softmax<kValues>[kThreadLanes]
 //   LaneOf(l), ColumnOf(i), IsFirst()   which lane and column they are; whether the thread is a lane's first
 //   Room, RoomBytes(a, with_totals)     the block's shared memory; `totals` [kLanes, value_stride] is of the kernel
@@ -160,9 +161,9 @@ static __global__ void __launch_bounds__(kAttentionThreads)
   }
 }
 
-// kColumns: of a thread that merges.
-template <typename Way, int kColumns, typename Keys>
+template <typename Way, typename Keys>
 int LaunchWay(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
+  if (a.kv.value.dim > Way::kMostColumns) return kNotCovered;
   AttentionLaunch launch = {};
   const int64_t group = a.q_heads / a.kv.kv_heads;
   const int64_t tiles = Way::kLanes / (cpu::kQueryTile * group);
@@ -175,7 +176,7 @@ int LaunchWay(const AttentionArgs& a, const Keys& keys, const SplitKv& split, co
     int result = Launch(AttentionKernel<Way, Keys>, Grid(split.num_tiles, heads, split.num_splits), kAttentionThreads,
                         Way::RoomBytes(a, /*with_totals=*/false), work.stream, a, launch, keys);
     if (result != kLaunched) return result;
-    result = Launch(MergeKernel<kColumns>, Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)),
+    result = Launch(MergeKernel<Way::kMostColumns / kWarp>, Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)),
                     kAttentionThreads, 0, work.stream, a, keys.type, launch.num_splits);
     if (result != kLaunched) return result;
   }
@@ -185,25 +186,24 @@ int LaunchWay(const AttentionArgs& a, const Keys& keys, const SplitKv& split, co
                 Way::RoomBytes(a, /*with_totals=*/true), work.stream, a, launch, keys);
 }
 
+// By the first way that is for such values and finds its room on the device.
+template <typename Way, typename... Ways, typename Keys>
+int LaunchFirst(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
+  const int result = LaunchWay<Way>(a, keys, split, work);
+  if constexpr (sizeof...(Ways) > 0) {
+    if (result == kNotCovered) return LaunchFirst<Ways...>(a, keys, split, work);
+  }
+  return result;
+}
+
 // An entry's whole work.
 template <typename Keys>
 int LaunchAttention(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
-  const int64_t dim = a.kv.value.dim;
   if (keys.type == cpu::kBF16 && a.kv.storage != cpu::KvStorage::kInt4) {
-    int result = kNotCovered;  // too much for a block of this device, perhaps
-    if (dim <= 64) {
-      result = LaunchWay<ByMatrices<4>, 2>(a, keys, split, work);
-    } else if (dim <= 128) {
-      result = LaunchWay<ByMatrices<8>, 4>(a, keys, split, work);
-    } else if (dim <= 256) {
-      result = LaunchWay<ByMatrices<16>, 8>(a, keys, split, work);
-    }
+    const int result = LaunchFirst<ByMatrices<4>, ByMatrices<8>, ByMatrices<16>>(a, keys, split, work);
     if (result != kNotCovered) return result;
   }
-  if (dim <= 4 * kWarp) return LaunchWay<ByLanes<4>, 4>(a, keys, split, work);
-  if (dim <= 8 * kWarp) return LaunchWay<ByLanes<8>, 8>(a, keys, split, work);
-  if (dim <= 16 * kWarp) return LaunchWay<ByLanes<16>, 16>(a, keys, split, work);
-  return kNotCovered;
+  return LaunchFirst<ByLanes<4>, ByLanes<8>, ByLanes<16>>(a, keys, split, work);
 }
 
 }  // namespace berth::cuda

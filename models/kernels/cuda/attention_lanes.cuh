@@ -1,12 +1,39 @@
-// What a block of threads of attention_kernel.cuh works on: its lanes and their softmaxes.
+// What a block of threads of attention_kernel.cuh works on, whichever way: its lanes, their softmaxes, and tiles of
+// positions.
 #ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_
 
-#include "models/kernels/cuda/attention_tiles.cuh"
+#include "models/kernels/cuda/kv.cuh"
 
 namespace berth::cuda {
 
 using cpu::AttentionArgs;
+
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
+inline constexpr int kKeyTile = kWarp;  // positions of a tile, which begins at a multiple of them: a thread each
+
+// Positions [first, last).
+struct Positions {
+  int first, last;
+
+  __device__ bool Contains(int position) const { return position >= first && position < last; }
+};
+
+// How the numbers of a token's key, or value, are stored.
+struct TileFormat {
+  cpu::KvStorage storage;
+  cpu::TypeIndex type;  // of plain storage
+  int dim;
+  bool aligned;  // whole runs lie on 16 bytes, of int8 on 8
+};
+
+// Thread t of each warp finds where token t lies; the others ask it.
+__device__ inline TokenPlace PlaceOfToken(const TokenPlace& own, int token) {
+  const uint64_t data = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.data), token);
+  const uint64_t scales = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.scales), token);
+  return {reinterpret_cast<char*>(data), reinterpret_cast<BFloat16*>(scales)};
+}
 
 // A lane's softmax over some positions: the largest score, and of this thread's columns the sums of values, both
 // relative to it.

@@ -1,42 +1,16 @@
-// Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_kernel.cuh.
+// Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_by_lanes.cuh.
 #ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
 
-#include "models/kernels/cuda/kv.cuh"
+#include "models/kernels/cuda/attention_lanes.cuh"
 
 namespace berth::cuda {
-
-inline constexpr int kAttentionThreads = 128;
-inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
-inline constexpr int kKeyTile = kWarp;  // positions of a tile, which begins at a multiple of them: a thread each
-
-// Positions [first, last).
-struct Positions {
-  int first, last;
-
-  __device__ bool Contains(int position) const { return position >= first && position < last; }
-};
 
 // Floats between the tokens of a tile: the numbers rounded up to whole float4, of which there is an odd number, so that
 // the eight threads that read at once read different banks.
 inline __host__ __device__ int TileStride(int64_t dim) {
   const int fours = (static_cast<int>(dim) + 3) / 4;
   return (fours % 2 == 0 ? fours + 1 : fours) * 4;
-}
-
-// How the numbers of a token's key, or value, are stored.
-struct TileFormat {
-  cpu::KvStorage storage;
-  cpu::TypeIndex type;  // of plain storage
-  int dim;
-  bool aligned;  // whole runs lie on 16 bytes, of int8 on 8
-};
-
-// Thread t of each warp finds where token t lies; the others ask it.
-__device__ inline TokenPlace PlaceOfToken(const TokenPlace& own, int token) {
-  const uint64_t data = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.data), token);
-  const uint64_t scales = __shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(own.scales), token);
-  return {reinterpret_cast<char*>(data), reinterpret_cast<BFloat16*>(scales)};
 }
 
 // Writes v to numbers [i, i + count) of a token, of those that the tile has room for.

@@ -34,7 +34,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const std::vector<KernelParam> kParams = {{&cpu::baseline::kKernels, at::kFloat, BerthCudaKernels()},
                                           {&cpu::baseline::kKernels, at::kBFloat16, BerthCudaKernels()}};
 
-// Layers 0 to 2: values as wide as each number of columns of a thread that there is code for.
+// Layers 0 to 2: values as wide as each number of columns of a thread that there is code for; by matrices the second
+// is the many heads' layer's.
 constexpr int64_t kValueDims[] = {36, 200, 264};
 constexpr int kLongLayers[] = {0, 3, 4};  // plain, sliding with sinks, int4 with the newest in full precision
 constexpr int kStateLayer = 5;
