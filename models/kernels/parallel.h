@@ -54,14 +54,23 @@ void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
   });
 }
 
+inline constexpr int64_t kCacheLine = 64;  // bytes
+
+inline int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// So many bytes from a cache line on, of what `kept` keeps from call to call.
+inline char* OnCacheLine(int64_t size_bytes, std::vector<char>* kept) {
+  if (static_cast<int64_t>(kept->size()) < size_bytes + kCacheLine) kept->resize(size_bytes + kCacheLine);
+  return reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(kept->data()), kCacheLine));
+}
+
 // Room of `floats` for each of the pool's threads, at thread * *stride, kept for the next call on this thread. Each
 // begins on a cache line, so that rows of whole lines do not lie across two (matrix tiles load half as fast then).
 inline float* WorkerScratch(int64_t floats, int64_t* stride) {
-  constexpr int64_t kLineFloats = 16, kLineBytes = 64;
-  static thread_local std::vector<float> scratch;
-  *stride = (floats + kLineFloats - 1) / kLineFloats * kLineFloats;
-  scratch.resize(std::max<size_t>(scratch.size(), NumThreads() * *stride + kLineFloats));
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch.data()) + kLineBytes - 1) & -kLineBytes);
+  constexpr int64_t kLineFloats = kCacheLine / static_cast<int64_t>(sizeof(float));
+  static thread_local std::vector<char> kept;
+  *stride = RoundUp(floats, kLineFloats);
+  return reinterpret_cast<float*>(OnCacheLine(NumThreads() * *stride * static_cast<int64_t>(sizeof(float)), &kept));
 }
 
 }  // namespace berth::ops

@@ -19,10 +19,7 @@
 namespace berth::ops {
 namespace {
 
-constexpr int64_t kCacheLine = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
-
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Uninitialised. Of many bytes in huge pages, where the system has them: panels are read from end to end.
 at::Tensor AllocatePanels(int64_t size_bytes) {
@@ -55,11 +52,10 @@ cpu::WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
   return cpu::kWeightF32;
 }
 
-// Of one call's inputs, kept for the next. Aligned to a cache line.
+// Of one call's inputs, kept for the next.
 char* InputScratch(int64_t size_bytes) {
-  static thread_local std::vector<char> scratch;
-  if (static_cast<int64_t>(scratch.size()) < size_bytes + kCacheLine) scratch.resize(size_bytes + kCacheLine);
-  return reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(scratch.data()), kCacheLine));
+  static thread_local std::vector<char> kept;
+  return OnCacheLine(size_bytes, &kept);
 }
 
 // What a product takes one thread, about, in nanoseconds: its multiplications, or reading the weight.
