@@ -67,8 +67,11 @@ int64_t MambaTiles(const MambaScanArgs& args) {
 
 int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_dim * kMambaTile; }
 
+// What the recurrences' chunks pad their sizes to: a block of matrix tiles, the widest there are.
+constexpr int64_t kBlock = 32;
+
 int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
-  constexpr int64_t kQ = kMamba2Chunk, kBlock = 32;  // of matrix tiles, the widest there are
+  constexpr int64_t kQ = kMamba2Chunk;
   const int64_t rows = (args.state_dim + kBlock - 1) / kBlock * kBlock;
   const int64_t columns = (args.head_dim + kBlock - 1) / kBlock * kBlock;
   // The states, one of them as pairs; B and C, B transposed; the tokens' products; x, what is kept of it, and y.
@@ -76,7 +79,7 @@ int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
 }
 
 int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {
-  constexpr int64_t kQ = kDeltaTileChunk, kBlock = 32;  // of matrix tiles, the widest there are
+  constexpr int64_t kQ = kDeltaTileChunk;
   const int64_t rows = (args.key_dim + kBlock - 1) / kBlock * kBlock;
   const int64_t columns = (args.value_dim + kBlock - 1) / kBlock * kBlock;
   const int64_t width = columns < 2 * kBlock ? 2 * kBlock : columns;  // of what goes by columns
