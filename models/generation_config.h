@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/weights/json_config.h"
+#include "models/checkpoint/json_config.h"
 
 namespace berth {
 

@@ -11,6 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "models/checkpoint/config_fields.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/decode_graphs.h"
 #include "models/device.h"
 #include "models/families/family.h"
@@ -18,9 +21,6 @@
 #include "models/kernels/packed_weights.h"
 #include "models/kernels/thread_pool.h"
 #include "models/torch_runner.h"
-#include "models/weights/config_fields.h"
-#include "models/weights/safetensors.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "server/prefix_file.h"
+#include "server/storage/prefix_file.h"
 #include "server/units.h"
 #include "server/version.h"
 

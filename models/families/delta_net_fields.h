@@ -2,8 +2,8 @@
 #ifndef BERTH_MODELS_FAMILIES_DELTA_NET_FIELDS_H_
 #define BERTH_MODELS_FAMILIES_DELTA_NET_FIELDS_H_
 
+#include "models/checkpoint/json_config.h"
 #include "models/layers/gated_delta_net.h"
-#include "models/weights/json_config.h"
 
 namespace berth {
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "models/checkpoint/weight_loader.h"
 #include "models/layers/encoder_decoder.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

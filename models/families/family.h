@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "models/checkpoint/json_config.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/layers/model.h"
-#include "models/weights/json_config.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

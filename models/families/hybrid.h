@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/json_config.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/families/transformer.h"
 #include "models/layers/block.h"
 #include "models/layers/mamba2_mixer.h"
-#include "models/weights/json_config.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/json_config.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/layers/attention.h"
 #include "models/layers/block.h"
 #include "models/layers/decoder.h"
 #include "models/layers/mlp.h"
-#include "models/weights/json_config.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

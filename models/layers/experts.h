@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/product_ops.h"
 #include "models/kernels/weight_storage.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

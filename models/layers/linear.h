@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/product_ops.h"
 #include "models/kernels/weight_storage.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

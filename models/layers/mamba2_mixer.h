@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "cache/spec.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/spec.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/product_ops.h"
@@ -18,7 +19,6 @@
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

@@ -6,8 +6,8 @@
 
 #include <string>
 
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/ops.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

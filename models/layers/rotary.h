@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "models/checkpoint/config_fields.h"
 #include "models/kernels/step_batch.h"
-#include "models/weights/config_fields.h"
 
 namespace berth {
 

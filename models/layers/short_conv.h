@@ -10,10 +10,10 @@
 #include <string>
 
 #include "cache/spec.h"
+#include "models/checkpoint/weight_loader.h"
 #include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
-#include "models/weights/weight_loader.h"
 
 namespace berth {
 

@@ -14,7 +14,7 @@ import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 SERVER = os.path.join(ROOT, "bazel-bin/server/berth-server")
-CLI = os.path.join(ROOT, "bazel-bin/server/cli/berth-cli")
+CLI = os.path.join(ROOT, "bazel-bin/client/berth-cli")
 
 
 class Server:

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests/testing"))
 from berth_server import BerthServer  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
-CLI = "bazel-bin/server/cli/berth-cli"
+CLI = "bazel-bin/client/berth-cli"
 
 
 def commands_of(path):

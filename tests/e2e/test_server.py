@@ -200,7 +200,7 @@ def test_a_client_that_goes_gives_its_bytes_back(server):
 
 
 def test_a_killed_client_gives_its_bytes_back(server):
-    client = subprocess.Popen([os.path.join(BIN, "server/cli/berth-cli"), "generate", f"--server={server.address}",
+    client = subprocess.Popen([os.path.join(BIN, "client/berth-cli"), "generate", f"--server={server.address}",
                                "--prompt=x", "--max_tokens=1900", "--ignore_eos"], stdout=subprocess.PIPE)
     assert client.stdout.read(1)
     client.send_signal(signal.SIGKILL)

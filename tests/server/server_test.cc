@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
+#include "client/health.h"
 #include "scheduler/mutex.h"
-#include "server/cli/health.h"
-#include "tests/server/fake_text_codec.h"
+#include "tests/server/api/fake_text_codec.h"
 #include "tests/testing/tiny_cache.h"
 
 namespace berth {

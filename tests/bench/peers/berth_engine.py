@@ -17,7 +17,7 @@ import grpc  # noqa: E402
 from berth_server import BIN, BerthServer, DidNotStart, generate_request  # noqa: E402
 from worker import Failed  # noqa: E402
 
-CLI = os.path.join(BIN, "server/cli/berth-cli")
+CLI = os.path.join(BIN, "client/berth-cli")
 NUM_LOGPROBS = 20
 WRITE_SECONDS = 120
 

@@ -1,0 +1,121 @@
+#include "client/chat.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "client/answer.h"
+#include "client/command.h"
+#include "client/connection.h"
+#include "client/request_flags.h"
+
+namespace berth::cli {
+namespace {
+
+constexpr char kIntro[] = R"(berth-cli chat [flags] ["message"]
+
+With a message: prints the model's answer and exits. Without: a conversation, one line of the
+standard input per turn; Ctrl-C cancels the current answer, Ctrl-D leaves. A cancelled answer stays
+in the conversation as far as it came; a turn that failed does not.
+)";
+
+struct ChatOptions {
+  std::string server = kDefaultServer;
+  std::string system;
+  RequestFlags request;
+  bool stats = false;
+
+  void AddTo(FlagSet* flags) {
+    flags->AddSection("Conversation");
+    flags->Add("system", &system, "text", "A system message before the first turn.");
+    request.AddTo(flags);
+    flags->Add("stats", &stats, "", "A summary on stderr after each answer.");
+    AddServerFlag(flags, &server);
+  }
+};
+
+// The messages so far. Invariant: `request_` holds whole turns only, between calls of Turn().
+class Conversation {
+ public:
+  Conversation(const ChatOptions& options, v1::GenerateRequest request, Environment* environment)
+      : options_(options),
+        request_(std::move(request)),
+        environment_(environment),
+        stub_(v1::Inference::NewStub(Connect(options.server))) {
+    request_.mutable_chat();
+    if (!options.system.empty()) AddMessage("system", options.system);
+  }
+
+  // Sends `text`, streams the answer. Returns an exit code.
+  int Turn(const std::string& text) {
+    AddMessage("user", text);
+    std::ostream& out = environment_->out;
+    const Answer answer =
+        ReadAnswer(stub_.get(), request_, &environment_->interrupt,
+                   [&out](const v1::GenerateResponse& message) { out << message.text() << std::flush; });
+    if (!answer.text.empty() || answer.status.ok()) out << std::endl;
+    if (options_.stats) environment_->err << Summary(answer) << std::endl;
+    if (answer.status.ok() || (answer.interrupted && !answer.text.empty())) {
+      AddMessage("assistant", answer.text);
+    } else {
+      request_.mutable_chat()->mutable_messages()->RemoveLast();
+    }
+    if (answer.interrupted) return kExitInterrupted;
+    if (!answer.status.ok()) return Fail("chat", DescribeError(options_.server, answer.status), *environment_);
+    return kExitOk;
+  }
+
+ private:
+  void AddMessage(const std::string& role, const std::string& content) {
+    v1::ChatMessage* message = request_.mutable_chat()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  }
+
+  const ChatOptions& options_;
+  v1::GenerateRequest request_;
+  Environment* environment_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+// False at the end of the input.
+bool ReadLine(Environment& environment, std::string* line) {
+  if (!environment.in_is_terminal) return static_cast<bool>(std::getline(environment.in, *line));
+  const Interrupt::Scope scope(&environment.interrupt,
+                               [&] { environment.err << "\n(Ctrl-D leaves)\n> " << std::flush; });
+  environment.err << "> " << std::flush;
+  if (std::getline(environment.in, *line)) return true;
+  environment.err << std::endl;
+  return false;
+}
+
+// On a terminal a failed turn leaves the choice to the user; a script ends there.
+int Converse(Conversation* conversation, Environment& environment) {
+  std::string line;
+  while (ReadLine(environment, &line)) {
+    if (absl::StripAsciiWhitespace(line).empty()) continue;
+    const int code = conversation->Turn(line);
+    if (code != kExitOk && !environment.in_is_terminal) return code;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunChat(absl::Span<const std::string> args, Environment& environment) {
+  ChatOptions options;
+  FlagSet flags;
+  options.AddTo(&flags);
+  std::vector<std::string> positional;
+  const CommandLine command_line = {.command = "chat", .intro = kIntro, .max_positional = 1};
+  if (const auto code = ParseArguments(command_line, flags, args, environment, &positional)) return *code;
+  v1::GenerateRequest request;
+  const absl::Status filled = options.request.Fill(&request);
+  if (!filled.ok()) return Fail("chat", filled.message(), environment, kExitUsage);
+
+  Conversation conversation(options, std::move(request), &environment);
+  return positional.empty() ? Converse(&conversation, environment) : conversation.Turn(positional[0]);
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,51 @@
+#include "client/cli.h"
+
+#include "absl/strings/str_format.h"
+#include "client/chat.h"
+#include "client/generate.h"
+#include "client/load/load.h"
+#include "client/status.h"
+
+namespace berth::cli {
+namespace {
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(absl::Span<const std::string> args, Environment& environment);
+};
+
+constexpr Command kCommands[] = {
+    {"generate", "continue a prompt, streaming", &RunGenerate},
+    {"chat", "one turn, or a conversation, through the model's chat template", &RunChat},
+    {"status", "the model, the load, the cache, health", &RunStatus},
+    {"load", "a load test: latency, throughput, goodput, verified streams", &RunLoad},
+};
+
+void PrintHelp(std::ostream& out) {
+  out << "berth-cli COMMAND [flags]: a client of the Berth text-generation server\n\nCommands:\n";
+  for (const Command& command : kCommands) out << absl::StreamFormat("  %-10s%s\n", command.name, command.summary);
+  out << "\nberth-cli COMMAND --help lists the command's flags. Every command takes --server=host:port\n"
+         "(default 127.0.0.1:8600). Exit codes: 0 done, 1 failed, 2 bad command line, 130 Ctrl-C.\n";
+}
+
+}  // namespace
+
+int RunCli(absl::Span<const std::string> args, Environment& environment) {
+  if (args.empty()) {
+    PrintHelp(environment.err);
+    return kExitUsage;
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    PrintHelp(environment.out);
+    return kExitOk;
+  }
+  for (const Command& command : kCommands) {
+    if (args[0] == command.name) return command.run(args.subspan(1), environment);
+  }
+  environment.err << "berth-cli: unknown " << (args[0][0] == '-' ? "flag " : "command '") << args[0]
+                  << (args[0][0] == '-' ? " before the command" : "'") << "; see berth-cli --help" << std::endl;
+  return kExitUsage;
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,173 @@
+#include "client/generate.h"
+
+#include <grpcpp/client_context.h>
+
+#include <iterator>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "client/answer.h"
+#include "client/command.h"
+#include "client/connection.h"
+#include "client/proto_json.h"
+#include "client/request_flags.h"
+
+namespace berth::cli {
+namespace {
+
+constexpr char kIntro[] = R"(berth-cli generate [flags]
+
+Sends one prompt and prints the text as it comes. The prompt is raw text: no chat template (see
+berth-cli chat). Without --prompt it is read from the standard input, less one final newline.
+With --logprobs: one line per token instead, with the n likeliest tokens at its place.
+With --n, --best_of or --num_beams: all outputs at the end, best first where they are ranked, each under a line
+"--- 0", "--- 1", ...
+With --json: one JSON object per message of the stream, fields as in berth/v1/inference.proto.
+)";
+
+struct GenerateOptions {
+  std::string server = kDefaultServer;
+  std::optional<std::string> prompt;
+  bool add_special_tokens = true;
+  RequestFlags request;
+  std::optional<uint32_t> n;
+  std::optional<uint32_t> best_of;
+  std::optional<uint32_t> num_beams;
+  std::optional<double> length_penalty;
+  std::optional<std::string> early_stopping;
+  std::optional<uint32_t> logprobs;
+  bool json = false;
+  bool stats = false;
+
+  void AddTo(FlagSet* flags) {
+    flags->AddSection("Prompt");
+    flags->Add("prompt", &prompt, "text", "The prompt. Default: the standard input.");
+    flags->Add("add_special_tokens", &add_special_tokens, "false", "Leave out BOS and the like. Default: true.");
+    request.AddTo(flags);
+    flags->AddSection("Several outputs");
+    flags->Add("n", &n, "n", "So many outputs: samples with seed, seed + 1, ..., or the best beams.");
+    flags->Add("best_of", &best_of, "n", "Sample so many, and show the --n with the highest mean logprob.");
+    flags->Add("num_beams", &num_beams, "n", "Beam search with so many beams.");
+    flags->Add("length_penalty", &length_penalty, "x", "Of beams: above 0 favours long ones. Default: 1.");
+    flags->Add("early_stopping", &early_stopping, "when", "Of beams: false, true or never. Default: false.");
+    flags->Add("logprobs", &logprobs, "n", "Show each token's log-probability and the n likeliest; 0: its own alone.");
+    flags->Add("json", &json, "", "Print the messages as JSON, one a line.");
+    flags->Add("stats", &stats, "", "A summary on stderr: tokens, time to first token, tokens per second.");
+    AddServerFlag(flags, &server);
+  }
+  bool several() const { return n.value_or(1) != 1 || best_of || num_beams; }
+  absl::Status FillOutputs(v1::GenerateRequest* out) const;
+};
+
+absl::Status GenerateOptions::FillOutputs(v1::GenerateRequest* out) const {
+  if (n) out->set_n(*n);
+  if (best_of) out->set_best_of(*best_of);
+  if ((length_penalty || early_stopping) && !num_beams) {
+    return absl::InvalidArgumentError("--length_penalty and --early_stopping go with --num_beams");
+  }
+  if (!num_beams) return absl::OkStatus();
+  v1::BeamSearch* beams = out->mutable_beam_search();
+  beams->set_num_beams(*num_beams);
+  if (length_penalty) beams->set_length_penalty(*length_penalty);
+  if (!early_stopping) return absl::OkStatus();
+  v1::EarlyStopping value;
+  if (!v1::EarlyStopping_Parse("EARLY_STOPPING_" + absl::AsciiStrToUpper(*early_stopping), &value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--early_stopping=", *early_stopping, ": expected false, true or never"));
+  }
+  beams->set_early_stopping(value);
+  return absl::OkStatus();
+}
+
+// '"text"' with its control characters visible.
+std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+void PrintLogprobs(const v1::GenerateResponse& message, std::ostream& out) {
+  for (const v1::TokenLogprobs& token : message.logprobs()) {
+    out << absl::StreamFormat("%8d %9.4f  %s", token.token_id(), token.logprob(), Quoted(token.text()));
+    for (const v1::TopLogprob& top : token.top()) {
+      out << absl::StreamFormat("  %s %.4f", Quoted(top.text()), top.logprob());
+    }
+    out << "\n";
+  }
+}
+
+void PrintMessage(const GenerateOptions& options, const v1::GenerateResponse& message, std::ostream& out) {
+  if (options.json) {
+    out << ToJson(message).dump() << "\n";
+  } else if (options.logprobs) {
+    PrintLogprobs(message, out);
+  } else {
+    out << message.text();
+  }
+  out.flush();
+}
+
+void PrintOutput(const GenerateOptions& options, const v1::GenerateResponse& output, std::ostream& out) {
+  out << "--- " << output.index() << "\n";
+  PrintMessage(options, output, out);
+  if (!options.logprobs) out << "\n";
+}
+
+// Several outputs come in one answer, at the end.
+int CompleteAndPrint(const GenerateOptions& options, const v1::GenerateRequest& request, Environment& environment) {
+  const auto stub = v1::Inference::NewStub(Connect(options.server));
+  grpc::ClientContext context;
+  Interrupt::Scope scope(&environment.interrupt, [&context] { context.TryCancel(); });
+  v1::GenerateResponse response;
+  const grpc::Status status = stub->Complete(&context, request, &response);
+  if (scope.fired() && !status.ok()) return kExitInterrupted;
+  if (!status.ok()) return Fail("generate", DescribeError(options.server, status), environment);
+  if (options.json) {
+    PrintMessage(options, response, environment.out);
+  } else {
+    PrintOutput(options, response, environment.out);
+    for (const v1::GenerateResponse& output : response.other_outputs()) PrintOutput(options, output, environment.out);
+  }
+  if (options.stats) {
+    environment.err << response.usage().prompt_tokens() << " prompt tokens (" << response.usage().cached_tokens()
+                    << " cached), " << response.usage().completion_tokens() << " output tokens" << std::endl;
+  }
+  return kExitOk;
+}
+
+std::string ReadPrompt(Environment& environment) {
+  if (environment.in_is_terminal) environment.err << "berth-cli: type the prompt; Ctrl-D ends it" << std::endl;
+  const std::string text(std::istreambuf_iterator<char>(environment.in), {});
+  return std::string(absl::StripSuffix(text, "\n"));
+}
+
+}  // namespace
+
+int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
+  GenerateOptions options;
+  FlagSet flags;
+  options.AddTo(&flags);
+  const CommandLine command_line = {.command = "generate", .intro = kIntro};
+  if (const auto code = ParseArguments(command_line, flags, args, environment, nullptr)) return *code;
+
+  v1::GenerateRequest request;
+  absl::Status filled = options.request.Fill(&request);
+  if (filled.ok()) filled = options.FillOutputs(&request);
+  if (!filled.ok()) return Fail("generate", filled.message(), environment, kExitUsage);
+  request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
+  if (!options.add_special_tokens) request.set_add_special_tokens(false);
+  if (options.logprobs) request.set_logprobs(*options.logprobs);
+  if (options.several()) return CompleteAndPrint(options, request, environment);
+
+  const auto stub = v1::Inference::NewStub(Connect(options.server));
+  const Answer answer =
+      ReadAnswer(stub.get(), request, &environment.interrupt,
+                 [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
+  if (!options.json && !options.logprobs && !answer.text.empty()) environment.out << std::endl;
+  if (options.stats) environment.err << Summary(answer) << std::endl;
+  if (answer.interrupted) return kExitInterrupted;
+  if (!answer.status.ok()) return Fail("generate", DescribeError(options.server, answer.status), environment);
+  return kExitOk;
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,124 @@
+#include "models/checkpoint/bounded_json.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxShown = 120;
+
+// Copies `text` while it checks the depth and, where asked, replaces Python's bare floats.
+absl::Status Prepare(absl::string_view text, absl::string_view what, const JsonLimits& limits, std::string* prepared) {
+  prepared->reserve(text.size());
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      prepared->push_back(c);
+      if (c == '\\' && i + 1 < text.size()) prepared->push_back(text[++i]);
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '{' || c == '[') {
+      if (++depth > limits.max_depth) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(what, ": nested deeper than the limit of ", limits.max_depth, " at byte ", i));
+      }
+    }
+    if (c == '}' || c == ']') --depth;
+    if (limits.python_floats && (c == 'I' || c == 'N' || c == '-')) {
+      bool replaced = false;
+      for (absl::string_view name : {"Infinity", "-Infinity", "NaN"}) {
+        if (!absl::StartsWith(text.substr(i), name)) continue;
+        absl::StrAppend(prepared, "{\"__float__\":\"", name, "\"}");
+        i += name.size() - 1;
+        replaced = true;
+        break;
+      }
+      if (replaced) continue;
+    }
+    prepared->push_back(c);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ParseJsonObject(absl::string_view text, absl::string_view what, const JsonLimits& limits, json* result) {
+  if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", text.size(), " bytes of JSON are over the limit of ", limits.max_bytes));
+  }
+  std::string prepared;
+  if (absl::Status status = Prepare(text, what, limits, &prepared); !status.ok()) return status;
+
+  std::string duplicate;
+  bool has_duplicate = false;
+  std::vector<absl::flat_hash_set<std::string>> keys;  // of the objects being parsed, outermost first
+  const json::parser_callback_t watch = [&](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !has_duplicate) {
+      const std::string& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) {
+        duplicate = key;
+        has_duplicate = true;
+      }
+    }
+    return true;
+  };
+  try {
+    *result = json::parse(prepared, limits.refuse_duplicate_keys ? watch : json::parser_callback_t(nullptr));
+  } catch (const json::exception& e) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": is not JSON: ", absl::CHexEscape(absl::string_view(e.what()).substr(0, 2 * kMaxShown))));
+  }
+  if (has_duplicate)
+    return absl::InvalidArgumentError(absl::StrCat(what, ": key ", ShortQuote(duplicate), " occurs twice"));
+  if (!result->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": must be a JSON object, is ", ShortDump(*result)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::FailedPreconditionError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
+  std::string text;
+  char chunk[65536];
+  while (file.read(chunk, sizeof(chunk)) || file.gcount() > 0) {
+    text.append(chunk, static_cast<size_t>(file.gcount()));
+    if (static_cast<int64_t>(text.size()) > max_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": over the limit of ", max_bytes, " bytes"));
+    }
+  }
+  if (file.bad() || !file.eof()) return absl::FailedPreconditionError(absl::StrCat(path, ": cannot be read"));
+  return text;
+}
+
+std::string ShortDump(const json& value) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  if (text.size() > kMaxShown) text = absl::StrCat(text.substr(0, kMaxShown), "...");
+  return text;
+}
+
+std::string ShortQuote(absl::string_view name) {
+  if (name.size() <= kMaxShown) return absl::StrCat("\"", absl::CHexEscape(name), "\"");
+  return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxShown)), "...\"");
+}
+
+}  // namespace berth

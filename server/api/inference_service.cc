@@ -1,0 +1,267 @@
+#include "server/api/inference_service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/api/grpc_status.h"
+#include "server/api/response_stream.h"
+#include "server/storage/session_file.h"
+
+namespace berth {
+namespace {
+
+constexpr char kService[] = "berth.v1.Inference";
+
+uint64_t RandomSeed() {
+  std::random_device device;  // of the kernel; not a stream that an earlier seed would give away
+  return uint64_t{device()} << 32 | device();
+}
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return absl::FromChrono(deadline);
+}
+
+EndCause CauseOfCancel(absl::Time deadline, absl::Time now) {
+  return now >= deadline ? EndCause::kDeadline : EndCause::kClientGone;
+}
+
+}  // namespace
+
+EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now) {
+  return CauseOfCancel(DeadlineOf(context), now);
+}
+
+// One Generate RPC: gRPC's reactions on the one side, the output's writer on the other. Frees itself in OnDone, which
+// gRPC calls once, after End has been called and no operation is left.
+class InferenceService::GenerateCall final : public ResponseStream {
+ public:
+  GenerateCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request)
+      : service_(service), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
+    if (absl::Status s = service->Begin(context, request, /*stream=*/true, this, &output_); !s.ok()) End(nullptr, s);
+  }
+
+  void OnWriteDone(bool ok) override { output_->OnWritten(ok); }
+  void OnCancel() override {
+    if (output_ != nullptr) output_->Cancel(CauseOfCancel(deadline_, service_->options_.now()));
+  }
+  void OnDone() override {
+    service_->OnRpc("Generate", status(), start_);
+    delete this;
+  }
+
+ private:
+  InferenceService* const service_;
+  const absl::Time start_;
+  const absl::Time deadline_;
+  std::shared_ptr<RequestOutput> output_;  // null: refused
+};
+
+// One Complete RPC: the same, with all output in one answer. `response` is gRPC's, and lives until OnDone.
+class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, public OutputWriter {
+ public:
+  CompleteCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request,
+               v1::GenerateResponse* response)
+      : service_(service), response_(response), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
+    if (absl::Status s = service->Begin(context, request, /*stream=*/false, this, &output_); !s.ok()) End(nullptr, s);
+  }
+
+  void Write(const v1::GenerateResponse*) override {}  // an output that does not stream has an End only
+  void End(v1::GenerateResponse* last, const absl::Status& status) override {
+    status_ = status;
+    if (last != nullptr && status.ok()) response_->Swap(last);
+    Finish(ToGrpcStatus(status));
+  }
+
+  void OnCancel() override {
+    if (output_ != nullptr) output_->Cancel(CauseOfCancel(deadline_, service_->options_.now()));
+  }
+  void OnDone() override {
+    service_->OnRpc("Complete", status_, start_);
+    delete this;
+  }
+
+ private:
+  InferenceService* const service_;
+  v1::GenerateResponse* const response_;
+  const absl::Time start_;
+  const absl::Time deadline_;
+  std::shared_ptr<RequestOutput> output_;  // null: refused
+  absl::Status status_;
+};
+
+InferenceService::InferenceService(Options options)
+    : options_(std::move(options)),
+      validation_{&options_.model, options_.text != nullptr ? options_.text : &tokens_only_, options_.limits,
+                  options_.defaults} {}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
+                                                                           const v1::GenerateRequest* request) {
+  return new GenerateCall(this, context, *request);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Complete(grpc::CallbackServerContext* context,
+                                                     const v1::GenerateRequest* request,
+                                                     v1::GenerateResponse* response) {
+  return new CompleteCall(this, context, *request, response);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  const absl::Time start = options_.now();
+  absl::StatusOr<v1::TokenizeResponse> answer = berth::Tokenize(*request, validation_);
+  if (answer.ok()) *response = *std::move(answer);
+  OnRpc("Tokenize", answer.status(), start);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(answer.status()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  const absl::Time start = options_.now();
+  absl::StatusOr<v1::DetokenizeResponse> answer = berth::Detokenize(*request, validation_);
+  if (answer.ok()) *response = *std::move(answer);
+  OnRpc("Detokenize", answer.status(), start);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(answer.status()));
+  return reactor;
+}
+
+absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, bool stream,
+                                     OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
+  absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
+  if (valid.ok() && in.has_session_id()) {
+    const absl::Status status =
+        options_.sessions == nullptr ? SessionsAreOff() : CheckSessionId("session_id", in.session_id());
+    if (!status.ok()) valid = status;
+    if (valid.ok() && valid->request.num_sequences() > 1) {
+      valid = absl::InvalidArgumentError("session_id: goes with one output, without beams");
+    }
+  }
+  if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
+  if (!valid.ok()) {
+    OnRefused(context, valid.status());
+    return valid.status();
+  }
+  return Start(context, *std::move(valid), stream, writer, [output](std::shared_ptr<RequestOutput> made) {
+    *output = std::move(made);
+    return false;
+  });
+}
+
+absl::Status InferenceService::Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
+                                     OutputWriter* writer,
+                                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce) {
+  Request& request = valid.request;
+  request.key = options_.registry->NewKey();
+  request.arrival = options_.now();
+  request.deadline = DeadlineOf(*context);
+  const bool saved = !valid.session_id.empty();
+  if (saved) {
+    const absl::Status s =
+        options_.sessions->Begin(request.key, MakeSessionFile(valid, valid.session_id, options_.sessions->model()));
+    if (!s.ok()) {
+      OnRefused(context, s);
+      return s;
+    }
+  }
+  const RequestKey key = request.key;
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  absl::StatusOr<std::shared_ptr<RequestOutput>> registered = Register(&valid, stream, writer);
+  absl::Status status = registered.status();
+  bool cancelled = false;
+  if (status.ok()) {
+    cancelled = announce(*registered);
+    status = options_.engine->Submit(std::move(request));
+    if (!status.ok()) {
+      options_.dispatcher->Unregister(key);
+      options_.registry->Remove((*registered)->request_id());
+      announce(nullptr);
+    }
+  }
+  if (!status.ok()) {
+    if (saved) options_.sessions->Withdraw(key);
+    OnRefused(context, status);
+    return status;
+  }
+  // What was announced belongs to the writer, which may be gone by now; the copy is ours.
+  if (cancelled) (*registered)->Cancel(EndCause::kClientGone);
+  (*registered)->OnSubmitted();
+  if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(ValidatedRequest* valid, bool stream,
+                                                                          OutputWriter* writer) {
+  const Request& request = valid->request;
+  RequestOutput::Options out;
+  out.key = request.key;
+  out.request_id = valid->request_id.empty() ? absl::StrFormat("req-%016x%08x", RandomSeed(), request.key)
+                                             : std::move(valid->request_id);
+  out.arrival = request.arrival;
+  out.num_prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  if (valid->output.return_prompt_token_ids) {
+    out.prompt_token_ids = request.encoder_tokens.empty() ? request.prompt : request.encoder_tokens;
+  }
+  out.output = std::move(valid->output);
+  out.stream = stream;
+  out.hooks = MakeHooks();
+  auto output = std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
+  if (absl::Status s = options_.registry->Add(output); !s.ok()) return s;
+  options_.dispatcher->Register(output);
+  return output;
+}
+
+RequestOutput::Hooks InferenceService::MakeHooks() {
+  RequestOutput::Hooks hooks;
+  hooks.cancel = [engine = options_.engine](RequestKey key, FinishReason reason) { engine->Cancel(key, reason); };
+  hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
+    engine->CancelOutput(key, output, reason);
+  };
+  hooks.ended = [this](const EndedRequest& request) { OnEnded(request); };
+  if (Metrics* metrics = options_.metrics; metrics != nullptr) {
+    hooks.first_token = [metrics](const RequestTimes& times) { metrics->OnFirstToken(times); };
+    hooks.inter_token = [metrics](absl::Duration gap) { metrics->OnInterToken(gap); };
+  }
+  return hooks;
+}
+
+void InferenceService::OnEnded(const EndedRequest& request) {
+  options_.registry->Remove(std::string(request.request_id));
+  if (options_.metrics != nullptr) {
+    options_.metrics->OnFinished(request.reason, request.times, request.num_prompt_tokens, request.num_tokens);
+  }
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const v1::Timings timings = MakeTimings(request.times);
+  spdlog::debug(
+      "request ended: id={} key={} reason={} code={} prompt_tokens={} tokens={} queue_s={:.6f} prefill_s={:.6f} "
+      "decode_s={:.6f} preemptions={}",
+      request.request_id, request.key, std::string(FinishReasonName(request.reason)),
+      absl::StatusCodeToString(request.status.code()), request.num_prompt_tokens, request.num_tokens,
+      timings.queue_seconds(), timings.prefill_seconds(), timings.decode_seconds(), timings.preemptions());
+}
+
+void InferenceService::OnRefused(grpc::CallbackServerContext* context, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) {
+    context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(options_.retry_after)));
+  }
+  const char* reason = RejectReason(status);
+  if (options_.metrics != nullptr && reason != nullptr) options_.metrics->OnRejected(reason);
+}
+
+void InferenceService::OnRpc(const char* method, const absl::Status& status, absl::Time start) {
+  if (options_.metrics == nullptr) return;
+  options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
+}
+
+}  // namespace berth

@@ -1,0 +1,93 @@
+// berth.v1.Inference on gRPC's callback API: checks and tokenises a request on gRPC's thread, submits it to the engine,
+// and streams what comes back. Thread-safe.
+//
+// Reactions never block and never touch a tensor. A request lives from Submit until the engine's last event (or a stop
+// string); its RPC until gRPC is done with it. Neither frees the other: they share the RequestOutput.
+//
+// Order of shutdown: Engine::Drain; WaitUntilIdle; EndAll for what is left; grpc::Server::Shutdown; then the services,
+// the engine and the dispatcher go, in this order.
+#ifndef BERTH_SERVER_API_INFERENCE_SERVICE_H_
+#define BERTH_SERVER_API_INFERENCE_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "models/model_runner.h"
+#include "scheduler/engine.h"
+#include "server/api/output_dispatcher.h"
+#include "server/api/request_output.h"
+#include "server/api/request_registry.h"
+#include "server/api/text_codec.h"
+#include "server/api/tokens_only.h"
+#include "server/api/validation.h"
+#include "server/metrics/metrics.h"
+#include "server/storage/session_store.h"
+
+namespace berth {
+
+// Of a call that gRPC says is cancelled: it does so for late ones, too.
+EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now);
+
+class InferenceService final : public v1::Inference::CallbackService {
+ public:
+  // All pointers must outlive the service.
+  struct Options {
+    Engine* engine = nullptr;
+    OutputDispatcher* dispatcher = nullptr;  // the engine's sink
+    RequestRegistry* registry = nullptr;     // shared with ControlService
+    const TextCodec* text = nullptr;         // null: the model has no tokenizer, and takes token ids alone
+    Metrics* metrics = nullptr;              // may be null
+    SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
+    ModelInfo model;
+    RequestLimits limits;
+    GenerationDefaults defaults;
+    absl::Duration retry_after = absl::Seconds(1);  // the hint that goes with RESOURCE_EXHAUSTED
+    std::function<absl::Time()> now = absl::Now;
+  };
+
+  explicit InferenceService(Options options);
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
+                                     v1::GenerateResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+
+  // Submits a request; its output goes to `writer`. `announce` gets the output before the first event can come, and
+  // null again on error; it says whether the call was cancelled already. Adds an error's trailing metadata to
+  // `context`.
+  absl::Status Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream, OutputWriter* writer,
+                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce);
+
+  // Ends every request that is under way with UNAVAILABLE: the grace time is over.
+  void EndAll() { options_.registry->CancelAll(EndCause::kShutdown); }
+
+ private:
+  class GenerateCall;
+  class CompleteCall;
+
+  // Checks the request and starts it. `*output` is set before the first event can come, and null again on error.
+  absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
+                     OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
+  absl::StatusOr<std::shared_ptr<RequestOutput>> Register(ValidatedRequest* request, bool stream, OutputWriter* writer);
+  RequestOutput::Hooks MakeHooks();
+  void OnEnded(const EndedRequest& request);
+  void OnRefused(grpc::CallbackServerContext* context, const absl::Status& status);
+  void OnRpc(const char* method, const absl::Status& status, absl::Time start);
+
+  const Options options_;
+  const TokensOnly tokens_only_;
+  const ValidationContext validation_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_INFERENCE_SERVICE_H_

@@ -1,0 +1,49 @@
+#include "server/api/json_bounds.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+// The deepest nesting of brackets outside strings. Text that is no JSON gets some number; the parser refuses it.
+int64_t Depth(std::string_view text) {
+  int64_t depth = 0;
+  int64_t deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::string_view text) {
+  if (static_cast<int64_t>(text.size()) > kMaxJsonBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", text.size(), " bytes are over the limit of ", kMaxJsonBytes));
+  }
+  if (const int64_t depth = Depth(text); depth > kMaxJsonDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": a depth of ", depth, " is over the limit of ", kMaxJsonDepth));
+  }
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(field, ": not JSON"));
+  return json;
+}
+
+}  // namespace berth

@@ -1,0 +1,72 @@
+#include "server/api/model_text.h"
+
+#include "absl/memory/memory.h"
+#include "text/detokenizer.h"
+#include "text/stop_matcher.h"
+
+namespace berth {
+namespace {
+
+class ModelTextStream : public TextStream {
+ public:
+  ModelTextStream(const Tokenizer* tokenizer, TextStreamOptions options)
+      : detokenizer_(tokenizer, options.skip_special_tokens, options.context),
+        matcher_(std::move(options.stop), options.include_stop) {}
+
+  absl::StatusOr<TextPiece> Add(int32_t token) override {
+    absl::StatusOr<std::string> text = detokenizer_.Add({token});
+    if (!text.ok()) return text.status();
+    return Match(*text);
+  }
+
+  absl::StatusOr<TextPiece> Flush() override {
+    absl::StatusOr<std::string> text = detokenizer_.Flush();
+    if (!text.ok()) return text.status();
+    TextPiece piece = Match(*text);
+    if (!piece.stopped) piece.text += matcher_.Flush();
+    return piece;
+  }
+
+ private:
+  TextPiece Match(const std::string& text) {
+    StopMatcher::Result result = matcher_.Add(text);
+    return {.text = std::move(result.text), .stopped = result.matched, .stop_string = std::move(result.stop)};
+  }
+
+  Detokenizer detokenizer_;
+  StopMatcher matcher_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir) {
+  auto tokenizer = Tokenizer::Load(model_dir);
+  if (absl::IsNotFound(tokenizer.status())) return nullptr;
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat_template = ChatTemplate::Load(model_dir);
+  if (!chat_template.ok() && !absl::IsNotFound(chat_template.status())) return chat_template.status();
+  return absl::WrapUnique(
+      new ModelText(*std::move(tokenizer), chat_template.ok() ? *std::move(chat_template) : nullptr));
+}
+
+absl::StatusOr<std::vector<int32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens) const {
+  return tokenizer_->Encode(absl::string_view(text.data(), text.size()), add_special_tokens);
+}
+
+absl::StatusOr<std::string> ModelText::Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const {
+  return tokenizer_->Decode(tokens, skip_special_tokens);
+}
+
+std::string ModelText::TokenText(int32_t token) const { return tokenizer_->TokenText(token); }
+
+absl::StatusOr<std::string> ModelText::RenderChat(const std::string& messages_json, const std::string& tools_json,
+                                                  bool add_generation_prompt, const std::string& extra_json) const {
+  if (chat_template_ == nullptr) return absl::FailedPreconditionError("the model has no chat template");
+  return chat_template_->Render(messages_json, tools_json, add_generation_prompt, extra_json);
+}
+
+std::unique_ptr<TextStream> ModelText::NewStream(TextStreamOptions options) const {
+  return std::make_unique<ModelTextStream>(tokenizer_.get(), std::move(options));
+}
+
+}  // namespace berth

@@ -1,0 +1,43 @@
+// The services' text side of a real model: its tokeniser, its chat template, and streams that find stop strings.
+// Thread-safe; its streams are not.
+#ifndef BERTH_SERVER_API_MODEL_TEXT_H_
+#define BERTH_SERVER_API_MODEL_TEXT_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/api/text_codec.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace berth {
+
+class ModelText : public TextCodec {
+ public:
+  // From the model's folder. Null without an error when it has no tokenizer.json: such a model serves token ids alone.
+  // INVALID_ARGUMENT: a file cannot be understood.
+  static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);
+
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const override;
+  std::string TokenText(int32_t token) const override;
+  bool has_chat_template() const override { return chat_template_ != nullptr; }
+  absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
+                                         bool add_generation_prompt, const std::string& extra_json) const override;
+  std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override;
+
+ private:
+  ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template)
+      : tokenizer_(std::move(tokenizer)), chat_template_(std::move(chat_template)) {}
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_template_;  // null: none
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_MODEL_TEXT_H_

@@ -1,0 +1,94 @@
+#include "server/api/output_assembler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace berth {
+namespace {
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    default:
+      return v1::FINISH_REASON_UNSPECIFIED;
+  }
+}
+
+}  // namespace
+
+OutputAssembler::OutputAssembler(const TextCodec* codec, OutputOptions options, int64_t num_prompt_tokens)
+    : codec_(codec),
+      text_(codec->NewStream(std::move(options.text))),
+      logprobs_(options.logprobs),
+      num_prompt_tokens_(num_prompt_tokens),
+      skip_tokens_(options.skip_tokens) {}
+
+bool OutputAssembler::AddPiece(TextPiece piece, v1::GenerateResponse* message) {
+  message->mutable_text()->append(piece.text);
+  if (!piece.stopped) return false;
+  message->set_finish_reason(v1::FINISH_REASON_STOP);
+  message->set_stop_string(std::move(piece.stop_string));
+  return true;
+}
+
+void OutputAssembler::AddLogprobs(const TokenEvent& event, v1::GenerateResponse* message) const {
+  v1::TokenLogprobs* out = message->add_logprobs();
+  out->set_token_id(event.token);
+  out->set_logprob(event.logprob);
+  out->set_text(codec_->TokenText(event.token));
+  for (const TokenLogprob& likely : event.top) {
+    v1::TopLogprob* top = out->add_top();
+    top->set_token_id(likely.token);
+    top->set_logprob(likely.logprob);
+    top->set_text(codec_->TokenText(likely.token));
+  }
+}
+
+void OutputAssembler::FillUsage(v1::Usage* usage) const {
+  usage->set_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens_));
+  usage->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
+  usage->set_cached_tokens(static_cast<uint32_t>(num_cached_tokens_));
+}
+
+absl::StatusOr<bool> OutputAssembler::AddToken(const TokenEvent& event, v1::GenerateResponse* message) {
+  absl::StatusOr<TextPiece> piece = text_->Add(event.token);
+  if (!piece.ok()) return piece.status();
+  ++num_tokens_;
+  message->add_token_ids(event.token);
+  if (logprobs_) AddLogprobs(event, message);
+  FillUsage(message->mutable_usage());
+  return AddPiece(*std::move(piece), message);
+}
+
+absl::Status OutputAssembler::Finish(FinishReason reason, int32_t stop_token, v1::GenerateResponse* message) {
+  absl::StatusOr<TextPiece> piece = text_->Flush();
+  if (!piece.ok()) return piece.status();
+  FillUsage(message->mutable_usage());
+  if (AddPiece(*std::move(piece), message)) return absl::OkStatus();
+  message->set_finish_reason(ToProto(reason));
+  if (reason == FinishReason::kStop && stop_token >= 0) message->set_stop_token_id(stop_token);
+  return absl::OkStatus();
+}
+
+v1::Timings MakeTimings(const RequestTimes& times) {
+  const auto seconds = [](absl::Time from, absl::Time to) {
+    if (from == absl::InfinitePast() || to == absl::InfinitePast()) return 0.0;
+    return std::max(0.0, absl::ToDoubleSeconds(to - from));
+  };
+  v1::Timings out;
+  const bool scheduled = times.first_scheduled != absl::InfinitePast();
+  out.set_queue_seconds(seconds(times.arrival, scheduled ? times.first_scheduled : times.finished));
+  out.set_prefill_seconds(seconds(times.first_scheduled, times.first_token));
+  out.set_decode_seconds(seconds(times.first_token, times.finished));
+  out.set_preemptions(static_cast<uint32_t>(times.num_preemptions));
+  return out;
+}
+
+}  // namespace berth

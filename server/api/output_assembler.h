@@ -1,0 +1,60 @@
+// Turns one request's tokens into messages: text, token ids, logprobs, usage, and how it ended. Detokenises
+// incrementally and ends the text at a stop string. Thread-compatible; used by the delivery thread alone.
+//
+// Invariant: the texts of all messages together are what the codec makes of their token ids, up to a stop string.
+#ifndef BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_
+#define BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "berth/v1/inference.pb.h"
+#include "scheduler/request.h"
+#include "server/api/text_codec.h"
+#include "server/api/validation.h"
+
+namespace berth {
+
+class OutputAssembler {
+ public:
+  // `codec` must outlive the assembler.
+  OutputAssembler(const TextCodec* codec, OutputOptions options, int64_t num_prompt_tokens);
+
+  // Adds the event's token to `message`. True: a stop string ended the text, and `message` is the last; what the
+  // request still computes is to be dropped.
+  absl::StatusOr<bool> AddToken(const TokenEvent& event, v1::GenerateResponse* message);
+
+  // Makes `message` the last: the text that was held back, and `reason`. Not after AddToken said true.
+  // REQUIRES: reason is kStop, kLength or kCancelled.
+  absl::Status Finish(FinishReason reason, int32_t stop_token, v1::GenerateResponse* message);
+
+  // How many of the prompt's tokens the cache held already.
+  void set_num_cached_tokens(int64_t count) { num_cached_tokens_ = count; }
+
+  int64_t num_tokens() const { return num_tokens_; }
+  // Whether the next token is one that the client has already: it is taken in, but not put into a message.
+  bool skips_next() const { return num_tokens_ < skip_tokens_; }
+
+ private:
+  // Appends the piece; true when it found a stop string.
+  bool AddPiece(TextPiece piece, v1::GenerateResponse* message);
+  void FillUsage(v1::Usage* usage) const;
+  void AddLogprobs(const TokenEvent& event, v1::GenerateResponse* message) const;
+
+  const TextCodec* codec_;
+  std::unique_ptr<TextStream> text_;
+  bool logprobs_;
+  int64_t num_prompt_tokens_;
+  int64_t skip_tokens_;
+  int64_t num_cached_tokens_ = 0;
+  int64_t num_tokens_ = 0;
+};
+
+// 0 for what never happened.
+v1::Timings MakeTimings(const RequestTimes& times);
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_

@@ -1,0 +1,164 @@
+// One request's way out: from the engine's events to messages in the hands of whoever writes them to the client. Each
+// of its outputs has messages of its own; without streaming they become one at the end, with the best outputs alone
+// where there are more than were asked for.
+//
+// At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself,
+// and what it leaves unread is bounded by its own max_tokens.
+//
+// Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done, so an
+// event never meets a freed request. OnEvent: the delivery thread alone; everything else is thread-safe. No method
+// blocks.
+//
+// Invariants:
+//   - the writer is called for one message at a time, and exactly once with End, after which it is never touched;
+//   - Hooks::cancel may be called any number of times; Hooks::ended exactly once, before the writer's End.
+#ifndef BERTH_SERVER_API_REQUEST_OUTPUT_H_
+#define BERTH_SERVER_API_REQUEST_OUTPUT_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "berth/v1/inference.pb.h"
+#include "scheduler/mutex.h"
+#include "scheduler/request.h"
+#include "server/api/output_assembler.h"
+
+namespace berth {
+
+// Writes one request's messages to its client. Called from any thread, never from two at once.
+class OutputWriter {
+ public:
+  // Starts a write; RequestOutput::OnWritten says that it is done, and `message` lives until then.
+  virtual void Write(const v1::GenerateResponse* message) = 0;
+  // The last call. `last`, which may be null, is to go out before the status and lives as long as the output.
+  virtual void End(v1::GenerateResponse* last, const absl::Status& status) = 0;
+
+ protected:
+  ~OutputWriter() = default;
+};
+
+// Why a request was ended from outside. The first cause stands.
+enum class EndCause : uint8_t {
+  kNone,
+  kAborted,     // Control.Abort: the stream ends with what there is, status OK
+  kClientGone,  // cancelled by the client, or its connection is lost
+  kDeadline,    // the client's deadline has passed
+  kShutdown,    // the server's grace time is over
+};
+
+// What is known of a request when it ends, for the log and the metrics.
+struct EndedRequest {
+  RequestKey key = 0;
+  std::string_view request_id;
+  FinishReason reason = FinishReason::kNone;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_tokens = 0;
+  RequestTimes times;
+  absl::Status status;  // of the RPC
+};
+
+class RequestOutput {
+ public:
+  struct Hooks {
+    std::function<void(RequestKey, FinishReason)> cancel;                         // tells the engine
+    std::function<void(RequestKey, int32_t output, FinishReason)> cancel_output;  // the same of one output of several
+    std::function<void(const EndedRequest&)> ended;                               // the request's id is free again
+    std::function<void(const RequestTimes&)> first_token;                         // may be empty
+    std::function<void(absl::Duration gap)> inter_token;                          // may be empty
+  };
+  struct Options {
+    RequestKey key = 0;
+    std::string request_id;
+    absl::Time arrival;
+    OutputOptions output;
+    int64_t num_prompt_tokens = 0;
+    std::vector<int32_t> prompt_token_ids;  // empty unless they are to be returned
+    bool stream = true;                     // false: one message, at the end
+    Hooks hooks;
+  };
+
+  // `codec` and `writer` must outlive the output's use of them: the codec its end, the writer its End.
+  RequestOutput(Options options, const TextCodec* codec, OutputWriter* writer);
+  RequestOutput(const RequestOutput&) = delete;
+  RequestOutput& operator=(const RequestOutput&) = delete;
+
+  // Delivery thread only. `now`: when the engine handed the event over. False: the request has ended, and further
+  // events are to be dropped.
+  bool OnEvent(const TokenEvent& event, absl::Time now);
+
+  // The write in flight is done. `ok` false: the client is out of reach.
+  void OnWritten(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends the request for `cause` as soon as the engine has let go of it.
+  void Cancel(EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After Engine::Submit: repeats a Cancel that came before the engine knew the request.
+  void OnSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  RequestKey key() const { return options_.key; }
+  const std::string& request_id() const { return options_.request_id; }
+
+ private:
+  // Of the delivery thread.
+  struct Output {
+    OutputAssembler assembler;
+    absl::Time last_token = absl::InfinitePast();
+    double logprob_sum = 0;
+    bool ended = false;
+  };
+
+  void ReportTimes(const TokenEvent& event, absl::Time now);
+  // The event's token and end, as far as there are any. The status is not OK where it ends the whole request.
+  absl::Status Take(const TokenEvent& event);
+  // Ends the output's text if a stop string is reached.
+  absl::Status AddToken(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The engine's end of an output, or of all that go on: completes their last messages, or says which status replaces
+  // them.
+  absl::Status Finish(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  // OK where an end by the engine leaves the client its output.
+  absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(FinishReason reason, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The message that the output's news go to now.
+  v1::GenerateResponse* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the output's message its last.
+  void Complete(size_t output, v1::GenerateResponse* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes one message of those of all outputs, or of the best.
+  void JoinPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Which outputs are returned, in this order.
+  std::vector<size_t> Ranking() const;
+  // Starts what can be started: a write or the end.
+  void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  OutputWriter* const writer_;
+
+  // Of the delivery thread.
+  std::vector<Output> outputs_;
+  RequestTimes times_;
+  int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
+  bool over_ = false;
+
+  Mutex mutex_;
+  std::deque<v1::GenerateResponse> pending_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool first_ ABSL_GUARDED_BY(mutex_) = true;         // no message made yet
+  bool unreachable_ ABSL_GUARDED_BY(mutex_) = false;  // a write failed
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool end_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  EndCause cause_ ABSL_GUARDED_BY(mutex_) = EndCause::kNone;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  // Of the write in flight: handed to the writer, touched by nobody until it is done.
+  v1::GenerateResponse in_flight_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_REQUEST_OUTPUT_H_

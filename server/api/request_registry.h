@@ -1,0 +1,44 @@
+// The requests that are under way, by the ids their clients know: for Abort, for refusing duplicates, and for ending
+// all of them at shutdown. Thread-safe.
+#ifndef BERTH_SERVER_API_REQUEST_REGISTRY_H_
+#define BERTH_SERVER_API_REQUEST_REGISTRY_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "scheduler/mutex.h"
+#include "scheduler/request.h"
+#include "server/api/request_output.h"
+
+namespace berth {
+
+class RequestRegistry {
+ public:
+  // A key nobody had before.
+  RequestKey NewKey() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
+
+  // ALREADY_EXISTS when a request of that id is under way.
+  absl::Status Add(std::shared_ptr<RequestOutput> output) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The id may be used again.
+  void Remove(const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends the request; false when no request has that id.
+  bool Cancel(const std::string& request_id, EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelAll(EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  std::atomic<RequestKey> next_key_{1};
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<RequestOutput>> outputs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_REQUEST_REGISTRY_H_

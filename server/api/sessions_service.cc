@@ -1,0 +1,161 @@
+#include "server/api/sessions_service.h"
+
+#include <memory>
+#include <string>
+
+#include "scheduler/mutex.h"
+#include "server/api/grpc_status.h"
+#include "server/api/response_stream.h"
+
+namespace berth {
+namespace {
+
+constexpr char kService[] = "berth.v1.Sessions";
+
+}  // namespace
+
+// One Resume RPC. The session is read on the store's thread, which then starts the request; a call that is cancelled
+// before that ends there. Frees itself in OnDone, which gRPC calls once, after Finish and with no operation left.
+class SessionsService::ResumeCall final : public ResponseStream {
+ public:
+  ResumeCall(SessionsService* service, grpc::CallbackServerContext* context, const v1::ResumeSessionRequest& request)
+      : service_(service), context_(context), request_(request), start_(service->options_.now()) {
+    if (absl::Status s = service->Check(request.session_id()); !s.ok()) {
+      End(nullptr, s);
+      return;
+    }
+    service->options_.store->Load(request.session_id(), request.tenant(),
+                                  [this](absl::StatusOr<ValidatedRequest> loaded) { Begin(std::move(loaded)); });
+  }
+
+  void OnWriteDone(bool ok) override { Output()->OnWritten(ok); }
+  void OnCancel() override {
+    std::shared_ptr<RequestOutput> output;
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = true;
+      output = output_;
+    }
+    if (output != nullptr) output->Cancel(CauseOfCancel(*context_, service_->options_.now()));
+  }
+  void OnDone() override {
+    if (Metrics* metrics = service_->options_.metrics; metrics != nullptr) {
+      metrics->OnRpc(kService, "Resume", ToGrpcStatus(status()).error_code(), service_->options_.now() - start_);
+    }
+    delete this;
+  }
+
+ private:
+  std::shared_ptr<RequestOutput> Output() {
+    MutexLock lock(&mutex_);
+    return output_;
+  }
+
+  // On the store's thread.
+  void Begin(absl::StatusOr<ValidatedRequest> loaded) {
+    if (!loaded.ok()) return End(nullptr, loaded.status());
+    loaded->request_id = request_.request_id();
+    loaded->output.skip_tokens = request_.received_tokens();
+    if (request_.has_request_id()) {
+      if (absl::Status s = CheckRequestId("request_id", loaded->request_id); !s.ok()) return End(nullptr, s);
+    }
+    if (loaded->output.skip_tokens > loaded->request.max_tokens) {
+      return End(nullptr, absl::InvalidArgumentError(absl::StrCat("received_tokens: ", loaded->output.skip_tokens,
+                                                                  " is over the request's ", loaded->request.max_tokens,
+                                                                  " max_tokens")));
+    }
+    bool cancelled;
+    {
+      MutexLock lock(&mutex_);
+      cancelled = cancelled_;
+    }
+    if (cancelled) return End(nullptr, absl::CancelledError("cancelled by the client"));
+    // Kept by the output as long as anything can come; this call may be gone when Start returns.
+    const auto announce = [this](std::shared_ptr<RequestOutput> output) {
+      MutexLock lock(&mutex_);
+      output_ = std::move(output);
+      return cancelled_;
+    };
+    if (absl::Status s =
+            service_->options_.inference->Start(context_, *std::move(loaded), /*stream=*/true, this, announce);
+        !s.ok()) {
+      End(nullptr, s);
+    }
+  }
+
+  SessionsService* const service_;
+  grpc::CallbackServerContext* const context_;
+  const v1::ResumeSessionRequest request_;
+  const absl::Time start_;
+
+  Mutex mutex_;
+  std::shared_ptr<RequestOutput> output_ ABSL_GUARDED_BY(mutex_);  // null: not begun, or refused
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+absl::Status SessionsService::Check(const std::string& session_id) const {
+  if (options_.store == nullptr) return SessionsAreOff();
+  return CheckSessionId("session_id", session_id);
+}
+
+void SessionsService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
+                             const absl::Status& status) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
+  }
+  reactor->Finish(ToGrpcStatus(status));
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* SessionsService::Resume(grpc::CallbackServerContext* context,
+                                                                        const v1::ResumeSessionRequest* request) {
+  return new ResumeCall(this, context, *request);
+}
+
+grpc::ServerUnaryReactor* SessionsService::Save(grpc::CallbackServerContext* context,
+                                                const v1::SaveSessionRequest* request,
+                                                v1::SaveSessionResponse* response) {
+  const absl::Time start = options_.now();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status s = Check(request->session_id()); !s.ok()) {
+    Finish(reactor, "Save", start, s);
+    return reactor;
+  }
+  const auto ask = [engine = options_.engine](RequestKey key) { engine->Save(key); };
+  options_.store->Save(request->session_id(), request->tenant(), ask,
+                       [this, reactor, response, start](absl::StatusOr<v1::Session> session) {
+                         if (session.ok()) *response->mutable_session() = *std::move(session);
+                         Finish(reactor, "Save", start, session.status());
+                       });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* context,
+                                                  const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse*) {
+  const absl::Time start = options_.now();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status s = Check(request->session_id()); !s.ok()) {
+    Finish(reactor, "Delete", start, s);
+    return reactor;
+  }
+  options_.store->Delete(request->session_id(), request->tenant(), [this, reactor, start](const absl::Status& status) {
+    Finish(reactor, "Delete", start, status);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* context,
+                                                const v1::ListSessionsRequest* request,
+                                                v1::ListSessionsResponse* response) {
+  const absl::Time start = options_.now();
+  absl::Status status;
+  if (options_.store == nullptr) {
+    status = SessionsAreOff();
+  } else {
+    for (v1::Session& session : options_.store->List(request->tenant())) *response->add_sessions() = std::move(session);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Finish(reactor, "List", start, status);
+  return reactor;
+}
+
+}  // namespace berth

@@ -1,0 +1,55 @@
+// berth.v1.Sessions on gRPC's callback API: requests that outlive their call, kept by the SessionStore and resumed
+// through the InferenceService. Thread-safe; no reaction waits for the disk.
+#ifndef BERTH_SERVER_API_SESSIONS_SERVICE_H_
+#define BERTH_SERVER_API_SESSIONS_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "berth/v1/sessions.grpc.pb.h"
+#include "scheduler/engine.h"
+#include "server/api/inference_service.h"
+#include "server/metrics/metrics.h"
+#include "server/storage/session_store.h"
+
+namespace berth {
+
+class SessionsService final : public v1::Sessions::CallbackService {
+ public:
+  // All pointers must outlive the service.
+  struct Options {
+    SessionStore* store = nullptr;  // null: sessions are off, and everything is refused
+    Engine* engine = nullptr;
+    InferenceService* inference = nullptr;
+    Metrics* metrics = nullptr;  // may be null
+    std::function<absl::Time()> now = absl::Now;
+  };
+
+  explicit SessionsService(Options options) : options_(std::move(options)) {}
+
+  grpc::ServerUnaryReactor* Save(grpc::CallbackServerContext* context, const v1::SaveSessionRequest* request,
+                                 v1::SaveSessionResponse* response) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Resume(grpc::CallbackServerContext* context,
+                                                         const v1::ResumeSessionRequest* request) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const v1::DeleteSessionRequest* request,
+                                   v1::DeleteSessionResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListSessionsRequest* request,
+                                 v1::ListSessionsResponse* response) override;
+
+ private:
+  class ResumeCall;
+
+  // Whether sessions are on and the id is one.
+  absl::Status Check(const std::string& session_id) const;
+  void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
+
+  const Options options_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_SESSIONS_SERVICE_H_

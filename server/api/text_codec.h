@@ -1,0 +1,64 @@
+// The services' view of a model's text side: tokenizer, chat template, and the incremental way back from tokens to text
+// with stop strings. Why an interface: the services and their tests then build without the Rust crate behind it.
+// TextCodec is thread-safe; a TextStream belongs to one request and one thread.
+#ifndef BERTH_SERVER_API_TEXT_CODEC_H_
+#define BERTH_SERVER_API_TEXT_CODEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace berth {
+
+struct TextStreamOptions {
+  bool skip_special_tokens = true;
+  std::vector<std::string> stop;  // the text ends before the first of these
+  bool include_stop = false;      // keep that stop string in the text
+  // The prompt's last tokens where the text goes on from them (a word's space then shows); empty: a text of its own.
+  std::vector<int32_t> context;
+};
+
+struct TextPiece {
+  std::string text;         // whole characters that can no longer become part of a stop string
+  bool stopped = false;     // a stop string was found: nothing may be added any more
+  std::string stop_string;  // which one
+};
+
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  virtual absl::StatusOr<TextPiece> Add(int32_t token) = 0;
+  // What was held back. Once, at the end, unless stopped.
+  virtual absl::StatusOr<TextPiece> Flush() = 0;
+};
+
+class TextCodec {
+ public:
+  virtual ~TextCodec() = default;
+
+  // False: text is refused, and streams give none.
+  virtual bool has_tokenizer() const { return true; }
+
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const = 0;
+  // One token's own text, as logprobs show it.
+  virtual std::string TokenText(int32_t token) const = 0;
+
+  virtual bool has_chat_template() const = 0;
+  // `messages_json`: an array of objects. `tools_json`: an array, or "" for none. `extra_json`: an object, or "".
+  // INVALID_ARGUMENT when the template refuses the messages.
+  virtual absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
+                                                 bool add_generation_prompt, const std::string& extra_json) const = 0;
+
+  // The codec must outlive the stream.
+  virtual std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_TEXT_CODEC_H_

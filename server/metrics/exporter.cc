@@ -1,0 +1,86 @@
+#include "server/metrics/exporter.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "server/metrics/load_metrics.h"
+#include "server/metrics/metric_families.h"
+#include "server/metrics/process_metrics.h"
+
+namespace berth {
+namespace {
+
+using Type = MetricFamilies::Type;
+
+constexpr size_t kNumThreads = 4;  // a client that stalls holds one for up to 30 seconds
+
+// Connects and hangs up.
+void Poke(const Address& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found) != 0) return;
+  if (const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); fd >= 0) {
+    [[maybe_unused]] const int refused = connect(fd, found->ai_addr, found->ai_addrlen);
+    close(fd);
+  }
+  freeaddrinfo(found);
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
+  MetricFamilies families(options_.metrics->options().model_name, options_.metrics->options().vllm_aliases);
+  CollectLoad(options_.load(), options_.sessions ? options_.sessions() : SessionLoad(), options_.plan, &families);
+  options_.metrics->Collect(&families);
+  families.Start(Type::kGauge, "berth_build_info", "What was built");
+  families.Add(1, {{"version", options_.version},
+                   {"libtorch", options_.libtorch_version},
+                   {"cpu_capability", options_.cpu_capability}});
+  families.Start(Type::kGauge, "berth_model_info", "What is served");
+  families.Add(1, {{"model_type", options_.model.model_type},
+                   {"dtype", std::string(DTypeName(options_.model.dtype))},
+                   {"device", options_.model.device},
+                   {"parameters", absl::StrCat(options_.model.num_parameters)}});
+  CollectProcess(&families);
+  return families.Take();
+}
+
+absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, MetricsCollector::Options options) {
+  auto exporter = absl::WrapUnique(new Exporter(address));
+  exporter->collector_ = std::make_shared<MetricsCollector>(std::move(options));
+  try {
+    exporter->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);
+  } catch (const std::exception&) {  // whose words name no cause
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(),
+                                               ": the port is taken, or the address is not this machine's"));
+  }
+  exporter->exposer_->RegisterCollectable(exporter->collector_);
+  exporter->address_.port = exporter->exposer_->GetListeningPorts().front();
+  return exporter;
+}
+
+// Civetweb sees that it is to stop when somebody connects, or else after up to two seconds.
+Exporter::~Exporter() {
+  if (exposer_ == nullptr) return;
+  std::atomic<bool> stopped{false};
+  std::thread poker([this, &stopped] {
+    while (!stopped.load()) {
+      Poke(address_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  exposer_.reset();
+  stopped.store(true);
+  poker.join();
+}
+
+}  // namespace berth

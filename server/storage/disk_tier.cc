@@ -1,0 +1,158 @@
+#include "server/storage/disk_tier.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "server/storage/prefix_file.h"
+
+namespace berth {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kSuffix = ".prefix";
+constexpr absl::string_view kTemporarySuffix = ".prefix.tmp";
+
+absl::Status BadFolder(const std::string& folder, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("--disk_tier: ", folder, ": ", why));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
+  auto tier = absl::WrapUnique(new DiskTier(std::move(options)));
+  if (absl::Status s = tier->Lock(); !s.ok()) return s;
+  if (absl::Status s = tier->Scan(); !s.ok()) return s;
+  return tier;
+}
+
+absl::Status DiskTier::Lock() {
+  std::error_code error;
+  fs::create_directories(options_.folder, error);
+  if (error) return BadFolder(options_.folder, error.message());
+  lock_ = std::make_unique<berth::File>(options_.folder + "/lock", O_RDWR | O_CREAT);
+  if (lock_->fd() < 0) return BadFolder(options_.folder, std::strerror(errno));
+  if (flock(lock_->fd(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  return BadFolder(options_.folder, errno == EWOULDBLOCK ? "another server uses it" : std::strerror(errno));
+}
+
+absl::Status DiskTier::Scan() {
+  std::error_code error;
+  std::vector<std::pair<fs::file_time_type, PrefixDisk::File>> seen;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
+    const std::string path = entry.path().string();
+    const std::string name = entry.path().filename().string();
+    uint64_t id = 0;
+    const bool temporary = absl::EndsWith(name, kTemporarySuffix);
+    const absl::string_view number = absl::StripSuffix(name, temporary ? kTemporarySuffix : kSuffix);
+    if (number.size() != 16 || number.size() == name.size() || !absl::SimpleHexAtoi(number, &id)) continue;
+    last_id_ = std::max(last_id_, id);
+    absl::StatusOr<PrefixFile> file = absl::DataLossError("of a write that a crash cut short");
+    if (!temporary) file = ReadPrefixFile(path, options_.plan, /*image=*/nullptr);
+    const bool ours = file.ok() && file->identity == options_.identity;
+    if (ours) {
+      PrefixDisk::File& out = seen.emplace_back(entry.last_write_time(error), PrefixDisk::File()).second;
+      out = {
+          .id = id, .salt = std::move(file->salt), .tokens = std::move(file->tokens), .size_bytes = file->size_bytes};
+      continue;
+    }
+    ++(absl::IsDataLoss(file.status()) ? found_.num_torn : found_.num_foreign);
+    unlink(path.c_str());
+  }
+  if (error) return BadFolder(options_.folder, error.message());
+  std::sort(seen.begin(), seen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [used, file] : seen) found_.files.push_back(std::move(file));
+  if (found_.num_torn + found_.num_foreign > 0) {
+    spdlog::warn("disk tier: removed {} torn files and {} of another model, cache or version from {}", found_.num_torn,
+                 found_.num_foreign, options_.folder);
+  }
+  return absl::OkStatus();
+}
+
+std::string DiskTier::PathOf(uint64_t id) const {
+  return absl::StrCat(options_.folder, "/", absl::Hex(id, absl::kZeroPad16), kSuffix);
+}
+
+int64_t DiskTier::FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const {
+  return PrefixFileBytes(options_.identity, salt, num_tokens, image_bytes);
+}
+
+uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> tokens,
+                         std::shared_ptr<const CacheImage> image) {
+  const uint64_t id = ++last_id_;
+  queue_.Add([this, id, salt = std::string(salt), tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
+              image = std::move(image)] {
+    const absl::Time start = absl::Now();
+    absl::Status status = WriteFile(id, salt, tokens, *image);
+    // Every write to a full disk fails; the first line says it.
+    if (!status.ok() && !std::exchange(failing_, true)) {
+      spdlog::warn("disk tier: {}", std::string(status.message()));
+    }
+    if (status.ok()) failing_ = false;
+    MutexLock lock(&mutex_);
+    results_.push_back({.id = id, .written = true, .status = std::move(status), .time = absl::Now() - start});
+  });
+  return id;
+}
+
+absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
+                                 const CacheImage& image) {
+  const std::string path = PathOf(id);
+  const std::string temporary = absl::StrCat(absl::StripSuffix(path, kSuffix), kTemporarySuffix);
+  absl::Status status = WritePrefixFile(temporary, options_.identity, salt, tokens, image);
+  if (status.ok()) status = RenameOnDisk(temporary, path);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
+void DiskTier::Read(uint64_t id) {
+  queue_.Add([this, id] {
+    const absl::Time start = absl::Now();
+    absl::StatusOr<std::shared_ptr<CacheImage>> image = ReadFile(id);
+    Result result = {.id = id, .status = image.status(), .time = absl::Now() - start};
+    if (image.ok()) {
+      result.image = *std::move(image);
+    } else {
+      spdlog::warn("disk tier: {}; removed", std::string(result.status.message()));
+      unlink(PathOf(id).c_str());
+    }
+    MutexLock lock(&mutex_);
+    results_.push_back(std::move(result));
+  });
+}
+
+absl::StatusOr<std::shared_ptr<CacheImage>> DiskTier::ReadFile(uint64_t id) {
+  const std::string path = PathOf(id);
+  auto image = std::make_shared<CacheImage>();
+  const absl::StatusOr<PrefixFile> file = ReadPrefixFile(path, options_.plan, image.get());
+  if (!file.ok()) return file.status();
+  if (file->identity != options_.identity) return absl::DataLossError(absl::StrCat(path, " is another model's"));
+  utimensat(AT_FDCWD, path.c_str(), /*times=*/nullptr, /*flags=*/0);  // the next start knows that it was used
+  return image;
+}
+
+void DiskTier::Remove(uint64_t id) {
+  queue_.Add([this, id] { unlink(PathOf(id).c_str()); });
+}
+
+std::vector<PrefixDisk::Result> DiskTier::TakeResults() {
+  MutexLock lock(&mutex_);
+  return std::exchange(results_, {});
+}
+
+}  // namespace berth

@@ -1,0 +1,71 @@
+// The files of --disk_tier: prefixes that host memory has no room for, one each. A thread of its own does all reading
+// and writing, in order; the engine's never waits for the disk.
+//
+// A file is written under a temporary name, synced, renamed, and the folder synced: a crash leaves all of it or nothing
+// that the next start would take for one. What is torn, of another model or another version is removed, at the start or
+// when it is read, and said in one line of the log. Files that are not named as the tier names its own are left alone.
+//
+// The folder has one server at a time: a lock on its file `lock`, which goes with the process, keeps a second out.
+#ifndef BERTH_SERVER_STORAGE_DISK_TIER_H_
+#define BERTH_SERVER_STORAGE_DISK_TIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "cache/spec.h"
+#include "scheduler/mutex.h"
+#include "scheduler/prefix_disk.h"
+#include "server/storage/disk_file.h"
+#include "server/storage/work_queue.h"
+
+namespace berth {
+
+class DiskTier final : public PrefixDisk {
+ public:
+  struct Options {
+    std::string folder;    // made where it does not exist
+    std::string identity;  // CacheIdentity of this server; only its files are used
+    CachePlan plan;
+  };
+  // Reads the headers of the files that are there. FAILED_PRECONDITION naming the folder and what is wrong with it, or
+  // that another server uses it.
+  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(Options options);
+
+  Found TakeFound() override { return std::move(found_); }
+  int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const override;
+  uint64_t Write(absl::string_view salt, absl::Span<const int32_t> tokens,
+                 std::shared_ptr<const CacheImage> image) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Read(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Result> TakeResults() override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  explicit DiskTier(Options options) : options_(std::move(options)) {}
+
+  absl::Status Lock();
+  absl::Status Scan();
+  std::string PathOf(uint64_t id) const;
+  // The methods below are the tier's thread's.
+  absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
+                         const CacheImage& image);
+  absl::StatusOr<std::shared_ptr<CacheImage>> ReadFile(uint64_t id);
+
+  const Options options_;
+  std::unique_ptr<berth::File> lock_;
+  Found found_;
+  uint64_t last_id_ = 0;  // the engine thread's
+  bool failing_ = false;  // the tier's thread's: the last write failed
+
+  Mutex mutex_;
+  std::vector<Result> results_ ABSL_GUARDED_BY(mutex_);
+
+  WorkQueue queue_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_STORAGE_DISK_TIER_H_

@@ -1,0 +1,298 @@
+#include "server/storage/session_store.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "server/storage/disk_file.h"
+#include "server/storage/session_file.h"
+
+namespace berth {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kSuffix = ".session";
+constexpr absl::string_view kTemporarySuffix = ".session.tmp";
+// Caches that may wait for the disk; while more do, the engine saves no other.
+constexpr int64_t kMaxPendingBytes = 1 << 30;
+
+absl::Status UnderWay(const std::string& id) {
+  return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is under way"));
+}
+
+}  // namespace
+
+absl::Status CheckSessionId(absl::string_view field, absl::string_view id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
+  };
+  if (id.empty() || id.size() > 128) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", id.size(), " characters are outside [1, 128]"));
+  }
+  if (id[0] == '.' || !std::all_of(id.begin(), id.end(), allowed)) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": only A-Z a-z 0-9 . _ - are allowed, and no dot in front"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionsAreOff() {
+  return absl::FailedPreconditionError(
+      "session_id: this server keeps no sessions; it was started without --session_dir");
+}
+
+absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
+  auto store = absl::WrapUnique(new SessionStore(std::move(options)));
+  if (absl::Status s = store->Scan(); !s.ok()) return s;
+  return store;
+}
+
+absl::Status SessionStore::Scan() {
+  std::error_code error;
+  fs::create_directories(options_.folder, error);
+  std::vector<fs::path> paths;
+  if (!error) {
+    for (const fs::directory_entry& file : fs::directory_iterator(options_.folder, error)) paths.push_back(file.path());
+  }
+  if (!error && access(options_.folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat("--session_dir: ", options_.folder, ": ", error.message()));
+  }
+  MutexLock lock(&mutex_);
+  for (const fs::path& path : paths) {
+    const std::string name = path.filename().string();
+    if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(path, error);  // of a write that a crash cut short
+    const std::string id(absl::StripSuffix(name, kSuffix));
+    if (!absl::EndsWith(name, kSuffix) || !CheckSessionId("", id).ok()) continue;
+    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(path.string(), /*with_image=*/false);
+    Entry& entry = entries_[id];
+    const auto size = fs::file_size(path, error);
+    entry.size_bytes = error ? 0 : static_cast<int64_t>(size);
+    used_bytes_ += entry.size_bytes;
+    entry.unreadable = content.status();
+    entry.damaged = absl::IsDataLoss(content.status());
+    if (!content.ok()) {
+      spdlog::warn("sessions: {}", std::string(content.status().message()));
+      continue;
+    }
+    entry.tenant = content->file.tenant();
+    entry.output_tokens = content->file.output_size();
+    entry.ended = content->file.finish() != v1::FINISH_REASON_UNSPECIFIED;
+  }
+  return absl::OkStatus();
+}
+
+std::string SessionStore::PathOf(const std::string& id) const {
+  return absl::StrCat(options_.folder, "/", id, kSuffix);
+}
+
+bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_relaxed) < kMaxPendingBytes; }
+
+void SessionStore::Take(SavedRequest saved) {
+  if (saved.progress.has_value()) pending_bytes_ += saved.progress->image.size_bytes;
+  // A std::function has to be able to copy what it holds.
+  queue_.Add([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
+}
+
+absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
+  const std::string id = header.session_id();
+  MutexLock lock(&mutex_);
+  if (IsLive(id)) return UnderWay(id);
+  if (const absl::Status s = Check(id, header.tenant()); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
+    return s;
+  }
+  live_[key] = {.id = id, .header = std::move(header)};
+  return absl::OkStatus();
+}
+
+void SessionStore::Withdraw(RequestKey key) {
+  MutexLock lock(&mutex_);
+  live_.erase(key);
+}
+
+absl::Status SessionStore::Check(const std::string& id, const std::string& tenant) const {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return absl::NotFoundError(absl::StrCat("session_id: there is no \"", id, "\""));
+  if (!found->second.unreadable.ok()) return found->second.unreadable;
+  if (found->second.tenant != tenant) {
+    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another tenant's"));
+  }
+  return absl::OkStatus();
+}
+
+bool SessionStore::IsLive(const std::string& id) const {
+  return std::any_of(live_.begin(), live_.end(), [&](const auto& live) { return live.second.id == id; });
+}
+
+v1::Session SessionStore::Describe(const std::string& id) const {
+  v1::Session session;
+  session.set_session_id(id);
+  session.set_running(IsLive(id));
+  if (const auto found = entries_.find(id); found != entries_.end()) {
+    session.set_size_bytes(found->second.size_bytes);
+    session.set_output_tokens(found->second.output_tokens);
+    session.set_ended(found->second.ended);
+    session.set_damaged(found->second.damaged);
+  }
+  return session;
+}
+
+void SessionStore::Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
+                        SaveCallback done) {
+  absl::StatusOr<v1::Session> answer;
+  RequestKey key = 0;
+  {
+    MutexLock lock(&mutex_);
+    const auto live = std::find_if(live_.begin(), live_.end(), [&](const auto& l) { return l.second.id == id; });
+    if (live == live_.end()) {
+      const absl::Status status = Check(id, tenant);
+      answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(id)) : status;
+    } else if (live->second.header.tenant() != tenant) {
+      answer = absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another tenant's"));
+    } else {
+      key = live->first;
+      live->second.waiting.push_back(std::move(done));
+    }
+  }
+  if (key != 0) {
+    ask(key);
+  } else {
+    done(std::move(answer));
+  }
+}
+
+void SessionStore::Load(const std::string& id, const std::string& tenant, LoadCallback done) {
+  queue_.Add([this, id, tenant, done = std::move(done)] { done(Read(id, tenant)); });
+}
+
+void SessionStore::Delete(const std::string& id, const std::string& tenant, DeleteCallback done) {
+  queue_.Add([this, id, tenant, done = std::move(done)] { done(Remove(id, tenant)); });
+}
+
+std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
+  std::vector<v1::Session> sessions;
+  MutexLock lock(&mutex_);
+  for (const auto& [id, entry] : entries_) {
+    const bool nobodys = entry.damaged && !entry.unreadable.ok();
+    if (nobodys || (entry.unreadable.ok() && entry.tenant == tenant)) sessions.push_back(Describe(id));
+  }
+  return sessions;
+}
+
+SessionLoad SessionStore::stats() const {
+  MutexLock lock(&mutex_);
+  return {.used_bytes = used_bytes_,
+          .limit_bytes = options_.limit_bytes,
+          .num_saves = num_saves_,
+          .num_failed_saves = num_failed_saves_};
+}
+
+void SessionStore::Write(const SavedRequest& saved) {
+  std::string id;
+  v1::SessionFile file;
+  {
+    MutexLock lock(&mutex_);
+    const auto live = live_.find(saved.key);
+    if (live == live_.end()) return;
+    id = live->second.id;
+    if (saved.progress.has_value()) file = live->second.header;
+  }
+  absl::Status status;
+  if (saved.progress.has_value()) {
+    SetProgress(*saved.progress, &file);
+    status = WriteFile(id, file, saved.progress->image);
+    pending_bytes_ -= saved.progress->image.size_bytes;
+    if (!status.ok()) spdlog::warn("sessions: \"{}\" was not saved: {}", id, std::string(status.message()));
+  }
+  std::vector<SaveCallback> waiting;
+  v1::Session session;
+  {
+    MutexLock lock(&mutex_);
+    if (saved.progress.has_value()) ++(status.ok() ? num_saves_ : num_failed_saves_);
+    const auto live = live_.find(saved.key);
+    waiting.swap(live->second.waiting);
+    if (saved.last) live_.erase(live);
+    session = Describe(id);
+  }
+  if (!saved.progress.has_value()) {
+    status = absl::AbortedError(absl::StrCat("session_id: \"", id, "\" ended before it could be saved"));
+  }
+  for (const SaveCallback& done : waiting) done(status.ok() ? absl::StatusOr<v1::Session>(session) : status);
+}
+
+absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFile& file, const CacheImage& image) {
+  const int64_t size = SessionFileBytes(file, image);
+  {
+    MutexLock lock(&mutex_);
+    // The old file stays until the new one is whole.
+    if (size > options_.limit_bytes - used_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat("a session of ", size,
+                                                       " bytes does not fit --session_dir_limit=", options_.limit_bytes,
+                                                       " beside the ", used_bytes_, " that are there"));
+    }
+  }
+  const std::string temporary = absl::StrCat(options_.folder, "/", id, kTemporarySuffix);
+  if (absl::Status s = WriteSessionFile(temporary, file, image); !s.ok()) return s;
+  if (std::rename(temporary.c_str(), PathOf(id).c_str()) != 0) {
+    const std::string cause = std::strerror(errno);
+    unlink(temporary.c_str());
+    return absl::UnavailableError(absl::StrCat("cannot rename ", temporary, ": ", cause));
+  }
+  {
+    MutexLock lock(&mutex_);
+    Entry& entry = entries_[id];
+    used_bytes_ += size - entry.size_bytes;
+    entry = {.tenant = file.tenant(),
+             .size_bytes = size,
+             .output_tokens = file.output_size(),
+             .ended = file.finish() != v1::FINISH_REASON_UNSPECIFIED};
+  }
+  return SyncFolder(options_.folder);
+}
+
+absl::StatusOr<ValidatedRequest> SessionStore::Read(const std::string& id, const std::string& tenant) {
+  {
+    MutexLock lock(&mutex_);
+    if (IsLive(id)) return UnderWay(id);
+    if (absl::Status s = Check(id, tenant); !s.ok()) return s;
+  }
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_image=*/true);
+  if (absl::IsDataLoss(content.status())) {
+    MutexLock lock(&mutex_);
+    if (const auto found = entries_.find(id); found != entries_.end()) found->second.damaged = true;
+  }
+  if (!content.ok()) return content.status();
+  if (content->file.tenant() != tenant || content->file.session_id() != id) {
+    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another's"));
+  }
+  if (content->file.model() != options_.model) {
+    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" was saved by another model: ",
+                                                      content->file.model(), ", this server's is ", options_.model));
+  }
+  return ResumedRequest(content->file, std::move(content->image));
+}
+
+absl::Status SessionStore::Remove(const std::string& id, const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  if (IsLive(id)) return UnderWay(id);
+  if (absl::Status s = Check(id, tenant); !s.ok() && !absl::IsDataLoss(s)) return s;
+  if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
+    return absl::UnavailableError(absl::StrCat("cannot delete ", PathOf(id), ": ", std::strerror(errno)));
+  }
+  used_bytes_ -= entries_[id].size_bytes;
+  entries_.erase(id);
+  return SyncFolder(options_.folder);
+}
+
+}  // namespace berth

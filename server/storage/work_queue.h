@@ -1,0 +1,36 @@
+// One thread that does what it is given, one thing after the other. Thread-safe. As an owner's last member it starts
+// when all else is built, and its end, which waits for all that was given, comes before anything else goes.
+#ifndef BERTH_SERVER_STORAGE_WORK_QUEUE_H_
+#define BERTH_SERVER_STORAGE_WORK_QUEUE_H_
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "scheduler/mutex.h"
+
+namespace berth {
+
+class WorkQueue {
+ public:
+  WorkQueue() : thread_([this] { Loop(); }) {}
+  ~WorkQueue() ABSL_LOCKS_EXCLUDED(mutex_);
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  void Add(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Mutex mutex_;
+  CondVar filled_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_STORAGE_WORK_QUEUE_H_

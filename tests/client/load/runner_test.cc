@@ -1,0 +1,183 @@
+// The runner against a fake server: loops, failures, faults, cancellation.
+#include "client/load/runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/client/fake_server.h"
+
+namespace berth::cli {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kOutputTokens = 6;
+
+Workload MakeWorkload(int64_t num_distinct = 0) {
+  auto workload = Workload::Create({.prompt_tokens = *LengthDistribution::Parse("uniform:1:20"),
+                                    .output_tokens = LengthDistribution::Fixed(kOutputTokens),
+                                    .num_distinct = num_distinct},
+                                   FakeServer::ModelInfo());
+  EXPECT_TRUE(workload.ok());
+  return *workload;
+}
+
+// The records in the order the requests were sent.
+std::vector<RequestRecord> RunAll(const FakeServer& server, Runner::Options options, int64_t num_distinct = 0) {
+  const Workload workload = MakeWorkload(num_distinct);
+  Runner runner(std::move(options), &workload, server.stub());
+  std::vector<RequestRecord> records = runner.Run().records;
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
+  return records;
+}
+
+TEST(Runner, AClosedLoopKeepsItsConcurrency) {
+  const FakeServer server({.wait_for_in_flight = 4});
+  const auto records = RunAll(server, {.concurrency = 4, .num_requests = 40, .verify = true});
+  EXPECT_THAT(records, SizeIs(40));
+  EXPECT_EQ(server.peak_in_flight(), 4);
+  for (const RequestRecord& record : records) {
+    EXPECT_TRUE(record.ok());
+    EXPECT_THAT(record.faults, IsEmpty());
+    EXPECT_EQ(record.output_tokens, kOutputTokens);
+    EXPECT_THAT(record.gap_seconds, SizeIs(kOutputTokens - 1));
+    EXPECT_EQ(record.send_lag(), absl::ZeroDuration());
+    EXPECT_LE(record.sent, record.first_token);
+    EXPECT_LE(record.last_token, record.end);
+  }
+}
+
+// Every call waits until all are under way: a loop that waited for answers would hang.
+TEST(Runner, AnOpenLoopDoesNotWaitForAnswers) {
+  const FakeServer server({.wait_for_in_flight = 30});
+  const auto records = RunAll(server, {.rate = 2000, .num_requests = 30, .seed = 3});
+  ASSERT_THAT(records, SizeIs(30));
+  PoissonArrivals arrivals(2000, 3);
+  for (const RequestRecord& record : records) {
+    EXPECT_TRUE(record.ok());
+    EXPECT_EQ(record.intended, arrivals.Next());
+    EXPECT_GE(record.sent, record.intended);
+  }
+}
+
+TEST(Runner, HundredsOfStreamsAtATime) {
+  const FakeServer server({.wait_for_in_flight = 200});
+  const auto records = RunAll(server, {.concurrency = 200, .num_requests = 200, .verify = true});
+  EXPECT_EQ(std::count_if(records.begin(), records.end(), [](const auto& r) { return r.ok() && r.faults.empty(); }),
+            200);
+}
+
+TEST(Runner, NothingStartsAfterTheDuration) {
+  const FakeServer server;
+  const auto records = RunAll(server, {.rate = 1000, .duration = absl::Milliseconds(50)});
+  for (const RequestRecord& record : records) EXPECT_LT(record.intended, absl::Milliseconds(50));
+  PoissonArrivals arrivals(1000, 0);
+  int64_t expected = 0;
+  while (arrivals.Next() < absl::Milliseconds(50)) ++expected;
+  EXPECT_THAT(records, SizeIs(expected));
+}
+
+TEST(Runner, FailuresAreRecordedWithTheirCode) {
+  const FakeServer server({.refuse = [](int number) {
+    return number == 2 ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full") : grpc::Status::OK;
+  }});
+  const auto records = RunAll(server, {.num_requests = 5, .verify = true});
+  ASSERT_THAT(records, SizeIs(5));
+  EXPECT_EQ(records[2].code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(records[2].error, "full");
+  EXPECT_THAT(records[2].faults, IsEmpty());
+  EXPECT_FALSE(records[2].cancelled);
+  EXPECT_TRUE(records[3].ok());
+}
+
+TEST(Runner, ADeadlineEndsARequest) {
+  const FakeServer server({.hang = true});
+  const auto records = RunAll(server, {.num_requests = 1, .timeout = absl::Milliseconds(20)});
+  ASSERT_THAT(records, SizeIs(1));
+  EXPECT_EQ(records[0].code, grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// Four requests alone, then the same under load; `edit` changes one stream of the load.
+std::vector<RequestRecord> RunVerified(FakeServer::Edit edit) {
+  const FakeServer server({.edit = std::move(edit)});
+  Runner::Options options = {.concurrency = 8, .num_requests = 16, .verify = true};
+  for (RequestRecord& alone : RunAll(server, {.num_requests = 4, .verify = true}, 4)) {
+    EXPECT_TRUE(alone.ok());
+    options.references.push_back(std::move(alone.token_ids));
+  }
+  return RunAll(server, std::move(options), 4);
+}
+
+int64_t CountFaulty(const std::vector<RequestRecord>& records) {
+  return std::count_if(records.begin(), records.end(), [](const auto& record) { return !record.faults.empty(); });
+}
+
+TEST(RunnerVerify, TheSameTokensAloneAndUnderLoadAreNoFault) { EXPECT_EQ(CountFaulty(RunVerified(nullptr)), 0); }
+
+TEST(RunnerVerify, FindsADroppedMessage) {
+  const auto records = RunVerified([](int number, std::vector<v1::GenerateResponse>* messages) {
+    if (number == 10) messages->erase(messages->begin() + 3);
+  });
+  EXPECT_EQ(CountFaulty(records), 1);
+}
+
+TEST(RunnerVerify, FindsARepeatedMessage) {
+  const auto records = RunVerified([](int number, std::vector<v1::GenerateResponse>* messages) {
+    if (number == 10) messages->insert(messages->begin() + 3, (*messages)[3]);
+  });
+  EXPECT_EQ(CountFaulty(records), 1);
+}
+
+// The counts are right, the tokens are another sequence's.
+TEST(RunnerVerify, FindsARepeatedTokenThatIsCountedRight) {
+  const auto records = RunVerified([](int number, std::vector<v1::GenerateResponse>* messages) {
+    if (number == 10) (*messages)[3].set_token_ids(0, (*messages)[2].token_ids(0));
+  });
+  ASSERT_EQ(CountFaulty(records), 1);
+  for (const RequestRecord& record : records) {
+    if (!record.faults.empty()) {
+      EXPECT_THAT(record.faults, Contains(HasSubstr("output token 3 is ")));
+    }
+  }
+}
+
+TEST(RunnerVerify, FindsAStreamThatEndsEarly) {
+  const auto records = RunVerified([](int number, std::vector<v1::GenerateResponse>* messages) {
+    if (number == 10) messages->resize(2);
+  });
+  EXPECT_EQ(CountFaulty(records), 1);
+}
+
+TEST(Runner, CancelEndsEveryStreamAndSendsNoMore) {
+  const FakeServer server({.hang = true});
+  const Workload workload = MakeWorkload();
+  Runner runner({.concurrency = 5}, &workload, server.stub());
+  std::thread user([&] {
+    server.AwaitInFlight(5);
+    EXPECT_EQ(runner.GetProgress().sent, 5);
+    runner.Cancel();
+  });
+  const Runner::Result result = runner.Run();
+  user.join();
+  EXPECT_TRUE(result.cancelled);
+  ASSERT_THAT(result.records, SizeIs(5));
+  for (const RequestRecord& record : result.records) EXPECT_TRUE(record.cancelled);
+  EXPECT_EQ(runner.GetProgress().failed, 0);
+}
+
+TEST(Runner, CancelledBeforeItRunsSendsNothing) {
+  const FakeServer server;
+  const Workload workload = MakeWorkload();
+  Runner runner({.rate = 0.001}, &workload, server.stub());
+  runner.Cancel();
+  EXPECT_THAT(runner.Run().records, IsEmpty());
+}
+
+}  // namespace
+}  // namespace berth::cli

@@ -1,0 +1,45 @@
+#include "client/status_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace berth::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(StatusView, BytesHaveBinaryUnits) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(int64_t{3} << 30), "3.0 GiB");
+}
+
+TEST(StatusView, BarsShowLiveHeldAndTheRest) {
+  EXPECT_EQ(DrawBar(25, 50, 100, 8), "##--....");
+  EXPECT_EQ(DrawBar(100, 100, 100, 4), "####");
+  EXPECT_EQ(DrawBar(0, 0, 100, 4), "....");
+}
+
+TEST(StatusView, WhatIsNotZeroShowsInABar) {
+  EXPECT_EQ(DrawBar(1, 1, 1000, 4), "#...");
+  EXPECT_EQ(DrawBar(1, 2, 1000, 4), "#-..");
+  EXPECT_EQ(DrawBar(0, 1, 1000, 4), "-...");
+}
+
+TEST(StatusView, AnEmptyArenaDrawsAnEmptyBar) { EXPECT_EQ(DrawBar(0, 0, 0, 4), "...."); }
+
+TEST(StatusView, NamesAddressHealthAndDraining) {
+  StatusView view;
+  view.server = "127.0.0.1:8600";
+  view.live = "SERVING";
+  view.ready = "NOT_SERVING";
+  view.load.set_draining(true);
+  const std::string text = DrawStatus(view);
+  EXPECT_THAT(text, HasSubstr("127.0.0.1:8600"));
+  EXPECT_THAT(text, HasSubstr("live: SERVING, ready: NOT_SERVING"));
+  EXPECT_THAT(text, HasSubstr("DRAINING"));
+}
+
+}  // namespace
+}  // namespace berth::cli

@@ -1,0 +1,98 @@
+// A tokenizer of 100 tokens: 0..94 are the printable ASCII characters from ' ' on, 95..99 are special tokens, of which
+// 96 begins a text. Its chat template puts every message in a line "role:content". Thread-safe.
+#ifndef BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_
+#define BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/text_codec.h"
+
+namespace berth {
+
+inline constexpr int64_t kFakeVocabSize = 100;
+inline constexpr int32_t kFakeBos = 96;
+
+inline std::string FakeTokenText(int32_t token, bool skip_special_tokens) {
+  if (token < 95) return std::string(1, static_cast<char>(' ' + token));
+  return skip_special_tokens ? "" : absl::StrCat("<", token, ">");
+}
+
+// Holds back any tail that may become a stop string.
+class FakeTextStream final : public TextStream {
+ public:
+  explicit FakeTextStream(TextStreamOptions options) : options_(std::move(options)) {}
+
+  absl::StatusOr<TextPiece> Add(int32_t token) override {
+    held_ += FakeTokenText(token, options_.skip_special_tokens);
+    TextPiece piece;
+    size_t found = std::string::npos;
+    for (const std::string& stop : options_.stop) {
+      if (const size_t at = held_.find(stop); at < found) {
+        found = at;
+        piece.stop_string = stop;
+      }
+    }
+    piece.stopped = found != std::string::npos;
+    const size_t length =
+        piece.stopped ? found + (options_.include_stop ? piece.stop_string.size() : 0) : held_.size() - HeldBack();
+    piece.text = held_.substr(0, length);
+    held_.erase(0, length);
+    return piece;
+  }
+  absl::StatusOr<TextPiece> Flush() override { return TextPiece{.text = std::exchange(held_, ""), .stop_string = ""}; }
+
+ private:
+  size_t HeldBack() const {
+    size_t longest = 0;
+    for (const std::string& stop : options_.stop) {
+      for (size_t n = std::min(stop.size() - 1, held_.size()); n > longest; --n) {
+        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) longest = n;
+      }
+    }
+    return longest;
+  }
+
+  TextStreamOptions options_;
+  std::string held_;
+};
+
+class FakeTextCodec final : public TextCodec {
+ public:
+  bool with_template = true;
+
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
+    std::vector<int32_t> tokens;
+    if (add_special_tokens && !text.empty()) tokens.push_back(kFakeBos);
+    for (const char c : text) tokens.push_back(c >= ' ' && c <= '~' ? c - ' ' : 95);
+    return tokens;
+  }
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) text += FakeTokenText(token, skip_special_tokens);
+    return text;
+  }
+  std::string TokenText(int32_t token) const override { return FakeTokenText(token, false); }
+  bool has_chat_template() const override { return with_template; }
+  absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
+                                         bool add_generation_prompt, const std::string& extra_json) const override {
+    std::string text = tools_json + extra_json;
+    for (const nlohmann::json& message : nlohmann::json::parse(messages_json)) {
+      if (message["role"] == "refused") return absl::InvalidArgumentError("role refused");
+      absl::StrAppend(&text, message["role"].get<std::string>(), ":", message["content"].get<std::string>(), "|");
+    }
+    return text + (add_generation_prompt ? "assistant:" : "");
+  }
+  std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override {
+    return std::make_unique<FakeTextStream>(std::move(options));
+  }
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_

@@ -1,0 +1,237 @@
+// Sessions over gRPC: a server that goes away in the middle, and another that goes on.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "tests/server/api/test_server.h"
+
+namespace berth {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kMaxTokens = 40;
+
+class SessionsTest : public ::testing::Test {
+ protected:
+  SessionsTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/service") { fs::remove_all(folder_); }
+
+  // As if the one before had never been; its files stay.
+  void Start(bool with_sessions = true) {
+    server_.reset();
+    TestServer::Options options;
+    if (with_sessions) options.session_dir = folder_;
+    server_ = std::make_unique<TestServer>(options);
+  }
+  static v1::GenerateRequest MakeRequest(const std::string& session_id, uint32_t autosave_tokens = 0) {
+    v1::GenerateRequest request;
+    for (int32_t token : {1, 2, 3, 4, 5}) request.mutable_token_ids()->add_ids(token);
+    request.mutable_stopping()->set_max_tokens(kMaxTokens);
+    request.mutable_sampling()->set_seed(7);
+    request.set_logprobs(0);
+    request.set_cache_salt("tenant");
+    if (!session_id.empty()) request.set_session_id(session_id);
+    if (autosave_tokens > 0) request.set_autosave_tokens(autosave_tokens);
+    return request;
+  }
+  static v1::ResumeSessionRequest ResumeOf(const std::string& session_id, uint32_t received_tokens = 0) {
+    v1::ResumeSessionRequest request;
+    request.set_session_id(session_id);
+    request.set_tenant("tenant");
+    request.set_received_tokens(received_tokens);
+    return request;
+  }
+  Answer Resume(const v1::ResumeSessionRequest& request) { return Call(server_.get(), request).ReadAll(); }
+  grpc::Status Save(const std::string& id, const std::string& tenant, v1::Session* session = nullptr) {
+    grpc::ClientContext context;
+    v1::SaveSessionRequest request;
+    request.set_session_id(id);
+    request.set_tenant(tenant);
+    v1::SaveSessionResponse response;
+    const grpc::Status status = server_->sessions_stub->Save(&context, request, &response);
+    if (session != nullptr) *session = response.session();
+    return status;
+  }
+  grpc::Status Delete(const std::string& id) {
+    grpc::ClientContext context;
+    v1::DeleteSessionRequest request;
+    request.set_session_id(id);
+    request.set_tenant("tenant");
+    v1::DeleteSessionResponse response;
+    return server_->sessions_stub->Delete(&context, request, &response);
+  }
+  v1::ListSessionsResponse List() {
+    grpc::ClientContext context;
+    v1::ListSessionsRequest request;
+    request.set_tenant("tenant");
+    v1::ListSessionsResponse response;
+    EXPECT_TRUE(server_->sessions_stub->List(&context, request, &response).ok());
+    return response;
+  }
+  // What nobody interrupted.
+  Answer Whole(v1::GenerateRequest request) {
+    request.clear_session_id();
+    request.clear_autosave_tokens();
+    return Call(server_.get(), request).ReadAll();
+  }
+  // `whole` from its token `received` on.
+  static void ExpectRest(const Answer& answer, const Answer& whole, size_t received) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(answer.tokens, std::vector<int32_t>(whole.tokens.begin() + received, whole.tokens.end()));
+    // The codec's tokens are a character each, or special and none.
+    size_t characters = 0;
+    for (size_t i = 0; i < received; ++i) characters += FakeTokenText(whole.tokens[i], true).size();
+    EXPECT_EQ(answer.text, whole.text.substr(characters));
+    EXPECT_EQ(answer.finish_reason(), whole.finish_reason());
+    const v1::GenerateResponse& last = answer.messages.back();
+    EXPECT_EQ(last.usage().completion_tokens(), whole.tokens.size());
+    int num_logprobs = 0;
+    for (const v1::GenerateResponse& message : answer.messages) num_logprobs += message.logprobs_size();
+    EXPECT_EQ(static_cast<size_t>(num_logprobs), whole.tokens.size() - received);
+    EXPECT_EQ(last.stop_string(), whole.messages.back().stop_string());
+  }
+
+  const std::string folder_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(SessionsTest, WhatWasSavedOnTheWayGoesOnInAnotherServer) {
+  Start();
+  const v1::GenerateRequest request = MakeRequest("s", /*autosave_tokens=*/8);
+  const Answer whole = Whole(request);
+  server_->gate.Close();
+  Call call(server_.get(), request);
+  server_->gate.Allow(21);  // one of prefill: 21 tokens
+  while (call.answer.tokens.size() < 21) ASSERT_TRUE(call.ReadOne());
+  // The file as it is now is what a crash would leave; what the server writes while it ends is not looked at.
+  while (server_->sessions->stats().num_saves < 2) absl::SleepFor(absl::Milliseconds(1));
+  const fs::path file = folder_ + "/s.session";
+  const fs::path kept = folder_ + "/kept";
+  fs::copy_file(file, kept);
+  call.context.TryCancel();
+  server_->gate.Open();
+  call.ReadAll();
+  for (const size_t received : {0, 5, 16, 21, 40}) {
+    server_.reset();
+    fs::copy_file(kept, file, fs::copy_options::overwrite_existing);
+    Start();
+    EXPECT_EQ(List().sessions(0).output_tokens(), 16);
+    ExpectRest(Resume(ResumeOf("s", received)), whole, received);
+  }
+  // By now it is over: there is nothing to compute, and still all to say.
+  for (const size_t received : {0, 39, 40}) {
+    Start();
+    EXPECT_TRUE(List().sessions(0).ended());
+    ExpectRest(Resume(ResumeOf("s", received)), whole, received);
+    EXPECT_EQ(server_->Load().generation_tokens(), 0);
+  }
+}
+
+TEST_F(SessionsTest, AClientThatLeftMayComeBack) {
+  Start();
+  v1::GenerateRequest request = MakeRequest("s");
+  const Answer whole = Whole(request);
+  server_->gate.Close();
+  {
+    Call call(server_.get(), request);
+    server_->gate.Allow(10);
+    while (call.answer.tokens.size() < 10) ASSERT_TRUE(call.ReadOne());
+    call.context.TryCancel();
+    server_->gate.Open();
+    call.ReadAll();
+  }
+  while (server_->sessions->stats().num_saves < 1) absl::SleepFor(absl::Milliseconds(1));
+  Answer rest;
+  do {  // until the store has let go of it
+    rest = Resume(ResumeOf("s", 10));
+  } while (rest.status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  ExpectRest(rest, whole, 10);
+}
+
+TEST_F(SessionsTest, AStopStringEndsItAgain) {
+  Start();
+  v1::GenerateRequest request = MakeRequest("s");
+  const std::string text = Whole(request).text;
+  request.mutable_stopping()->add_stop(text.substr(12, 3));
+  const Answer whole = Whole(request);
+  ASSERT_EQ(whole.finish_reason(), v1::FINISH_REASON_STOP);
+  ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
+  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  for (const size_t received : {size_t{0}, size_t{4}, whole.tokens.size()}) {
+    Start();
+    const Answer answer = Resume(ResumeOf("s", received));
+    EXPECT_EQ(answer.tokens, std::vector<int32_t>(whole.tokens.begin() + received, whole.tokens.end()));
+    EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_STOP);
+    EXPECT_EQ(answer.messages.back().stop_string(), text.substr(12, 3));
+    if (received == 0) {
+      EXPECT_EQ(answer.text, whole.text);
+    }
+  }
+}
+
+TEST_F(SessionsTest, SaveWaitsForTheFile) {
+  Start();
+  server_->gate.Close();
+  Call call(server_.get(), MakeRequest("s"));
+  server_->gate.Allow(3);
+  while (call.answer.tokens.size() < 3) ASSERT_TRUE(call.ReadOne());
+  EXPECT_EQ(Save("s", "thief").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  std::thread step([&] { server_->gate.Open(); });
+  v1::Session session;
+  EXPECT_TRUE(Save("s", "tenant", &session).ok());
+  step.join();
+  EXPECT_GE(session.output_tokens(), 3);
+  EXPECT_EQ(session.size_bytes(), static_cast<int64_t>(fs::file_size(folder_ + "/s.session")));
+  EXPECT_TRUE(call.ReadAll().status.ok());
+  EXPECT_EQ(call.answer.tokens.size(), kMaxTokens);
+  // Of one that has ended it says what is there.
+  do {
+    EXPECT_TRUE(Save("s", "tenant", &session).ok());
+  } while (!session.ended());
+  EXPECT_EQ(session.output_tokens(), kMaxTokens);
+}
+
+TEST_F(SessionsTest, RefusesWithTheReason) {
+  using Code = grpc::StatusCode;
+  Start();
+  const auto code_of = [this](const v1::GenerateRequest& request) {
+    return Call(server_.get(), request).ReadAll().status.error_code();
+  };
+  EXPECT_EQ(code_of(MakeRequest("../etc")), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of(MakeRequest("", /*autosave_tokens=*/3)), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(Resume(ResumeOf("a/b")).status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(Resume(ResumeOf("none")).status.error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(Save("none", "tenant").error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(Delete("none").error_code(), Code::NOT_FOUND);
+  server_->gate.Close();
+  Call call(server_.get(), MakeRequest("s"));
+  server_->gate.Allow(1);
+  ASSERT_TRUE(call.ReadOne());
+  EXPECT_EQ(code_of(MakeRequest("s")), Code::FAILED_PRECONDITION);
+  EXPECT_EQ(Resume(ResumeOf("s")).status.error_code(), Code::FAILED_PRECONDITION);
+  EXPECT_EQ(Delete("s").error_code(), Code::FAILED_PRECONDITION);
+  server_->gate.Open();
+  EXPECT_TRUE(call.ReadAll().status.ok());
+  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  Start();
+  v1::ResumeSessionRequest other = ResumeOf("s");
+  other.set_tenant("thief");
+  EXPECT_EQ(Resume(other).status.error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(Resume(ResumeOf("s", kMaxTokens + 1)).status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
+  grpc::Status deleted;
+  do {
+    deleted = Delete("s");
+  } while (deleted.error_code() == Code::FAILED_PRECONDITION);
+  EXPECT_TRUE(deleted.ok());
+  EXPECT_EQ(List().sessions_size(), 0);
+  Start(/*with_sessions=*/false);
+  EXPECT_EQ(code_of(MakeRequest("s")), Code::FAILED_PRECONDITION);
+  EXPECT_EQ(Resume(ResumeOf("s")).status.error_code(), Code::FAILED_PRECONDITION);
+  EXPECT_EQ(Save("s", "tenant").error_code(), Code::FAILED_PRECONDITION);
+}
+
+}  // namespace
+}  // namespace berth

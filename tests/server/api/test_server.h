@@ -1,0 +1,220 @@
+// The services over a real engine, cache and gRPC server, with a model without weights whose steps a test can hold up.
+#ifndef BERTH_TESTS_SERVER_API_TEST_SERVER_H_
+#define BERTH_TESTS_SERVER_API_TEST_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/internal/raw_logging.h"
+#include "absl/base/thread_annotations.h"
+#include "berth/v1/control.grpc.pb.h"
+#include "berth/v1/inference.grpc.pb.h"
+#include "berth/v1/sessions.grpc.pb.h"
+#include "scheduler/engine.h"
+#include "scheduler/mutex.h"
+#include "server/api/control_service.h"
+#include "server/api/inference_service.h"
+#include "server/api/output_dispatcher.h"
+#include "server/api/request_registry.h"
+#include "server/api/sessions_service.h"
+#include "server/storage/session_store.h"
+#include "tests/server/api/fake_text_codec.h"
+#include "tests/testing/fake_model_runner.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+
+// Lets the engine's steps through one by one, or all. Thread-safe.
+class StepGate {
+ public:
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_) { Set(0); }
+  void Open() ABSL_LOCKS_EXCLUDED(mutex_) { Set(int64_t{1} << 60); }
+  void Allow(int64_t steps) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    allowed_ += steps;
+    changed_.SignalAll();
+  }
+  // Called by a step.
+  void Pass() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    while (allowed_ == 0) changed_.Wait(&mutex_);
+    --allowed_;
+  }
+
+ private:
+  void Set(int64_t allowed) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    allowed_ = allowed;
+    changed_.SignalAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = int64_t{1} << 60;
+};
+
+struct TestServer {
+  struct Options {
+    int64_t max_queue = 1024;
+    int64_t max_running = 64;
+    int64_t max_sequence_tokens = 10000;
+    bool has_encoder = false;
+    std::string session_dir;  // "": no sessions
+  };
+
+  TestServer() : TestServer(Options{}) {}
+  explicit TestServer(const Options& options)
+      : cache({options.has_encoder ? CrossLayer() : StaticLayer(), RecurrentLayer()}, /*arena_size=*/4096),
+        runner(cache.cache.get()) {
+    runner.on_run = [this](const StepPlan&) {
+      gate.Pass();
+      return step_status;
+    };
+    Engine::Options engine_options;
+    engine_options.max_queue = options.max_queue;
+    engine_options.scheduler.max_running = options.max_running;
+    engine_options.scheduler.max_sequence_tokens = options.max_sequence_tokens;
+    engine_options.check_integrity = true;
+    if (!options.session_dir.empty()) {
+      auto opened = SessionStore::Open({.folder = options.session_dir, .limit_bytes = 1 << 20, .model = "fake"});
+      if (!opened.ok()) ABSL_RAW_LOG(FATAL, "%s", opened.status().ToString().c_str());
+      sessions = *std::move(opened);
+    }
+    engine_options.scheduler.save_sink = sessions.get();
+    auto made = Engine::Create(cache.cache.get(), &runner, &dispatcher, engine_options);
+    if (!made.ok()) ABSL_RAW_LOG(FATAL, "%s", made.status().ToString().c_str());
+    engine = *std::move(made);
+    ModelInfo model = runner.info();
+    InferenceService::Options inference_options;
+    inference_options.engine = engine.get();
+    inference_options.dispatcher = &dispatcher;
+    inference_options.registry = &registry;
+    inference_options.sessions = sessions.get();
+    inference_options.text = &codec;
+    inference_options.model = model;
+    inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
+    inference_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
+    if (options.has_encoder) {
+      inference_options.defaults.decoder_start_token_id = 95;
+      inference_options.defaults.forced_eos_token_ids = {99};
+    }
+    inference_options.retry_after = absl::Milliseconds(250);
+    inference = std::make_unique<InferenceService>(inference_options);
+    SessionsService::Options sessions_options;
+    sessions_options.store = sessions.get();
+    sessions_options.engine = engine.get();
+    sessions_options.inference = inference.get();
+    sessions_service = std::make_unique<SessionsService>(sessions_options);
+    ControlService::Options control_options;
+    control_options.engine = engine.get();
+    control_options.registry = &registry;
+    control_options.model = model;
+    control_options.plan = cache.cache->plan();
+    control_options.limits.set_max_sequence_tokens(engine->max_sequence_tokens());
+    control_options.server.set_version("test");
+    control = std::make_unique<ControlService>(control_options);
+    Serve();
+  }
+  ~TestServer() {
+    gate.Open();
+    server->Shutdown(std::chrono::system_clock::now());
+    server->Wait();
+    server.reset();
+  }
+
+  void Serve() {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(inference.get());
+    builder.RegisterService(control.get());
+    builder.RegisterService(sessions_service.get());
+    server = builder.BuildAndStart();
+    auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    inference_stub = v1::Inference::NewStub(channel);
+    control_stub = v1::Control::NewStub(channel);
+    sessions_stub = v1::Sessions::NewStub(channel);
+    engine->Start();
+  }
+
+  v1::GetLoadResponse Load() {
+    grpc::ClientContext context;
+    v1::GetLoadResponse load;
+    const grpc::Status status = control_stub->GetLoad(&context, {}, &load);
+    if (!status.ok()) ABSL_RAW_LOG(FATAL, "GetLoad: %s", status.error_message().c_str());
+    return load;
+  }
+
+  // Built in this order, destroyed in the other one: services, engine, dispatcher.
+  TinyCache cache;
+  StepGate gate;
+  absl::Status step_status;  // what the steps answer; set while none runs
+  FakeModelRunner runner;
+  FakeTextCodec codec;
+  OutputDispatcher dispatcher{OutputDispatcher::Options{}};
+  RequestRegistry registry;
+  std::unique_ptr<SessionStore> sessions;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<InferenceService> inference;
+  std::unique_ptr<SessionsService> sessions_service;
+  std::unique_ptr<ControlService> control;
+  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<v1::Inference::Stub> inference_stub;
+  std::unique_ptr<v1::Control::Stub> control_stub;
+  std::unique_ptr<v1::Sessions::Stub> sessions_stub;
+};
+
+// All that a Generate call brought.
+struct Answer {
+  std::vector<v1::GenerateResponse> messages;
+  std::string text;
+  std::vector<int32_t> tokens;
+  grpc::Status status;
+
+  void Add(const v1::GenerateResponse& message) {
+    messages.push_back(message);
+    text += message.text();
+    tokens.insert(tokens.end(), message.token_ids().begin(), message.token_ids().end());
+  }
+  v1::FinishReason finish_reason() const {
+    return messages.empty() ? v1::FINISH_REASON_UNSPECIFIED : messages.back().finish_reason();
+  }
+};
+
+// One call in progress.
+class Call {
+ public:
+  Call(TestServer* server, const v1::GenerateRequest& request, absl::Time deadline = absl::InfiniteFuture()) {
+    if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+    reader_ = server->inference_stub->Generate(&context, request);
+  }
+  Call(TestServer* server, const v1::ResumeSessionRequest& request) {
+    reader_ = server->sessions_stub->Resume(&context, request);
+  }
+  // False: the stream has ended.
+  bool ReadOne() {
+    v1::GenerateResponse message;
+    if (!reader_->Read(&message)) return false;
+    answer.Add(message);
+    return true;
+  }
+  const Answer& ReadAll() {
+    while (ReadOne()) {
+    }
+    answer.status = reader_->Finish();
+    return answer;
+  }
+
+  grpc::ClientContext context;
+  Answer answer;
+
+ private:
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TESTS_SERVER_API_TEST_SERVER_H_

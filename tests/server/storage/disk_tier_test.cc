@@ -1,0 +1,220 @@
+// The files of the disk tier: what comes back, and what is done with those that are torn, foreign or half-written.
+#include "server/storage/disk_tier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/time/clock.h"
+#include "server/storage/prefix_file.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+std::string ReadBytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+void WriteBytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+class DiskTierTest : public ::testing::Test {
+ protected:
+  DiskTierTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/tier") {
+    fs::remove_all(folder_);
+    plan_ = *BuildCachePlan({StaticLayer(), RecurrentLayer()}, kTinyBlockTokens);
+    for (int32_t i = 0; i < 10; ++i) tokens_.push_back(i * 3);
+  }
+
+  absl::Status Open(const std::string& identity = "model") {
+    tier_.reset();
+    auto tier = DiskTier::Open({.folder = folder_, .identity = identity, .plan = plan_});
+    if (tier.ok()) tier_ = *std::move(tier);
+    return tier.status();
+  }
+  PrefixDisk::Found Reopen(const std::string& identity = "model") {
+    EXPECT_TRUE(Open(identity).ok());
+    return tier_->TakeFound();
+  }
+  std::shared_ptr<CacheImage> Image(int first = 0) {
+    auto image = std::make_shared<CacheImage>(ImageLayout(plan_, 10, 0));
+    image->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image->size_bytes));
+    for (int64_t i = 0; i < image->size_bytes; ++i) image->bytes[i] = static_cast<std::byte>(first + i);
+    return image;
+  }
+  PrefixDisk::Result Result() {
+    while (true) {
+      std::vector<PrefixDisk::Result> results = tier_->TakeResults();
+      if (!results.empty()) return std::move(results[0]);
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  uint64_t Write(int first = 0) {
+    const uint64_t id = tier_->Write("salt", tokens_, Image(first));
+    const PrefixDisk::Result result = Result();
+    EXPECT_TRUE(result.written && result.id == id && result.status.ok()) << result.status;
+    return id;
+  }
+  PrefixDisk::Result Read(uint64_t id) {
+    tier_->Read(id);
+    return Result();
+  }
+  std::string PathOf(uint64_t id) const {
+    return absl::StrCat(folder_, "/", absl::Hex(id, absl::kZeroPad16), ".prefix");
+  }
+
+  const std::string folder_;
+  CachePlan plan_;
+  std::vector<int32_t> tokens_;
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskTierTest, WhatIsWrittenComesBackFromThisProcessAndTheNext) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t id = Write(7);
+  const PrefixDisk::Found found = Reopen();
+  ASSERT_EQ(found.files.size(), 1u);
+  EXPECT_EQ(found.files[0].id, id);
+  EXPECT_EQ(found.files[0].salt, "salt");
+  EXPECT_EQ(found.files[0].tokens, tokens_);
+  EXPECT_EQ(found.files[0].size_bytes, static_cast<int64_t>(fs::file_size(PathOf(id))));
+  EXPECT_EQ(found.files[0].size_bytes, tier_->FileBytes("salt", 10, Image()->size_bytes));
+  const PrefixDisk::Result result = Read(id);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(std::memcmp(result.image->bytes.get(), Image(7)->bytes.get(), Image()->size_bytes), 0);
+  EXPECT_TRUE(CheckImage(plan_, *result.image).ok());
+  EXPECT_GT(Write(8), id) << "an id is never used twice";
+  tier_->Remove(id);
+  tier_.reset();
+  EXPECT_FALSE(fs::exists(PathOf(id)));
+}
+
+TEST_F(DiskTierTest, TheLeastRecentlyUsedComeFirst) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t a = Write();
+  const uint64_t b = Write();
+  for (const uint64_t id : {a, b})
+    fs::last_write_time(PathOf(id), fs::file_time_type::clock::now() - std::chrono::hours(id));
+  ASSERT_TRUE(Read(b).status.ok());
+  const PrefixDisk::Found found = Reopen();
+  ASSERT_EQ(found.files.size(), 2u);
+  EXPECT_EQ(found.files[1].id, b);
+}
+
+TEST_F(DiskTierTest, AFileTornAnywhereIsNeverUsedAndGoes) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t id = Write();
+  const std::string whole = ReadBytes(PathOf(id));
+  for (int part = 0; part < 16; ++part) {
+    const std::string torn = whole.substr(0, whole.size() * part / 16);
+    WriteBytes(PathOf(id), torn);
+    EXPECT_EQ(Read(id).status.code(), absl::StatusCode::kDataLoss) << part;
+    EXPECT_FALSE(fs::exists(PathOf(id)));
+    WriteBytes(PathOf(id), torn);
+    const PrefixDisk::Found found = Reopen();
+    EXPECT_TRUE(found.files.empty());
+    EXPECT_EQ(found.num_torn, 1);
+    EXPECT_FALSE(fs::exists(PathOf(id)));
+  }
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 0x10);
+    WriteBytes(PathOf(id), changed);
+    EXPECT_FALSE(Read(id).status.ok()) << "byte " << i;
+  }
+}
+
+TEST_F(DiskTierTest, QuantisedCheckpointsComeBackAndHaveAnotherIdentity) {
+  const std::vector<LayerCacheSpec> layers = WithWideStates({StaticLayer(), RecurrentLayer()});
+  plan_ = *BuildCachePlan(layers, kTinyBlockTokens);
+  const std::string exact = CacheIdentity("model", plan_, 0);
+  QuantiseCheckpoints(layers, &plan_);
+  const std::string quantised = CacheIdentity("model", plan_, 0);
+  EXPECT_NE(exact, quantised);
+  ASSERT_TRUE(Open(quantised).ok());
+  auto image = std::make_shared<CacheImage>(PrefixLayout(plan_, 10));
+  image->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image->size_bytes));
+  const uint64_t id = tier_->Write("salt", tokens_, image);
+  ASSERT_TRUE(Result().status.ok());
+  const PrefixDisk::Result result = Read(id);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(CheckPrefixImage(plan_, *result.image).ok());
+  EXPECT_EQ(Reopen(quantised).files.size(), 1u);
+  EXPECT_TRUE(Reopen(exact).files.empty());
+}
+
+TEST_F(DiskTierTest, AnotherModelsFilesAreNeverUsedAndGo) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t id = Write();
+  const PrefixDisk::Found found = Reopen("another");
+  EXPECT_TRUE(found.files.empty());
+  EXPECT_EQ(found.num_foreign, 1);
+  EXPECT_FALSE(fs::exists(PathOf(id)));
+}
+
+TEST_F(DiskTierTest, WhatACrashCutShortGoesAndStrangersStay) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t id = Write();
+  tier_.reset();
+  // As it is between the write and the rename.
+  fs::rename(PathOf(id), PathOf(id) + ".tmp");
+  WriteBytes(folder_ + "/notes.txt", "mine");
+  WriteBytes(folder_ + "/notes.prefix", "mine");
+  const PrefixDisk::Found found = Reopen();
+  EXPECT_TRUE(found.files.empty());
+  EXPECT_EQ(found.num_torn, 1);
+  EXPECT_FALSE(fs::exists(PathOf(id) + ".tmp"));
+  EXPECT_TRUE(fs::exists(folder_ + "/notes.txt"));
+  EXPECT_TRUE(fs::exists(folder_ + "/notes.prefix"));
+}
+
+TEST_F(DiskTierTest, AFullDiskIsSaidAndLeavesNothing) {
+  ASSERT_TRUE(Open().ok());
+  fs::create_symlink("/dev/full", PathOf(1) + ".tmp");
+  tier_->Write("salt", tokens_, Image());
+  EXPECT_EQ(Result().status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(fs::exists(fs::symlink_status(PathOf(1) + ".tmp")));
+  EXPECT_FALSE(fs::exists(PathOf(1)));
+  Write();
+}
+
+TEST_F(DiskTierTest, ASecondServerIsRefused) {
+  ASSERT_TRUE(Open().ok());
+  const auto second = DiskTier::Open({.folder = folder_, .identity = "model", .plan = plan_});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another server uses it"));
+  EXPECT_TRUE(Open().ok()) << "the lock goes with its holder";
+}
+
+TEST_F(DiskTierTest, WhatIsAskedForIsDoneBeforeItEnds) {
+  ASSERT_TRUE(Open().ok());
+  for (int i = 0; i < 20; ++i) tier_->Write("salt", tokens_, Image());
+  EXPECT_EQ(Reopen().files.size(), 20u);
+}
+
+TEST(CacheIdentityTest, TellsCachesApart) {
+  const CachePlan plan = *BuildCachePlan({StaticLayer(), SlidingLayer(6)}, 4);
+  const std::string identity = CacheIdentity("f", plan, 0);
+  EXPECT_EQ(identity, CacheIdentity("f", plan, 0));
+  EXPECT_NE(identity, CacheIdentity("g", plan, 0)) << "another checkpoint or type of weights";
+  EXPECT_NE(identity, CacheIdentity("f", plan, 8));
+  EXPECT_NE(identity, CacheIdentity("f", *BuildCachePlan({StaticLayer(), SlidingLayer(6)}, 8), 0));
+  EXPECT_NE(identity, CacheIdentity("f", *BuildCachePlan({StaticLayer(), SlidingLayer(7)}, 4), 0));
+  EXPECT_NE(identity, CacheIdentity("f", *BuildCachePlan({SlidingLayer(6), StaticLayer()}, 4), 0));
+  std::vector<LayerCacheSpec> quantised = {StaticLayer(), SlidingLayer(6)};
+  QuantiseKv(DType::kInt8, 0, &quantised);
+  EXPECT_NE(identity, CacheIdentity("f", *BuildCachePlan(quantised, 4), 0));
+}
+
+}  // namespace
+}  // namespace berth

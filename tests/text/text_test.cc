@@ -1,0 +1,123 @@
+// The front end against the bundled model's own files, and against files that are wrong.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "text/chat_template.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace berth {
+namespace {
+
+constexpr char kModel[] = "models/demo/falcon_h1-demo";
+
+class TextTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto tokenizer = Tokenizer::Load(kModel);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+  }
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_F(TextTest, EncodesAndDecodesAnyText) {
+  for (const char* text : {"", "What is 23 + 45?", "naïve café 日本語 🙂\n\t\x01"}) {
+    const auto ids = tokenizer_->Encode(text, true);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(*tokenizer_->Decode(*ids, true), text);
+  }
+}
+
+TEST_F(TextTest, RefusesWhatIsNoText) {
+  EXPECT_EQ(tokenizer_->Encode("\xFF\xFE", true).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tokenizer_->Encode(std::string(Tokenizer::kMaxTextBytes + 1, 'a'), true).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(tokenizer_->Decode({-1}, true).ok());
+  EXPECT_EQ(*tokenizer_->Decode({2000000000}, true), "");
+}
+
+TEST_F(TextTest, AStreamNeverSplitsACharacter) {
+  const std::string text = "日本 🙂👩‍👩‍👧 é";
+  const auto ids = tokenizer_->Encode(text, false);
+  Detokenizer detokenizer(tokenizer_.get(), true);
+  std::string all;
+  for (int32_t id : *ids) {
+    const auto piece = detokenizer.Add({id});
+    ASSERT_TRUE(piece.ok());
+    if (!piece->empty()) {
+      EXPECT_NE(static_cast<uint8_t>((*piece)[0]) & 0xC0, 0x80) << "begins within a character";
+    }
+    EXPECT_EQ(piece->find("\xEF\xBF\xBD"), std::string::npos);
+    all += *piece;
+  }
+  EXPECT_EQ(all + *detokenizer.Flush(), text);
+}
+
+// Any tokens at all, bytes that are no text included: the stream's text is that of the whole.
+TEST_F(TextTest, RandomTokensStreamToTheWholesText) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 60; ++i) ids.push_back(static_cast<int32_t>(random() % tokenizer_->vocab_size()));
+    Detokenizer detokenizer(tokenizer_.get(), round % 2 == 0);
+    std::string all;
+    for (size_t at = 0; at < ids.size();) {
+      const size_t count = std::min<size_t>(1 + random() % 4, ids.size() - at);
+      all += *detokenizer.Add(absl::MakeConstSpan(ids).subspan(at, count));
+      at += count;
+    }
+    all += *detokenizer.Flush();
+    EXPECT_EQ(all, *tokenizer_->Decode(ids, round % 2 == 0)) << round;
+  }
+}
+
+TEST_F(TextTest, ACharacterThatNeverCompletesIsShownAtTheEnd) {
+  const auto ids = tokenizer_->Encode("é", false);
+  ASSERT_EQ(ids->size(), 2u);
+  Detokenizer detokenizer(tokenizer_.get(), true);
+  EXPECT_EQ(*detokenizer.Add({(*ids)[0]}), "");
+  EXPECT_EQ(*detokenizer.Flush(), "\xEF\xBF\xBD");
+}
+
+TEST(Tokenizer, RefusesWhatIsNoTokenizer) {
+  for (const char* json : {"", "{}", "[1", "{\"model\": {\"type\": \"BPE\", \"vocab\": 3}}"}) {
+    EXPECT_EQ(Tokenizer::Parse(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
+  }
+  EXPECT_EQ(Tokenizer::Load("/nonexistent").status().code(), absl::StatusCode::kNotFound);
+  // Nesting that would overflow a recursive parser's stack.
+  EXPECT_FALSE(Tokenizer::Parse(std::string(1 << 20, '[')).ok());
+}
+
+TEST(ChatTemplate, RendersTheBundledTemplate) {
+  auto chat_template = ChatTemplate::Load(kModel);
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto text = (*chat_template)->Render(R"([{"role": "user", "content": "Hello!"}])", "", true, "");
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text, "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n");
+}
+
+std::string ErrorOf(absl::string_view source) {
+  auto chat_template = ChatTemplate::Parse(source, "{}");
+  if (!chat_template.ok()) return std::string(chat_template.status().message());
+  return std::string((*chat_template)->Render("[]", "", false, "").status().message());
+}
+
+TEST(ChatTemplate, ABrokenTemplateEndsInAnError) {
+  EXPECT_NE(ErrorOf("{% if %}"), "");
+  EXPECT_NE(ErrorOf("{{ raise_exception('roles must alternate') }}").find("roles must alternate"), std::string::npos);
+  EXPECT_NE(ErrorOf("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"), "");
+  EXPECT_NE(ErrorOf("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "");
+}
+
+TEST(ChatTemplate, RefusesWhatIsNoConversation) {
+  auto chat_template = *ChatTemplate::Parse("{{ messages[0].content }}", "{}");
+  EXPECT_FALSE(chat_template->Render("{}", "", true, "").ok());
+  EXPECT_FALSE(chat_template->Render("[", "", true, "").ok());
+  EXPECT_FALSE(chat_template->Render("[]", "{}", true, "").ok());
+  EXPECT_FALSE(chat_template->Render("[]", "", true, "[]").ok());
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,109 @@
+#include "text/chat_template.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "text/abi_call.h"
+
+namespace berth {
+namespace {
+
+using Json = nlohmann::ordered_json;  // templates may print keys in their order
+
+// "": no such file.
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file) content << file.rdbuf();
+  return content.str();
+}
+
+// A discarded value where the text is no JSON.
+Json ParseJson(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
+
+// "bos_token": "<s>" or {"content": "<s>", ...}; other values are no tokens.
+void AddSpecialTokens(const Json& config, Json* variables) {
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.items()) {
+    if (!absl::EndsWith(key, "_token")) continue;
+    if (value.is_string()) (*variables)[key] = value;
+    if (value.is_object() && value.contains("content")) (*variables)[key] = value["content"];
+  }
+}
+
+// The template that tokenizer_config.json holds; "": none.
+std::string TemplateOf(const Json& config) {
+  if (!config.is_object() || !config.contains("chat_template")) return "";
+  const Json& value = config["chat_template"];
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return "";
+  for (const Json& entry : value) {
+    if (entry.is_object() && entry.value("name", "") == "default") return entry.value("template", "");
+  }
+  return "";
+}
+
+absl::StatusOr<Json> ParseOrFail(const std::string& text, absl::string_view what, bool array) {
+  Json json = ParseJson(text);
+  if (array ? json.is_array() : json.is_object()) return json;
+  return absl::InvalidArgumentError(absl::StrCat(what, ": not a JSON ", array ? "array" : "object"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& model_dir) {
+  const Json config = ParseJson(ReadFile(model_dir + "/tokenizer_config.json"));
+  Json variables = Json::object();
+  AddSpecialTokens(ParseJson(ReadFile(model_dir + "/special_tokens_map.json")), &variables);
+  AddSpecialTokens(config, &variables);
+  std::string source = ReadFile(model_dir + "/chat_template.jinja");
+  if (source.empty()) source = TemplateOf(config);
+  if (source.empty()) return absl::NotFoundError(absl::StrCat(model_dir, ": no chat template"));
+  return Parse(source, variables.dump());
+}
+
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_view source,
+                                                                  std::string variables_json) {
+  BerthTemplate* chat_template = nullptr;
+  BerthBytes error{};
+  const int32_t result = berth_template_load(BytesOf(source), source.size(), &chat_template, &error);
+  if (absl::Status status = CallStatus(result, error, "chat template"); !status.ok()) return status;
+  return absl::WrapUnique(new ChatTemplate(chat_template, std::move(variables_json)));
+}
+
+ChatTemplate::~ChatTemplate() { berth_template_free(template_); }
+
+absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_json, const std::string& tools_json,
+                                                 bool add_generation_prompt, const std::string& extra_json) const {
+  Json context = ParseJson(variables_json_);
+  auto messages = ParseOrFail(messages_json, "chat.messages", /*array=*/true);
+  if (!messages.ok()) return messages.status();
+  context["messages"] = *std::move(messages);
+  context["tools"] = nullptr;
+  if (!tools_json.empty()) {
+    auto tools = ParseOrFail(tools_json, "chat.tools_json", /*array=*/true);
+    if (!tools.ok()) return tools.status();
+    context["tools"] = *std::move(tools);
+  }
+  context["documents"] = nullptr;
+  context["add_generation_prompt"] = add_generation_prompt;
+  if (!extra_json.empty()) {
+    auto extra = ParseOrFail(extra_json, "chat.template_variables_json", /*array=*/false);
+    if (!extra.ok()) return extra.status();
+    context.update(*extra);
+  }
+  // Text that is no UTF-8 cannot be: JSON parsing has refused it.
+  const std::string json = context.dump();
+  BerthBytes out{};
+  BerthBytes error{};
+  const int32_t result = berth_template_render(template_, BytesOf(json), json.size(), &out, &error);
+  if (absl::Status status = CallStatus(result, error, "chat template"); !status.ok()) return status;
+  return TakeString(out);
+}
+
+}  // namespace berth

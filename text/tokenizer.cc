@@ -1,0 +1,80 @@
+#include "text/tokenizer.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "text/abi_call.h"
+
+namespace berth {
+namespace {
+
+constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
+  const std::string path = model_dir + "/tokenizer.json";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
+  std::ostringstream content;
+  content << file.rdbuf();
+  auto tokenizer = Parse(content.str());
+  if (!tokenizer.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view json) {
+  BerthTokenizer* tokenizer = nullptr;
+  BerthBytes error{};
+  const int32_t result = berth_tokenizer_load(BytesOf(json), json.size(), &tokenizer, &error);
+  if (absl::Status status = CallStatus(result, error, "tokenizer"); !status.ok()) return status;
+  return absl::WrapUnique(new Tokenizer(tokenizer));
+}
+
+Tokenizer::Tokenizer(BerthTokenizer* tokenizer) : tokenizer_(tokenizer), vocab_size_(berth_tokenizer_size(tokenizer)) {}
+
+Tokenizer::~Tokenizer() { berth_tokenizer_free(tokenizer_); }
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, bool add_special_tokens) const {
+  if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes are over ", kMaxTextBytes));
+  }
+  BerthIds ids{};
+  BerthBytes error{};
+  const int32_t result =
+      berth_tokenizer_encode(tokenizer_, BytesOf(text), text.size(), add_special_tokens, &ids, &error);
+  if (absl::Status status = CallStatus(result, error, "text"); !status.ok()) return status;
+  std::vector<int32_t> tokens(ids.data, ids.data + ids.len);
+  berth_ids_free(ids);
+  return tokens;
+}
+
+absl::StatusOr<std::string> Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const {
+  for (int32_t id : ids) {
+    if (id < 0) return absl::InvalidArgumentError(absl::StrCat("token id ", id, " is negative"));
+  }
+  BerthBytes text{};
+  BerthBytes error{};
+  const auto* data = reinterpret_cast<const uint32_t*>(ids.data());
+  const int32_t result = berth_tokenizer_decode(tokenizer_, data, ids.size(), skip_special_tokens, &text, &error);
+  if (absl::Status status = CallStatus(result, error, "token ids"); !status.ok()) return status;
+  return TakeString(text);
+}
+
+int32_t Tokenizer::TokenId(absl::string_view token) const {
+  return static_cast<int32_t>(berth_tokenizer_id(tokenizer_, BytesOf(token), token.size()));
+}
+
+std::string Tokenizer::TokenText(int32_t id) const {
+  if (id < 0) return "";
+  const absl::StatusOr<std::string> text = Decode({id}, /*skip_special_tokens=*/false);
+  if (text.ok() && text->find(std::string(kReplacement)) == std::string::npos && !text->empty()) return *text;
+  BerthBytes token{};
+  BerthBytes error{};
+  const int32_t result = berth_tokenizer_token(tokenizer_, static_cast<uint32_t>(id), &token, &error);
+  return CallStatus(result, error, "token").ok() ? TakeString(token) : "";
+}
+
+}  // namespace berth

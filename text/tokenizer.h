@@ -1,0 +1,52 @@
+// A model's tokenizer, from its folder's tokenizer.json, by the crate that defines the format. Immutable; thread-safe.
+#ifndef BERTH_TEXT_TOKENIZER_H_
+#define BERTH_TEXT_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "text/text_abi.h"
+
+namespace berth {
+
+class Tokenizer {
+ public:
+  // Text that Encode takes at once: far above any context, below what would exhaust memory.
+  static constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
+
+  // NOT_FOUND: the folder has no tokenizer.json; INVALID_ARGUMENT: it cannot be understood.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
+  // From the file's content.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(absl::string_view json);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // INVALID_ARGUMENT: not UTF-8, or over kMaxTextBytes.
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const;
+  // Ids without an entry in the vocabulary decode to nothing. INVALID_ARGUMENT: a negative id.
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
+
+  // The token's id, or -1.
+  int32_t TokenId(absl::string_view token) const;
+  // What the token adds to a text when it stands alone; its vocabulary entry where that is no text (part of a
+  // character). "" for an unknown id.
+  std::string TokenText(int32_t id) const;
+  // The largest id plus one.
+  int64_t vocab_size() const { return vocab_size_; }
+
+ private:
+  explicit Tokenizer(BerthTokenizer* tokenizer);
+
+  BerthTokenizer* tokenizer_;
+  int64_t vocab_size_;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_TEXT_TOKENIZER_H_
