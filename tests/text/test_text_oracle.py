@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-BIN = os.environ.get("BERTH_BIN", os.path.join(os.path.dirname(__file__), "../../../bazel-bin"))
+BIN = os.environ.get("BERTH_BIN", os.path.join(os.path.dirname(__file__), "../../bazel-bin"))
 REPLACEMENT = "\ufffd"
 
 
