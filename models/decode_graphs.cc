@@ -17,8 +17,7 @@ constexpr size_t kMostShapes = 64;
 bool Decodes(const StepPlan& plan) {
   return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostRows &&
          std::all_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
-           return row.tokens.size() == 1 && row.sample && row.num_drafts == 0 &&
-                  row.start < RotaryEmbedding::kTablePositions;
+           return row.num_tokens() == 1 && row.sample && row.start < RotaryEmbedding::kTablePositions;
          });
 }
 

@@ -31,23 +31,27 @@ struct SamplingParams {
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
+// A row computes `tokens`, then `drafts`, at positions start, start + 1, and so on.
 struct StepRow {
-  const SequenceLease* lease = nullptr;  // already grown by tokens.size()
-  absl::Span<const int32_t> tokens;      // the new tokens, at positions start, start + 1, ...
+  const SequenceLease* lease = nullptr;  // already grown by num_tokens()
+  absl::Span<const int32_t> tokens;      // known tokens of the sequence; at least one
   int64_t start = 0;                     // tokens whose cache is already written
-  bool sample = false;                   // whether to choose the token that follows the last of `tokens`
-  // The last so many of `tokens` are guesses: the tokens that follow those before them are chosen too. Greedy rows
-  // without penalties or logprobs only.
-  int64_t num_drafts = 0;
+  bool sample = false;                   // whether to choose the token that follows the last one
+  // Draft tokens, which may follow `tokens`. The model also chooses a token in the place of each. Only greedy rows that
+  // sample, without penalties or logprobs, have any.
+  absl::Span<const int32_t> drafts;
   const SamplingParams* sampling = nullptr;
-  absl::Span<const int32_t> history;  // the whole sequence so far, `tokens` included; for the penalties
+  absl::Span<const int32_t> history;  // the sequence up to the last of `tokens`, without drafts; for the penalties
   int64_t prompt_length = 0;          // of the whole prompt, computed or not
-  int64_t sequence_length = 0;        // of prompt and output so far, computed or not
+  int64_t sequence_length = 0;        // of prompt and output so far, computed or not, without drafts
   absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
   absl::Span<const int32_t> forced;   // not empty: equally likely, and no other token may be chosen (forced BOS, EOS)
   // Encoder-decoder models: all that the encoder reads, in the first row of a lease, whose cross blocks are then
   // written. Empty in every other row.
   absl::Span<const int32_t> encoder_tokens;
+
+  int64_t num_drafts() const { return static_cast<int64_t>(drafts.size()); }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_drafts(); }
 };
 
 // Rows that decode come first, then prefill chunks.
@@ -76,8 +80,8 @@ struct RowResult {
   int32_t token = kNoToken;
   float logprob = 0;              // of the chosen token, when logprobs were asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for
-  // Of a row with drafts: what the model chooses in the place of each, as `token` is chosen after the last.
-  std::vector<int32_t> in_place_of_drafts;
+  // For a row with drafts: the token that the model chooses in the place of each. `token` follows the last draft.
+  std::vector<int32_t> verified_tokens;
 };
 
 struct StepResult {

@@ -65,8 +65,8 @@ struct Request {
   std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
   int64_t num_outputs = 1;              // output i is sampled with seed + i; of a beam search: its best ones
   BeamParams beams;                     // greedy: nothing of `sampling` but its defaults, temperature and seed apart
-  // Guesses by prompt lookup that one step may check; 0: none. Of no effect where the next token is not the likeliest
-  // as it stands (sampling, penalties) or logprobs are asked for. The output is the same with and without.
+  // The most draft tokens that one step checks; 0: none. They come from prompt lookup. Has no effect on a request that
+  // samples, has penalties or asks for logprobs. The output is the same with and without.
   int64_t draft_tokens = 0;
   bool share_prefix = true;     // neither looks for its prefix nor leaves one if false
   std::string cache_salt;       // shares prefixes with requests of the same salt only

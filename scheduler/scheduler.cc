@@ -161,17 +161,18 @@ int64_t Scheduler::GrowRunning() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     sequence.step_tokens = 0;
+    sequence.drafts.clear();
     if (full && leaving_.sequence == nullptr) continue;
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
-    LookUp(&sequence);
+    ProposeDrafts(&sequence);
     if (sequence.step_tokens == 0) continue;
     if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
     if (!GrowOrPreempt(i, sequence.step_tokens)) full = true;
   }
   if (running_.empty()) return options_.max_step_tokens;
   full = full || counts_.num_preemptions > num_preemptions;
-  if (full) return 0;
+  if (full) prefill_budget = 0;
   AddDrafts(&prefill_budget);
   return prefill_budget;
 }
@@ -197,29 +198,32 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
   return true;
 }
 
-void Scheduler::LookUp(Sequence* sequence) {
-  sequence->draft = {};
+void Scheduler::ProposeDrafts(Sequence* sequence) {
   const Request& request = sequence->request;
   const SamplingParams& sampling = request.sampling;
   const bool plain = sampling.temperature == 0 && sampling.num_logprobs < 0 && sampling.repetition_penalty == 1 &&
                      sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
   if (request.draft_tokens == 0 || !plain || options_.recompute_length > 0 || sequence->group != nullptr) return;
   if (!sequence->decoding() || sequence->num_generated() < request.min_tokens) return;
-  // The last token is never a draft's: it may be forced, and nothing follows it.
+  // The last token of the output is never a draft: it may be forced, and nothing follows it.
   const int64_t limit = std::min(request.draft_tokens, request.max_tokens - sequence->num_generated() - 2);
-  sequence->draft = LookUpDraft(sequence->tokens, limit);
-  if (!sequence->draft.empty()) sequence->lease.Snapshot(/*keep=*/1);
+  const absl::Span<const int32_t> drafts = LookUpDraft(sequence->tokens, limit);
+  sequence->drafts.assign(drafts.begin(), drafts.end());
+  // A state cannot be cropped: the step goes back to this one if the model disagrees with a draft.
+  if (!drafts.empty()) sequence->lease.Snapshot(/*keep=*/1);
 }
 
 void Scheduler::AddDrafts(int64_t* budget) {
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     const int64_t limit = std::min(*budget, options_.prefill_chunk_tokens - 1);
-    const int64_t count = std::min<int64_t>(limit, sequence->draft.size());
+    const int64_t count = std::min<int64_t>(limit, sequence->drafts.size());
     const int64_t start = sequence->num_computed() - 1;
-    // Nobody gives way for a guess, and nothing is computed anew for one that was wrong.
-    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) continue;
-    for (int64_t i = 0; i < count; ++i) sequence->tokens.push_back(sequence->draft[i]);
-    sequence->num_drafts = count;
+    // No sequence is preempted for a draft, and nothing is computed anew for one that was wrong.
+    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) {
+      sequence->drafts.clear();
+      continue;
+    }
+    sequence->drafts.resize(count);
     sequence->step_tokens = 1 + count;
     sequence->step_decodes = false;
     *budget -= count;
@@ -275,7 +279,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     if (!sequence.ever_admitted()) {
       CountPrefix(&sequence);
       sequence.times.first_scheduled = now;
-      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens + sequence.request.draft_tokens);
+      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens);
+      sequence.drafts.reserve(sequence.request.draft_tokens);
     }
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -330,16 +335,16 @@ int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t budget) const {
 }
 
 void Scheduler::AddRow(Sequence* sequence) {
-  const int64_t end = sequence->num_computed();
-  const int64_t start = end - sequence->step_tokens;
+  const int64_t num_drafts = static_cast<int64_t>(sequence->drafts.size());
+  const int64_t end = sequence->num_computed() - num_drafts;  // of the known tokens
+  const int64_t start = end + num_drafts - sequence->step_tokens;
   const Request& request = sequence->request;
   StepRow& row = plan_.rows.emplace_back();
   row.lease = &sequence->lease;
-  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, sequence->step_tokens);
+  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, end - start);
   row.start = start;
-  row.num_drafts = sequence->num_drafts;
-  row.sample =
-      end - sequence->num_drafts == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
+  row.drafts = sequence->drafts;
+  row.sample = end == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
   row.sampling = &request.sampling;
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;

@@ -86,8 +86,8 @@ class Scheduler {
     int64_t num_suspensions = 0;  // preemptions whose cache went to the host tier
     int64_t prompt_tokens = 0;    // computed or found in the cache; recomputation not counted
     int64_t generation_tokens = 0;
-    int64_t draft_tokens = 0;            // guesses checked
-    int64_t accepted_draft_tokens = 0;   // of those, right
+    int64_t draft_tokens = 0;            // drafts checked
+    int64_t accepted_draft_tokens = 0;   // drafts that the model chose too
     int64_t prefix_queried_tokens = 0;   // of prompts that looked for their prefix
     int64_t prefix_hit_tokens = 0;       // of those, found
     int64_t prefix_replayed_tokens = 0;  // of those, known but computed again from the state before them
@@ -158,9 +158,9 @@ class Scheduler {
   int64_t GrowRunning();
   // Grows running_[index], taking leases from younger ones if it must. False when it cannot.
   bool GrowOrPreempt(size_t index, int64_t num_tokens);
-  // Guesses the tokens that follow the sequence's next one, where that is of use; and lets the step check what the
-  // budget and the cache have room for.
-  void LookUp(Sequence* sequence);
+  // Proposes drafts of the tokens that may follow the sequence's next one, where a step can check them; and lets the
+  // step check as many as the budget and the cache have room for.
+  void ProposeDrafts(Sequence* sequence);
   void AddDrafts(int64_t* budget);
   void PreemptYoungest();
   void AdmitWaiting(int64_t budget, absl::Time now);

@@ -1,6 +1,5 @@
 // What a step's results do to the sequences that ran.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,19 +34,18 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
 }
 
 void Scheduler::AcceptRow(const RowResult& row, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
-  const int64_t num_drafts = std::exchange(sequence->num_drafts, 0);
-  const int64_t length = sequence->num_tokens() - num_drafts;
-  std::array<int32_t, kMaxDraftTokens> drafts;
-  std::copy_n(sequence->tokens.begin() + length, num_drafts, drafts.begin());
-  sequence->tokens.resize(length);
+  const std::vector<int32_t>& drafts = sequence->drafts;
+  const int64_t num_drafts = static_cast<int64_t>(drafts.size());
   int64_t right = 0;  // drafts that the model chose too, up to one that ends the output
-  while (right < num_drafts && row.in_place_of_drafts[right] == drafts[right] && !sequence->StopsAt(drafts[right])) {
+  while (right < num_drafts && row.verified_tokens[right] == drafts[right] && !sequence->StopsAt(drafts[right])) {
     ++right;
   }
-  if (right < num_drafts) sequence->lease.Crop(length + right);
+  // The cache keeps what the right drafts left there; the first wrong one and all after it go.
+  if (right < num_drafts) sequence->lease.Crop(sequence->num_tokens() + right);
   counts_.accepted_draft_tokens += right;
   for (int64_t i = 0; i < right; ++i) Accept(drafts[i], row, sequence, now, &events->emplace_back());
-  const int32_t token = right < num_drafts ? row.in_place_of_drafts[right] : row.token;
+  sequence->drafts.clear();
+  const int32_t token = right < num_drafts ? row.verified_tokens[right] : row.token;
   if (absl::Status error = CheckToken(token, *sequence); !error.ok()) {
     sequence->lease.Withdraw();  // what it computed is not for others
     EndRequest(FinishReason::kError, error, now, sequence, events);

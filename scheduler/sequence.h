@@ -2,12 +2,12 @@
 // several outputs is several sequences (scheduler/output_group.h). Engine thread only.
 //
 // Invariants:
-//   - it holds a lease exactly while it is running and not parked;
-//   - between steps tokens [0, num_computed()) are in the cache and at least one token is not, but for a beam that
-//   waits
-//     for the others of its search;
-//   - from admission on, `tokens` has room for all it may ever hold: spans of it stay valid and appending never
-//     allocates.
+//   - A sequence holds a lease exactly while it is running and not parked.
+//   - Between steps, tokens [0, num_computed()) are in the cache and at least one token is not. A beam that waits for
+//     the others of its search is the exception.
+//   - `drafts` is empty except from Plan to Commit.
+//   - From admission on, `tokens` and `drafts` have room for all they may ever hold. So spans of them stay valid, and
+//     appending never allocates.
 #ifndef BERTH_SCHEDULER_SEQUENCE_H_
 #define BERTH_SCHEDULER_SEQUENCE_H_
 
@@ -42,10 +42,10 @@ struct Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) - num_drafts; }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_encoder_tokens() const { return static_cast<int64_t>(request.encoder_tokens.size()); }
   int64_t num_computed() const { return lease.num_tokens(); }
-  // Between steps at least one; while a step is planned, what it leaves.
+  // Known tokens left to compute. While a step is planned and run: those that it leaves.
   int64_t num_remaining() const { return std::max<int64_t>(0, num_tokens() - num_computed()); }
   // Tokens that it has to compute when it gets a lease, as far as that is known before.
   int64_t num_to_prefill() const {
@@ -63,7 +63,8 @@ struct Sequence {
   }
 
   Request request;              // its prompt moved to `tokens`, its stop tokens sorted
-  std::vector<int32_t> tokens;  // prompt, then output; while a step is planned and run also its drafts
+  std::vector<int32_t> tokens;  // prompt, then output
+  std::vector<int32_t> drafts;  // tokens that may follow; the step checks them
   int64_t prompt_length;
   SequenceLease lease;
   SuspendedCache suspended;  // while it waits: the cache of its first tokens, in host memory; empty: none
@@ -72,14 +73,12 @@ struct Sequence {
   std::vector<OutputLogprobs> logprobs;  // of the output, where it is saved and asks for them
   bool save_due = false;
 
-  bool encoded = false;             // whether its lease holds what the encoder gave, or will after the step
-  int64_t step_tokens = 0;          // tokens it has in the step being planned or run
-  bool step_decodes = false;        // whether those are one decoded token
-  absl::Span<const int32_t> draft;  // guesses of what follows, a view of `tokens`; while a step is planned
-  int64_t num_drafts = 0;           // of those, at the end of `tokens`
-  int64_t num_prompt_counted = 0;   // prompt tokens computed at least once
-  int64_t num_cached = 0;           // prompt tokens that its first lease shared
-  PrefixHit hit;                    // of its lease; where its tokens leave the known ones, its states are worth keeping
+  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
+  int64_t step_tokens = 0;         // tokens it has in the step being planned or run, drafts included
+  bool step_decodes = false;       // whether those are one decoded token
+  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
+  int64_t num_cached = 0;          // prompt tokens that its first lease shared
+  PrefixHit hit;                   // of its lease; where its tokens leave the known ones, its states are worth keeping
   FinishReason cancelled = FinishReason::kNone;  // how its request shall end before the next step
 
   std::shared_ptr<OutputGroup> group;                   // of a request of several outputs; null: it is the only one

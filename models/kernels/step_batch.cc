@@ -55,7 +55,7 @@ void StepBatch::Fill(const StepPlan& step) {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     FillRow(step.rows[i]);
     if (!step.rows[i].sample) continue;
-    for (int64_t back = step.rows[i].num_drafts; back >= 0; --back) {
+    for (int64_t back = step.rows[i].num_drafts(); back >= 0; --back) {
       sample_rows_.push_back(static_cast<int>(i));
       host_sample_tokens_.push_back(num_tokens_ - 1 - back);
     }
@@ -72,7 +72,7 @@ void StepBatch::Fill(const StepPlan& step, const GraphShape& shape) {
   TORCH_CHECK(copy_tables_ && !has_cross_, "no CUDA graph computes this model's steps");
   Clear();
   for (size_t i = 0; i < step.rows.size(); ++i) {
-    TORCH_CHECK(step.rows[i].tokens.size() == 1 && step.rows[i].sample, "a step of a CUDA graph decodes");
+    TORCH_CHECK(step.rows[i].num_tokens() == 1 && step.rows[i].sample, "a step of a CUDA graph decodes");
     FillRow(step.rows[i]);
     sample_rows_.push_back(static_cast<int>(i));
   }
@@ -169,15 +169,15 @@ void StepBatch::CopyTables() {
 }
 
 void StepBatch::FillRow(const StepRow& row) {
-  const int64_t count = static_cast<int64_t>(row.tokens.size());
+  const int64_t count = row.num_tokens();
   const int64_t index = static_cast<int64_t>(rows_.size());
   rows_.push_back({.first_token = num_tokens_, .num_tokens = count, .start = row.start});
   prompt_lengths_.push_back(row.prompt_length);
   sequence_lengths_.push_back(row.sequence_length);
-  for (int64_t i = 0; i < count; ++i) {
-    host_token_ids_.push_back(row.tokens[i]);
-    positions_.push_back(row.start + i);
+  for (const absl::Span<const int32_t> tokens : {row.tokens, row.drafts}) {
+    host_token_ids_.insert(host_token_ids_.end(), tokens.begin(), tokens.end());
   }
+  for (int64_t i = 0; i < count; ++i) positions_.push_back(row.start + i);
   AddTiles(index, count, &tiles_);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     if (plan_.groups[g].kind == CacheKind::kRecurrent) {

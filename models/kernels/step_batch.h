@@ -124,7 +124,7 @@ class StepBatch {
   const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }        // by row
   const std::vector<int64_t>& tiles() const { return OnHost(tiles_); }  // [tiles, 2]: row, first query
   // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
-  // far, prompt first.
+  // far, prompt first, without drafts.
   const EncoderBatch& encoder() const { return OnHost(encoder_); }
   const std::vector<int64_t>& cross_lengths() const { return OnHost(cross_lengths_); }
   const std::vector<absl::Span<const int32_t>>& histories() const { return OnHost(histories_); }

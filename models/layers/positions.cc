@@ -67,7 +67,7 @@ at::Tensor SinusoidalPositions::Decoder(const StepBatch& batch) {
     int64_t count = 0;  // of the prompt's tokens before this step's
     for (int64_t i = 0; i < std::min(row.start, prompt); ++i) count += history[i] != padding_ ? 1 : 0;
     for (int64_t i = row.start; i < row.start + row.num_tokens; ++i) {
-      const bool pads = history[i] == padding_;
+      const bool pads = batch.host_token_ids()[row.first_token + i - row.start] == padding_;
       if (i < prompt && !pads) ++count;
       rows_.push_back(pads ? padding_ : padding_ + (i < prompt ? count : i + 1));
     }

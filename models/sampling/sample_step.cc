@@ -31,7 +31,7 @@ int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row
   int64_t later = 0;
   while (i + later + 1 < static_cast<int64_t>(row_indices.size()) && row_indices[i + later + 1] == row_indices[i])
     ++later;
-  return later == 0 ? -1 : row.num_drafts - later;
+  return later == 0 ? -1 : row.num_drafts() - later;
 }
 
 // What the kernels answer: a token of the model's own distribution, and nothing of probabilities.
@@ -92,7 +92,7 @@ bool ChooseByKernel(const at::Tensor& logits, absl::Span<const StepRow* const> r
   tokens = tokens.to(at::kCPU);
   for (size_t i = 0; i < results.size(); ++i) {
     *results[i] = {.token = tokens.const_data_ptr<int32_t>()[i],
-                   .in_place_of_drafts = std::move(results[i]->in_place_of_drafts)};
+                   .verified_tokens = std::move(results[i]->verified_tokens)};
   }
   return true;
 }
@@ -112,7 +112,7 @@ void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<c
   }
   for (size_t i = 0; i < row_indices.size(); ++i) {
     const int64_t draft = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]);
-    if (draft >= 0) result->rows[row_indices[i]].in_place_of_drafts[draft] = drafts[i].token;
+    if (draft >= 0) result->rows[row_indices[i]].verified_tokens[draft] = drafts[i].token;
   }
 }
 
@@ -123,7 +123,7 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
                   logits.scalar_type() == at::kFloat,
               "SampleRows: logits must be float32 [", row_indices.size(), ", vocab]");
   result->rows.resize(plan.rows.size());
-  for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].in_place_of_drafts.resize(plan.rows[i].num_drafts);
+  for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].verified_tokens.resize(plan.rows[i].num_drafts());
   if (ops::PathOf(logits) != ops::Path::kCpu) {
     SampleOnDevice(logits, plan, row_indices, result);
     return;
@@ -142,7 +142,7 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
       } else {
         RowResult one;
         ThreadSampler().SampleRow({data + i * vocab, vocab}, row, &one);
-        out.in_place_of_drafts[draft] = one.token;
+        out.verified_tokens[draft] = one.token;
       }
     }
   });

@@ -24,7 +24,7 @@
 namespace berth {
 
 // Position of the token that follows the row's new ones: what the draw is keyed by.
-inline int64_t SampledPosition(const StepRow& row) { return row.start + static_cast<int64_t>(row.tokens.size()); }
+inline int64_t SampledPosition(const StepRow& row) { return row.start + row.num_tokens(); }
 
 // Whether anything changes the row's logits before the choice.
 bool ChangesLogits(const StepRow& row);

@@ -78,7 +78,7 @@ class DecodeGraphsTest : public ::testing::Test {
                            .tokens = absl::MakeConstSpan(tokens_).subspan(i, 1),
                            .start = start,
                            .sample = true,
-                           .num_drafts = num_drafts_});
+                           .drafts = absl::MakeConstSpan(tokens_).first(num_drafts_)});
     }
     return graphs_.Forward(step, &batch_);
   }

@@ -86,7 +86,7 @@ struct SchedulerHarness {
       EXPECT_LE(plan.num_tokens, options.max_step_tokens);
       EXPECT_LE(scheduler->counts().num_running, options.max_running);
       for (const StepRow& row : plan.rows) {
-        const int64_t n = static_cast<int64_t>(row.tokens.size());
+        const int64_t n = row.num_tokens();
         EXPECT_LE(n, options.prefill_chunk_tokens);
         EXPECT_LE(static_cast<int64_t>(row.encoder_tokens.size()), scheduler->max_encoder_tokens());
         shapes.push_back({row.start, n, row.sample});

@@ -146,7 +146,9 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     out = {};
     hashes_.assign(1, 0);
     std::string difference = Encode(row, &hashes_[0]);
-    for (int32_t token : row.history) hashes_.push_back(Extend(hashes_.back(), token));
+    for (const absl::Span<const int32_t> tokens : {row.history, row.drafts}) {
+      for (int32_t token : tokens) hashes_.push_back(Extend(hashes_.back(), token));
+    }
     if (difference.empty()) difference = CheckVisible(row);
     Write(row);
     if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
@@ -156,8 +158,8 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
                                 : RowResult::kBadLogits;
     };
     out.token = choose(hashes_.back());
-    for (int64_t draft = row.num_drafts; draft > 0; --draft) {
-      out.in_place_of_drafts.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
+    for (int64_t draft = row.num_drafts(); draft > 0; --draft) {
+      out.verified_tokens.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
     }
     if (row.sampling->num_logprobs >= 0) out.logprob = LogprobAfter(hashes_.back(), out.token);
     if (row.sampling->num_logprobs > 0) {
@@ -172,7 +174,8 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
   int64_t num_tokens = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
-    const int64_t n = static_cast<int64_t>(row.tokens.size());
+    const int64_t n = row.num_tokens();
+    const int64_t num_known = static_cast<int64_t>(row.tokens.size());
     const int64_t num_encoder = static_cast<int64_t>(row.encoder_tokens.size());
     num_tokens += n + num_encoder;
     const int64_t wanted = row.start == 0 ? row.lease->num_cross_tokens() : 0;
@@ -181,11 +184,14 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
           absl::StrCat("row ", i, " from ", row.start, " has ", num_encoder, " encoder tokens, not ", wanted));
     }
     const bool first_rows = static_cast<int64_t>(i) < plan.num_decode_rows;
-    if (n == 0 || row.lease == nullptr || row.lease->num_tokens() != row.start + n ||
-        static_cast<int64_t>(row.history.size()) != row.start + n ||
+    if (num_known == 0 || row.lease == nullptr || row.lease->num_tokens() != row.start + n ||
+        static_cast<int64_t>(row.history.size()) != row.start + num_known ||
         row.tokens.data() != row.history.data() + row.start) {
       return absl::InternalError(absl::StrCat("row ", i, " of ", n, " tokens from ", row.start, ": its lease has ",
                                               row.lease->num_tokens(), ", its history ", row.history.size()));
+    }
+    if (n > num_known && (!row.sample || row.start + num_known != row.sequence_length)) {
+      return absl::InternalError(absl::StrCat("row ", i, " has drafts that do not follow the sequence's last token"));
     }
     if (first_rows != (n == 1 && row.start >= row.prompt_length && row.sample)) {
       return absl::InternalError(absl::StrCat("row ", i, " is no decode row, or not where those are"));
@@ -229,10 +235,11 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
 
 void FakeModelRunner::Write(const StepRow& row) {
   for (const LayerCacheSlot& slot : cache_->plan().layers) {
-    if (slot.state_group >= 0) WriteState(row, slot, LeftBy(row, static_cast<int64_t>(row.history.size())));
+    if (slot.state_group >= 0) WriteState(row, slot, LeftBy(row, row.start + row.num_tokens()));
     if (slot.kv_group < 0) continue;
-    for (int64_t t = row.start; t < row.start + static_cast<int64_t>(row.tokens.size()); ++t) {
-      *Cell(row, slot, t, /*value=*/false) = row.history[t];
+    for (int64_t t = row.start; t < row.start + row.num_tokens(); ++t) {
+      const int64_t draft = t - static_cast<int64_t>(row.history.size());
+      *Cell(row, slot, t, /*value=*/false) = draft < 0 ? row.history[t] : row.drafts[draft];
       *Cell(row, slot, t, /*value=*/true) = static_cast<int32_t>(LeftBy(row, t + 1));
     }
   }

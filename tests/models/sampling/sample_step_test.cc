@@ -313,10 +313,11 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   const Batch batch(4, 513, 8, Asked::kToken);
   const SamplingParams greedy = {.temperature = 0};
   StepPlan plan = batch.plan();
-  const std::vector<int32_t> tokens = {7, 8, 9};
+  const std::vector<int32_t> tokens = {7};
+  const std::vector<int32_t> drafts = {8, 9};
   plan.rows[1].sampling = &greedy;
   plan.rows[1].tokens = tokens;
-  plan.rows[1].num_drafts = 2;
+  plan.rows[1].drafts = drafts;
   const int lines[] = {0, 1, 1, 1, 2};  // the plan's last row has no logits
   const at::Tensor logits = Batch(5, 513, 9, Asked::kToken).logits();
   StepResult expected;
@@ -328,8 +329,8 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   cuda::UseKernels(nullptr);
   EXPECT_EQ(cuda_emulation::NumBlocks() - before, 5);
   ExpectSame(emulated, expected);
-  EXPECT_EQ(emulated.rows[1].in_place_of_drafts.size(), 2u);
-  EXPECT_EQ(emulated.rows[1].in_place_of_drafts, expected.rows[1].in_place_of_drafts);
+  EXPECT_EQ(emulated.rows[1].verified_tokens.size(), 2u);
+  EXPECT_EQ(emulated.rows[1].verified_tokens, expected.rows[1].verified_tokens);
   EXPECT_EQ(emulated.rows[3].token, RowResult::kNoToken);
 }
 
