@@ -27,14 +27,14 @@ namespace {
 
 class TorchModel : public LoadedModel {
  public:
-  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device, bool stable_scans,
+  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device, bool chunk_invariant_scans,
              bool graphs, std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed,
              std::unique_ptr<ThreadPool> threads)
       : info_(std::move(info)),
         plan_(std::move(plan)),
         defaults_(std::move(defaults)),
         device_(device),
-        stable_scans_(stable_scans),
+        chunk_invariant_scans_(chunk_invariant_scans),
         graphs_(graphs),
         model_(std::move(model)),
         packed_(std::move(packed)),
@@ -48,7 +48,7 @@ class TorchModel : public LoadedModel {
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
     StepBatch batch(plan_, storage->base(), device_, /*copy_tables=*/!device_.is_cpu() || graphs_);
-    batch.set_scans_in_order(stable_scans_);
+    batch.set_scans_in_order(chunk_invariant_scans_);
     auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), cuda::GetGraphRecorder()) : nullptr;
     return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch), std::move(graphs));
   }
@@ -58,7 +58,7 @@ class TorchModel : public LoadedModel {
   CachePlan plan_;
   GenerationDefaults defaults_;
   at::Device device_;
-  bool stable_scans_;
+  bool chunk_invariant_scans_;
   bool graphs_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<PackedWeights> packed_;
@@ -102,12 +102,12 @@ absl::Status ChooseCacheDType(const LoadOptions& options, std::vector<LayerCache
 absl::StatusOr<CachePlan> MakeCachePlan(const LoadOptions& options, std::vector<LayerCacheSpec> specs) {
   if (options.attention_window > 0) LimitAttention(options.attention_window, options.sink_tokens, &specs);
   if (absl::Status status = ChooseCacheDType(options, &specs); !status.ok()) return status;
-  if (options.checkpoint_dtype != "auto" && options.checkpoint_dtype != "int8") {
+  if (options.state_checkpoint_dtype != "auto" && options.state_checkpoint_dtype != "int8") {
     return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint_dtype: \"", options.checkpoint_dtype, "\" is not auto or int8"));
+        absl::StrCat("state_checkpoint_dtype: \"", options.state_checkpoint_dtype, "\" is not auto or int8"));
   }
   auto plan = BuildCachePlan(specs, options.block_tokens);
-  if (plan.ok() && options.checkpoint_dtype == "int8") QuantiseCheckpoints(specs, &*plan);
+  if (plan.ok() && options.state_checkpoint_dtype == "int8") QuantiseCheckpoints(specs, &*plan);
   return plan;
 }
 
@@ -228,8 +228,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.device = options.device;
   packed->Keep(options.on_packed_file);
   return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      options.stable_scans, options.cuda_graphs, std::move(model), std::move(packed),
-                                      std::move(threads));
+                                      options.chunk_invariant_scans, options.cuda_graphs, std::move(model),
+                                      std::move(packed), std::move(threads));
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

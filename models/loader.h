@@ -41,9 +41,9 @@ struct LoadOptions {
   // model's.
   std::string cache_dtype = "auto";
   int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
-  bool stable_scans = false;            // see StepBatch::set_scans_in_order
+  bool chunk_invariant_scans = false;   // see StepBatch::set_scans_in_order
   // Of the recurrent states kept for later sequences: auto (the states' own), int8.
-  std::string checkpoint_dtype = "auto";
+  std::string state_checkpoint_dtype = "auto";
 };
 
 class LoadedModel {

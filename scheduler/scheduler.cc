@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
                     ": each of max_running sequences may decode a token in one step"),
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
         CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
-        CheckOption("checkpoint_tokens", options.checkpoint_tokens, 0, "")}) {
+        CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, 0, "")}) {
     if (!status.ok()) return status;
   }
   options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
@@ -125,7 +125,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   suspender_.BeginStep();
   prefixes_.Poll(now);
   if (running_.empty()) prefixes_.Save(now, NextBytes());
-  cache_->Compact(options_.compact_bytes);
+  cache_->Compact(options_.compact_bytes_per_step);
   ForkOutputs();
   int64_t budget = GrowRunning();
   const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
@@ -322,13 +322,13 @@ int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t budget) const {
   if (sequence.group != nullptr && !sequence.group->forked) {
     count = std::min(count, OutputGroup::ForkPoint(sequence) - start);
   }
-  if (options_.anchored_chunks) {
+  if (options_.aligned_prefill_chunks) {
     count = std::min(count, options_.prefill_chunk_tokens - start % options_.prefill_chunk_tokens);
   }
   if (!sequence.lease.shares() || cache_->plan().state_group() < 0) return count;
   // A chunk ends where the states shall be kept.
-  if (options_.checkpoint_tokens > 0) {
-    count = std::min(count, options_.checkpoint_tokens - start % options_.checkpoint_tokens);
+  if (options_.state_checkpoint_tokens > 0) {
+    count = std::min(count, options_.state_checkpoint_tokens - start % options_.state_checkpoint_tokens);
   }
   if (sequence.hit.matched_tokens > start) count = std::min(count, sequence.hit.matched_tokens - start);
   return count;

@@ -63,11 +63,11 @@ class Scheduler {
     int64_t share_length = 0;
     // A prompt's recurrent states are kept at multiples of this, beside its end and the ends of outputs: what a hit has
     // to replay; 0: only there.
-    int64_t checkpoint_tokens = 0;
+    int64_t state_checkpoint_tokens = 0;
     // Chunks end at multiples of prefill_chunk_tokens and only whole ones of prompts are shared, so that a hit computes
     // the same chunks as a cold run: equal bits.
-    bool anchored_chunks = false;
-    int64_t compact_bytes = 0;  // the most that compaction moves between two steps
+    bool aligned_prefill_chunks = false;
+    int64_t compact_bytes_per_step = 0;  // the most that compaction moves between two steps
     // For tests: every so many output tokens of a sequence, some of its cache is dropped and computed again; 0: never.
     int64_t crop_every = 0;
     Suspender::Options suspend;
@@ -197,7 +197,7 @@ class Scheduler {
   Forks ForksOf(int64_t prompt_tokens, int64_t num_sequences) const;
   // The tokens whose cache the sequence may get from others; none: it may not. One more than these is known of it.
   absl::Span<const int32_t> ShareableTokens(const Sequence& sequence) const;
-  int64_t ShareMultiple() const { return options_.anchored_chunks ? options_.prefill_chunk_tokens : 1; }
+  int64_t ShareMultiple() const { return options_.aligned_prefill_chunks ? options_.prefill_chunk_tokens : 1; }
   // Lets the sequence's new lease share what the cache holds of its prefix.
   void Adopt(Sequence* sequence);
   // Whether a running sequence is about to compute a part of the sequence's prefix that the cache has not, so that it

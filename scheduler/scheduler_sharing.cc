@@ -13,7 +13,7 @@ bool Scheduler::MayShare(const Sequence& sequence) const {
 }
 
 int64_t Scheduler::NumShareable(const Sequence& sequence) const {
-  const bool prompt_only = options_.anchored_chunks || cache_->plan().only_prompts_share;
+  const bool prompt_only = options_.aligned_prefill_chunks || cache_->plan().only_prompts_share;
   return prompt_only ? sequence.prompt_length : sequence.num_tokens();
 }
 
@@ -65,12 +65,12 @@ void Scheduler::Publish(Sequence* sequence, bool at_end) {
     lease.StopSharing();
   } else if (computed > NumShareable(*sequence)) {
     return;
-  } else if (options_.anchored_chunks) {
+  } else if (options_.aligned_prefill_chunks) {
     const bool whole = computed % options_.prefill_chunk_tokens == 0;
     if (whole) lease.Publish(sequence->tokens, /*checkpoint=*/true);
   } else {
     const bool turn_ends = at_end || computed == sequence->prompt_length || computed == sequence->hit.matched_tokens;
-    const bool on_grid = options_.checkpoint_tokens > 0 && computed % options_.checkpoint_tokens == 0;
+    const bool on_grid = options_.state_checkpoint_tokens > 0 && computed % options_.state_checkpoint_tokens == 0;
     lease.Publish(sequence->tokens, turn_ends || on_grid);
   }
 }

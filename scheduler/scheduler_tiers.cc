@@ -157,13 +157,13 @@ void Scheduler::NotePrefixes(const Sequence& sequence, absl::Time now) {
   const auto note = [&](int64_t length) {
     if (length > 0 && length <= computed) prefixes_.Note(sequence.request.cache_salt, tokens.first(length), now);
   };
-  if (options_.anchored_chunks) return note(computed - computed % options_.prefill_chunk_tokens);
+  if (options_.aligned_prefill_chunks) return note(computed - computed % options_.prefill_chunk_tokens);
   note(computed);
   if (cache_->plan().state_group() < 0) return;
   // States cannot be cropped: where the prompt left a known one, and where another may be going to leave this one.
   note(sequence.hit.matched_tokens);
-  if (options_.checkpoint_tokens > 0) {
-    note((sequence.prompt_length - 1) / options_.checkpoint_tokens * options_.checkpoint_tokens);
+  if (options_.state_checkpoint_tokens > 0) {
+    note((sequence.prompt_length - 1) / options_.state_checkpoint_tokens * options_.state_checkpoint_tokens);
   }
 }
 

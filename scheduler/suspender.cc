@@ -44,7 +44,7 @@ absl::Duration RunningRate::TimeFor(int64_t amount) const {
 }
 
 void Suspender::BeginStep() {
-  left_bytes_ = options_.step_bytes;
+  left_bytes_ = options_.copy_bytes_per_step;
   copy_time_ = absl::ZeroDuration();
 }
 

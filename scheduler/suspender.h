@@ -11,9 +11,9 @@
 // from position 0, and what that costs gives the state too. The state at the end saves no token of it. Where a model
 // has states only, the state is all there is, and suspending copies nothing else.
 //
-// A step's copies are at most `step_bytes`. All but sessions' saves are made beside steps (Copier), as many as it
-// takes: the sequence that comes back waits, and so does who needs the room of one that gives way, while the other rows
-// run. A save is made between two steps, and leaves out a cache that is larger than a step's budget.
+// A step's copies are at most `copy_bytes_per_step`. All but sessions' saves are made beside steps (Copier), as many as
+// it takes: the sequence that comes back waits, and so does who needs the room of one that gives way, while the other
+// rows run. A save is made between two steps, and leaves out a cache that is larger than a step's budget.
 #ifndef BERTH_SCHEDULER_SUSPENDER_H_
 #define BERTH_SCHEDULER_SUSPENDER_H_
 
@@ -76,9 +76,9 @@ class RunningRate {
 class Suspender {
  public:
   struct Options {
-    int64_t host_tier_bytes = 0;     // what suspended caches may take together; 0: every sequence is recomputed
-    int64_t step_bytes = 256 << 20;  // copied at most for one step, sessions' saves included
-    bool beside_steps = false;       // Start's copies have a thread of their own; else they come before the step
+    int64_t host_tier_bytes = 0;  // what suspended caches may take together; 0: every sequence is recomputed
+    int64_t copy_bytes_per_step = 256 << 20;  // copied at most for one step, sessions' saves included
+    bool beside_steps = false;  // Start's copies have a thread of their own; else they come before the step
     absl::Time (*copy_clock)() = absl::Now;  // tests give one that stands still: then suspending costs nothing
   };
 
@@ -86,7 +86,7 @@ class Suspender {
   Suspender(const Options& options, ArenaStorage* storage)
       : options_(options),
         tier_{.limit_bytes = options.host_tier_bytes},
-        left_bytes_(options.step_bytes),
+        left_bytes_(options.copy_bytes_per_step),
         copier_(storage, options.beside_steps, options.copy_clock) {}
   Suspender(const Suspender&) = delete;
   Suspender& operator=(const Suspender&) = delete;
@@ -109,7 +109,7 @@ class Suspender {
   // What the step's budget has left, and whether that, or any step's, allows for copying so much.
   int64_t left_bytes() const { return left_bytes_; }
   bool MayCopy(int64_t size_bytes) const { return size_bytes <= left_bytes_; }
-  bool MayEverCopy(int64_t size_bytes) const { return size_bytes <= options_.step_bytes; }
+  bool MayEverCopy(int64_t size_bytes) const { return size_bytes <= options_.copy_bytes_per_step; }
 
   // Copies beside the step that follows, taken from its budget: SequenceLease::Load, Save and Cache::ReadPrefix of
   // bytes [from, to), each at most once for a step and in this order, when nothing changes in the cache any more until

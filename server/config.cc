@@ -30,7 +30,7 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
           "Where the matrices, packed for the CPU's kernels, are kept for the next start: auto (.berth in the "
           "checkpoint's folder), none, or another folder.");
-ABSL_FLAG(bool, stable_scans, Config{}.stable_scans,
+ABSL_FLAG(bool, chunk_invariant_scans, Config{}.chunk_invariant_scans,
           "On the CPU let Mamba-2 and the gated delta net prefill token by token, so that no bit depends on how a "
           "prompt is cut into chunks.");
 ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
@@ -52,14 +52,14 @@ ABSL_FLAG(int64_t, block_tokens, Config{}.block_tokens, "Tokens of one block of 
 ABSL_FLAG(bool, share_prefixes, Config{}.share_prefixes,
           "Share the cache of prompts' beginnings. A request may opt out.");
 ABSL_FLAG(
-    int64_t, checkpoint_tokens, Config{}.checkpoint_tokens,
+    int64_t, state_checkpoint_tokens, Config{}.state_checkpoint_tokens,
     "Keep a prompt's recurrent states every so many tokens, beside the ends of prompts and outputs: what a shared "
     "prefix replays at most. 0: only at ends.");
 ABSL_FLAG(
-    bool, anchored_chunks, Config{}.anchored_chunks,
+    bool, aligned_prefill_chunks, Config{}.aligned_prefill_chunks,
     "Cut prefill chunks at multiples of prefill_chunk_tokens and share whole ones of prompts only, so that a shared "
     "prefix gives the very bits of a cold run, not only the same tokens.");
-ABSL_FLAG(std::string, compact_per_step, "4MiB",
+ABSL_FLAG(std::string, compact_bytes_per_step, "4MiB",
           "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
 ABSL_FLAG(
     int64_t, attention_window, Config{}.attention_window,
@@ -68,14 +68,15 @@ ABSL_FLAG(
     "says.");
 ABSL_FLAG(int64_t, sink_tokens, Config{}.sink_tokens,
           "With --attention_window: the sequence's first so many tokens stay visible. 0: none.");
-ABSL_FLAG(std::string, cache_dtype, Config{}.cache_dtype,
-          "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
-          "(about 0.28). Recurrent states (but see --checkpoint_dtype) and cross-attention's keys and values stay as "
-          "they are.");
+ABSL_FLAG(
+    std::string, cache_dtype, Config{}.cache_dtype,
+    "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
+    "(about 0.28). Recurrent states (but see --state_checkpoint_dtype) and cross-attention's keys and values stay as "
+    "they are.");
 ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
           "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
 ABSL_FLAG(
-    std::string, checkpoint_dtype, Config{}.checkpoint_dtype,
+    std::string, state_checkpoint_dtype, Config{}.state_checkpoint_dtype,
     "Of the recurrent states that are kept for requests with the same prefix: auto (as they are) or int8 (about 0.27 "
     "of float32's bytes). What goes on from one is then near what a cold run gives, not equal.");
 ABSL_FLAG(
@@ -83,7 +84,7 @@ ABSL_FLAG(
     "Memory outside the arena for the caches of sequences that give way and for prefixes that it drops, as 512MiB, "
     "used where copying costs less than computing again. 0: none; on the CPU a larger arena is the better use of it.");
 ABSL_FLAG(
-    std::string, copy_per_step, "256MiB",
+    std::string, copy_bytes_per_step, "256MiB",
     "Bytes copied at most for one step, to and from the host tier and to sessions' files. The tier's are copied beside "
     "steps, as many as it takes; a session's before the next, and without a cache that is larger.");
 ABSL_FLAG(std::string, disk_tier, Config{}.disk_tier,
@@ -139,13 +140,14 @@ struct HelpGroup {
 const std::vector<HelpGroup>& HelpGroups() {
   static const auto* const groups = new std::vector<HelpGroup>{
       {"Model",
-       {"model", "model_name", "dtype", "weights", "packed_weights", "stable_scans", "device", "cuda_graphs",
+       {"model", "model_name", "dtype", "weights", "packed_weights", "chunk_invariant_scans", "device", "cuda_graphs",
         "threads"}},
       {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
       {"Cache",
        {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
-        "share_prefixes", "checkpoint_tokens", "checkpoint_dtype", "anchored_chunks", "compact_per_step", "host_tier",
-        "copy_per_step", "disk_tier", "disk_tier_bytes", "tier_idle", "poison_cache", "check_integrity", "crop_every"}},
+        "share_prefixes", "state_checkpoint_tokens", "state_checkpoint_dtype", "aligned_prefill_chunks",
+        "compact_bytes_per_step", "host_tier", "copy_bytes_per_step", "disk_tier", "disk_tier_bytes", "tier_idle",
+        "poison_cache", "check_integrity", "crop_every"}},
       {"Sessions", {"session_dir", "session_dir_limit"}},
       {"Limits",
        {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
@@ -183,7 +185,7 @@ absl::Status CheckChoices(const Config& config) {
       {"weights", config.weights, {"auto", "int8", "int4"}},
       {"device", config.device, {"cpu", "cuda"}},
       {"cache_dtype", config.cache_dtype, {"auto", "int8", "int4"}},
-      {"checkpoint_dtype", config.checkpoint_dtype, {"auto", "int8"}},
+      {"state_checkpoint_dtype", config.state_checkpoint_dtype, {"auto", "int8"}},
       {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
       {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_format", config.log_format, {"text", "json"}},
@@ -218,7 +220,7 @@ absl::Status CheckRanges(const Config& config) {
       {"draft_tokens", config.draft_tokens, 0, kMaxDraftTokens},
       {"max_outputs", config.max_outputs, 1, 1024},
       {"crop_every", config.crop_every, 0, 1 << 20},
-      {"checkpoint_tokens", config.checkpoint_tokens, 0, 1 << 20},
+      {"state_checkpoint_tokens", config.state_checkpoint_tokens, 0, 1 << 20},
   };
   for (const Row& row : rows) {
     if (absl::Status s = CheckRange(row.flag, row.value, row.least, row.most); !s.ok()) return s;
@@ -252,9 +254,9 @@ absl::Status CheckCombinations(const Config& config) {
   if (!config.disk_tier.empty() && config.host_tier_bytes == 0) {
     return Bad("disk_tier", "needs --host_tier: prefixes come and go through host memory");
   }
-  if (config.anchored_chunks && config.checkpoint_dtype != "auto") {
-    return Bad("checkpoint_dtype", "'", config.checkpoint_dtype,
-               "' rounds what a hit starts from; with --anchored_chunks a hit gives the bits of a cold run");
+  if (config.aligned_prefill_chunks && config.state_checkpoint_dtype != "auto") {
+    return Bad("state_checkpoint_dtype", "'", config.state_checkpoint_dtype,
+               "' rounds what a hit starts from; with --aligned_prefill_chunks a hit gives the bits of a cold run");
   }
   if (config.max_step_tokens < config.max_running) {
     return Bad("max_step_tokens", config.max_step_tokens, " is less than --max_running=", config.max_running,
@@ -306,23 +308,23 @@ absl::StatusOr<Config> FromFlags() {
   config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
   config.weights = absl::GetFlag(FLAGS_weights);
   config.packed_weights = absl::GetFlag(FLAGS_packed_weights);
-  config.stable_scans = absl::GetFlag(FLAGS_stable_scans);
+  config.chunk_invariant_scans = absl::GetFlag(FLAGS_chunk_invariant_scans);
   config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
   config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
   config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
-  config.checkpoint_dtype = absl::GetFlag(FLAGS_checkpoint_dtype);
+  config.state_checkpoint_dtype = absl::GetFlag(FLAGS_state_checkpoint_dtype);
   config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
   config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
   config.crop_every = absl::GetFlag(FLAGS_crop_every);
   config.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
-  config.checkpoint_tokens = absl::GetFlag(FLAGS_checkpoint_tokens);
-  config.anchored_chunks = absl::GetFlag(FLAGS_anchored_chunks);
-  const absl::StatusOr<int64_t> compact = ParseByteSize(absl::GetFlag(FLAGS_compact_per_step));
-  if (!compact.ok()) return Bad("compact_per_step", compact.status().message());
-  config.compact_bytes = *compact;
-  const absl::StatusOr<int64_t> copy = ParseByteSize(absl::GetFlag(FLAGS_copy_per_step));
-  if (!copy.ok()) return Bad("copy_per_step", copy.status().message());
-  config.copy_bytes = *copy;
+  config.state_checkpoint_tokens = absl::GetFlag(FLAGS_state_checkpoint_tokens);
+  config.aligned_prefill_chunks = absl::GetFlag(FLAGS_aligned_prefill_chunks);
+  const absl::StatusOr<int64_t> compact = ParseByteSize(absl::GetFlag(FLAGS_compact_bytes_per_step));
+  if (!compact.ok()) return Bad("compact_bytes_per_step", compact.status().message());
+  config.compact_bytes_per_step = *compact;
+  const absl::StatusOr<int64_t> copy = ParseByteSize(absl::GetFlag(FLAGS_copy_bytes_per_step));
+  if (!copy.ok()) return Bad("copy_bytes_per_step", copy.status().message());
+  config.copy_bytes_per_step = *copy;
   absl::Status s = ReadSizeOrZero("host_tier", absl::GetFlag(FLAGS_host_tier), &config.host_tier_bytes);
   if (!s.ok()) return s;
   config.disk_tier = absl::GetFlag(FLAGS_disk_tier);

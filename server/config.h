@@ -27,7 +27,7 @@ struct Config {
   std::string packed_weights = "auto";
   // Sum the recurrences of Mamba-2 and the gated delta net token by token in prefill too: no bit of a logit then
   // depends on the chunks that a prompt is cut into, as with all other architectures.
-  bool stable_scans = false;
+  bool chunk_invariant_scans = false;
   std::string device = "cpu";  // cpu, cuda
   bool cuda_graphs = false;    // launch steps that decode as CUDA graphs
   int64_t num_threads = 0;     // --threads: of the model's kernels; 0: one for each core
@@ -46,21 +46,21 @@ struct Config {
   std::string cache_dtype = "auto";     // of keys and values: auto (the model's), int8, int4
   int64_t cache_residual_tokens = 128;  // of int4: the newest so many are read in full precision; 0: none
   // Of the recurrent states kept for later sequences: auto (as steps compute with them), int8.
-  std::string checkpoint_dtype = "auto";
+  std::string state_checkpoint_dtype = "auto";
   bool poison_cache = false;     // fill returned units with NaN, so that a stale read shows
   bool check_integrity = false;  // check the cache's invariants after every step and crash when one is broken
   bool share_prefixes = true;    // share what the cache still holds of a prompt's beginning
   // Tokens between kept recurrent states: what a hit replays at most; 0: turns' ends only.
-  int64_t checkpoint_tokens = 512;
+  int64_t state_checkpoint_tokens = 512;
   // Cut chunks at fixed positions and share whole ones only: a hit's logits equal a cold run's bit for bit.
-  bool anchored_chunks = false;
-  int64_t compact_bytes = 4 << 20;  // --compact_per_step: moved at most in one step to gather free memory
+  bool aligned_prefill_chunks = false;
+  int64_t compact_bytes_per_step = 4 << 20;  // moved at most in one step to gather free memory
   // --host_tier: memory outside the arena for the caches of sequences that give way and for prefixes that the arena
   // drops; 0: those are recomputed. Off by default, because on the CPU the arena makes more of the same memory: who has
   // a place in it need not give way.
   int64_t host_tier_bytes = 0;
-  int64_t copy_bytes = 256 << 20;  // --copy_per_step: copied at most between arena and host tier in one step
-  std::string disk_tier;           // folder of the prefixes that the host tier drops; "": they are recomputed
+  int64_t copy_bytes_per_step = 256 << 20;  // copied at most between arena and host tier in one step
+  std::string disk_tier;                    // folder of the prefixes that the host tier drops; "": they are recomputed
   int64_t disk_tier_bytes = int64_t{16} << 30;   // that its files may take
   absl::Duration tier_idle = absl::Seconds(60);  // a prefix that nobody used for so long moves to the tiers; 0: at once
   int64_t crop_every = 0;  // for tests: output tokens after which some cache is dropped and computed again

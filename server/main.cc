@@ -147,8 +147,8 @@ absl::Status Run(const Config& config) {
                          .sink_tokens = config.sink_tokens,
                          .cache_dtype = config.cache_dtype,
                          .cache_residual_tokens = config.cache_residual_tokens,
-                         .stable_scans = config.stable_scans,
-                         .checkpoint_dtype = config.checkpoint_dtype});
+                         .chunk_invariant_scans = config.chunk_invariant_scans,
+                         .state_checkpoint_dtype = config.state_checkpoint_dtype});
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model_dir);
   if (!text.ok()) return text.status();

@@ -87,7 +87,7 @@ absl::Status Server::StartEngine() {
   }
   if (!config_.disk_tier.empty()) {
     const std::string identity = CacheIdentity(parts_.model_fingerprint, parts_.plan,
-                                               config_.anchored_chunks ? config_.prefill_chunk_tokens : 0);
+                                               config_.aligned_prefill_chunks ? config_.prefill_chunk_tokens : 0);
     absl::StatusOr<std::unique_ptr<DiskTier>> disk =
         DiskTier::Open({.folder = config_.disk_tier, .identity = identity, .plan = parts_.plan});
     if (!disk.ok()) return disk.status();
@@ -106,11 +106,13 @@ absl::Status Server::StartEngine() {
       .recompute_length = parts_.runner->info().recompute_length,
       .share_prefixes = config_.share_prefixes,
       .share_length = parts_.runner->info().share_length,
-      .checkpoint_tokens = config_.checkpoint_tokens,
-      .anchored_chunks = config_.anchored_chunks,
-      .compact_bytes = config_.compact_bytes,
+      .state_checkpoint_tokens = config_.state_checkpoint_tokens,
+      .aligned_prefill_chunks = config_.aligned_prefill_chunks,
+      .compact_bytes_per_step = config_.compact_bytes_per_step,
       .crop_every = config_.crop_every,
-      .suspend = {.host_tier_bytes = config_.host_tier_bytes, .step_bytes = config_.copy_bytes, .beside_steps = true},
+      .suspend = {.host_tier_bytes = config_.host_tier_bytes,
+                  .copy_bytes_per_step = config_.copy_bytes_per_step,
+                  .beside_steps = true},
       .prefixes = {.disk = disk_tier_.get(), .disk_limit_bytes = config_.disk_tier_bytes, .idle = config_.tier_idle},
       .save_sink = sessions_.get()};
   options.max_queue = config_.max_queue;

@@ -34,8 +34,8 @@ VARIANTS = {  # of what is quantised: names and flags
     "cache": [("int8", ["--cache_dtype=int8"]),
               ("int4, newest 128 exact", ["--cache_dtype=int4"]),
               ("int4, newest 16 exact", ["--cache_dtype=int4", "--cache_residual_tokens=16"])],
-    "checkpoints": [("int8, once", ["--checkpoint_dtype=int8"]),
-                    ("int8, turn after turn", ["--checkpoint_dtype=int8"])],
+    "checkpoints": [("int8, once", ["--state_checkpoint_dtype=int8"]),
+                    ("int8, turn after turn", ["--state_checkpoint_dtype=int8"])],
     "weights": [("int8", ["--weights=int8"]), ("int4", ["--weights=int4"])],
 }
 TOKENS = 64
@@ -105,7 +105,7 @@ def compare(folder, prompts, vocab, variants):
     results = []
     for name, more in variants:
         with BerthServer(folder, *flags(vocab), *more) as server:
-            if "--checkpoint_dtype=int8" in more:
+            if "--state_checkpoint_dtype=int8" in more:
                 got = from_checkpoints(server, contexts, vocab, turns="turn" in name)
             else:
                 got = distributions(server, contexts, vocab)

@@ -109,7 +109,7 @@ def measure(server, prefix, arguments, generator, rows, name, beside):
 def one_round(model, folder, arguments, generator, rows, beside):
     image_bytes = arguments.prefix * 8 * 2 * 16 * 100 * 4
     flags = [f"--arena={5 * image_bytes // 2}B", f"--host_tier={8 * image_bytes}B", f"--disk_tier={folder}/tier", "--disk_tier_bytes=8GiB",
-             f"--copy_per_step={arguments.copy_per_step}", "--max_sequence_tokens=6000", "--prefill_chunk_tokens=64",
+             f"--copy_bytes_per_step={arguments.copy_bytes_per_step}", "--max_sequence_tokens=6000", "--prefill_chunk_tokens=64",
              "--max_step_tokens=128", "--tier_idle=100ms", "--log_level=warning"]
     prefix = ids(arguments.prefix, generator)
     with BerthServer(model, *flags) as server:
@@ -129,7 +129,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prefix", type=int, default=2000, help="tokens of the prompt's beginning")
     parser.add_argument("--others", type=int, default=3, help="prompts that push it out of the arena")
-    parser.add_argument("--copy_per_step", default="256MiB")
+    parser.add_argument("--copy_bytes_per_step", default="256MiB")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     generator = random.Random(1)

@@ -34,9 +34,9 @@ def in_company(server):
         return [future.result() for future in futures]
 
 
-# The prefill of Mamba-2 (falcon_h1) sums by the chunk: with --stable_scans it does not.
+# The prefill of Mamba-2 (falcon_h1) sums by the chunk: with --chunk_invariant_scans it does not.
 @pytest.mark.parametrize("model, chunks, flags",
-                         [(DEMO, [512], []), (DEMO, [512, 7, 1], ["--stable_scans"]), (GEMMA, [512, 7, 1], [])],
+                         [(DEMO, [512], []), (DEMO, [512, 7, 1], ["--chunk_invariant_scans"]), (GEMMA, [512, 7, 1], [])],
                          ids=["falcon_h1", "falcon_h1 stable", "gemma3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("weights", ["auto", "int8", "int4"])

@@ -78,12 +78,12 @@ def test_guesses_change_nothing_but_the_number_of_steps(server):
 
 
 @pytest.mark.parametrize("model", [DEMO, GEMMA], ids=["falcon_h1", "gemma3"])
-def test_anchored_chunks_give_the_bits_of_a_cold_run(model):
+def test_aligned_prefill_chunks_give_the_bits_of_a_cold_run(model):
     def logprobs(response):
         return [(entry.token_id, entry.logprob, [(top.token_id, top.logprob) for top in entry.top])
                 for entry in response.logprobs]
 
-    with BerthServer(model, *CHECKS, "--dtype=float32", "--prefill_chunk_tokens=64", "--anchored_chunks") as server:
+    with BerthServer(model, *CHECKS, "--dtype=float32", "--prefill_chunk_tokens=64", "--aligned_prefill_chunks") as server:
         for length in (65, 200, 300):
             ids = prompt(length, seed=length)
             complete(server, ids)

@@ -87,7 +87,7 @@ def test_files_of_another_model_or_cache_are_never_used(tmp_path):
     folder = tmp_path / "tier"
     flags = [*CHECKS, f"--disk_tier={folder}"]
     for other in ([GEMMA], [DEMO, "--dtype=bfloat16"], [DEMO, "--cache_dtype=int8"], [DEMO, "--block_tokens=32"],
-                  [DEMO, "--checkpoint_dtype=int8"]):
+                  [DEMO, "--state_checkpoint_dtype=int8"]):
         with BerthServer(DEMO, *flags) as server:
             second, _, _ = turns(server, seed=5)
         assert list(folder.glob("*.prefix"))

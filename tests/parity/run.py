@@ -226,7 +226,7 @@ def shares_prefixes(name, groups):
 
 def stable_flags(name):
     """So that no bit depends on the chunks."""
-    return ["--stable_scans"] if name.startswith(SUMS_BY_CHUNK) else []
+    return ["--chunk_invariant_scans"] if name.startswith(SUMS_BY_CHUNK) else []
 
 
 def has_keys(groups):
@@ -263,7 +263,7 @@ def quantised(name, folder, base, answers, arrays, bf16_error, outcome):
 def quantised_checkpoints(folder, base, answers, outcome):
     """int8 checkpoints: cold outputs, and those with guesses and their roll-backs, are the oracle's as ever; what goes on
     from a checkpoint is near a cold run."""
-    flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--dtype=float32", "--checkpoint_dtype=int8"]
+    flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--dtype=float32", "--state_checkpoint_dtype=int8"]
     contexts = [prompt + answers["tokens"][i][:step] for i, prompt in enumerate(answers["prompts"])
                 for step in CHECKPOINT_STEPS if len(prompt) + step > 1]
     exact, near = [], []
@@ -297,7 +297,7 @@ def logprob_bits(server, answers, prompt):
 
 def bits(name, folder, base, answers, outcome):
     """Logprobs alone, among others, and prefilled in chunks: equal to the last bit. Where the recurrence's prefill sums
-    by chunk, with --stable_scans; without it in company alone."""
+    by chunk, with --chunk_invariant_scans; without it in company alone."""
     prompts = [prompt for prompt in answers["prompts"] if len(prompt) in BIT_PROMPTS]
     stable = stable_flags(name)
     settings = [(stable, 512), (stable, 7), (stable, 1)]
@@ -343,7 +343,7 @@ def saved(folder, base, answers, outcome):
                 for other in others:
                     other.cancel()
             server.wait_idle()
-        for resumed_flags in ([], ["--copy_per_step=1KiB"]):
+        for resumed_flags in ([], ["--copy_bytes_per_step=1KiB"]):
             shutil.copytree(sessions, sessions + "-again")
             again = flags[:-1] + [f"--session_dir={sessions}-again"]
             with BerthServer(folder, *again, *resumed_flags) as server:

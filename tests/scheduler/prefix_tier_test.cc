@@ -21,7 +21,7 @@ Scheduler::Options Tiered(FakePrefixDisk* disk = nullptr, int64_t host_bytes = 1
           .prefill_chunk_tokens = 16,
           .max_sequence_tokens = 1000,
           .share_prefixes = true,
-          .suspend = {.host_tier_bytes = host_bytes, .step_bytes = step_bytes, .copy_clock = CopyClock},
+          .suspend = {.host_tier_bytes = host_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock},
           .prefixes = {.disk = disk, .disk_limit_bytes = 1 << 20, .idle = absl::Seconds(10)}};
 }
 

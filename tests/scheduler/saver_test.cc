@@ -13,7 +13,7 @@ Scheduler::Options Saving(SaveSink* sink, int64_t step_bytes = 1 << 20) {
           .max_step_tokens = 16,
           .prefill_chunk_tokens = 8,
           .max_sequence_tokens = 1000,
-          .suspend = {.step_bytes = step_bytes},
+          .suspend = {.copy_bytes_per_step = step_bytes},
           .save_sink = sink};
 }
 

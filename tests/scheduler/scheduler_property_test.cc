@@ -51,9 +51,9 @@ struct RandomSchedule {
     options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
     options.share_prefixes = !OneIn(3);
     options.share_length = OneIn(4) ? Between(1, 60) : 0;
-    options.checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
-    options.anchored_chunks = OneIn(4);
-    if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .step_bytes = Between(64, 4000)};
+    options.state_checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
+    options.aligned_prefill_chunks = OneIn(4);
+    if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .copy_bytes_per_step = Between(64, 4000)};
     options.suspend.copy_clock = absl::UnixEpoch;  // stands still
     options.suspend.beside_steps = OneIn(3);       // how far a copy comes in a step is up to the threads
     options.prefixes.idle = absl::Seconds(Between(0, 40));
@@ -66,12 +66,12 @@ struct RandomSchedule {
       options.share_prefixes = true;
       options.share_length = 0;
       options.suspend.host_tier_bytes = Between(1000, 20000);
-      options.suspend.step_bytes = Between(64, 4000);
+      options.suspend.copy_bytes_per_step = Between(64, 4000);
       options.prefixes = {
           .disk = &disk, .disk_limit_bytes = Between(1000, 200000), .idle = absl::Seconds(Between(0, 9))};
     }
     options.save_sink = &sink;
-    options.compact_bytes = OneIn(2) ? 0 : 1 << 10;
+    options.compact_bytes_per_step = OneIn(2) ? 0 : 1 << 10;
     // Short ones only: what a crop loses of a state is computed again from the start.
     if (options.max_sequence_tokens < 100 && OneIn(2)) options.crop_every = Between(1, 12);
     return options;

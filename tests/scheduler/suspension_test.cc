@@ -16,7 +16,7 @@ Scheduler::Options Suspending(int64_t host_tier_bytes, int64_t step_bytes = 1 <<
           .max_step_tokens = 16,
           .prefill_chunk_tokens = 8,
           .max_sequence_tokens = 1000,
-          .suspend = {.host_tier_bytes = host_tier_bytes, .step_bytes = step_bytes, .copy_clock = CopyClock}};
+          .suspend = {.host_tier_bytes = host_tier_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock}};
 }
 
 // Two sequences of which the younger has to give way, run to the end.

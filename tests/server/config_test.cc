@@ -43,7 +43,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--dtype=bfloat16",
                              "--weights=int8",
                              "--packed_weights=/w",
-                             "--stable_scans",
+                             "--chunk_invariant_scans",
                              "--device=cuda",
                              "--cuda_graphs",
                              "--threads=3",
@@ -61,11 +61,11 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              "--check_integrity=true",
                              "--crop_every=9",
                              "--share_prefixes=false",
-                             "--checkpoint_tokens=77",
-                             "--anchored_chunks",
-                             "--compact_per_step=1KiB",
+                             "--state_checkpoint_tokens=77",
+                             "--aligned_prefill_chunks",
+                             "--compact_bytes_per_step=1KiB",
                              "--host_tier=2GiB",
-                             "--copy_per_step=3MiB",
+                             "--copy_bytes_per_step=3MiB",
                              "--disk_tier=/d",
                              "--disk_tier_bytes=5MiB",
                              "--tier_idle=7s",
@@ -89,7 +89,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .dtype = "bfloat16",
                              .weights = "int8",
                              .packed_weights = "/w",
-                             .stable_scans = true,
+                             .chunk_invariant_scans = true,
                              .device = "cuda",
                              .cuda_graphs = true,
                              .num_threads = 3,
@@ -106,11 +106,11 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
                              .poison_cache = true,
                              .check_integrity = true,
                              .share_prefixes = false,
-                             .checkpoint_tokens = 77,
-                             .anchored_chunks = true,
-                             .compact_bytes = 1024,
+                             .state_checkpoint_tokens = 77,
+                             .aligned_prefill_chunks = true,
+                             .compact_bytes_per_step = 1024,
                              .host_tier_bytes = int64_t{2} << 30,
-                             .copy_bytes = 3 << 20,
+                             .copy_bytes_per_step = 3 << 20,
                              .disk_tier = "/d",
                              .disk_tier_bytes = 5 << 20,
                              .tier_idle = absl::Seconds(7),
@@ -132,9 +132,9 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
 }
 
 TEST(ConfigTest, ReadsWhatCheckpointsAreStoredIn) {
-  const auto config = Parse({"--model=/m", "--checkpoint_dtype=int8"});
+  const auto config = Parse({"--model=/m", "--state_checkpoint_dtype=int8"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->checkpoint_dtype, "int8");
+  EXPECT_EQ(config->state_checkpoint_dtype, "int8");
 }
 
 TEST(ConfigTest, ReadsAFlagFileAndTheCommandLineWins) {
@@ -160,11 +160,10 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--packed_weights="}, "--packed_weights: empty: auto, none or a folder"},
       {{"--weights=fp8"}, "--weights: 'fp8' is none of auto, int8, int4"},
       {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
-      {{"--checkpoint_dtype=int4"}, "--checkpoint_dtype: 'int4' is none of auto, int8"},
-      {{"--checkpoint_dtype=int8", "--anchored_chunks"},
-       "--checkpoint_dtype: 'int8' rounds what a hit starts from; with --anchored_chunks a hit gives the bits of a "
-       "cold "
-       "run"},
+      {{"--state_checkpoint_dtype=int4"}, "--state_checkpoint_dtype: 'int4' is none of auto, int8"},
+      {{"--state_checkpoint_dtype=int8", "--aligned_prefill_chunks"},
+       "--state_checkpoint_dtype: 'int8' rounds what a hit starts from; with --aligned_prefill_chunks a hit gives the "
+       "bits of a cold run"},
       {{"--attention_window=-1"}, "--attention_window: -1 is outside [0, 1073741824]"},
       {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside [0, 1048576]"},
       {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside [0, 1048576]"},
@@ -193,7 +192,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--host_tier=much"}, "--host_tier: 'much' is no size: write a number and a unit, as 512MiB or 8GiB, or 0"},
       {{"--disk_tier=/d"}, "--disk_tier: needs --host_tier: prefixes come and go through host memory"},
       {{"--tier_idle=-1s"}, "--tier_idle: -1s is outside [0, 24h]"},
-      {{"--copy_per_step=0"}, "--copy_per_step: '0' is outside [1 byte, 1048576 TiB]"},
+      {{"--copy_bytes_per_step=0"}, "--copy_bytes_per_step: '0' is outside [1 byte, 1048576 TiB]"},
       {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
       {{"--arena=lots"}, "--arena: 'lots' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
       {{"--arena=0"}, "--arena: '0' is outside [1 byte, 1048576 TiB], or auto"},
