@@ -1,5 +1,6 @@
-"""Runs the commands of README.md against a server, so that the documents cannot promise what does not work."""
+"""Runs the commands and programs of the documents against a server, so that they cannot promise what does not work."""
 
+import glob
 import os
 import re
 import subprocess
@@ -13,64 +14,150 @@ from berth_server import BerthServer  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 CLI = "bazel-bin/client/berth-cli"
+GUIDES = ["README.md", *sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs/*.md")))]
+DOCUMENTS = [*GUIDES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md", "deploy/README.md",
+             "models/demo/README.md"]
+# Commands that are not run here: CI itself runs those of ./dev, or they need a tool that Debian lacks (grpcurl), a GPU,
+# a model of one's own, or a build.
+NOT_RUN = ("./dev ", "grpcurl ", "bazel-bin/server/berth-server --model=DIR", "LD_LIBRARY_PATH=", "bazel run ")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def blocks(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", read(path), re.M | re.S)
 
 
 def commands_of(path):
     """The lines of every ```sh block."""
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        blocks = re.findall(r"^```sh\n(.*?)^```", file.read(), re.M | re.S)
-    return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+    return [line for block in blocks(path, "sh") for line in block.splitlines() if line.strip() and line[0] != "#"]
 
 
 @pytest.fixture(scope="module")
-def server():
-    with BerthServer(DEMO) as server:
+def server(tmp_path_factory):
+    with BerthServer(DEMO, f"--session_dir={tmp_path_factory.mktemp('sessions')}") as server:
         yield server
 
 
-README_COMMANDS = commands_of("README.md")
+def at(server, text):
+    """The documents' addresses are the defaults; the test's server took free ports."""
+    return text.replace("127.0.0.1:8600", server.address).replace("127.0.0.1:8601", server.metrics_address)
 
 
-@pytest.mark.parametrize("command", [c for c in README_COMMANDS if c.startswith((CLI, "curl"))])
-def test_readme_commands_work(server, command):
-    # The README's addresses are the defaults; the test's server took free ports.
-    command = command.replace("127.0.0.1:8601", server.metrics_address)
+COMMANDS = [command for guide in GUIDES for command in commands_of(guide)]
+
+
+def run(command, **options):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c.startswith((CLI, "curl"))}))
+def test_commands_work(server, command):
+    command = at(server, command)
     if command.startswith(CLI):
         command += f" --server={server.address}"
-    result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = run(command, shell=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 
 
 def test_readme_addition_is_right(server):
-    command = next(c for c in README_COMMANDS if "What is 23 + 45?" in c)
-    result = subprocess.run(f"{command} --server={server.address}", shell=True, cwd=ROOT, capture_output=True, text=True,
-                            timeout=60)
-    assert "68" in result.stdout
+    command = next(c for c in COMMANDS if "What is 23 + 45?" in c)
+    assert "68" in run(f"{command} --server={server.address}", shell=True).stdout
 
 
-def test_every_other_readme_command_is_one_of_dev_or_grpcurl():
-    """What is not run above is run by CI itself (./dev), or needs a tool that Debian lacks (grpcurl)."""
-    rest = [c for c in README_COMMANDS if not c.startswith((CLI, "curl"))]
-    assert all(c.startswith(("./dev serve", "./dev test", "grpcurl ")) for c in rest), rest
+def test_stubs_are_generated_as_documented(tmp_path):
+    (command,) = [c for c in COMMANDS if c.startswith("python3 -m grpc_tools.protoc")]
+    assert command.count("_out=.") == 2
+    result = run([sys.executable, *command.replace("_out=.", f"_out={tmp_path}").split()[1:]])
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "berth/v1/inference_pb2_grpc.py").exists()
+
+
+def test_every_other_command_is_known():
+    rest = [c for c in COMMANDS if not c.startswith((CLI, "curl", "python3 -m grpc_tools.protoc"))]
+    assert all(c.startswith(NOT_RUN) for c in rest), rest
+    commands = re.findall(r"^(?:\./dev ([\w ]*\w))", read_dev_help(), re.M)
+    for name in re.findall(r"\./dev(?: (bench))? (\w+)", "\n".join(read(document) for document in DOCUMENTS)):
+        if name[0]:
+            assert name[1] in read_dev_help(), f"./dev bench {name[1]}"
+        elif name[1] != "help":
+            assert any(command.split()[0] == name[1] for command in commands), f"./dev {name[1]}"
+
+
+PROGRAMS = [(guide, number) for guide in GUIDES for number in range(len(blocks(guide, "python")))]
+
+
+@pytest.mark.parametrize("guide, number", PROGRAMS, ids=[f"{guide} {number}" for guide, number in PROGRAMS])
+def test_python_programs_work(server, guide, number):
+    result = run([sys.executable, "-c", at(server, blocks(guide, "python")[number])])
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+    if guide == "README.md":
+        assert "68" in result.stdout
+
+
+def test_readme_has_a_python_client_of_ten_lines():
+    (program,) = blocks("README.md", "python")
+    assert len(program.splitlines()) <= 10
+
+
+def read_dev_help():
+    return subprocess.run(["./dev", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_dev_lists_its_commands():
-    help_text = subprocess.run(["./dev", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in re.findall(r"^cmd_(\w+)\(\)", open(os.path.join(ROOT, "dev"), encoding="utf-8").read(), re.M):
-        assert name == "help" or f"./dev {name}" in help_text
+    for name in re.findall(r"^cmd_(\w+)\(\)", read("dev"), re.M):
+        assert name == "help" or f"./dev {name}" in read_dev_help()
 
 
-def test_files_that_documents_link_to_exist():
-    for document in ("README.md", "ARCHITECTURE.md", "CONVENTIONS.md"):
-        with open(os.path.join(ROOT, document), encoding="utf-8") as file:
-            text = file.read()
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert os.path.exists(os.path.join(ROOT, target)), f"{document} links to {target}"
+def anchors(path):
+    """GitHub's names of the headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", read(path), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_readme_table_of_architectures_is_the_binarys():
-    table = subprocess.run(["bazel-bin/server/berth-server", "--list_models"], cwd=ROOT, capture_output=True, text=True,
-                           check=True).stdout
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-        assert table in file.read()
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)]+)\)", read(document)):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        path = os.path.normpath(os.path.join(os.path.dirname(document), path)) if path else document
+        assert os.path.exists(os.path.join(ROOT, path)), f"{document} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{document} links to {target}"
+
+
+def test_table_of_architectures_is_the_binarys():
+    printed = subprocess.run(["bazel-bin/server/berth-server", "--list_models"], cwd=ROOT, capture_output=True, text=True,
+                             check=True).stdout
+    listed = re.findall(r"^(\| \w+ \| [^|]+ \|).*\|$", read("docs/models.md"), re.M)
+    assert listed[1:] == printed.splitlines()[2:]
+
+
+WHERE_IS = re.findall(r"^\| [^|]+ \| (\S+/\S+) \| (\S+) \|$", read("ARCHITECTURE.md"), re.M)
+
+
+@pytest.mark.parametrize("path, symbol", WHERE_IS)
+def test_architecture_finds_what_it_says(path, symbol):
+    assert re.search(rf"\b{re.escape(symbol)}\b", read(path)), f"{path} has no {symbol}"
+
+
+def test_architecture_answers_fifteen_questions():
+    assert len(WHERE_IS) >= 15
+
+
+# Named, but no files of the tree: a header of torch, and what the Python clients load below proto/.
+OUTSIDE = {"torch/torch.h", "berth/v1/inference.proto", "berth/v1/sessions.proto"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_paths_in_documents_exist(document):
+    """Paths such as models/step.h, outside of links."""
+    text = re.sub(r"\]\([^)]*\)", "]", read(document))
+    for path in re.findall(r"(?<![\w/.])((?:[a-z_0-9]+/)+[\w.]+\.(?:h|cc|py|md|proto|inc|cu|rs|yml|txt))\b", text):
+        found = any(os.path.exists(os.path.join(ROOT, folder, path)) for folder in (".", os.path.dirname(document)))
+        assert found or path in OUTSIDE, f"{document} names {path}"

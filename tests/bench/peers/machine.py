@@ -50,4 +50,4 @@ class Noise:
         return statistics.mean(self.samples)
 
     def __str__(self):
-        return f"others kept {self.mean:.2f} cores busy on average, {max(self.samples):.2f} at most"
+        return f"kept {self.mean:.2f} cores busy on average, {max(self.samples):.2f} at most"

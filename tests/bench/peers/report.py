@@ -37,13 +37,13 @@ def table(header, rows):
 
 def bandwidths(rows):
     read = [bandwidth / 1e9 for row in rows for bandwidth in row.bandwidths]
-    return f"reads {statistics.median(read):.0f} GB/s ({min(read):.0f}-{max(read):.0f}); " if read else ""
+    return f"{statistics.median(read):.0f} GB/s ({min(read):.0f}-{max(read):.0f})" if read else ""
 
 
 def rates(rows):
     return table(
         ["model", "weights", "what", "Berth, tokens/s", "llama.cpp", "Berth / llama.cpp (range, pairs)", "transformers",
-         "Berth / transformers", "of the read bandwidth: Berth", "llama.cpp"],
+         "Berth / transformers", "share of read bandwidth: Berth", "share: llama.cpp"],
         [[row.model, row.weights, f"{row.kind} {row.size:,}", cell(row, "Berth"), cell(row, "llama.cpp"),
           ratio(row.ratios("Berth", "llama.cpp")), cell(row, "transformers"),
           ratio(row.ratios("Berth", "transformers")), share(row.roofline_share("Berth")),
@@ -52,32 +52,34 @@ def rates(rows):
 
 def agreements(checks):
     return table(["model", "weights", "engine", "largest logprob difference from float32", "mean", "same token",
-                  "same or too near to tell", ""],
+                  "same, or too close to call", ""],
                  [[c.model, c.weights, c.engine, f"{c.largest:.3f}", f"{c.mean:.4f}", c.same_choice, c.clear_choice,
                    "" if c.weights != "bf16" else "ok" if c.ok else "DIFFERS"] for c in checks])
 
 
 def overheads(rows):
-    return table(["model", "streams", "step in the engine, ms", "step as the client sees it, ms", "not the step"],
+    return table(["model", "streams", "step in the engine, ms", "step at the client, ms", "outside the step"],
                  [[row.model, row.streams, f"{row.engine * 1e3:.3f}", f"{row.client * 1e3:.3f}",
                    f"{1 - row.engine / row.client:.1%}"] for row in rows])
 
 
 def render(run):
     """`run`: what peers_bench.py collected."""
-    parts = [f"{run.date}, {run.machine}; {run.threads} threads for each engine; {bandwidths(run.rows)}"
-             f"{run.noise}.", f"Versions: {run.versions}.", f"Command: `{run.command}`, {run.minutes:.0f} minutes."]
+    facts = [("date", f"{run.date}, {run.minutes:.0f} minutes"), ("machine", run.machine),
+             ("threads", f"{run.threads} for each engine"), ("reads memory at", bandwidths(run.rows)),
+             ("other processes", run.noise), ("versions", f"`{run.versions}`"), ("command", f"`{run.command}`")]
+    parts = [table(["this run", ""], [fact for fact in facts if fact[1]])]
     if run.noise.mean > QUIET_CORES:
-        parts.append("**Taken on a busy machine:** read the ratios with care. Engines whose threads wait for each other by "
-                     "spinning (llama.cpp, transformers) lose most when a core is taken from them.")
+        parts.append("**Taken on a busy machine:** read the ratios with care. Engines whose threads spin while they wait for "
+                     "each other (llama.cpp, transformers) lose most when other processes use a core.")
     if run.notes:
         parts.append("\n".join(f"- {note}" for note in run.notes))
     if run.rows:
         parts.append(rates(run.rows))
     if run.checks:
-        parts.append("Do they compute the same model?\n\n" + agreements(run.checks))
+        parts.append("Agreement of the engines with transformers in float32:\n\n" + agreements(run.checks))
     if run.overheads:
-        parts.append("The server around the step:\n\n" + overheads(run.overheads))
+        parts.append("Time outside the step:\n\n" + overheads(run.overheads))
     return "\n\n".join(parts)
 
 

@@ -1,0 +1,20 @@
+"""Each generated document is what its generator prints now."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+# Document: the program that prints it.
+GENERATORS = {
+    "docs/models.md": [sys.executable, "models/families/models_doc.py"],
+}
+
+
+@pytest.mark.parametrize("document", GENERATORS)
+def test_is_up_to_date(document):
+    made = subprocess.run(GENERATORS[document], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    with open(os.path.join(ROOT, document), encoding="utf-8") as file:
+        assert file.read() == made, f"{document} is stale: ./dev docs writes it"
