@@ -1,0 +1,92 @@
+"""The text lint finds what it should, leaves good sentences alone, and passes on the tree."""
+
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lint_text  # noqa: E402
+
+BAD = [
+    "Of the matrices of dense products: auto, int8 or int4.",
+    "Keep the newest so many tokens.",
+    "Products go by tiles where the processor has them.",
+    "Names the request for the logs, whatever the model is called, and what its first state is.",
+    "All pairs are compared, of which none may differ.",
+    "Workers spin and then sleep; who comes late starts later.",
+    "The bits are the same in company.",
+    "Company and chunks leave the bits alone.",
+    "The value 'x' is no duration.",
+    "Logits that are no numbers end the request.",
+    "Nobody waits for a worker that has not begun.",
+    "All of them are cached but for the last one.",
+    "A request goes on from the saved states.",
+    "A sequence that gives way keeps its cache.",
+    "A step checks that many guesses.",
+    "The weights are stored as --dtype says, in order.",
+    "A disk that is full does without.",
+    "The value is none of auto, int8.",
+    "Its workers look out for the next kernel.",
+    "A lease grows as soon as memory can be had.",
+    "The best output is known at the end alone.",
+    "Workers that wake late are not waited for.",
+    "word " * 31 + "ends.",
+]
+
+GOOD = [
+    "Data type of the linear-layer weights: auto (same as --dtype), int8, or int4 (CPU only).",
+    "There is no free unit, and the lease stays unchanged.",
+    "The value is no longer than its limit.",
+    "Workers spin for 100 us, then sleep. A kernel does not wait for workers that wake late.",
+    "best_of > n cannot be streamed; use Complete.",
+    "The request continues from the saved states.",
+    "Of course the arena never grows.",
+    "word " * 29 + "ends.",
+    "First sentence, e.g. this one. " * 10,
+]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_finds(text):
+    assert lint_text.faults(text)
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_leaves_alone(text):
+    assert lint_text.faults(text) == []
+
+
+def test_every_pattern_finds_a_bad_sentence():
+    found = {fault for text in BAD for fault, _ in lint_text.faults(text)}
+    unused = [what for what, _ in lint_text.PATTERNS if what not in found]
+    assert unused == []
+
+
+def test_markdown_is_read_by_paragraph_item_and_cell():
+    source = ("# Title\n\nOne line\nand the next.\n\n- first\n  goes on\n- second\n\n| a | b |\n|---|---|\n\n"
+              "```sh\n./dev serve # goes by\n```\n")
+    assert [text for _, text in lint_text.markdown_blocks(source) if text.strip("- ")] == [
+        "Title", "One line and the next.", "first goes on", "second", " a ", " b "]
+    assert [fault for _, _, fault, _ in lint_text.lint("x.md", source)] == ["'goes on' or 'gone on': say 'continues' or "
+                                                                          "'resumes'"]
+
+
+def test_comments_are_read_by_block_and_drawings_are_not():
+    source = ("// One line\n// and the next.\n//\n// Two:\n//   - an item\n//     of two lines\n//   - another\n"
+              "//     code(x);  // goes by\nint x = 1;  // trailing\nconst char* url = \"http://goes on\";\n")
+    assert [text for _, text in lint_text.comment_blocks(source)] == [
+        "One line and the next.", "Two:", "an item of two lines", "another code(x);  // goes by", "trailing"]
+
+
+def test_error_strings_are_joined():
+    source = ('return absl::InvalidArgumentError(absl::StrCat("--", flag, ": \'", Name(x), "\' is no duration"));\n'
+              'const char* other = "this is no error";\n')
+    assert [fault for _, _, fault, _ in lint_text.lint("x.cc", source)] == ["'is no <noun>': say 'is not a ...'"]
+
+
+def test_everything_covered_is_clean():
+    found = [f"{path}:{line}: {fault}: {sentence}" for path in lint_text.covered_files()
+             for path, line, fault, sentence in lint_text.lint(path, open(os.path.join(lint_text.ROOT, path),
+                                                                          encoding="utf-8").read())]
+    assert found == []
