@@ -1,19 +1,19 @@
 // The cache: one arena, one pool of equal units per group, the leases of the sequences in it, and the index of prefixes
-// that later sequences may share.
+// that later sequences may share. Used between steps only; engine thread only.
 //
-// Why one arena: no split between KV and recurrent state is fixed in advance. A pool takes slabs when it needs them and
-// gives empty ones back; where free bytes are scattered, units are moved together (compaction). So whatever is free can
-// serve any pool, to the byte. What only the index holds is given up, least recently used first, as soon as a lease
-// needs its bytes. Between steps only; engine thread only.
+// Why one arena: memory is not split between KV and recurrent state in advance. A pool takes slabs when it needs them
+// and returns empty ones. Where free bytes are scattered, units are moved together (compaction). So every free byte can
+// serve any pool. Units that only the index holds are evicted, least recently used first, when a lease needs their
+// bytes.
 //
 // Invariants (CheckIntegrity verifies them):
-//   - every byte of the arena is in a hole, or in exactly one slab, of exactly one pool;
-//   - every unit of a slab is free, or held by as many leases as list it, and by the index if that lists it;
-//   - a pool holds no slab whose units are all free;
-//   - a lease holds in each group what its tokens need: of cross blocks those of its encoder tokens, or none before it
-//     first grew; a checkpoint in the place of its states, or not;
-//   - where a lease says that it has room, its blocks are there and the next step may write the last one;
-//   - live + shared + cached + free + overhead bytes add up to the arena's.
+//   - Every byte of the arena is in a hole, or in exactly one slab of exactly one pool.
+//   - Every unit of a slab is free, or held by as many leases as list it, and by the index if the index lists it.
+//   - A pool holds no slab whose units are all free.
+//   - A lease holds in each KV group the blocks that its tokens need, and in the cross group those of its encoder
+//     tokens. It holds its states, or a checkpoint in their place. Before it first grows, it holds no cross blocks.
+//   - While a lease is within room_until_, its blocks are there, and the next step may write the last one.
+//   - Live, shared, cached, free and overhead bytes add up to the arena's.
 #ifndef BERTH_CACHE_CACHE_H_
 #define BERTH_CACHE_CACHE_H_
 
@@ -40,7 +40,7 @@
 
 namespace berth {
 
-// Others that fork off a sequence after `shared_tokens` and become as long.
+// Sequences that fork off another one after `shared_tokens` tokens and become as long as it.
 struct Forks {
   int64_t count = 0;
   int64_t shared_tokens = 0;
@@ -49,8 +49,8 @@ struct Forks {
 class Cache {
  public:
   struct Options {
-    // Fill returned units with NaN, so that a stale read shows and no tenant's data stays behind. On in debug builds
-    // and in every test.
+    // Fill returned units with NaN: a stale read shows, and no tenant's data stays behind. On in debug builds and in
+    // every test.
     bool poison_returned_units = false;
   };
 
@@ -62,56 +62,57 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // An empty lease: holds no unit until it grows. Never fails. `num_cross_tokens`: what the encoder reads; of no effect
-  // on a model without cross-attention.
+  // Returns an empty lease, which holds no unit until it grows. Never fails. `num_cross_tokens`: the encoder's tokens;
+  // ignored by a model without cross-attention.
   SequenceLease NewLease(int64_t num_cross_tokens = 0);
 
-  // The lease that `image` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the image does
-  // not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move.
+  // Restores the lease that `image` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the
+  // snapshot does not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move units.
   absl::StatusOr<SequenceLease> Restore(const CacheImage& image);
-  // The same but for the bytes: the lease's are undefined until SequenceLease::Load has brought all of them.
+  // The same without the bytes, which are undefined until SequenceLease::Load has copied all of them.
   absl::StatusOr<SequenceLease> Reserve(const CacheImage& image);
 
-  // Copies bytes [from, to) of the image of `tokens` out of what the index holds of them under `salt`, whose recency
-  // stays as it is. False: it no longer holds all of them. REQUIRES: `image` has the layout and the room for that.
+  // Copies bytes [from, to) of the snapshot of `tokens` out of the units that the index holds for them under `salt`.
+  // Does not change how recently they were used. Returns false if the index no longer holds all of them.
+  // REQUIRES: `image` has PrefixLayout and its bytes.
   bool ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                   CacheImage* image);
-  // Only adds where those bytes lie, until something moves or is given up. No step writes there: what a lease may still
-  // write, past the tokens in the last block, is copied at once.
+  // Adds where those bytes lie, without copying; valid until a unit moves or is evicted. No step writes to the added
+  // spans. A last block that a lease may still write, past `tokens`, is copied at once instead.
   bool LocatePrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                     CacheImage* image, std::vector<ImageSpan>* spans);
 
-  // Whether a new sequence of `num_tokens` tokens could grow to that length now, with steps of at most `step_tokens`.
+  // Returns whether a new sequence could grow to `num_tokens` now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;
-  // The same for the sequence of `lease`, which may hold some of it already, and for its forks, beside `promised`
-  // tokens of others.
+  // The same for the sequence of `lease`, which may hold some of its tokens already, and for its forks. `promised`
+  // tokens of other sequences must fit too.
   bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
               Forks forks = {}) const;
-  // Whether a sequence and its forks fit the arena when they have it for themselves. Thread-safe.
+  // Returns whether a sequence and its forks fit an otherwise empty arena. Thread-safe.
   bool ArenaHolds(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens, Forks forks) const;
 
-  // The longest sequence that fits the whole arena alone, growing at most `step_tokens` at a time. A length that no
-  // window limits is capped at `limit`. Of a model with cross-attention: the largest n for which n tokens fit beside n
-  // encoder tokens, or beside `cross_limit` of them if that is less.
+  // Returns the longest sequence that fits an otherwise empty arena, growing at most `step_tokens` at a time, at most
+  // `limit`. With cross-attention: the largest n such that n tokens fit with min(n, `cross_limit`) encoder tokens.
   int64_t MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit = kNoCrossLimit) const;
 
-  // Moves units together, at most `budget_bytes` of them: empties sparse slabs into fuller ones of their pool.
+  // Compacts: moves at most `budget_bytes` of units out of sparse slabs into fuller ones of their pool.
   void Compact(int64_t budget_bytes);
 
-  // Gives up all that only the index holds.
+  // Evicts every unit that only the index holds.
   void EvictAll();
 
-  // Fills `out` in place: no allocation once its vector has its size. The arguments are those of MaxSequenceTokens.
+  // Fills `out` in place, without allocating once its vector has its size. The arguments are those of
+  // MaxSequenceTokens.
   void GetOccupancy(int64_t step_tokens, int64_t limit, Occupancy* out, int64_t cross_limit = kNoCrossLimit) const;
 
   static constexpr int64_t kNoCrossLimit = std::numeric_limits<int64_t>::max();
 
-  // INTERNAL naming the first invariant that does not hold.
+  // Returns INTERNAL that names the first broken invariant, or OK.
   absl::Status CheckIntegrity() const;
 
   const CachePlan& plan() const { return plan_; }
   ArenaStorage& storage() const { return *storage_; }
-  // Bytes that a lease could still get: free ones, wherever they are, and those that only the index holds.
+  // Bytes that leases could still get: free bytes, wherever they are, and those that only the index holds.
   int64_t available_bytes() const;
 
  private:
@@ -119,36 +120,36 @@ class Cache {
   friend class PrefixIndex;
   Cache(CachePlan plan, ArenaStorage* storage, Options options);
 
-  // Units by group; inline for every model known.
+  // Units by group; inline for every known model.
   using UnitCounts = absl::InlinedVector<int64_t, 8>;
 
-  // Whether `units[g]` more units of each group g can be had at once, when `leaving_bytes` more come back before.
+  // Returns whether `units[g]` more units of each group g fit together, once `leaving_bytes` more bytes are free.
   bool CanAllocate(const UnitCounts& units, int64_t leaving_bytes = 0) const;
   int64_t BytesOf(const UnitCounts& units) const;
   // REQUIRES: CanAllocate. May evict and move.
   UnitId AllocateUnit(int group);
-  // A unit with the bytes of another.
+  // Allocates a unit and copies the bytes of `unit` into it.
   UnitId CopyUnit(int group, UnitId unit);
-  // A checkpoint of a state unit, held as by a lease. REQUIRES: there is room for it.
+  // Returns a new checkpoint of a state unit, held as by a lease. REQUIRES: there is room for it.
   UnitId QuantiseUnit(UnitId states);
-  // The states of the checkpoint at `offset`, laid out as in their unit.
+  // Writes the states of the checkpoint at `offset` to `states`, laid out as in a state unit.
   void ReadCheckpoint(int64_t offset, std::byte* states) const;
-  // References of leases and of the index. The index learns when it becomes a unit's only holder, and when it no longer
-  // is.
+  // References of leases and of the index. They tell the index when it becomes a unit's only holder, and when it stops
+  // being that.
   void AddLease(int group, UnitId unit);
   void DropLease(int group, UnitId unit);
   void SetCached(int group, UnitId unit);
   void DropCached(int group, UnitId unit);
   // Bytes that no unit uses: in holes and in slabs.
   int64_t free_bytes() const;
-  // Makes a hole of `size_bytes` out of free bytes. REQUIRES: there are as many.
+  // Gathers free bytes into a hole of `size_bytes`. REQUIRES: free_bytes() >= size_bytes.
   void MakeHole(int64_t size_bytes);
   void MoveBytes(int group, int64_t from, int64_t to, int64_t size_bytes);
-  // Makes the leases' tables say where the units lie now.
+  // Updates the leases' tables to the units' current offsets.
   void RefreshTables();
-  // What a sequence of `num_tokens` tokens holds at its fullest.
+  // Returns the most units that a sequence of `num_tokens` tokens holds at once.
   UnitCounts UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const;
-  // Adds to that what its forks hold beside, at the most: a window may have left all that they shared.
+  // Adds the most that its forks hold in addition: all shared blocks may have expired from a window.
   void AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const;
   absl::Status CheckLease(const SequenceLease& lease) const;
   absl::Status CheckReferences() const;

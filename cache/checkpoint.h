@@ -1,5 +1,5 @@
-// States to checkpoints and back, as bytes: CheckpointTensor says how a checkpoint lies. The same states always give
-// the same bytes. Functions; thread-safe. No torch here.
+// Quantises states to checkpoints and expands them, as bytes; CheckpointTensor describes the layout. The same states
+// always give the same bytes. Pure functions; thread-safe. No torch here.
 #ifndef BERTH_CACHE_CHECKPOINT_H_
 #define BERTH_CACHE_CHECKPOINT_H_
 
@@ -10,12 +10,12 @@
 
 namespace berth {
 
-// `states`: a unit of the state group. `checkpoint`: one of the checkpoint group, of which every byte is written. They
-// may not overlap.
+// Quantises `states`, a unit of the state group, into `checkpoint`, a unit of the checkpoint group. Writes every byte
+// of it. The two must not overlap.
 void QuantiseStates(absl::Span<const CheckpointTensor> tensors, const std::byte* states, std::byte* checkpoint);
 
-// The other way: writes the states that are in the checkpoint, but not the padding between them. What was quantised is
-// off by at most 1/253 of its group's largest number.
+// Expands `checkpoint` into `states`; does not write the padding between states. A quantised number is off by at most
+// 1/253 of its group's largest number.
 void ExpandStates(absl::Span<const CheckpointTensor> tensors, const std::byte* checkpoint, std::byte* states);
 
 }  // namespace berth

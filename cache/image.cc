@@ -12,7 +12,13 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Calls `copy` for each piece of a unit of `group`, whose bytes start at `start`, that lies in bytes [from, to).
+// A snapshot is one range of bytes, group after group and unit after unit. A step's copy budget may end anywhere:
+//
+//   group 0                    group 1
+//   | unit 0 | unit 1 | unit 2 | unit 0 | unit 1 |
+//                  ^ from           ^ to
+//
+// Calls `copy` for each piece of a unit of `group` within bytes [from, to). The group's bytes start at `start`.
 void ForPieces(const CacheImage::Group& group, int64_t start, int64_t from, int64_t to,
                absl::FunctionRef<void(int64_t unit, int64_t at, int64_t size_bytes)> copy) {
   from = std::max<int64_t>(0, from - start);
@@ -25,7 +31,7 @@ void ForPieces(const CacheImage::Group& group, int64_t start, int64_t from, int6
   }
 }
 
-// `num_groups`: of the plan's, the first so many; `states`: the one of them that holds the states.
+// Lays out the plan's first `num_groups` groups. `states`: the group that holds the states.
 CacheImage Layout(const CachePlan& plan, size_t num_groups, int states, int64_t num_tokens, int64_t num_cross_tokens) {
   CacheImage image;
   image.num_tokens = num_tokens;
@@ -147,7 +153,7 @@ void SequenceLease::LocateSaved(int64_t from, int64_t to, CacheImage* image, std
       spans->push_back({groups_[g].offsets[unit < sinks ? unit : skipped + unit] + at, bytes, size});
     });
     if (expands && from <= start && start < to) {
-      std::fill_n(out, group.unit_bytes, std::byte{0});  // what lies between the states
+      std::fill_n(out, group.unit_bytes, std::byte{0});  // also the padding between states
       cache_->ReadCheckpoint(groups_[cache_->plan().checkpoint_group()].offsets[0], out);
     }
     start += group.num_units * group.unit_bytes;
@@ -218,6 +224,9 @@ int64_t SequenceLease::image_bytes() const {
   return ImageLayout(cache_->plan(), num_tokens_, num_cross_tokens_).size_bytes;
 }
 
+// A snapshot knows no units: it restores into whatever units are free now. Reserve takes all of them before Load copies
+// a byte, because making room for one unit may move another. A caller with a copy budget calls the two itself, and Load
+// in pieces over several steps; moved units are no problem in between, because Load looks offsets up each time.
 absl::StatusOr<SequenceLease> Cache::Restore(const CacheImage& image) {
   if (absl::Status status = CheckImage(plan_, image); !status.ok()) return status;
   absl::StatusOr<SequenceLease> lease = Reserve(image);
@@ -234,7 +243,7 @@ absl::StatusOr<SequenceLease> Cache::Reserve(const CacheImage& image) {
   }
   SequenceLease lease = NewLease(image.num_cross_tokens);
   lease.num_tokens_ = image.num_tokens;
-  // All units before any byte: making room for one may move another.
+  // Allocates all units before any byte is copied: making room for one may move another.
   for (size_t g = 0; g < image.groups.size(); ++g) {
     lease.groups_[g].left_blocks = image.groups[g].left_blocks;
     for (int64_t i = 0; i < image.groups[g].num_units; ++i) {

@@ -1,6 +1,6 @@
-// A sequence's cache as plain bytes, outside the arena: what SequenceLease::Save copies out and Cache::Restore copies
-// back in, into whatever units are free then. It knows nothing of tensors: units of every kind, state and cross units
-// included, are byte spans. Plain data; move-only; any thread.
+// A sequence's cache as plain bytes, outside the arena. SequenceLease::Save copies it out, and Cache::Restore copies it
+// back into whatever units are free then. It knows no tensors: units of every kind, states and cross blocks included,
+// are byte spans. Plain data; move-only; any thread.
 #ifndef BERTH_CACHE_IMAGE_H_
 #define BERTH_CACHE_IMAGE_H_
 
@@ -15,8 +15,8 @@
 namespace berth {
 
 struct CacheImage {
-  // Of one group of the plan. What no query at position num_tokens or later can see is left out: so many blocks of a
-  // windowed group after those of its sinks.
+  // The units of one group of the plan. A windowed group leaves out `left_blocks` blocks after those of its sinks:
+  // no query at position num_tokens or later sees them.
   struct Group {
     int64_t left_blocks = 0;
     int64_t num_units = 0;
@@ -25,8 +25,8 @@ struct CacheImage {
     friend bool operator==(const Group&, const Group&) = default;
   };
 
-  int64_t num_tokens = 0;        // whose cache this is; 0: an image of nothing
-  int64_t num_cross_tokens = 0;  // of the encoder
+  int64_t num_tokens = 0;        // tokens whose cache this is; 0: empty
+  int64_t num_cross_tokens = 0;  // the encoder's tokens
   std::vector<Group> groups;
   std::unique_ptr<std::byte[]> bytes;  // the units, group after group, block after block
   int64_t size_bytes = 0;
@@ -34,24 +34,24 @@ struct CacheImage {
   bool empty() const { return num_tokens == 0; }
 };
 
-// Bytes of the arena, and their place in an image.
+// A range of the arena, and its place in a snapshot.
 struct ImageSpan {
-  int64_t offset = 0;  // -1: the image has them already
+  int64_t offset = 0;  // in the arena; -1: the snapshot has the bytes already
   std::byte* bytes = nullptr;
   int64_t size_bytes = 0;
 };
 
-// What the image of a sequence of so many tokens holds, without bytes: group by group, and their size. Its states are
-// never quantised: the group of checkpoints, which comes last, is not in it.
+// Returns the snapshot of a sequence of `num_tokens` tokens without its bytes: its groups and their sizes. A sequence's
+// states are never quantised, so the group of checkpoints, which comes last, is not in it.
 CacheImage ImageLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);
-// The same of a prefix, as the index holds it: where checkpoints are quantised, one of those and no states.
+// The same for a prefix, as the index holds it. If checkpoints are quantised, it holds a checkpoint and no states.
 CacheImage PrefixLayout(const CachePlan& plan, int64_t num_tokens);
 
-// Whether an image of `num_tokens` tokens also holds the cache of its first `first_tokens`: it must be as long where
-// there are states, and hold what their window sees where there are windows.
+// Returns whether a snapshot of `num_tokens` tokens also holds the cache of its first `first_tokens`. With states, both
+// must be equal. With windows, the snapshot must hold what the window of the first tokens sees.
 bool ImageServes(const CachePlan& plan, int64_t num_tokens, int64_t first_tokens);
 
-// INVALID_ARGUMENT naming the first thing in which the image is not one of a sequence, or of a prefix, under `plan`.
+// Returns INVALID_ARGUMENT that names the first field in which `image` does not fit a sequence, or a prefix, of `plan`.
 absl::Status CheckImage(const CachePlan& plan, const CacheImage& image);
 absl::Status CheckPrefixImage(const CachePlan& plan, const CacheImage& image);
 

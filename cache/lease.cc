@@ -75,7 +75,24 @@ bool SequenceLease::MustCopy(int g) const {
   return pool.num_leases(group.units.back()) > 1 || pool.cached(group.units.back());
 }
 
+// Grows each group by tokens [num_tokens_, num_tokens_ + n). A windowed group with blocks of 4 tokens:
+//
+//   token   0       4       8       12      16      20
+//           |expired|       |       | tail  |  new  |
+//                   ^ first block that first_query sees
+//                                     ^ num_tokens_ ^ num_tokens_ + n
+//
+// Three things happen, in this order:
+//   1. Blocks that no query from first_query on sees return to the pool. Their bytes count before they are returned, so
+//      a growth that fails keeps them.
+//   2. The tail is copied if the step writes into it while a fork, a snapshot or the index reads it.
+//   3. New units are appended. CanAllocate checks all units of all groups at once, so growth is all or nothing.
+//
+// If the units do not fit, the lease gives up what only speeds up later work: its state snapshots, and the index's hold
+// on its tails. A tail that only this lease then holds needs no copy. A checkpoint that only this lease holds makes
+// room too: its states wait in host memory until their unit is allocated.
 absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
+  // Most decoded tokens fit the tail block: no unit comes or goes, and no group needs a look.
   if (num_tokens_ + n <= room_until_ && first_query < stays_until_) {
     num_tokens_ += n;
     return absl::OkStatus();
@@ -91,12 +108,12 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
     }
     return units;
   };
-  // Blocks that leave a window make room for the new ones, unless somebody shares them.
+  // Expired blocks make room for the new ones, unless another lease shares them.
   const int64_t leaving = LeavingBytes(first_query);
   bool fits = cache_->CanAllocate(wanted(), leaving);
   std::unique_ptr<std::byte[]> states;
   if (!fits) {
-    // Without what is only of use later; and a checkpoint makes room for what it expands to.
+    // Tries again without state snapshots and cached tails, and with the bytes of an own checkpoint.
     DropSnapshotsAfter(-1);
     UncacheTails();
     fits = cache_->CanAllocate(wanted(), leaving + OwnCheckpointBytes());
@@ -121,6 +138,8 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   return absl::OkStatus();
 }
 
+// Sets the bounds of GrowFor's fast path: the first group to fill its last block, and the first window to expire one,
+// end it.
 void SequenceLease::Settle(int64_t first_query) {
   room_until_ = std::numeric_limits<int64_t>::max();
   stays_until_ = std::numeric_limits<int64_t>::max();
@@ -350,7 +369,7 @@ void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
   const absl::Span<const int32_t> rest = tokens.subspan(num_tokens_ - tail, tail);
   if (tail > 0) {
     PrefixIndex::Node* last = index.Reach(cursor_, rest);
-    // A node that goes on past these tokens keeps its own units: this lease's lack the rest.
+    // A node with more tokens than these keeps its own units: this lease's units lack the rest.
     if (PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
     index.Unpin(last);
   }

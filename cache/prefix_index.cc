@@ -9,9 +9,19 @@
 
 namespace berth {
 
+// The tree after two prompts, "abcdefghij" and "abcdefxy", with blocks of 4 tokens:
+//
+//   root of the salt
+//     +-- [abcd]         units; states after "ef", where the two prompts part
+//           +-- [efgh]   units; states after "ij", where the first prompt ended
+//           |     +-- [ij]   units; a short node is a leaf, and grows when a later prompt continues it
+//           +-- [efxy]   units; states at its end
+//
+// States cannot be cut at any token, so a node lists where its states are: after its own tokens, or after those and a
+// suffix shorter than a block. The suffix keeps states reachable when the short node after them has grown or is gone.
 struct PrefixIndex::Node {
   struct State {
-    std::vector<int32_t> suffix;  // tokens past the node's
+    std::vector<int32_t> suffix;  // tokens after the node's, fewer than a block
     int group = 0;
     UnitId unit;
   };
@@ -22,7 +32,7 @@ struct PrefixIndex::Node {
   std::vector<UnitId> units;          // by group; index -1: none
   std::vector<State> states;
   std::vector<Node*> children;  // by tokens, ascending
-  int pins = 0;                 // whoever stands on it
+  int pins = 0;                 // of leases and callers; a pinned node is not deleted
 
   bool holds_nothing() const {
     return pins == 0 && children.empty() && states.empty() &&
@@ -66,7 +76,7 @@ PrefixIndex::Node* PrefixIndex::Root(absl::string_view salt) {
 }
 
 std::pair<PrefixIndex::Node*, int64_t> PrefixIndex::Closest(Node* node, absl::Span<const int32_t> tokens) const {
-  // Of sorted sequences, the one with the longest common prefix stands next to where `tokens` would.
+  // Children are sorted, so the one with the longest common prefix is next to the place of `tokens`.
   const std::vector<Node*>& children = node->children;
   const auto after = std::lower_bound(children.begin(), children.end(), tokens, [](Node* child, auto wanted) {
     return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), wanted.begin(), wanted.end());
@@ -81,6 +91,8 @@ std::pair<PrefixIndex::Node*, int64_t> PrefixIndex::Closest(Node* node, absl::Sp
   return best;
 }
 
+// Walks down the closest children while whole blocks match. Without states, the match then shrinks until its blocks are
+// all there: units are evicted one by one, so a path may have gaps. With states, it must end at states.
 PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> tokens, int64_t limit, int64_t multiple) {
   Match match;
   const int64_t block = cache_->plan().block_tokens;
@@ -131,7 +143,7 @@ bool PrefixIndex::HasBlocks(const Match& match, int64_t length) const {
   const CachePlan& plan = cache_->plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.groups[g].grows()) continue;
-    // A state may outlive its last block; the path then ends with what only begins as that did.
+    // A state may outlive its last block. The path then ends in a node that shares only a part of the block's tokens.
     if (length > match.matched_tokens) return false;
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
     const int64_t sinks = plan.groups[g].kv.SinkBlocks(plan.block_tokens);
@@ -156,7 +168,7 @@ PrefixIndex::Node* PrefixIndex::Reach(Node* parent, absl::Span<const int32_t> to
     return node;
   }
   if (node != nullptr && common == static_cast<int64_t>(node->tokens.size())) {
-    // Its units hold what it had, perhaps not what it shall have: the caller gives its own.
+    // The node grows. Its units may lack the new tokens, so they are evicted and the caller adds its own.
     ++node->pins;
     for (int g = 0; g < static_cast<int>(node->units.size()); ++g) {
       if (node->units[g].index >= 0) Evict(g, node->units[g]);

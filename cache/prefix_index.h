@@ -1,17 +1,18 @@
-// Which prefixes of token sequences the cache still holds, so that a new sequence that starts alike shares them.
+// Knows which prefixes of token sequences the cache still holds, so that new sequences can share them. Engine thread
+// only.
 //
-// A tree of nodes, one per block of tokens: a path from a root spells a prefix, a root stands for one tenant's salt. A
-// node holds a unit per KV group, and states at its end or up to a block past it. Only a path's last node may
-// have fewer tokens than a block. Units are given up one by one, least recently used first, as leases need their bytes;
-// a node goes when it holds nothing and leads nowhere.
+// It is a tree of nodes, one per block of tokens. A root stands for one tenant's salt, and a path from it spells a
+// prefix. A node holds a unit per KV group, and states at its end or up to a block past it. Only a path's last node may
+// have fewer tokens than a block. Units are evicted one by one, least recently used first, as leases need their bytes.
+// A node is deleted when it holds nothing and leads nowhere.
 //
-// Exact by construction: keys, values and states depend on the tokens before them alone, and those are compared
-// themselves, not by hash. Engine thread only.
+// Exact by construction: keys, values and states depend only on the tokens before them, and the tokens themselves are
+// compared, not hashes.
 //
 // Invariants (CheckIntegrity verifies them):
-//   - a node that has children is full, and no two children of a node start with the same whole block;
-//   - a unit is in at most one place of one node, and the pool says that it is cached;
-//   - the units that no lease holds, and only those, are in the list of recency.
+//   - A node that has children is full, and no two children of a node start with the same whole block.
+//   - A unit is in at most one place of one node, and its pool marks it as cached.
+//   - The list of recency holds exactly the units that no lease holds.
 #ifndef BERTH_CACHE_PREFIX_INDEX_H_
 #define BERTH_CACHE_PREFIX_INDEX_H_
 
@@ -41,48 +42,48 @@ class PrefixIndex {
 
   struct Node;
 
-  // What a new sequence can share.
+  // What a new sequence can share: the result of Find.
   struct Match {
     int64_t num_tokens = 0;      // tokens whose cache it can share: the sequence starts there
-    int64_t matched_tokens = 0;  // tokens that a path has in common with it, at least as many
-    std::vector<Node*> path;     // the nodes of the num_tokens, the last perhaps in part
-    UnitId state;                // at num_tokens, where the model has states; of CachePlan::kept_group
+    int64_t matched_tokens = 0;  // tokens that it has in common with a path, >= num_tokens
+    std::vector<Node*> path;     // the nodes of num_tokens tokens; the last may be used in part
+    UnitId state;                // the states at num_tokens, if the model has any; of CachePlan::kept_group
   };
-  // The longest match of at most `limit` tokens below a root whose length is a multiple of `multiple`.
+  // Returns the longest match below a root, of at most `limit` tokens and a multiple of `multiple`.
   Match Find(Node* root, absl::Span<const int32_t> tokens, int64_t limit, int64_t multiple);
 
-  // The root of the sequences that may share with each other. Pinned until Unpin.
+  // Returns the root of `salt`, made if needed. Pinned until Unpin.
   Node* Root(absl::string_view salt);
-  // The child of `parent` with these tokens, made if there is none. A child with fewer tokens that these continue
-  // grows; one that continues these serves as it is. Pinned until Unpin.
+  // Returns the child of `parent` with these tokens, made if needed. A child whose tokens are a prefix of these grows.
+  // A child whose tokens start with these is returned unchanged. Pinned until Unpin.
   Node* Reach(Node* parent, absl::Span<const int32_t> tokens);
   Node* Pin(Node* node);
   void Unpin(Node* node);
   static int64_t NumTokens(const Node* node);         // of its block
   static UnitId UnitOf(const Node* node, int group);  // index -1: none
-  // Lets the node hold a KV unit, or the states after its tokens and those of `suffix`, which has less than a block.
-  // Does nothing where it has them.
+  // Adds a KV unit to the node, or the states after its tokens and those of `suffix`, which is shorter than a block.
+  // Does nothing if the node has them.
   void AddUnit(Node* node, int group, UnitId unit);
   void AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit);
   static bool HasState(const Node* node, absl::Span<const int32_t> suffix);
 
-  // Gives up all that the nodes on the path to `node`, and below it, hold.
+  // Evicts all units of the nodes on the path to `node` and below it.
   void Forget(Node* node);
 
-  // Told by the cache: the index has become the unit's only holder, or no longer is.
+  // Called by the cache when the index becomes the unit's only holder, and when it stops being that.
   void OnIdle(int group, UnitId unit);
   void OnBusy(int group, UnitId unit);
-  // Gives up one place. REQUIRES: the unit is cached.
+  // Removes one unit from its node. REQUIRES: the unit is cached.
   void Evict(int group, UnitId unit);
-  // The least recently used idle unit. False when there is none.
+  // Evicts the least recently used idle unit. Returns false if no unit is idle.
   bool EvictOldest();
 
-  // Units given up since the start because their bytes were needed.
+  // Units that EvictOldest evicted since the start.
   int64_t num_evicted(int group) const { return num_evicted_[group]; }
   absl::Status CheckIntegrity() const;
 
  private:
-  // Where a cached unit is listed, and its neighbours in the list of recency; by group and the unit's index.
+  // The node of a cached unit, and its neighbours in the list of recency; by group and the unit's index.
   struct Place {
     Node* node = nullptr;
     bool idle = false;
@@ -93,15 +94,15 @@ class PrefixIndex {
 
   Place& PlaceOf(int64_t packed) { return places_[packed >> 32][packed & 0xffffffff]; }
   Place& PlaceOf(int group, UnitId unit);
-  // The child of `node` that has the most first tokens in common with `tokens`, and how many those are.
+  // Returns the child of `node` that shares the longest prefix with `tokens`, and that prefix's length.
   std::pair<Node*, int64_t> Closest(Node* node, absl::Span<const int32_t> tokens) const;
   void Add(Node* node, int group, UnitId unit);
-  // Lets the match end at the latest state along its path, or past it, that serves.
+  // Sets the match's end to the latest usable states on its path or past it.
   void FindState(Node* root, absl::Span<const int32_t> tokens, int64_t multiple, Match* match) const;
   void Empty(Node* node);
-  // Drops the node, and then its parents, if it holds nothing and leads nowhere.
+  // Deletes the node, and then its parents, while they hold nothing and lead nowhere.
   void Prune(Node* node);
-  // Whether a sequence of `length` tokens along the match finds the blocks that its next query sees in every KV group.
+  // Whether the match has, in every KV group, the blocks that the next query of a sequence of `length` tokens sees.
   bool HasBlocks(const Match& match, int64_t length) const;
 
   Cache* cache_;

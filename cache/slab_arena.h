@@ -1,9 +1,9 @@
-// The arena's range in order of address: slabs, each of one pool, and the holes between them. Slabs have the size that
-// their pool asks for, and can be moved down and cut shorter, so that all that is free can become one hole. Engine
-// thread only.
+// The arena's range in order of address: slabs, each of one pool, and the holes between them. A slab has the size that
+// its pool asks for. It can be moved down and cut shorter, so that all free bytes can become one hole. Engine thread
+// only.
 //
-// Invariants (CheckIntegrity verifies them): the extents cover the range without gap or overlap, and no hole is next to
-// a hole.
+// Invariants (CheckIntegrity verifies them): the extents cover the range without gap or overlap, and no two holes are
+// neighbours.
 #ifndef BERTH_CACHE_SLAB_ARENA_H_
 #define BERTH_CACHE_SLAB_ARENA_H_
 
@@ -17,10 +17,10 @@ namespace berth {
 
 class SlabArena {
  public:
-  // Every size given to it must be a multiple of this, and so is every offset.
+  // Every size passed in must be a multiple of this; every offset is one.
   static constexpr int64_t kAlignment = 64;
 
-  // Who holds a slab: a pool, and the pool's own number for it.
+  // The holder of a slab: a pool, and the pool's own number for the slab.
   struct Owner {
     int32_t pool = -1;
     int32_t slab = -1;
@@ -28,15 +28,15 @@ class SlabArena {
 
   explicit SlabArena(int64_t arena_bytes);
 
-  // A new slab of `size_bytes`, in the smallest hole that holds it; -1 when none does.
+  // Takes a slab of `size_bytes` from the smallest hole that holds it. Returns -1 if no hole does.
   int32_t Take(int64_t size_bytes, Owner owner);
   void Return(int32_t slab);
   // Cuts a slab's tail off. REQUIRES: 0 < size_bytes < its size.
   void Shrink(int32_t slab, int64_t size_bytes);
 
-  // Slides slabs down until there is a hole of `size_bytes`: those neighbours whose holes add up to it and that have
-  // the fewest bytes to move. Calls `move` for each, lowest first; the new range may overlap the old one. REQUIRES:
-  // free_bytes() >= size_bytes.
+  // Slides slabs down until there is a hole of `size_bytes`. Chooses the neighbouring slabs whose holes add up to it
+  // and that have the fewest bytes to move. Calls `move` for each, lowest first; the new range may overlap the old one.
+  // REQUIRES: free_bytes() >= size_bytes.
   using Move = absl::FunctionRef<void(Owner owner, int64_t from, int64_t to, int64_t size_bytes)>;
   void MakeHole(int64_t size_bytes, Move move);
 
@@ -44,7 +44,7 @@ class SlabArena {
   int64_t size_bytes(int32_t slab) const { return extents_[slab].size_bytes; }
   int64_t free_bytes() const { return free_bytes_; }  // of all holes
   int64_t largest_hole() const;
-  int64_t usable_bytes() const { return usable_bytes_; }  // the arena without a tail that is no multiple of kAlignment
+  int64_t usable_bytes() const { return usable_bytes_; }  // the arena, rounded down to kAlignment
 
   absl::Status CheckIntegrity() const;
 
@@ -64,7 +64,7 @@ class SlabArena {
   void Unlink(int32_t extent);
   void AddHole(int32_t extent);
   void RemoveHole(int32_t extent);
-  // Unites the hole with holes next to it.
+  // Merges the hole with its neighbouring holes.
   void Merge(int32_t hole);
 
   int64_t usable_bytes_;

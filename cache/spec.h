@@ -1,11 +1,13 @@
 // What each layer of a model needs cached, and how those needs become pools.
 //
-// A model declares one LayerCacheSpec per layer. Equal needs form a group; each group gets a pool of equal units in the
-// arena. Plain data and pure functions; thread-safe. No torch here.
+// A model declares one LayerCacheSpec per layer. Layers with equal needs form a group, and each group gets a pool of
+// equal units in the arena. Plain data and pure functions; thread-safe. No torch here.
 //
-// To add a cache kind: 1. name it in CacheKind and CacheKindName; 2. give its need a struct or a field here and its
-// unit layout in BuildCachePlan; 3. say in SequenceLease what Grow and Crop mean for it; 4. add a case to
-// tests/cache/lease_test.cc.
+// To add a cache kind:
+//   1. name it in CacheKind and CacheKindName;
+//   2. give its need a struct or a field here, and its unit layout in BuildCachePlan;
+//   3. define in SequenceLease what Grow and Crop do for it;
+//   4. add a case to tests/cache/lease_test.cc.
 #ifndef BERTH_CACHE_SPEC_H_
 #define BERTH_CACHE_SPEC_H_
 
@@ -19,16 +21,17 @@
 
 namespace berth {
 
-// kInt8 and kInt4 are of cached keys and values (see KvTensor), kInt8 of checkpoints too (see CheckpointTensor); never
-// of weights, of the states that steps read and write, or of the cross kind.
+// kInt8 and kInt4 are types of cached keys and values (see KvTensor); kInt8 is one of checkpoints too (see
+// CheckpointTensor). Weights, the states that steps read and write, and the cross kind never have them.
 enum class DType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
 int64_t DTypeBytes(DType dtype);           // REQUIRES: not kInt4
 absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16", "int8", "int4"
 bool IsQuantised(DType dtype);
 
-// The `pool` label of the metrics. kRecurrent holds every state of a recurrent layer, its convolution's too. kCross
-// holds what a decoder layer keeps of the encoder's output: as long as the encoder's input, whatever is generated.
-// kCheckpoint holds quantised copies of the states, from which later sequences go on: no step reads or writes them.
+// The `pool` label of the metrics.
+//   - kRecurrent holds every state of a recurrent layer, its convolution's too.
+//   - kCross holds a decoder layer's keys and values of the encoder's output: its size follows the encoder's input.
+//   - kCheckpoint holds quantised copies of states, from which later sequences start. Steps do not touch them.
 enum class CacheKind : uint8_t { kStatic, kSliding, kChunked, kRecurrent, kCross, kCheckpoint };
 inline constexpr int kNumCacheKinds = 6;
 // "static", "sliding", "chunked", "recurrent", "cross", "checkpoint"
@@ -41,28 +44,30 @@ struct KvSpec {
   int64_t value_dim = 0;  // per head
   DType dtype = DType::kFloat32;
   int64_t window = 0;       // a query at position p sees keys at positions > p - window; 0: all of them
-  int64_t chunk = 0;        // a query sees the keys of its own chunk of positions; 0: all. Not together with a window.
-  int64_t sink_tokens = 0;  // beside its window a query sees the sequence's first tokens, so many; 0: no more than that
+  int64_t chunk = 0;        // a query sees the keys of its own chunk of positions; 0: all. Excludes a window.
+  int64_t sink_tokens = 0;  // with a window, a query also sees this number of first tokens of the sequence
 
   // The oldest position that a query at `position` sees in its window or chunk.
   int64_t FirstVisible(int64_t position) const;
   // The most positions that any query sees; 0: no limit.
   int64_t Reach() const { return window > 0 ? window : chunk; }
-  // The blocks of the sinks, which every query sees; then the number of those after them that no query at `position` or
-  // later sees.
+  // The number of blocks of the sinks, which every query sees; and the number of blocks after them that have expired:
+  // no query at `position` or later sees them.
   int64_t SinkBlocks(int64_t block_tokens) const;
   int64_t LeftBlocks(int64_t position, int64_t block_tokens) const;
-  // LeftBlocks is the same for all positions from `position` up to this one.
+  // LeftBlocks is the same for all positions from `position` up to, but not including, the returned one.
   int64_t StaysUntil(int64_t position, int64_t block_tokens) const;
 
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };
 
-// The keys, or the values, of one layer in one block: values [kv_head][token][dim], then, of a quantised type, scales
-// [kv_head][token][group], bfloat16, from `scale_offset` on. A number is q * scale: q in [-127, 127] of int8, whose
-// group is the head, in [-7, 7] of int4, whose groups are of kInt4Group dimensions. The scale is that of the group's
-// largest number over 127 or 7, rounded before q is, so a token's bytes depend on that token alone. int4 lies two to a
-// byte, as q + 8: byte i of a group of n dimensions holds i below and i + (n + 1) / 2 above.
+// The keys, or the values, of one layer in one block: numbers [kv_head][token][dim]. A quantised type has scales after
+// them, [kv_head][token][group], bfloat16, from `scale_offset` on. A number is q * scale:
+//   - int8: q in [-127, 127], and a group is a head;
+//   - int4: q in [-7, 7], and a group has kInt4Group dimensions.
+// The scale is the group's largest magnitude over 127 or 7, rounded to bfloat16 before q is computed. So a token's
+// bytes depend only on that token. int4 packs two numbers as q + 8 into a byte. Byte i of a group of n dimensions holds
+// dimension i in its low half and i + (n + 1) / 2 in its high half.
 struct KvTensor {
   int64_t scale_offset = 0;  // bytes from the tensor's first; 0: no scales
   int64_t size_bytes = 0;    // with the scales and the padding
@@ -71,7 +76,7 @@ inline constexpr int64_t kInt4Group = 32;
 // `dim`: kv's key_dim or value_dim.
 KvTensor LayOutKvTensor(const KvSpec& kv, int64_t dim, int64_t block_tokens);
 
-// One named state of a recurrent layer, of fixed size whatever the sequence's length.
+// One named state of a recurrent layer. Its size does not depend on the sequence's length.
 struct StateSpec {
   std::string name;            // "conv", "recurrent"
   std::vector<int64_t> shape;  // per sequence
@@ -82,23 +87,24 @@ struct StateSpec {
   friend bool operator==(const StateSpec&, const StateSpec&) = default;
 };
 
-// A layer may need keys and values, states, both (falcon_h1), or nothing (an MLP); a layer with cross-attention also
-// the keys and values of the encoder's output.
+// A layer may need keys and values, states, both (falcon_h1), or nothing (an MLP). A layer with cross-attention also
+// needs the keys and values of the encoder's output.
 struct LayerCacheSpec {
   std::optional<KvSpec> kv;
-  // The newest recent->window tokens of kv again, in full precision: a query reads those, and older ones from kv.
+  // A second copy of the newest recent->window tokens of kv, in full precision. A query reads those from the copy, and
+  // older ones from kv.
   std::optional<KvSpec> recent;
   std::vector<StateSpec> states;
   std::optional<KvSpec> cross;  // without a window
 };
 
-// Stores the layers' keys and values as `dtype`, kInt8 or kInt4. Of kInt4 the newest `residual_tokens` are read in full
-// precision (0: none), so a layer that reaches no further stays as it is. States and cross stay as they are.
+// Stores the layers' keys and values as `dtype`, kInt8 or kInt4. With kInt4, queries read the newest `residual_tokens`
+// in full precision (0: none); a layer that reaches no further is not quantised. States and cross are not quantised.
 void QuantiseKv(DType dtype, int64_t residual_tokens, std::vector<LayerCacheSpec>* layers);
 
-// Lets the layers' queries see the newest `window` tokens and the first `sink_tokens` (StreamingLLM, Xiao et al. 2023):
-// those whose queries would see all, or a window of no less. Smaller windows, chunks and cross stay as they are.
-// To be called before QuantiseKv.
+// Limits queries to the newest `window` tokens and the first `sink_tokens` (StreamingLLM, Xiao et al. 2023). It applies
+// to layers whose queries see all tokens or a window at least as large. Smaller windows, chunks and cross stay as they
+// are. Call it before QuantiseKv.
 void LimitAttention(int64_t window, int64_t sink_tokens, std::vector<LayerCacheSpec>* layers);
 
 // One pool's worth: all layers with the same need.
@@ -130,11 +136,11 @@ struct LayerCacheSlot {
   int64_t cross_value_offset = 0;
 };
 
-// One state in a checkpoint: its numbers [element], in the order in which the state unit has them, then, of those that
-// are quantised, scales [group], bfloat16, from `scale_offset` on, of groups of kCheckpointGroup elements. A number is
-// q * scale, q an int8 in [-127, 127]; the scale is that of the group's largest number over 127, rounded before q is.
-// The scale of a group in which a number is none (NaN or infinite) is NaN, and so is all that comes of it. A state that
-// would not get smaller is copied as it is.
+// One state in a checkpoint: its numbers [element], in the order of the state unit. A quantised state has scales after
+// them, [group], bfloat16, from `scale_offset` on, one for each kCheckpointGroup elements. A number is q * scale, with
+// q an int8 in [-127, 127]. The scale is the group's largest magnitude over 127, rounded before q is computed. If any
+// element of a group is NaN or infinite, the scale and all expanded values are NaN. A state that would not get smaller
+// is copied unchanged.
 struct CheckpointTensor {
   int64_t state_offset = 0;  // bytes from the state unit's first
   int64_t num_elements = 0;
@@ -145,10 +151,10 @@ struct CheckpointTensor {
 };
 inline constexpr int64_t kCheckpointGroup = 32;
 
-// Unit layouts, all offsets in bytes and 64-byte aligned:
-//   KV          [layer of the group][key | value][KvTensor]; cross the same, of encoder tokens
-//   states      [layer of the group][state][the state's own shape]
-//   checkpoints [layer of the group][state][CheckpointTensor]
+// Unit layouts. All offsets are in bytes and 64-byte aligned.
+//     KV          [layer of the group][key | value][KvTensor]; cross the same, of encoder tokens
+//     states      [layer of the group][state][the state's own shape]
+//     checkpoints [layer of the group][state][CheckpointTensor]
 struct CachePlan {
   int64_t block_tokens = 0;  // tokens per KV unit
   std::vector<CacheGroup> groups;
@@ -157,26 +163,26 @@ struct CachePlan {
   // Some state knows_prompt: only what prompts left is what another sequence's prompt would leave.
   bool only_prompts_share = false;
 
-  // Bytes a sequence's KV grows by for each token while no window has filled.
+  // Bytes by which a sequence's KV grows for each token, until a window is full.
   int64_t BytesPerToken() const;
-  // Bytes that each encoder token takes, from the sequence's first step on; 0: a model without an encoder.
+  // Bytes for each encoder token, from the sequence's first step on; 0: the model has no encoder.
   int64_t CrossBytesPerToken() const;
   bool has_cross() const { return CrossBytesPerToken() > 0; }
   // The group of all states; -1: the model has none.
   int state_group() const;
-  // The group of quantised checkpoints, after all others; -1: there is none, and states are kept as they are.
+  // The group of quantised checkpoints, after all others; -1: checkpoints are not quantised.
   int checkpoint_group() const;
-  // The group of the states that the prefix index keeps: one of these two; -1: the model has none.
+  // The group whose units the prefix index keeps as states: one of these two; -1: the model has no states.
   int kept_group() const { return checkpoint_group() >= 0 ? checkpoint_group() : state_group(); }
-  // Bytes of state a sequence holds from its first token on.
+  // Bytes of states that a sequence holds from its first token on.
   int64_t StateBytesPerSequence() const;
 };
 
 // REQUIRES: block_tokens is a power of two in [1, 1024] and every dimension is positive; INVALID_ARGUMENT otherwise.
 absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens);
 
-// Lets the prefix index keep states in int8: adds the checkpoint group to the plan that these layers have, if they have
-// states. What steps read and write stays as it is.
+// Makes the prefix index keep states in int8: adds the checkpoint group to the plan of these layers, if they have
+// states. The states that steps read and write do not change.
 void QuantiseCheckpoints(const std::vector<LayerCacheSpec>& layers, CachePlan* plan);
 
 }  // namespace berth

@@ -1,7 +1,7 @@
-// One group's units, packed into slabs that the pool takes from the arena on demand and gives back when empty. A unit
-// keeps its id for life while its bytes may move: holders keep ids, and look offsets up. Engine thread only.
+// One group's units, packed into slabs that the pool takes from the arena on demand and returns when they are empty. A
+// unit keeps its id while its bytes may move, so holders keep ids and look up offsets. Engine thread only.
 //
-// A unit is free, or held: by leases (counted), by the prefix index (at most once), or by both. Allocation fills the
+// A unit is free, or held: by leases (counted), by the prefix index (at most once), or by both. Allocate fills the
 // fullest slab that has room, so that sparse slabs drain.
 #ifndef BERTH_CACHE_UNIT_POOL_H_
 #define BERTH_CACHE_UNIT_POOL_H_
@@ -15,7 +15,7 @@
 
 namespace berth {
 
-// A held unit of one pool. The generation tells a stale id: it changes when the unit is freed.
+// A held unit of one pool. The generation reveals a stale id: it changes when the unit is freed.
 struct UnitId {
   int32_t index = -1;
   uint32_t generation = 0;
@@ -25,22 +25,22 @@ struct UnitId {
 
 class UnitPool {
  public:
-  // The most units in a slab: one bit of a word for each.
+  // The most units in a slab: each has one bit of a word.
   static constexpr int64_t kMaxSlabUnits = 64;
-  // A slab has as many units as fit this, but at least one.
+  // A slab has as many units as fit this size, but at least one.
   static constexpr int64_t kSlabBytes = 1 << 20;
 
   // `arena` must outlive the pool; `number` is the pool's among its owners. REQUIRES: unit_bytes > 0, a multiple of
   // SlabArena::kAlignment.
   UnitPool(SlabArena* arena, int32_t number, int64_t unit_bytes);
 
-  // Whether Allocate() finds a free unit, or a hole for at least one.
+  // Returns whether Allocate() finds a free unit, or a hole for at least one.
   bool has_room() const { return free_units_ > 0 || arena_->largest_hole() >= unit_bytes_; }
-  // A unit held by one lease. REQUIRES: has_room().
+  // Returns a unit held by one lease. REQUIRES: has_room().
   UnitId Allocate();
 
-  // References of leases and of the index. Dropping the last frees the unit and returns true. A stale or free id
-  // crashes: nobody may free what is another's.
+  // References of leases and of the index. Dropping the last one frees the unit and returns true. A stale or free id
+  // crashes, so that no holder can free another one's unit.
   void AddLease(UnitId unit);
   bool DropLease(UnitId unit);
   void SetCached(UnitId unit);
@@ -60,12 +60,11 @@ class UnitPool {
   int64_t slab_units() const { return slab_units_; }      // of a slab of full size
   int64_t num_slabs() const { return num_slabs_; }
 
-  // Empties the sparsest slab into the others, if they have room for its units and those have at most `budget` bytes.
-  // Calls `copy` for each unit (source and target do not overlap). Returns the bytes moved; -1 when no slab can go.
+  // Empties the sparsest slab into the others, if they have room for its units and the units have at most `budget`
+  // bytes. Calls `copy` for each unit (source and target do not overlap). Returns the bytes moved; -1: no slab fits.
   using Copy = absl::FunctionRef<void(int64_t from, int64_t to, int64_t size_bytes)>;
   int64_t EmptySparsestSlab(int64_t budget, Copy copy);
-  // Packs the slab with the most free units, and cuts those off it. Returns the bytes moved. REQUIRES: free_units() >
-  // 0.
+  // Packs the slab with the most free units and cuts them off it. Returns the bytes moved. REQUIRES: free_units() > 0.
   int64_t CutSparsestSlab(Copy copy);
 
   absl::Status CheckIntegrity() const;
@@ -83,7 +82,7 @@ class UnitPool {
     uint64_t free = 0;    // bit by place
     int32_t capacity = 0;
     int32_t num_free = 0;
-    // Neighbours in the list of slabs with as many free units.
+    // Neighbours in the list of slabs with the same number of free units.
     int32_t previous = -1;
     int32_t next = -1;
     std::array<int32_t, kMaxSlabUnits> units;  // index by place, where not free
@@ -94,7 +93,7 @@ class UnitPool {
   }
   void TakeSlab();
   void ReturnSlab(int32_t slab);
-  // Puts unit `index` at a free place of a slab, and takes it away again. Place and counts only.
+  // Put unit `index` at a free place of a slab, and remove it. They change place and counts, not bytes.
   void Put(int32_t index, int32_t slab);
   void Remove(int32_t index);
   void FreeIfUnheld(UnitId unit);

@@ -19,7 +19,7 @@ inline std::string TakeString(BerthBytes bytes) {
   return text;
 }
 
-// INVALID_ARGUMENT `what: message` when the call failed.
+// Returns INVALID_ARGUMENT with `what: message` if the call failed.
 inline absl::Status CallStatus(int32_t result, BerthBytes error, absl::string_view what) {
   if (result == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", TakeString(error)));

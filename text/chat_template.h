@@ -1,4 +1,4 @@
-// A model's chat template: conversations to prompts, as transformers' apply_chat_template renders them.
+// A model's chat template: renders conversations to prompts exactly as transformers' apply_chat_template does.
 // Immutable; thread-safe.
 #ifndef BERTH_TEXT_CHAT_TEMPLATE_H_
 #define BERTH_TEXT_CHAT_TEMPLATE_H_
@@ -14,9 +14,9 @@ namespace berth {
 
 class ChatTemplate {
  public:
-  // From chat_template.jinja, else from tokenizer_config.json (a string, or a list whose "default" is taken). Special
-  // tokens become variables (bos_token, eos_token, ...). NOT_FOUND: the folder has none; INVALID_ARGUMENT: it cannot be
-  // understood.
+  // Loads chat_template.jinja, or else the template in tokenizer_config.json: a string, or the "default" of a list.
+  // Special tokens become variables (bos_token, eos_token, ...). NOT_FOUND: the folder has no template;
+  // INVALID_ARGUMENT: it cannot be parsed.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& model_dir);
   // `variables_json`: an object of variables that every rendering sees.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source, std::string variables_json);
@@ -24,8 +24,9 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  // messages_json: an array of objects; tools_json: an array, or "" for none; extra_json: an object of further
-  // variables, or "". INVALID_ARGUMENT: no such JSON, or the template refuses the conversation, with its own message.
+  // Renders a conversation. messages_json: an array of objects; tools_json: an array, or "" for none; extra_json: an
+  // object of further variables, or "". INVALID_ARGUMENT: the JSON is wrong, or the template raised an error, which the
+  // message quotes.
   absl::StatusOr<std::string> Render(const std::string& messages_json, const std::string& tools_json,
                                      bool add_generation_prompt, const std::string& extra_json) const;
 

@@ -1,5 +1,5 @@
-// Finds the first stop string in a text that comes in pieces. Holds back what could still become one, so that no part
-// of a stop string is ever shown. Not thread-safe.
+// Finds the first stop string in a text that comes in pieces. Holds back text that could still become a stop string, so
+// that no part of one is ever shown. Not thread-safe.
 #ifndef BERTH_TEXT_STOP_MATCHER_H_
 #define BERTH_TEXT_STOP_MATCHER_H_
 
@@ -15,19 +15,19 @@ class StopMatcher {
   struct Result {
     std::string text;  // what may be shown now
     bool matched = false;
-    std::string stop;  // which one, when matched: the one that begins first, of those the longest
+    std::string stop;  // the matched one: it begins first, and is the longest of those that do
   };
 
   // REQUIRES: no stop string is empty. include_stop: the match itself is shown too.
   StopMatcher(std::vector<std::string> stops, bool include_stop);
 
-  // After a match nothing more is shown.
+  // Adds a piece and returns the text to show. After a match it returns no more text.
   Result Add(absl::string_view piece);
-  // What was held back: the text has ended.
+  // Returns the text that was held back. Call it at the end of the text.
   std::string Flush();
 
  private:
-  // Length of the longest end of held_ that begins a stop string.
+  // Length of the longest suffix of held_ that is a prefix of a stop string.
   size_t PossibleStart() const;
 
   std::vector<std::string> stops_;

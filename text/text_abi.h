@@ -1,5 +1,5 @@
-// The C ABI of text/crate. Calls return 0, or 1 with a message in `error`; what they hand out is freed by
-// berth_bytes_free / berth_ids_free. Tokenizers and templates are immutable: calls on one may run at once.
+// The C ABI of text/crate. Calls return 0, or 1 with a message in `error`. Free their results with berth_bytes_free or
+// berth_ids_free. Tokenizers and templates are immutable: several threads may call one at once.
 #ifndef BERTH_TEXT_TEXT_ABI_H_
 #define BERTH_TEXT_TEXT_ABI_H_
 

@@ -1,4 +1,4 @@
-// A model's tokenizer, from its folder's tokenizer.json, by the crate that defines the format. Immutable; thread-safe.
+// A model's tokenizer, loaded from tokenizer.json by the crate that defines the format. Immutable; thread-safe.
 #ifndef BERTH_TEXT_TOKENIZER_H_
 #define BERTH_TEXT_TOKENIZER_H_
 
@@ -16,10 +16,10 @@ namespace berth {
 
 class Tokenizer {
  public:
-  // Text that Encode takes at once: far above any context, below what would exhaust memory.
+  // The longest text that Encode accepts: far above any context, and too short to exhaust memory.
   static constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
-  // NOT_FOUND: the folder has no tokenizer.json; INVALID_ARGUMENT: it cannot be understood.
+  // NOT_FOUND: the folder has no tokenizer.json; INVALID_ARGUMENT: it cannot be parsed.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
   // From the file's content.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(absl::string_view json);
@@ -34,8 +34,8 @@ class Tokenizer {
 
   // The token's id, or -1.
   int32_t TokenId(absl::string_view token) const;
-  // What the token adds to a text when it stands alone; its vocabulary entry where that is no text (part of a
-  // character). "" for an unknown id.
+  // Returns the token's own text. For a part of a character, which has no text, returns its vocabulary entry. Returns
+  // "" for an unknown id.
   std::string TokenText(int32_t id) const;
   // The largest id plus one.
   int64_t vocab_size() const { return vocab_size_; }

@@ -52,7 +52,7 @@ PATTERNS = [
     ("'does without'", r"\b(do|does|did) without[.,;)]"),
     ("'look out for'", r"\blooks? out for\b"),
     ("'to be had'", r"\b(to|can|could) be had\b"),
-    ("'none of' after a verb: say 'is not one of'", r"\b(is|are) none( of\b|[.;,)])"),
+    ("'none of' after a verb: say 'is not one of'", r"(?<!\b[Tt]here )\b(is|are) none( of\b|[.;,)])"),
     ("'that ... alone' for 'only'", r"\bknown at the end\b"),
     ("'waited for'", r"\bwaited for\b"),
 ]
