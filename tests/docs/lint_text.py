@@ -26,7 +26,12 @@ COVERED = [
     "CONTRIBUTING.md",
     "README.md",
     "THIRD_PARTY.md",
+    "cache/*.cc",
+    "cache/*.h",
+    "deploy/*.md",
     "docs/*.md",
+    "text/*.cc",
+    "text/*.h",
 ]
 
 MAX_WORDS = 30

@@ -17,9 +17,9 @@ CLI = "bazel-bin/client/berth-cli"
 GUIDES = ["README.md", *sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs/*.md")))]
 DOCUMENTS = [*GUIDES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md", "deploy/README.md",
              "models/demo/README.md"]
-# Commands that are not run here: CI itself runs those of ./dev, or they need a tool that Debian lacks (grpcurl), a GPU,
-# a model of one's own, or a build.
-NOT_RUN = ("./dev ", "grpcurl ", "bazel-bin/server/berth-server --model=DIR", "LD_LIBRARY_PATH=", "bazel run ")
+# Commands that are not run here: CI itself runs those of ./dev. The others need a tool that CI lacks (grpcurl, docker,
+# kubectl), a GPU, a model of one's own, or a build.
+NOT_RUN = ("./dev ", "docker ", "kubectl ", "grpcurl ", "bazel-bin/server/berth-server --model=DIR", "LD_LIBRARY_PATH=", "bazel run ")
 
 
 def read(path):
@@ -47,7 +47,7 @@ def at(server, text):
     return text.replace("127.0.0.1:8600", server.address).replace("127.0.0.1:8601", server.metrics_address)
 
 
-COMMANDS = [command for guide in GUIDES for command in commands_of(guide)]
+COMMANDS = [command for guide in (*GUIDES, "deploy/README.md") for command in commands_of(guide)]
 
 
 def run(command, **options):
