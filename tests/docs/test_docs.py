@@ -114,6 +114,15 @@ def test_dev_lists_its_commands():
         assert name == "help" or f"./dev {name}" in read_dev_help()
 
 
+def test_flags_that_documents_name_exist():
+    """Inline code that begins with a flag, such as `--arena=8GiB`, names one of the server or of the client."""
+    helps = ["bazel-bin/server/berth-server --help", *(f"{CLI} {command} --help" for command in ("generate", "load"))]
+    known = {"--help"} | set(re.findall(r"--\w+", "\n".join(run(text.split()).stdout for text in helps)))
+    named = {(document, flag) for document in DOCUMENTS for flag in re.findall(r"`(--\w+)", read(document))}
+    assert len(named) > 50
+    assert {(document, flag) for document, flag in named if flag not in known} == set()
+
+
 def anchors(path):
     """GitHub's names of the headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", read(path), flags=re.M | re.S), re.M)
