@@ -1,5 +1,6 @@
-// Messages as JSON: field names as in the .proto, numbers as numbers (the canonical mapping would quote 64-bit ones),
-// enums by name; absent `optional`, oneof and message fields are left out, every other field is written. Thread-safe.
+// Writes messages as JSON. Field names are those of the .proto, enums are written by name, and all numbers as numbers
+// (the canonical mapping quotes 64-bit ones). Absent `optional`, oneof and message fields are left out; every other
+// field is written. Thread-safe.
 #ifndef BERTH_CLIENT_PROTO_JSON_H_
 #define BERTH_CLIENT_PROTO_JSON_H_
 

@@ -22,7 +22,7 @@ absl::Status Malformed() {
 absl::StatusOr<int64_t> ParseLength(absl::string_view text) {
   int32_t length = 0;
   if (!absl::SimpleAtoi(text, &length) || length < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no length: expected 1 to ", kMaxLength));
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not a valid length: expected 1 to ", kMaxLength));
   }
   return length;
 }

@@ -1,7 +1,8 @@
-// Distributions of prompt and output lengths, in tokens, as a flag names them:
+// Distributions of prompt and output lengths, in tokens. A flag names them:
 //   fixed:N                     always N
 //   uniform:MIN:MAX             MIN to MAX, both included
 //   lognormal:MEAN:SIGMA[:MAX]  MEAN of the length itself, SIGMA of its logarithm; rounded, at least 1, at most MAX
+//
 // Thread-compatible.
 #ifndef BERTH_CLIENT_LOAD_LENGTHS_H_
 #define BERTH_CLIENT_LOAD_LENGTHS_H_

@@ -1,15 +1,15 @@
-// What is kept of one request of a load test. A value.
+// The record of one request of a load test. A value.
 //
 // Definitions. Times are the client's monotonic clock, since the run's start.
-//   intended  when the request was meant to start: in an open loop its arrival, in a closed loop when it was sent
-//   TTFT      first content token - intended
-//   ITL       the gaps between tokens. The tokens of one message arrive together: a message with k tokens gives one
-//   gap,
-//             since the message before, and k - 1 gaps of zero; a request of n tokens gives n - 1 gaps, which add up to
-//             last - first token
-//   TPOT      (last token - first token) / (n - 1); a request of one token has none
-//   E2E       end of the stream (its status) - intended
-//   send lag  sent - intended: how late the harness itself was
+//   - intended: the time at which the request should start. In an open loop it is the arrival; in a closed loop, the
+//     time at which it was sent.
+//   - TTFT: first content token - intended.
+//   - ITL: the gaps between tokens. The tokens of one message arrive together, so a message with k tokens gives one gap
+//     since the last message, and k - 1 gaps of zero. A request of n tokens gives n - 1 gaps, which add up to last -
+//     first token.
+//   - TPOT: (last token - first token) / (n - 1); undefined for a request of one token.
+//   - E2E: end of the stream (its status) - intended.
+//   - send lag: sent - intended, the delay of the load test itself.
 #ifndef BERTH_CLIENT_LOAD_RECORD_H_
 #define BERTH_CLIENT_LOAD_RECORD_H_
 

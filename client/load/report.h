@@ -1,11 +1,12 @@
-// The figures of a load test, from its records: as text and as JSON. Thread-compatible. Definitions: record.h, and
-//   requests/s, tokens/s  of the requests that ended OK, over `elapsed`: the run's start to the last request's end
-//   goodput               requests that ended OK within all limits, over `elapsed`. The ITL limit holds for a request's
-//                         largest gap
-//   latencies             of the requests that ended OK; send lag of all
-//   steady decode         tokens/s while every request streamed, from the last one's first token to the first one's
-//   last:
-//                         the sum of the streams' own rates between their first and last token in that time
+// The figures of a load test, computed from its records, as text and as JSON. Thread-compatible.
+//
+// Definitions, beside those of record.h. `elapsed` is the time from the run's start to the last request's end.
+//   - requests/s, tokens/s: of the requests that ended OK, over `elapsed`.
+//   - goodput: requests that ended OK within all limits, over `elapsed`. The ITL limit holds for a request's largest
+//   gap.
+//   - latencies: of the requests that ended OK; the send lag is of all requests.
+//   - steady decode: tokens/s while all requests streamed, that is from the latest first token to the earliest last
+//     token. It is the sum of the streams' own rates between their first and last token in that time.
 #ifndef BERTH_CLIENT_LOAD_REPORT_H_
 #define BERTH_CLIENT_LOAD_REPORT_H_
 

@@ -65,8 +65,8 @@ class Runner {
   void WaitUntil(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Send(int64_t index, absl::Duration intended);
   void Finish(RequestRecord record);
-  // On the sending thread, and before Run() returns: a call's context holds the channel, and a gRPC thread that dropped
-  // the last hold on it would wait for itself to end.
+  // Destroys finished calls on the sending thread, before Run() returns. A call's context holds the channel; a gRPC
+  // thread that released it last would wait for its own end.
   void DestroyFinished();
 
   const Options options_;

@@ -1,8 +1,11 @@
-// Checks one stream: nothing lost, nothing repeated, nothing else than asked for. Thread-compatible.
+// Checks that one stream loses nothing, repeats nothing and holds only what was asked for. Thread-compatible.
 //
-// Checked: every message's usage counts exactly the tokens received so far and the prompt's; the request id stands in
-// the first message and no other; the last message, and no other, has a finish reason, and it is LENGTH; the stream
-// holds exactly the tokens asked for; the tokens are those of the same request sent alone, where a reference is given.
+// It checks:
+//   - Every message's usage counts exactly the tokens received so far, and the prompt's.
+//   - Only the first message has the request id.
+//   - Only the last message has a finish reason, which is LENGTH.
+//   - The stream holds exactly the number of tokens asked for.
+//   - If a reference is given, the tokens equal those of the same request sent alone.
 #ifndef BERTH_CLIENT_LOAD_STREAM_CHECK_H_
 #define BERTH_CLIENT_LOAD_STREAM_CHECK_H_
 

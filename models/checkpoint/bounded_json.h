@@ -16,13 +16,13 @@ namespace berth {
 struct JsonLimits {
   int64_t max_bytes = 16 << 20;
   int max_depth = 32;
-  // Python's json writes Infinity, -Infinity and NaN bare, which is no JSON; transformers 5 writes
-  // {"__float__": "Infinity"} instead. true: read the former as the latter.
+  // Accept bare Infinity, -Infinity and NaN, as Python's json writes them, although JSON lacks them. They are read as
+  // {"__float__": "Infinity"}, which transformers 5 writes.
   bool python_floats = false;
   bool refuse_duplicate_keys = false;  // false: the last one counts, as in Python
 };
 
-// INVALID_ARGUMENT, naming `what`, when `text` is over a limit, no JSON, or no object at the top.
+// INVALID_ARGUMENT that names `what` if `text` exceeds a limit, is not JSON, or has no object at the top.
 absl::Status ParseJsonObject(absl::string_view text, absl::string_view what, const JsonLimits& limits,
                              nlohmann::json* result);
 

@@ -70,7 +70,7 @@ absl::Status ParseShape(absl::string_view file, absl::string_view name, const js
   for (const json& element : value) {
     int64_t size = 0;
     if (!ToSize(element, &size)) {
-      return Invalid(file, name, ": shape ", ShortDump(value), " has a size that is no non-negative integer");
+      return Invalid(file, name, ": shape ", ShortDump(value), " has a size that is not a non-negative integer");
     }
     shape->push_back(size);
     // Saturates: what is this large never equals a byte range.
@@ -103,7 +103,7 @@ absl::Status ParseTensor(absl::string_view file, const std::string& raw_name, co
   int64_t end = 0;
   if (!offsets.is_array() || offsets.size() != 2 || !ToSize(offsets[0], &begin) || !ToSize(offsets[1], &end) ||
       begin > end) {
-    return Invalid(file, name, ": data_offsets ", ShortDump(offsets), " is no [begin, end] with begin <= end");
+    return Invalid(file, name, ": data_offsets ", ShortDump(offsets), " is not a [begin, end] with begin <= end");
   }
   if (end > data_bytes) {
     return Invalid(file, name, ": data_offsets ", ShortDump(offsets), " end beyond the file's ", data_bytes,

@@ -1,9 +1,10 @@
 // Reads a checkpoint of safetensors files by mmap, without copying and without running anything from it: pickles
 // (pytorch_model.bin) are refused. Immutable once opened; thread-safe. Torch-free.
 //
-// Format: https://huggingface.co/docs/safetensors#format. A file is 8 bytes of little-endian header length N, N bytes
-// of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}}, then the tensors' bytes,
-// which must fill the rest without gap or overlap.
+// Format: https://huggingface.co/docs/safetensors#format. A file has three parts:
+//   1. 8 bytes: the length N of the header, little-endian;
+//   2. N bytes: JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}};
+//   3. the tensors' bytes, which must fill the rest without gap or overlap.
 //
 // A file must not shrink while it is open (SIGBUS): replace checkpoints by renaming, not in place.
 #ifndef BERTH_MODELS_CHECKPOINT_SAFETENSORS_H_
@@ -91,7 +92,7 @@ class Checkpoint {
   const TensorView* Find(absl::string_view name) const;
   // Ascending.
   const std::vector<std::string>& names() const { return names_; }
-  // Of all tensors.
+  // The bytes of all tensors.
   int64_t size_bytes() const { return size_bytes_; }
 
  private:

@@ -1,5 +1,6 @@
-// Hands a checkpoint's tensors to family code: checked against the expected shape, converted to the run's dtype and
-// device, and remembered, so that a tensor which no layer asked for does not go unnoticed. Load time only; one thread.
+// Hands a checkpoint's tensors to family code. It checks them against the expected shape, and converts them to the
+// run's dtype and device. It records them, so that a tensor which no layer asked for is noticed. Load time only; one
+// thread.
 //
 //   WeightLoader w = WeightLoader(checkpoint, {.dtype = dtype, .device = device})
 //                        .UnderFirst({"model.", ""}, "norm.weight");
@@ -27,22 +28,23 @@
 
 namespace berth {
 
-// A multimodal checkpoint's text model is found by the names that it would have alone ("model.norm.weight",
-// "lm_head.weight"), whichever of the two wrappings the checkpoint has ("model.language_model.norm.weight" beside
-// "lm_head.weight", or "language_model.model.norm.weight" beside "language_model.lm_head.weight"). Errors name what is
-// stored. The tensors outside the text model are left aside.
+// Finds a multimodal checkpoint's text model by the names that it would have alone: "model.norm.weight" and
+// "lm_head.weight". The checkpoint may wrap them in one of two ways:
+//   - "model.language_model.norm.weight" and "lm_head.weight";
+//   - "language_model.model.norm.weight" and "language_model.lm_head.weight".
+// Errors name the stored tensors. Tensors outside the text model are ignored.
 //
 // Invariants: every reader made by Under or UnderFirst shares the first error, the record of what was read, and the
 // totals with the one it came from.
 //
-// After an error, Get returns zeros of the shape asked for (without memory behind them), so that load code may go on to
+// After an error, Get returns zeros of the requested shape, without memory behind them. So load code may continue to
 // its next status().
 class WeightLoader {
  public:
   struct Options {
     DType dtype = DType::kFloat32;  // of the tensors that Get returns
     at::Device device = at::kCPU;   // of all tensors
-    // How the layers are to keep the matrices of dense products, but for the small ones that choose among experts.
+    // The storage of linear layers' matrices, except the small ones that choose among experts.
     WeightStorage matrices = WeightStorage::kExact;
     bool matrices_are_packed = false;  // somewhere else already: GetMatrix gives tensors without values
   };
@@ -87,7 +89,7 @@ class WeightLoader {
 
   const absl::Status& status() const;
   const Options& options() const;
-  // Of all that was handed out, each tensor counted once; the bytes without those of matrices.
+  // Totals of the tensors returned so far, each counted once; the bytes do not include matrices.
   int64_t num_parameters() const;
   int64_t weight_bytes() const;
 

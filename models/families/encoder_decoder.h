@@ -10,8 +10,8 @@
 
 namespace berth {
 
-// Reads `model`'s shared.weight, {encoder,decoder}.embed_tokens.weight and `root`'s lm_head.weight. Of the last three,
-// one that is absent or equal to the first is the first, as transformers ties them whatever the configuration says. The
+// Reads `model`'s shared.weight, {encoder,decoder}.embed_tokens.weight and `root`'s lm_head.weight. If one of the last
+// three is absent or equals the first, it shares the first: transformers ties them despite the configuration. The
 // head's bias: [vocab_size], or undefined.
 void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab_size, int64_t hidden,
                           const at::Tensor& head_bias, EncoderDecoderModel::Parts* parts);

@@ -1,10 +1,14 @@
 // The table of architectures: which code builds which model_type of config.json.
 //
-// To add a family: 1. one .cc here that reads its configuration and builds a Model from models/layers/, holding
-// only what differs; every field that changes the computation is honoured or refused; 2. one line in the table of
-// families.cc; 3. one case in tests/parity/cases.py; 4. rows in tests/models/test_refusals.py. What two families need
-// alike belongs in models/layers/. A multimodal model that wraps a text model is one more line of the table, with the
-// text model's builder.
+// To add a family:
+//   1. write one .cc here that reads its configuration and builds a Model from models/layers/. It holds only what
+//      differs, and honours or refuses every field that changes the computation;
+//   2. add one line to the table of families.cc;
+//   3. add one case to tests/parity/cases.py;
+//   4. add rows to tests/models/test_refusals.py;
+//   5. run models/families/models_doc.py > docs/models.md.
+// Code that two families share belongs in models/layers/. A multimodal model that wraps a text model is one more line
+// of the table, with the text model's builder.
 #ifndef BERTH_MODELS_FAMILIES_FAMILY_H_
 #define BERTH_MODELS_FAMILIES_FAMILY_H_
 
@@ -20,8 +24,8 @@
 
 namespace berth {
 
-// Builds a model. Errors of configuration and of weights stick to the reader and the loader, which the caller asks
-// before it uses the model: a builder returns nullptr as soon as going on makes no sense.
+// Builds a model. Errors of configuration and weights stick to the reader and the loader; the caller checks both before
+// it uses the model. A builder may return nullptr after an error.
 using BuildModel = std::unique_ptr<Model> (*)(ConfigReader& config, WeightLoader& weights);
 
 std::unique_ptr<Model> BuildBamba(ConfigReader& config, WeightLoader& weights);

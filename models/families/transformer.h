@@ -89,8 +89,8 @@ struct TransformerConfig {
   std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
 
-// Reads the first group of fields; errors stick to `config`. `absent` is what the family's class takes where a field is
-// absent; a 0 there makes the field required, but for kv_heads (as many as q_heads) and head_dim (hidden / q_heads).
+// Reads the first group of fields; errors stick to `config`. `absent` holds the family's defaults of absent fields. A 0
+// there makes the field required, except for kv_heads (then q_heads) and head_dim (then hidden / q_heads).
 TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig& absent = {});
 
 // The same, hidden_act, and one rotary embedding for all layers.
@@ -118,7 +118,7 @@ void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c)
 // no_rope_layers: 1 where a layer rotates (sic); else every no_rope_layer_interval-th does not.
 std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers);
 
-// Every decoder_sparse_step-th layer has experts, but for those of mlp_only_layers.
+// Every decoder_sparse_step-th layer has experts, except those of mlp_only_layers.
 std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers);
 
 // One rotary embedding for every layer that `rotates` says (empty: all).

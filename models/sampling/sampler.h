@@ -58,7 +58,7 @@ class Sampler {
   int64_t NucleusEndAmong(const float* x, double before, double limit, std::vector<int32_t>* indices) const;
   int64_t PickByWeight(int64_t n, double uniform);
 
-  // Scratch: of each, the first so many elements mean something as the current row has.
+  // Scratch: the current row uses the first elements of each.
   std::vector<float> edited_;
   std::vector<float> lane_max_;
   std::vector<float> selection_;        // nth_element's copy

@@ -333,7 +333,7 @@ TEST(Load, RefusesFlagsThatExcludeEachOther) {
   EXPECT_THAT(RunCommand({"load", "--rate=1", "--concurrency=1"}).err, HasSubstr("exclude each other"));
   EXPECT_THAT(RunCommand({"load", "--rate=0"}).err, HasSubstr("--rate=0: expected above 0"));
   EXPECT_THAT(RunCommand({"load", "--prompt_tokens=fixed:0"}).err,
-              HasSubstr("--prompt_tokens=fixed:0: '0' is no length"));
+              HasSubstr("--prompt_tokens=fixed:0: '0' is not a valid length"));
   EXPECT_THAT(RunCommand({"load", "--duration=-1s"}).err, HasSubstr("--duration: expected more than 0s"));
 }
 

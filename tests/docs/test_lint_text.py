@@ -74,9 +74,9 @@ def test_markdown_is_read_by_paragraph_item_and_cell():
 
 def test_comments_are_read_by_block_and_drawings_are_not():
     source = ("// One line\n// and the next.\n//\n// Two:\n//   - an item\n//     of two lines\n//   - another\n"
-              "//     code(x);  // goes by\nint x = 1;  // trailing\nconst char* url = \"http://goes on\";\n")
+              "//     code(x);\nint x = 1;  // trailing\nconst char* url = \"http://goes on\";\n")
     assert [text for _, text in lint_text.comment_blocks(source)] == [
-        "One line and the next.", "Two:", "an item of two lines", "another code(x);  // goes by", "trailing"]
+        "One line and the next.", "Two:", "an item of two lines", "another code(x);", "trailing"]
 
 
 def test_error_strings_are_joined():

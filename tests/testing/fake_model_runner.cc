@@ -194,7 +194,7 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
       return absl::InternalError(absl::StrCat("row ", i, " has drafts that do not follow the sequence's last token"));
     }
     if (first_rows != (n == 1 && row.start >= row.prompt_length && row.sample)) {
-      return absl::InternalError(absl::StrCat("row ", i, " is no decode row, or not where those are"));
+      return absl::InternalError(absl::StrCat("row ", i, " is not a decode row, or not in the place of one"));
     }
   }
   if (num_tokens != plan.num_tokens) {

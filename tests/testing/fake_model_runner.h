@@ -1,6 +1,6 @@
 // A model without weights: the next token is a hash of all tokens before it, the encoder's included. It keeps its cache
-// where a real model would, in the arena behind the rows' leases, and reads back in every step all that a real model
-// could see, so that a mistake of the scheduler or the cache becomes a mismatch.
+// where a real model would, in the arena behind the rows' leases. In every step it reads back all that a real model
+// could see, so a mistake of the scheduler or the cache shows as a mismatch.
 //
 // Run is the engine thread's; mismatch() may be read when no step runs.
 #ifndef BERTH_TESTS_TESTING_FAKE_MODEL_RUNNER_H_
@@ -31,7 +31,7 @@ class FakeModelRunner : public ModelRunner {
 
   // Called at the start of each step, on its thread; an error fails the step. Set it before the first step.
   std::function<absl::Status(const StepPlan&)> on_run;
-  // May change each row's result; for logits that are no numbers.
+  // May change each row's result, for example to stand for non-finite logits.
   std::function<void(const StepRow&, RowResult*)> on_row;
 
   // The first thing that was not as it should be; empty: all was.
