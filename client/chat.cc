@@ -15,9 +15,9 @@ namespace {
 
 constexpr char kIntro[] = R"(berth-cli chat [flags] ["message"]
 
-With a message: prints the model's answer and exits. Without: a conversation, one line of the
-standard input per turn; Ctrl-C cancels the current answer, Ctrl-D leaves. A cancelled answer stays
-in the conversation as far as it came; a turn that failed does not.
+With a message: prints the model's answer and exits. Without one: holds a conversation, one line of
+standard input per turn. Ctrl-C cancels the current answer; Ctrl-D ends the conversation. What
+arrived of a cancelled answer stays in the conversation; a failed turn is removed from it.
 )";
 
 struct ChatOptions {
@@ -27,10 +27,10 @@ struct ChatOptions {
   bool stats = false;
 
   void AddTo(FlagSet* flags) {
-    flags->AddSection("Conversation");
-    flags->Add("system", &system, "text", "A system message before the first turn.");
+    flags->AddGroup("Conversation");
+    flags->Add("system", &system, "text", "System message before the first turn.");
     request.AddTo(flags);
-    flags->Add("stats", &stats, "", "A summary on stderr after each answer.");
+    flags->Add("stats", &stats, "", "Print a summary to stderr after each answer.");
     AddServerFlag(flags, &server);
   }
 };

@@ -16,17 +16,17 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"generate", "continue a prompt, streaming", &RunGenerate},
-    {"chat", "one turn, or a conversation, through the model's chat template", &RunChat},
-    {"status", "the model, the load, the cache, health", &RunStatus},
-    {"load", "a load test: latency, throughput, goodput, verified streams", &RunLoad},
+    {"generate", "continue a prompt and stream the text", &RunGenerate},
+    {"chat", "send one message, or hold a conversation, through the model's chat template", &RunChat},
+    {"status", "show the model, the load, the cache and health", &RunStatus},
+    {"load", "run a load test: latency, throughput, goodput, verified streams", &RunLoad},
 };
 
 void PrintHelp(std::ostream& out) {
   out << "berth-cli COMMAND [flags]: a client of the Berth text-generation server\n\nCommands:\n";
   for (const Command& command : kCommands) out << absl::StreamFormat("  %-10s%s\n", command.name, command.summary);
-  out << "\nberth-cli COMMAND --help lists the command's flags. Every command takes --server=host:port\n"
-         "(default 127.0.0.1:8600). Exit codes: 0 done, 1 failed, 2 bad command line, 130 Ctrl-C.\n";
+  out << "\nberth-cli COMMAND --help lists the flags of a command. Every command accepts --server=host:port\n"
+         "(default 127.0.0.1:8600). Exit codes: 0 success, 1 failure, 2 bad command line, 130 Ctrl-C.\n";
 }
 
 }  // namespace
@@ -38,6 +38,10 @@ int RunCli(absl::Span<const std::string> args, Environment& environment) {
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     PrintHelp(environment.out);
+    return kExitOk;
+  }
+  if (args[0] == "--help=markdown") {
+    for (const Command& command : kCommands) command.run({"--help=markdown"}, environment);
     return kExitOk;
   }
   for (const Command& command : kCommands) {

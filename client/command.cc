@@ -5,14 +5,20 @@
 namespace berth::cli {
 
 void AddServerFlag(FlagSet* flags, std::string* server) {
-  flags->AddSection("Connection");
-  flags->Add("server", server, "host:port", "The server's address.");
+  flags->AddGroup("Connection");
+  flags->Add("server", server, "host:port", "Address of the server.");
 }
 
 std::optional<int> ParseArguments(const CommandLine& command_line, const FlagSet& flags,
                                   absl::Span<const std::string> args, Environment& environment,
                                   std::vector<std::string>* positional) {
   auto parsed = flags.Parse(args);
+  if (parsed.ok() && parsed->markdown) {
+    environment.out << "\n## berth-cli " << command_line.command << "\n\n```text\n"
+                    << command_line.intro << "```\n"
+                    << flags.Markdown();
+    return kExitOk;
+  }
   if (parsed.ok() && parsed->help) {
     environment.out << command_line.intro << "\n" << flags.Help();
     return kExitOk;

@@ -1,5 +1,8 @@
 // What every command shares: reading its arguments, showing its help, and failing in one line. Thread-compatible.
 //
+// To add a flag: 1. a field of the command's options; 2. one Add() in its AddTo(); 3. regenerate docs/flags.md:
+// bazel-bin/server/flags_doc > docs/flags.md.
+//
 // To add a command: 1. `int RunX(absl::Span<const std::string> args, Environment& environment)` in its own files;
 // 2. its row in the table in cli.cc.
 #ifndef BERTH_CLIENT_COMMAND_H_
@@ -12,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/environment.h"
-#include "client/flag_set.h"
+#include "flags/flag_set.h"
 
 namespace berth::cli {
 

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <optional>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -21,12 +20,12 @@ namespace {
 
 constexpr char kIntro[] = R"(berth-cli generate [flags]
 
-Sends one prompt and prints the text as it comes. The prompt is raw text: no chat template (see
-berth-cli chat). Without --prompt it is read from the standard input, less one final newline.
-With --logprobs: one line per token instead, with the n likeliest tokens at its place.
-With --n, --best_of or --num_beams: all outputs at the end, best first where they are ranked, each under a line
-"--- 0", "--- 1", ...
-With --json: one JSON object per message of the stream, fields as in berth/v1/inference.proto.
+Sends one prompt and prints the text as it arrives. The prompt is raw text; berth-cli chat applies
+a chat template. Without --prompt, the prompt is read from standard input, without its last newline.
+With --logprobs: prints one line per token, with the n most likely tokens at its position.
+With --n, --best_of or --num_beams: prints all outputs at the end, the best first if they are ranked,
+each under a line "--- 0", "--- 1", ...
+With --json: prints one JSON object per message, with the fields of berth/v1/inference.proto.
 )";
 
 struct GenerateOptions {
@@ -38,25 +37,31 @@ struct GenerateOptions {
   std::optional<uint32_t> best_of;
   std::optional<uint32_t> num_beams;
   std::optional<double> length_penalty;
-  std::optional<std::string> early_stopping;
+  std::optional<v1::EarlyStopping> early_stopping;
   std::optional<uint32_t> logprobs;
   bool json = false;
   bool stats = false;
 
   void AddTo(FlagSet* flags) {
-    flags->AddSection("Prompt");
-    flags->Add("prompt", &prompt, "text", "The prompt. Default: the standard input.");
-    flags->Add("add_special_tokens", &add_special_tokens, "false", "Leave out BOS and the like. Default: true.");
+    flags->AddGroup("Prompt");
+    flags->Add("prompt", &prompt, "text", "The prompt. Default: standard input.");
+    flags->Add("add_special_tokens", &add_special_tokens, "true|false", "Add BOS and other special tokens.");
     request.AddTo(flags);
-    flags->AddSection("Several outputs");
-    flags->Add("n", &n, "n", "So many outputs: samples with seed, seed + 1, ..., or the best beams.");
-    flags->Add("best_of", &best_of, "n", "Sample so many, and show the --n with the highest mean logprob.");
-    flags->Add("num_beams", &num_beams, "n", "Beam search with so many beams.");
-    flags->Add("length_penalty", &length_penalty, "x", "Of beams: above 0 favours long ones. Default: 1.");
-    flags->Add("early_stopping", &early_stopping, "when", "Of beams: false, true or never. Default: false.");
-    flags->Add("logprobs", &logprobs, "n", "Show each token's log-probability and the n likeliest; 0: its own alone.");
-    flags->Add("json", &json, "", "Print the messages as JSON, one a line.");
-    flags->Add("stats", &stats, "", "A summary on stderr: tokens, time to first token, tokens per second.");
+    flags->AddGroup("Several outputs");
+    flags->Add("n", &n, "n", "Number of outputs: samples with seed, seed + 1, ..., or the best beams. Default: 1.");
+    flags->Add("best_of", &best_of, "n", "Sample this many outputs and show the --n with the highest mean logprob.");
+    flags->Add("num_beams", &num_beams, "n", "Use beam search with this many beams.");
+    flags->Add("length_penalty", &length_penalty, "x",
+               "Exponent of the length in a beam's score. Above 0: favour long beams. Default: 1.");
+    flags->Add("early_stopping", &early_stopping,
+               OneOf<v1::EarlyStopping>({{"false", v1::EARLY_STOPPING_FALSE},
+                                         {"true", v1::EARLY_STOPPING_TRUE},
+                                         {"never", v1::EARLY_STOPPING_NEVER}}),
+               "When beam search ends, as in Hugging Face transformers. Default: false.");
+    flags->Add("logprobs", &logprobs, "n",
+               "Show the log-probability of each token and of the n most likely tokens. 0: of the token alone.");
+    flags->Add("json", &json, "", "Print the messages as JSON, one per line.");
+    flags->Add("stats", &stats, "", "Print a summary to stderr: tokens, time to first token, tokens per second.");
     AddServerFlag(flags, &server);
   }
   bool several() const { return n.value_or(1) != 1 || best_of || num_beams; }
@@ -67,19 +72,13 @@ absl::Status GenerateOptions::FillOutputs(v1::GenerateRequest* out) const {
   if (n) out->set_n(*n);
   if (best_of) out->set_best_of(*best_of);
   if ((length_penalty || early_stopping) && !num_beams) {
-    return absl::InvalidArgumentError("--length_penalty and --early_stopping go with --num_beams");
+    return absl::InvalidArgumentError("--length_penalty and --early_stopping require --num_beams");
   }
   if (!num_beams) return absl::OkStatus();
   v1::BeamSearch* beams = out->mutable_beam_search();
   beams->set_num_beams(*num_beams);
   if (length_penalty) beams->set_length_penalty(*length_penalty);
-  if (!early_stopping) return absl::OkStatus();
-  v1::EarlyStopping value;
-  if (!v1::EarlyStopping_Parse("EARLY_STOPPING_" + absl::AsciiStrToUpper(*early_stopping), &value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--early_stopping=", *early_stopping, ": expected false, true or never"));
-  }
-  beams->set_early_stopping(value);
+  if (early_stopping) beams->set_early_stopping(*early_stopping);
   return absl::OkStatus();
 }
 

@@ -9,24 +9,25 @@
 namespace berth::cli {
 
 void RequestFlags::AddTo(FlagSet* flags) {
-  flags->AddSection("Sampling (absent: the model's or the server's default)");
-  flags->Add("temperature", &temperature, "t", "0: always the likeliest token.");
-  flags->Add("top_k", &top_k, "k", "Sample among the k likeliest tokens; 0: all.");
-  flags->Add("top_p", &top_p, "p", "Sample among the likeliest tokens that add up to p.");
-  flags->Add("min_p", &min_p, "p", "Leave out tokens less likely than p times the likeliest.");
-  flags->Add("repetition_penalty", &repetition_penalty, "x", "Above 1: tokens seen before become less likely.");
-  flags->Add("presence_penalty", &presence_penalty, "x", "Taken once from the logit of each token generated before.");
-  flags->Add("frequency_penalty", &frequency_penalty, "x", "Taken from it once per occurrence.");
-  flags->Add("logit_bias", &logit_bias, "id:bias", "Added to that token's logit. Repeatable.");
-  flags->Add("seed", &seed, "n", "The same seed, prompt and parameters give the same tokens.");
-  flags->AddSection("Stopping");
-  flags->Add("max_tokens", &max_tokens, "n", "The most tokens to generate.");
-  flags->Add("min_tokens", &min_tokens, "n", "No end token before this many.");
-  flags->Add("stop", &stop, "text", "End the text before this string. Repeatable.");
-  flags->Add("stop_token_ids", &stop_token_ids, "id,...", "End after one of these tokens. Repeatable.");
-  flags->Add("ignore_eos", &ignore_eos, "", "Go on past the model's own end tokens.");
-  flags->Add("include_stop", &include_stop, "", "Keep the stop string in the text.");
-  flags->AddSection("Output");
+  flags->AddGroup("Sampling (default: the model's or the server's)");
+  flags->Add("temperature", &temperature, "t", "Divide the logits by t. 0: always choose the most likely token.");
+  flags->Add("top_k", &top_k, "k", "Sample from the k most likely tokens. 0: from all.");
+  flags->Add("top_p", &top_p, "p", "Sample from the most likely tokens whose probabilities add up to p.");
+  flags->Add("min_p", &min_p, "p", "Exclude tokens less likely than p times the most likely one.");
+  flags->Add("repetition_penalty", &repetition_penalty, "x",
+             "Penalty on tokens that occurred before. Above 1: less likely. 1: none.");
+  flags->Add("presence_penalty", &presence_penalty, "x", "Subtract x from the logit of each token generated before.");
+  flags->Add("frequency_penalty", &frequency_penalty, "x", "Subtract x from that logit once per occurrence.");
+  flags->Add("logit_bias", &logit_bias, "id:bias", "Add a bias to the logit of a token. May be repeated.");
+  flags->Add("seed", &seed, "n", "Seed of the sampler. The same seed, prompt and parameters give the same tokens.");
+  flags->AddGroup("Stopping");
+  flags->Add("max_tokens", &max_tokens, "n", "Maximum number of tokens to generate.");
+  flags->Add("min_tokens", &min_tokens, "n", "Minimum number of tokens before an end token.");
+  flags->Add("stop", &stop, "text", "End the text before this string. May be repeated.");
+  flags->Add("stop_token_ids", &stop_token_ids, "id,...", "End after one of these tokens. May be repeated.");
+  flags->Add("ignore_eos", &ignore_eos, "", "Continue past the model's end tokens.");
+  flags->Add("include_stop", &include_stop, "", "Include the stop string in the text.");
+  flags->AddGroup("Output");
   flags->Add("keep_special_tokens", &keep_special_tokens, "", "Show special tokens in the text.");
 }
 
@@ -36,7 +37,8 @@ absl::Status RequestFlags::FillLists(v1::GenerateRequest* request) const {
     int32_t id = 0;
     float bias = 0;
     if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return absl::InvalidArgumentError(absl::StrCat("--logit_bias=", entry, ": expected ID:BIAS such as 42:-1.5"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--logit_bias: ", entry, " is not ID:BIAS; write for example 42:-1.5"));
     }
     (*request->mutable_sampling()->mutable_logit_bias())[id] = bias;
   }
@@ -44,7 +46,7 @@ absl::Status RequestFlags::FillLists(v1::GenerateRequest* request) const {
     for (absl::string_view text : absl::StrSplit(list, ',')) {
       int32_t id = 0;
       if (!absl::SimpleAtoi(text, &id)) {
-        return absl::InvalidArgumentError(absl::StrCat("--stop_token_ids=", list, ": '", text, "' is no token id"));
+        return absl::InvalidArgumentError(absl::StrCat("--stop_token_ids: ", text, " is not a token id"));
       }
       request->mutable_stopping()->add_stop_token_ids(id);
     }

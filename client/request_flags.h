@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "berth/v1/inference.pb.h"
-#include "client/flag_set.h"
+#include "flags/flag_set.h"
 
 namespace berth::cli {
 
@@ -37,7 +37,7 @@ struct RequestFlags {
 
   void AddTo(FlagSet* flags);
 
-  // INVALID_ARGUMENT naming the flag when an id or a bias is no number.
+  // INVALID_ARGUMENT naming the flag when an id or a bias is not a number.
   absl::Status Fill(v1::GenerateRequest* request) const;
 
  private:

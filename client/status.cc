@@ -21,8 +21,8 @@ namespace {
 constexpr char kIntro[] = R"(berth-cli status [flags]
 
 Shows the server's health, model, cache groups and load, and how much of the arena each kind of
-cache holds. --watch looks again each second until Ctrl-C. With --json: one JSON object per look,
-with the answers of berth/v1/control.proto under "model", "server" and "load".
+cache holds. --watch repeats this every second until Ctrl-C. With --json: prints one JSON object each
+time, with the responses of berth/v1/control.proto under "model", "server" and "load".
 )";
 
 constexpr absl::Duration kPeriod = absl::Seconds(1);
@@ -34,9 +34,9 @@ struct StatusOptions {
   bool json = false;
 
   void AddTo(FlagSet* flags) {
-    flags->AddSection("Output");
-    flags->Add("watch", &watch, "", "Look again each second, until Ctrl-C.");
-    flags->Add("json", &json, "", "Print JSON, one object a look.");
+    flags->AddGroup("Output");
+    flags->Add("watch", &watch, "", "Repeat every second until Ctrl-C.");
+    flags->Add("json", &json, "", "Print one JSON object each time.");
     AddServerFlag(flags, &server);
   }
 };

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/units.h"
+#include "flags/units.h"
 
 namespace berth {
 namespace {
@@ -91,7 +91,7 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   if (group.of_states()) {
     const bool checkpoints = group.kind == CacheKind::kCheckpoint;
     absl::StrAppend(&text, checkpoints ? ", int8 with scales" : "", ", ", FormatByteSize(group.unit_bytes), " per ",
-                    checkpoints ? "checkpoint" : "sequence", "; the arena alone would hold ", units,
+                    checkpoints ? "checkpoint" : "sequence", "; the whole arena would hold ", units,
                     checkpoints ? " checkpoints" : " sequences");
     return text;
   }
@@ -101,21 +101,21 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   if (group.kv.chunk > 0) absl::StrAppend(&text, ", chunks of ", group.kv.chunk, " tokens");
   const absl::string_view token = group.kind == CacheKind::kCross ? "encoder token" : "token";
   absl::StrAppend(&text, ", ", FormatByteSize(group.unit_bytes / plan.block_tokens), " per ", token, " in blocks of ",
-                  plan.block_tokens, "; the arena alone would hold ", units * plan.block_tokens, " ", token, "s");
+                  plan.block_tokens, "; the whole arena would hold ", units * plan.block_tokens, " ", token, "s");
   return text;
 }
 
 }  // namespace
 
-int64_t MaxSequenceTokens(const Config& config, const ModelInfo& model) {
-  if (config.max_sequence_tokens > 0) return config.max_sequence_tokens;
+int64_t MaxSequenceTokens(const Scheduler::Options& options, const ModelInfo& model) {
+  if (options.max_sequence_tokens > 0) return options.max_sequence_tokens;
   return model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxSequenceTokens) : kDefaultMaxSequenceTokens;
 }
 
-SequenceShape LongestSequence(const Config& config, int64_t max_tokens) {
+SequenceShape LongestSequence(const Scheduler::Options& options, int64_t max_tokens) {
   return {.num_tokens = max_tokens,
-          .step_tokens = config.prefill_chunk_tokens,
-          .num_encoder_tokens = std::min(max_tokens, config.max_step_tokens - 1)};
+          .step_tokens = options.prefill_chunk_tokens,
+          .num_encoder_tokens = std::min(max_tokens, options.max_step_tokens - 1)};
 }
 
 int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const SequenceShape& shape) {
@@ -144,14 +144,15 @@ int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceSh
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
                                          int64_t available_bytes) {
   if (config.arena_bytes > 0) return config.arena_bytes;
-  const SequenceShape shape = LongestSequence(config, max_tokens);
+  const Scheduler::Options& options = config.engine.scheduler;
+  const SequenceShape shape = LongestSequence(options, max_tokens);
   const int64_t one = ArenaBytesFor(plan, 1, shape);
   if (one > available_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--arena: a sequence of ", max_tokens, " tokens needs ", FormatByteSize(one), " of cache and ",
-                     FormatByteSize(available_bytes), " are available; lower --max_sequence_tokens, or set --arena"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--arena: one sequence of ", max_tokens, " tokens needs ", FormatByteSize(one), " of cache, but only ",
+        FormatByteSize(available_bytes), " of memory is available; lower --max_sequence_tokens or set --arena"));
   }
-  const int64_t all = ArenaBytesFor(plan, config.max_running, shape);
+  const int64_t all = ArenaBytesFor(plan, options.max_running, shape);
   const int64_t quarter = available_bytes / 4 / kArenaBytes * kArenaBytes;
   return std::max(one, std::min(quarter, all));
 }
@@ -183,16 +184,16 @@ int64_t AvailableMemory(const std::string& root) {
 }
 
 std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_bytes, int64_t max_tokens,
-                                       const Config& config) {
+                                       const Scheduler::Options& options) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < plan.groups.size(); ++i) lines.push_back(DescribeGroup(plan, i, arena_bytes));
-  const SequenceShape shape = LongestSequence(config, max_tokens);
+  const SequenceShape shape = LongestSequence(options, max_tokens);
   const std::string encoder =
       plan.has_cross() ? absl::StrCat(" and ", shape.num_encoder_tokens, " encoder tokens") : "";
   lines.push_back(absl::StrCat("cache arena: ", FormatByteSize(arena_bytes), "; a sequence of ", max_tokens, " tokens",
-                               encoder, " takes ", FormatByteSize(ArenaBytesFor(plan, 1, shape)), ", and ",
-                               SequencesIn(plan, arena_bytes, shape, config.max_running), " of at most ",
-                               config.max_running, " such sequences fit at once"));
+                               encoder, " takes ", FormatByteSize(ArenaBytesFor(plan, 1, shape)), "; ",
+                               SequencesIn(plan, arena_bytes, shape, options.max_running), " of at most ",
+                               options.max_running, " such sequences fit at once"));
   return lines;
 }
 

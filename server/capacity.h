@@ -1,5 +1,5 @@
-// How long a sequence may be, how large the arena is, and what that holds: the sizes that follow from the
-// configuration, the model and the machine. Pure functions but for AvailableMemory; thread-safe.
+// Computes the sizes that follow from the settings, the model and the machine: how long a sequence may be, how large
+// the arena is, and what it holds. Only AvailableMemory reads anything else; thread-safe.
 #ifndef BERTH_SERVER_CAPACITY_H_
 #define BERTH_SERVER_CAPACITY_H_
 
@@ -10,26 +10,28 @@
 #include "absl/status/statusor.h"
 #include "cache/spec.h"
 #include "models/model_runner.h"
+#include "scheduler/scheduler.h"
 #include "server/config.h"
 
 namespace berth {
 
-// Where max_sequence_tokens is 0 and the model allows more, or does not say. Some models name ten million positions; a
-// default must not promise what no machine holds.
+// The default length of a sequence where the model allows more, or does not say. Some models name ten million
+// positions; a default must not promise what no machine holds.
 inline constexpr int64_t kDefaultMaxSequenceTokens = 32768;
 
-// Prompt + output of one sequence: what the user set, else the model's limit, at most kDefaultMaxSequenceTokens.
-int64_t MaxSequenceTokens(const Config& config, const ModelInfo& model);
+// The length of prompt and output together: max_sequence_tokens if it is set, else the model's limit, at most
+// kDefaultMaxSequenceTokens.
+int64_t MaxSequenceTokens(const Scheduler::Options& options, const ModelInfo& model);
 
-// What a sequence is measured as.
+// What decides how much cache a sequence takes.
 struct SequenceShape {
   int64_t num_tokens = 0;
-  int64_t step_tokens = 0;         // it grows at most so many at a time
+  int64_t step_tokens = 0;         // the most tokens that it grows by at a time
   int64_t num_encoder_tokens = 0;  // of models with an encoder
 };
 
-// The shape of the longest sequence that is accepted: an encoder reads at most what one step holds beside a token.
-SequenceShape LongestSequence(const Config& config, int64_t max_tokens);
+// The shape of the longest sequence that is accepted. Its encoder reads what one step holds beside a token.
+SequenceShape LongestSequence(const Scheduler::Options& options, int64_t max_tokens);
 
 // The smallest arena in which `num_sequences` such sequences fit at once. Saturates at 2^60.
 int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const SequenceShape& shape);
@@ -37,18 +39,18 @@ int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const Sequen
 // How many such sequences an arena of `arena_bytes` holds at once; at most `limit`.
 int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit);
 
-// What --arena says; for auto a quarter of `available_bytes`, at most what max_running sequences of `max_tokens` fill,
-// at least what one needs. RESOURCE_EXHAUSTED when auto would need more than is available.
+// Returns --arena if it is set. Else a quarter of `available_bytes`, but no more than max_running sequences of
+// `max_tokens` fill, and no less than one needs. RESOURCE_EXHAUSTED when one needs more than is available.
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
                                          int64_t available_bytes);
 
-// Memory that the process could still take: what the system has available, and what each control group around the
-// process leaves of its limit (version 1 or 2). `root`: where /proc and /sys are; tests give a folder. 0: unknown.
+// The memory that the process can still take: what the system has available, or what the tightest control group around
+// the process (version 1 or 2) leaves of its limit. 0: unknown. `root`: where /proc and /sys are; tests give a folder.
 int64_t AvailableMemory(const std::string& root = "");
 
-// The plan in words, a line for each group and one for the whole arena.
+// Describes the plan: one line for each group and one for the whole arena.
 std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_bytes, int64_t max_tokens,
-                                       const Config& config);
+                                       const Scheduler::Options& options);
 
 }  // namespace berth
 

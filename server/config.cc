@@ -2,367 +2,176 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 #include <vector>
 
-#include "absl/flags/commandlineflag.h"
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/types/span.h"
 #include "scheduler/request.h"
-#include "server/units.h"
 #include "server/version.h"
-
-using Config = berth::Config;
-
-ABSL_FLAG(std::string, model, "", "Folder of a Hugging Face checkpoint. Required.");
-ABSL_FLAG(std::string, model_name, "", "What clients call the model. Empty: the folder's name.");
-ABSL_FLAG(std::string, dtype, Config{}.dtype,
-          "Of weights and activations: auto (the checkpoint's), float32, bfloat16.");
-ABSL_FLAG(
-    std::string, weights, Config{}.weights,
-    "Of the matrices of dense products: auto (as --dtype says), int8 (a quarter of float32's bytes) or, on the CPU, "
-    "int4 (0.14 of them, the output head in int8). Embeddings, norms, convolutions and routers stay as they are.");
-ABSL_FLAG(std::string, packed_weights, Config{}.packed_weights,
-          "Where the matrices, packed for the CPU's kernels, are kept for the next start: auto (.berth in the "
-          "checkpoint's folder), none, or another folder.");
-ABSL_FLAG(bool, chunk_invariant_scans, Config{}.chunk_invariant_scans,
-          "On the CPU let Mamba-2 and the gated delta net prefill token by token, so that no bit depends on how a "
-          "prompt is cut into chunks.");
-ABSL_FLAG(std::string, device, Config{}.device, "cpu or cuda.");
-ABSL_FLAG(bool, cuda_graphs, Config{}.cuda_graphs,
-          "With --device=cuda: steps that decode are launched as CUDA graphs.");
-ABSL_FLAG(int64_t, threads, Config{}.num_threads, "Threads of the model's kernels. 0: one for each core.");
-
-ABSL_FLAG(std::string, listen, Config{}.listen, "HOST:PORT of gRPC. Port 0: any free one.");
-ABSL_FLAG(std::string, metrics_listen, Config{}.metrics_listen, "HOST:PORT of GET /metrics. Empty: off.");
-ABSL_FLAG(std::string, metrics_compat, Config{}.metrics_compat,
-          "vllm: the same figures under vLLM's names too; none: only Berth's own.");
-ABSL_FLAG(std::string, port_file, Config{}.port_file,
-          "File that gets the ports, as {\"grpc\": 8600, \"metrics\": 8601}, once both listen. Empty: none.");
-
-ABSL_FLAG(std::string, arena, "auto",
-          "Memory of the cache, as 512MiB or 8GiB. auto: a quarter of what is available (container limits respected), "
-          "at most what max_running sequences of max_sequence_tokens fill, at least what one needs.");
-ABSL_FLAG(int64_t, block_tokens, Config{}.block_tokens, "Tokens of one block of keys and values: a power of two.");
-ABSL_FLAG(bool, share_prefixes, Config{}.share_prefixes,
-          "Share the cache of prompts' beginnings. A request may opt out.");
-ABSL_FLAG(
-    int64_t, state_checkpoint_tokens, Config{}.state_checkpoint_tokens,
-    "Keep a prompt's recurrent states every so many tokens, beside the ends of prompts and outputs: what a shared "
-    "prefix replays at most. 0: only at ends.");
-ABSL_FLAG(
-    bool, aligned_prefill_chunks, Config{}.aligned_prefill_chunks,
-    "Cut prefill chunks at multiples of prefill_chunk_tokens and share whole ones of prompts only, so that a shared "
-    "prefix gives the very bits of a cold run, not only the same tokens.");
-ABSL_FLAG(std::string, compact_bytes_per_step, "4MiB",
-          "Bytes of the cache moved at most between two steps, to gather free memory before it is needed.");
-ABSL_FLAG(
-    int64_t, attention_window, Config{}.attention_window,
-    "Let a token see the newest so many tokens and the first sink_tokens only (StreamingLLM), so that a stream of "
-    "any length takes bounded memory. Layers whose own window is smaller, or of chunks, keep it. 0: as the model "
-    "says.");
-ABSL_FLAG(int64_t, sink_tokens, Config{}.sink_tokens,
-          "With --attention_window: the sequence's first so many tokens stay visible. 0: none.");
-ABSL_FLAG(
-    std::string, cache_dtype, Config{}.cache_dtype,
-    "Of cached keys and values: auto (as the model computes), int8 (about half of bfloat16's bytes) or int4 "
-    "(about 0.28). Recurrent states (but see --state_checkpoint_dtype) and cross-attention's keys and values stay as "
-    "they are.");
-ABSL_FLAG(int64_t, cache_residual_tokens, Config{}.cache_residual_tokens,
-          "With --cache_dtype=int4: each query reads the newest so many tokens in full precision. 0: none.");
-ABSL_FLAG(
-    std::string, state_checkpoint_dtype, Config{}.state_checkpoint_dtype,
-    "Of the recurrent states that are kept for requests with the same prefix: auto (as they are) or int8 (about 0.27 "
-    "of float32's bytes). What goes on from one is then near what a cold run gives, not equal.");
-ABSL_FLAG(
-    std::string, host_tier, "0",
-    "Memory outside the arena for the caches of sequences that give way and for prefixes that it drops, as 512MiB, "
-    "used where copying costs less than computing again. 0: none; on the CPU a larger arena is the better use of it.");
-ABSL_FLAG(
-    std::string, copy_bytes_per_step, "256MiB",
-    "Bytes copied at most for one step, to and from the host tier and to sessions' files. The tier's are copied beside "
-    "steps, as many as it takes; a session's before the next, and without a cache that is larger.");
-ABSL_FLAG(std::string, disk_tier, Config{}.disk_tier,
-          "Folder of prefixes' caches below the host tier, which it needs. They outlive the process. It has one server "
-          "at a time. Empty: none.");
-ABSL_FLAG(std::string, disk_tier_bytes, "16GiB", "Bytes that the files of --disk_tier may take.");
-ABSL_FLAG(
-    std::string, tier_idle, absl::FormatDuration(Config{}.tier_idle),
-    "A prefix that nobody used for so long moves to the tiers, as 30s or 2m; earlier where the arena runs short.");
-ABSL_FLAG(bool, poison_cache, Config{}.poison_cache, "Fill returned cache units with NaN. For tests; slow.");
-ABSL_FLAG(bool, check_integrity, Config{}.check_integrity,
-          "Check the cache after every step and crash when its books do not balance. For tests; slow.");
-
-ABSL_FLAG(
-    int64_t, crop_every, Config{}.crop_every,
-    "Drop some of a sequence's cache after every so many output tokens and compute it again. For tests; 0: never.");
-
-ABSL_FLAG(std::string, session_dir, Config{}.session_dir,
-          "Folder that keeps the requests that name a session_id, so that they can be resumed after a restart. It has "
-          "one server at a time. Empty: no sessions.");
-ABSL_FLAG(std::string, session_dir_limit, "16GiB", "Bytes that the sessions' files may take.");
-
-ABSL_FLAG(int64_t, max_running, Config{}.max_running, "Sequences computed at once.");
-ABSL_FLAG(int64_t, max_step_tokens, Config{}.max_step_tokens, "Tokens computed in one step.");
-ABSL_FLAG(int64_t, prefill_chunk_tokens, Config{}.prefill_chunk_tokens, "Tokens of one prompt computed in one step.");
-ABSL_FLAG(int64_t, max_sequence_tokens, Config{}.max_sequence_tokens,
-          "Longest prompt + output. 0: the model's own limit, at most 32768; any other value wins over the model's.");
-ABSL_FLAG(int64_t, max_queue, Config{}.max_queue, "Requests that may wait; one more is refused at once.");
-ABSL_FLAG(int64_t, default_max_tokens, Config{}.default_max_tokens,
-          "Longest output of a request that sets no max_tokens. 0: what max_sequence_tokens leaves.");
-ABSL_FLAG(
-    int64_t, draft_tokens, Config{}.draft_tokens,
-    "Guesses of next tokens, looked up in what was said before, that one step checks for a greedy request that sets "
-    "no draft_tokens; at most 16. The output is the same. 0: none.");
-ABSL_FLAG(int64_t, max_logprobs, Config{}.max_logprobs, "Alternatives that a request may ask for with each token.");
-ABSL_FLAG(int64_t, max_outputs, Config{}.max_outputs,
-          "Outputs or beams that one request may ask for; at most max_running of them.");
-// Text, because GCC's ThreadSanitizer refuses the fence in Abseil's flags of two words.
-ABSL_FLAG(std::string, drain_grace, absl::FormatDuration(Config{}.drain_grace),
-          "How long requests may go on after SIGTERM, as 30s or 2m. A second signal ends at once.");
-
-ABSL_FLAG(std::string, log_level, Config{}.log_level, "trace, debug, info, warning, error or off.");
-ABSL_FLAG(std::string, log_format, Config{}.log_format, "text, or json: one object a line.");
 
 namespace berth {
 namespace {
 
-struct HelpGroup {
-  absl::string_view title;
-  std::vector<absl::string_view> flags;
+constexpr char kIntro[] =
+    "Serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
+    "  berth-server --model=FOLDER [flags]\n";
+
+// Old name, new name.
+constexpr std::pair<const char*, const char*> kRenamedFlags[] = {
+    {"anchored_chunks", "aligned_prefill_chunks"},    {"checkpoint_dtype", "state_checkpoint_dtype"},
+    {"checkpoint_tokens", "state_checkpoint_tokens"}, {"compact_per_step", "compact_bytes_per_step"},
+    {"copy_per_step", "copy_bytes_per_step"},         {"stable_scans", "chunk_invariant_scans"},
 };
 
-const std::vector<HelpGroup>& HelpGroups() {
-  static const auto* const groups = new std::vector<HelpGroup>{
-      {"Model",
-       {"model", "model_name", "dtype", "weights", "packed_weights", "chunk_invariant_scans", "device", "cuda_graphs",
-        "threads"}},
-      {"Addresses", {"listen", "metrics_listen", "metrics_compat", "port_file"}},
-      {"Cache",
-       {"arena", "block_tokens", "attention_window", "sink_tokens", "cache_dtype", "cache_residual_tokens",
-        "share_prefixes", "state_checkpoint_tokens", "state_checkpoint_dtype", "aligned_prefill_chunks",
-        "compact_bytes_per_step", "host_tier", "copy_bytes_per_step", "disk_tier", "disk_tier_bytes", "tier_idle",
-        "poison_cache", "check_integrity", "crop_every"}},
-      {"Sessions", {"session_dir", "session_dir_limit"}},
-      {"Limits",
-       {"max_running", "max_step_tokens", "prefill_chunk_tokens", "max_sequence_tokens", "max_queue",
-        "default_max_tokens", "draft_tokens", "max_logprobs", "max_outputs", "drain_grace"}},
-      {"Log", {"log_level", "log_format"}},
-  };
-  return *groups;
+// The upper limits of numbers keep the sizes that follow from them far from overflow. None is a limit of the design.
+constexpr int64_t kMaxTokens = 1 << 30;
+constexpr int64_t kMaxCount = 1 << 20;
+
+void AddModelFlags(FlagSet* flags, Config* config) {
+  LoadOptions& model = config->model;
+  flags->AddGroup("Model");
+  flags->Add("model", &model.model_dir, "folder", "Folder of a Hugging Face checkpoint. Required.");
+  flags->Add("model_name", &model.name, "name", "Name of the model in the API. Empty: the folder's name.");
+  flags->Add("dtype", &model.dtype, OneOf({"auto", "float32", "bfloat16"}),
+             "Data type of weights and activations. auto: the checkpoint's.");
+  flags->Add("weights", &model.weights, OneOf({"auto", "int8", "int4"}),
+             "Data type of the linear-layer weights. auto: same as --dtype. int4: CPU only, the output head in int8.");
+  flags->Add("packed_weights", &config->packed_weights, "auto|none|folder",
+             "Folder that keeps the packed weights for a fast next start (CPU). auto: .berth in the checkpoint's "
+             "folder. none: pack them at every start.");
+  flags->Add("chunk_invariant_scans", &model.chunk_invariant_scans, "",
+             "On the CPU, prefill Mamba-2 and gated delta net layers token by token, so that no bit depends on the "
+             "prefill chunks.");
+  flags->Add("device", &model.device, OneOf({"cpu", "cuda"}), "Device that runs the model.");
+  flags->Add("cuda_graphs", &model.cuda_graphs, "", "Launch decode steps as CUDA graphs. Requires --device=cuda.");
+  flags->Add("threads", &model.num_threads, Between(0, 4096), "Threads that compute a step. 0: one per core.");
+}
+
+void AddNetworkFlags(FlagSet* flags, Config* config) {
+  flags->AddGroup("Network");
+  flags->Add("listen", &config->listen, "host:port", "Address of the gRPC server. Port 0: any free port.");
+  flags->Add("metrics_listen", &config->metrics_listen, "host:port",
+             "Address that serves Prometheus metrics at /metrics. Port 0: any free port. Empty: none.");
+  flags->Add("metrics_compat", &config->metrics.vllm_aliases, OneOf<bool>({{"vllm", true}, {"none", false}}),
+             "vllm: also export metrics under the names that vLLM uses. none: only Berth's names.");
+  flags->Add(
+      "port_file", &config->port_file, "file",
+      "File to write the ports to once the server listens, as {\"grpc\": 8600, \"metrics\": 8601}. Empty: none.");
+}
+
+void AddCacheFlags(FlagSet* flags, Config* config) {
+  LoadOptions& model = config->model;
+  flags->AddGroup("Cache");
+  flags->Add("arena", &config->arena_bytes, Bytes("auto"),
+             "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, at most what "
+             "--max_running sequences need, at least what one needs.");
+  flags->Add("block_tokens", &model.block_tokens, Between(1, 1024), "Tokens per cache block. A power of two.");
+  flags->Add("attention_window", &model.attention_window, Between<int64_t>(0, kMaxTokens),
+             "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "
+             "(StreamingLLM). Layers with a smaller window keep it. 0: as the model defines.");
+  flags->Add("sink_tokens", &model.sink_tokens, Between<int64_t>(0, kMaxCount),
+             "First tokens of a sequence that stay visible with --attention_window. 0: none.");
+  flags->Add(
+      "cache_dtype", &model.cache_dtype, OneOf({"auto", "int8", "int4"}),
+      "Data type of cached keys and values, except those of cross-attention. auto: the model's. int8 takes about "
+      "0.5 and int4 about 0.28 of bfloat16's memory.");
+  flags->Add("cache_residual_tokens", &model.cache_residual_tokens, Between<int64_t>(0, kMaxCount),
+             "Newest tokens that attention reads in full precision with --cache_dtype=int4. 0: none.");
+  flags->Add("poison_cache", &config->cache.poison_returned_units, "",
+             "Fill freed cache memory with NaN. For tests; slow.");
+  flags->Add("check_integrity", &config->engine.check_integrity, "",
+             "Check the cache after every step and crash if it is inconsistent. For tests; slow.");
+}
+
+void AddPrefixFlags(FlagSet* flags, Config* config) {
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  flags->AddGroup("Prefix sharing");
+  flags->Add("share_prefixes", &scheduler.share_prefixes, "",
+             "Reuse the cache of prompts that start with the same tokens. A request can opt out.");
+  flags->Add("state_checkpoint_tokens", &scheduler.state_checkpoint_tokens, Between<int64_t>(0, kMaxCount),
+             "Keep the recurrent states of a prompt every n tokens; a prefix hit recomputes at most that many. 0: keep "
+             "them only at the ends of prompts and outputs.");
+  flags->Add("state_checkpoint_dtype", &config->model.state_checkpoint_dtype, OneOf({"auto", "int8"}),
+             "Data type of the recurrent states kept for prefix hits. auto: unchanged. int8: about 0.27 of float32's "
+             "memory; hits are then close to a cold run, not equal.");
+  flags->Add("aligned_prefill_chunks", &scheduler.aligned_prefill_chunks, "",
+             "Cut prefill at multiples of --prefill_chunk_tokens and reuse whole chunks only, so that prefix hits are "
+             "bit-identical to a cold run.");
+}
+
+void AddTierFlags(FlagSet* flags, Config* config) {
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  flags->AddGroup("Memory tiers and copies");
+  flags->Add("host_tier", &scheduler.suspend.host_tier_bytes, Bytes("0"),
+             "Host memory for the caches of preempted sequences and for evicted prefixes. 0: recompute both. On a CPU, "
+             "a larger --arena is the better use of memory.");
+  flags->Add(
+      "disk_tier", &config->disk_tier.folder, "folder",
+      "Folder for files of the host tier's prefixes, which survive a restart. Requires --host_tier. One server at "
+      "a time may use the folder. Empty: none.");
+  flags->Add("disk_tier_bytes", &scheduler.prefixes.disk_limit_bytes, Bytes(),
+             "Maximum size of the files in --disk_tier.");
+  flags->Add(
+      "tier_idle", &scheduler.prefixes.idle, Between(absl::ZeroDuration(), absl::Hours(24)),
+      "Time without use after which a prefix is copied to the tiers; earlier when the arena runs short. 0: at once.");
+  flags->Add("copy_bytes_per_step", &scheduler.suspend.copy_bytes_per_step, Bytes(),
+             "Maximum bytes copied per step to or from the host tier and session files. Larger transfers span several "
+             "steps; a session with a larger cache is saved without it.");
+  flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
+             "Maximum bytes of the cache moved between two steps to gather free memory.");
+  flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
+             "Drop part of a sequence's cache every n output tokens and recompute it. For tests. 0: never.");
+}
+
+void AddSessionFlags(FlagSet* flags, Config* config) {
+  flags->AddGroup("Sessions");
+  flags->Add("session_dir", &config->sessions.folder, "folder",
+             "Folder for requests with a session_id, so that they can be resumed after a restart. One server at a time "
+             "may use the folder. Empty: no sessions.");
+  flags->Add("session_dir_limit", &config->sessions.limit_bytes, Bytes(), "Maximum size of the session files.");
+}
+
+void AddLimitFlags(FlagSet* flags, Config* config) {
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  RequestLimits& limits = config->limits;
+  flags->AddGroup("Limits");
+  flags->Add("max_running", &scheduler.max_running, Between(1, 65536), "Maximum number of sequences computed at once.");
+  flags->Add("max_step_tokens", &scheduler.max_step_tokens, Between<int64_t>(1, kMaxCount),
+             "Maximum number of tokens computed in one step. At least --max_running.");
+  flags->Add("prefill_chunk_tokens", &scheduler.prefill_chunk_tokens, Between<int64_t>(1, kMaxCount),
+             "Maximum number of tokens of one prompt computed in one step.");
+  flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
+             "Maximum length of prompt and output together. 0: the model's limit, at most 32768.");
+  flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
+             "Maximum number of requests that wait. The next one is refused at once.");
+  flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),
+             "Maximum output of a request that does not set max_tokens. 0: what --max_sequence_tokens leaves.");
+  flags->Add("draft_tokens", &limits.default_draft_tokens, Between<int64_t>(0, kMaxDraftTokens),
+             "Draft tokens per step for a greedy request that does not set draft_tokens. The output stays the same. 0: "
+             "none.");
+  flags->Add("max_logprobs", &limits.max_logprobs, Between(0, 1024),
+             "Maximum number of alternatives per token that a request may ask for.");
+  flags->Add("max_outputs", &limits.max_outputs, Between(1, 1024),
+             "Maximum number of outputs or beams per request. At most --max_running.");
+  flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
+             "Time that requests may take to finish after SIGTERM. A second signal ends them at once. 0: no time.");
+}
+
+void AddOtherFlags(FlagSet* flags, Config* config) {
+  flags->AddGroup("Log");
+  flags->Add("log_level", &config->log_level, OneOf({"trace", "debug", "info", "warning", "error", "off"}),
+             "Lowest level of the messages that are logged.");
+  flags->Add("log_format", &config->log_format, OneOf({"text", "json"}),
+             "Format of the log. json: one object per line.");
+  flags->AddGroup("Other");
+  flags->AddFlagFile();
+  flags->Add("list_models", &config->list_models, "", "Print the supported architectures and exit.");
+  flags->Add("version", &config->version, "", "Print the version and exit.");
 }
 
 template <typename... Parts>
 absl::Status Bad(absl::string_view flag, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", parts...));
-}
-
-absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return Bad(flag, value, " is outside [", least, ", ", most, "]");
-}
-
-absl::Status CheckChoice(absl::string_view flag, absl::string_view value, absl::Span<const absl::string_view> choices) {
-  for (absl::string_view choice : choices) {
-    if (value == choice) return absl::OkStatus();
-  }
-  return Bad(flag, "'", value, "' is none of ", absl::StrJoin(choices, ", "));
-}
-
-absl::Status CheckChoices(const Config& config) {
-  struct Row {
-    absl::string_view flag;
-    absl::string_view value;
-    std::vector<absl::string_view> choices;
-  };
-  const Row rows[] = {
-      {"dtype", config.dtype, {"auto", "float32", "bfloat16"}},
-      {"weights", config.weights, {"auto", "int8", "int4"}},
-      {"device", config.device, {"cpu", "cuda"}},
-      {"cache_dtype", config.cache_dtype, {"auto", "int8", "int4"}},
-      {"state_checkpoint_dtype", config.state_checkpoint_dtype, {"auto", "int8"}},
-      {"metrics_compat", config.metrics_compat, {"vllm", "none"}},
-      {"log_level", config.log_level, {"trace", "debug", "info", "warning", "error", "off"}},
-      {"log_format", config.log_format, {"text", "json"}},
-  };
-  for (const Row& row : rows) {
-    if (absl::Status s = CheckChoice(row.flag, row.value, row.choices); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRanges(const Config& config) {
-  struct Row {
-    absl::string_view flag;
-    int64_t value;
-    int64_t least;
-    int64_t most;
-  };
-  // The upper limits keep sizes that follow from them far from overflow; none is a limit of the design.
-  const Row rows[] = {
-      {"threads", config.num_threads, 0, 4096},
-      {"block_tokens", config.block_tokens, 1, 1024},
-      {"attention_window", config.attention_window, 0, 1 << 30},
-      {"sink_tokens", config.sink_tokens, 0, 1 << 20},
-      {"cache_residual_tokens", config.cache_residual_tokens, 0, 1 << 20},
-      {"max_running", config.max_running, 1, 65536},
-      {"max_step_tokens", config.max_step_tokens, 1, 1 << 20},
-      {"prefill_chunk_tokens", config.prefill_chunk_tokens, 1, 1 << 20},
-      {"max_sequence_tokens", config.max_sequence_tokens, 0, 1 << 30},
-      {"max_queue", config.max_queue, 1, 1 << 20},
-      {"default_max_tokens", config.default_max_tokens, 0, 1 << 30},
-      {"max_logprobs", config.max_logprobs, 0, 1024},
-      {"draft_tokens", config.draft_tokens, 0, kMaxDraftTokens},
-      {"max_outputs", config.max_outputs, 1, 1024},
-      {"crop_every", config.crop_every, 0, 1 << 20},
-      {"state_checkpoint_tokens", config.state_checkpoint_tokens, 0, 1 << 20},
-  };
-  for (const Row& row : rows) {
-    if (absl::Status s = CheckRange(row.flag, row.value, row.least, row.most); !s.ok()) return s;
-  }
-  if ((config.block_tokens & (config.block_tokens - 1)) != 0) {
-    return Bad("block_tokens", config.block_tokens, " is no power of two");
-  }
-  if (config.arena_bytes < 0) return Bad("arena", config.arena_bytes, " bytes is negative");
-  for (const auto& [flag, value] : {std::pair<const char*, absl::Duration>("drain_grace", config.drain_grace),
-                                    std::pair<const char*, absl::Duration>("tier_idle", config.tier_idle)}) {
-    if (value >= absl::ZeroDuration() && value <= absl::Hours(24)) continue;
-    return Bad(flag, absl::FormatDuration(value), " is outside [0, 24h]");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckAddresses(const Config& config) {
-  const absl::StatusOr<Address> listen = ParseAddress(config.listen);
-  if (!listen.ok()) return Bad("listen", listen.status().message());
-  if (config.metrics_listen.empty()) return absl::OkStatus();
-  const absl::StatusOr<Address> metrics = ParseAddress(config.metrics_listen);
-  if (!metrics.ok()) return Bad("metrics_listen", metrics.status().message());
-  if (*listen == *metrics && listen->port != 0) {
-    return Bad("metrics_listen", "'", config.metrics_listen,
-               "' is --listen's address too; two servers cannot share it");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckCombinations(const Config& config) {
-  if (!config.disk_tier.empty() && config.host_tier_bytes == 0) {
-    return Bad("disk_tier", "needs --host_tier: prefixes come and go through host memory");
-  }
-  if (config.aligned_prefill_chunks && config.state_checkpoint_dtype != "auto") {
-    return Bad("state_checkpoint_dtype", "'", config.state_checkpoint_dtype,
-               "' rounds what a hit starts from; with --aligned_prefill_chunks a hit gives the bits of a cold run");
-  }
-  if (config.max_step_tokens < config.max_running) {
-    return Bad("max_step_tokens", config.max_step_tokens, " is less than --max_running=", config.max_running,
-               ": a step must hold a token of every running sequence");
-  }
-  if (config.prefill_chunk_tokens > config.max_step_tokens) {
-    return Bad("prefill_chunk_tokens", config.prefill_chunk_tokens,
-               " is more than --max_step_tokens=", config.max_step_tokens);
-  }
-  if (config.max_sequence_tokens == 1) return Bad("max_sequence_tokens", "1 leaves no room for a prompt and an output");
-  if (config.max_sequence_tokens > 0 && config.max_sequence_tokens <= config.default_max_tokens &&
-      config.default_max_tokens != Config{}.default_max_tokens) {
-    return Bad("default_max_tokens", config.default_max_tokens,
-               " leaves no room for a prompt in --max_sequence_tokens=", config.max_sequence_tokens);
-  }
-  return absl::OkStatus();
-}
-
-// Sizes of which 0 is one.
-absl::Status ReadSizeOrZero(absl::string_view flag, const std::string& text, int64_t* out) {
-  if (text == "0") {
-    *out = 0;
-    return absl::OkStatus();
-  }
-  const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
-  if (!bytes.ok()) return Bad(flag, bytes.status().message(), ", or 0");
-  *out = *bytes;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Config> FromFlags() {
-  Config config;
-  config.model_dir = absl::GetFlag(FLAGS_model);
-  config.model_name = absl::GetFlag(FLAGS_model_name);
-  config.dtype = absl::GetFlag(FLAGS_dtype);
-  config.device = absl::GetFlag(FLAGS_device);
-  config.num_threads = absl::GetFlag(FLAGS_threads);
-  config.listen = absl::GetFlag(FLAGS_listen);
-  config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
-  config.metrics_compat = absl::GetFlag(FLAGS_metrics_compat);
-  config.port_file = absl::GetFlag(FLAGS_port_file);
-  if (const std::string arena = absl::GetFlag(FLAGS_arena); arena != "auto") {
-    const absl::StatusOr<int64_t> bytes = ParseByteSize(arena);
-    if (!bytes.ok()) return Bad("arena", bytes.status().message(), ", or auto");
-    config.arena_bytes = *bytes;
-  }
-  config.block_tokens = absl::GetFlag(FLAGS_block_tokens);
-  config.attention_window = absl::GetFlag(FLAGS_attention_window);
-  config.sink_tokens = absl::GetFlag(FLAGS_sink_tokens);
-  config.weights = absl::GetFlag(FLAGS_weights);
-  config.packed_weights = absl::GetFlag(FLAGS_packed_weights);
-  config.chunk_invariant_scans = absl::GetFlag(FLAGS_chunk_invariant_scans);
-  config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
-  config.cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
-  config.cache_residual_tokens = absl::GetFlag(FLAGS_cache_residual_tokens);
-  config.state_checkpoint_dtype = absl::GetFlag(FLAGS_state_checkpoint_dtype);
-  config.poison_cache = absl::GetFlag(FLAGS_poison_cache);
-  config.check_integrity = absl::GetFlag(FLAGS_check_integrity);
-  config.crop_every = absl::GetFlag(FLAGS_crop_every);
-  config.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
-  config.state_checkpoint_tokens = absl::GetFlag(FLAGS_state_checkpoint_tokens);
-  config.aligned_prefill_chunks = absl::GetFlag(FLAGS_aligned_prefill_chunks);
-  const absl::StatusOr<int64_t> compact = ParseByteSize(absl::GetFlag(FLAGS_compact_bytes_per_step));
-  if (!compact.ok()) return Bad("compact_bytes_per_step", compact.status().message());
-  config.compact_bytes_per_step = *compact;
-  const absl::StatusOr<int64_t> copy = ParseByteSize(absl::GetFlag(FLAGS_copy_bytes_per_step));
-  if (!copy.ok()) return Bad("copy_bytes_per_step", copy.status().message());
-  config.copy_bytes_per_step = *copy;
-  absl::Status s = ReadSizeOrZero("host_tier", absl::GetFlag(FLAGS_host_tier), &config.host_tier_bytes);
-  if (!s.ok()) return s;
-  config.disk_tier = absl::GetFlag(FLAGS_disk_tier);
-  const absl::StatusOr<int64_t> disk = ParseByteSize(absl::GetFlag(FLAGS_disk_tier_bytes));
-  if (!disk.ok()) return Bad("disk_tier_bytes", disk.status().message());
-  config.disk_tier_bytes = *disk;
-  if (const std::string idle = absl::GetFlag(FLAGS_tier_idle); !absl::ParseDuration(idle, &config.tier_idle)) {
-    return Bad("tier_idle", "'", idle, "' is no duration: write a number and a unit, as 30s or 2m");
-  }
-  config.session_dir = absl::GetFlag(FLAGS_session_dir);
-  const absl::StatusOr<int64_t> sessions = ParseByteSize(absl::GetFlag(FLAGS_session_dir_limit));
-  if (!sessions.ok()) return Bad("session_dir_limit", sessions.status().message());
-  config.session_dir_limit = *sessions;
-  config.max_running = absl::GetFlag(FLAGS_max_running);
-  config.max_step_tokens = absl::GetFlag(FLAGS_max_step_tokens);
-  config.prefill_chunk_tokens = absl::GetFlag(FLAGS_prefill_chunk_tokens);
-  config.max_sequence_tokens = absl::GetFlag(FLAGS_max_sequence_tokens);
-  config.max_queue = absl::GetFlag(FLAGS_max_queue);
-  config.default_max_tokens = absl::GetFlag(FLAGS_default_max_tokens);
-  config.draft_tokens = absl::GetFlag(FLAGS_draft_tokens);
-  config.max_logprobs = absl::GetFlag(FLAGS_max_logprobs);
-  config.max_outputs = absl::GetFlag(FLAGS_max_outputs);
-  if (const std::string grace = absl::GetFlag(FLAGS_drain_grace); !absl::ParseDuration(grace, &config.drain_grace)) {
-    return Bad("drain_grace", "'", grace, "' is no duration: write a number and a unit, as 30s or 2m");
-  }
-  config.log_level = absl::GetFlag(FLAGS_log_level);
-  config.log_format = absl::GetFlag(FLAGS_log_format);
-  return config;
-}
-
-// Breaks `text` at spaces so that no line is longer than `width`.
-std::vector<std::string> Wrap(absl::string_view text, size_t width) {
-  std::vector<std::string> lines(1);
-  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > width) lines.emplace_back();
-    absl::StrAppend(&lines.back(), lines.back().empty() ? "" : " ", word);
-  }
-  return lines;
 }
 
 void PrintAndExit(absl::string_view text) {
@@ -372,59 +181,76 @@ void PrintAndExit(absl::string_view text) {
 
 }  // namespace
 
-std::string HelpText() {
-  constexpr size_t kColumn = 34;
-  constexpr size_t kWidth = 110;
-  std::string text =
-      "Serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
-      "  berth-server --model=DIR [flags]\n";
-  for (const HelpGroup& group : HelpGroups()) {
-    absl::StrAppend(&text, "\n", group.title, "\n");
-    for (absl::string_view name : group.flags) {
-      const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-      std::string left = absl::StrCat("  --", name, "=", flag->DefaultValue());
-      for (const std::string& line : Wrap(flag->Help(), kWidth - kColumn)) {
-        if (left.size() >= kColumn) {
-          absl::StrAppend(&text, left, "\n");
-          left.clear();
-        }
-        left.resize(kColumn, ' ');
-        absl::StrAppend(&text, left, line, "\n");
-        left.clear();
-      }
-    }
+FlagSet ServerFlags(Config* config) {
+  FlagSet flags;
+  for (const auto add : {AddModelFlags, AddNetworkFlags, AddCacheFlags, AddPrefixFlags, AddTierFlags, AddSessionFlags,
+                         AddLimitFlags, AddOtherFlags}) {
+    add(&flags, config);
   }
-  absl::StrAppend(&text, "\nAlso\n",
-                  "  --flagfile=FILE                 Flags from a file, one a line; # begins a comment.\n"
-                  "  --list_models                   The architectures that are served, and their cache kinds.\n"
-                  "  --version                       Berth's version.\n");
-  return text;
+  for (const auto& [old_name, new_name] : kRenamedFlags) flags.AddRenamed(old_name, new_name);
+  return flags;
+}
+
+std::string HelpText() {
+  Config config;
+  return absl::StrCat(kIntro, "\n", ServerFlags(&config).Help());
+}
+
+std::string FlagsMarkdown() {
+  Config config;
+  return ServerFlags(&config).Markdown();
 }
 
 absl::Status Validate(const Config& config) {
-  if (config.packed_weights.empty()) return Bad("packed_weights", "empty: auto, none or a folder");
-  if (config.model_dir.empty()) return Bad("model", "missing: name the folder of a Hugging Face checkpoint");
-  for (const auto check : {CheckChoices, CheckRanges, CheckAddresses, CheckCombinations}) {
-    if (absl::Status s = check(config); !s.ok()) return s;
+  const LoadOptions& model = config.model;
+  const Scheduler::Options& scheduler = config.engine.scheduler;
+  const int64_t max_output = config.limits.default_max_tokens;
+  const int64_t max_sequence = scheduler.max_sequence_tokens;
+  if (model.model_dir.empty()) return Bad("model", "required; name the folder of a Hugging Face checkpoint");
+  if (config.packed_weights.empty()) return Bad("packed_weights", "an empty value is not auto, none or a folder");
+  if ((model.block_tokens & (model.block_tokens - 1)) != 0) {
+    return Bad("block_tokens", model.block_tokens, " is not a power of two");
+  }
+  if (config.metrics_listen == config.listen && config.listen.port != 0) {
+    return Bad("metrics_listen", config.listen.ToString(), " is also the address of --listen");
+  }
+  if (!config.disk_tier.folder.empty() && scheduler.suspend.host_tier_bytes == 0) {
+    return Bad("disk_tier", "requires --host_tier, because prefixes pass through host memory");
+  }
+  if (scheduler.aligned_prefill_chunks && model.state_checkpoint_dtype != "auto") {
+    return Bad("state_checkpoint_dtype", model.state_checkpoint_dtype,
+               " rounds the states that a prefix hit starts from; --aligned_prefill_chunks needs them exact");
+  }
+  if (scheduler.max_step_tokens < scheduler.max_running) {
+    return Bad("max_step_tokens", scheduler.max_step_tokens, " is less than --max_running=", scheduler.max_running,
+               "; a step must hold one token of every running sequence");
+  }
+  if (scheduler.prefill_chunk_tokens > scheduler.max_step_tokens) {
+    return Bad("prefill_chunk_tokens", scheduler.prefill_chunk_tokens,
+               " is more than --max_step_tokens=", scheduler.max_step_tokens);
+  }
+  if (max_sequence == 1) return Bad("max_sequence_tokens", "1 leaves no room for both a prompt and an output");
+  if (max_sequence > 0 && max_sequence <= max_output && max_output != Config{}.limits.default_max_tokens) {
+    return Bad("default_max_tokens", max_output,
+               " leaves no room for a prompt in --max_sequence_tokens=", max_sequence);
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
-  // Before Abseil sees them: its own help lists every flag of every library, and exits 1.
-  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument == "-h" || absl::StartsWith(argument, "--help")) PrintAndExit(HelpText());
-    if (argument == "--version") PrintAndExit(absl::StrCat("berth-server ", kVersion, "\n"));
-  }
-  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
-  if (positional.size() > 1) {
+  Config config;
+  const absl::StatusOr<FlagSet::Parsed> parsed =
+      ServerFlags(&config).Parse(std::vector<std::string>(argv + 1, argv + argc));
+  if (!parsed.ok()) return parsed.status();
+  if (parsed->markdown) PrintAndExit(FlagsMarkdown());
+  if (parsed->help) PrintAndExit(HelpText());
+  if (config.version) PrintAndExit(absl::StrCat("berth-server ", kVersion, "\n"));
+  if (!parsed->positional.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unexpected argument '", positional[1], "': every value belongs to a flag, as --model=DIR"));
+        absl::StrCat("unexpected argument ", parsed->positional[0], "; write flags as --name=value"));
   }
-  absl::StatusOr<Config> config = FromFlags();
-  if (!config.ok()) return config;
-  if (absl::Status s = Validate(*config); !s.ok()) return s;
+  if (config.list_models) return config;
+  if (absl::Status s = Validate(config); !s.ok()) return s;
   return config;
 }
 

@@ -1,4 +1,4 @@
-// The composition root: configuration -> model -> arena -> server, and the wait for a signal.
+// The program: settings -> model -> arena -> Server (which builds the rest), and the wait for a signal.
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
@@ -6,10 +6,12 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "flags/units.h"
 #include "models/loader.h"
 #include "server/api/model_text.h"
 #include "server/capacity.h"
@@ -19,13 +21,12 @@
 #include "server/shutdown_signal.h"
 #include "server/storage/model_fingerprint.h"
 #include "server/storage/packed_file.h"
-#include "server/units.h"
 #include "server/version.h"
 
 namespace berth {
 namespace {
 
-// How often the health service hears of the engine.
+// How often the health service is told whether the engine works.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
 
 void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration elapsed) {
@@ -34,15 +35,13 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
                info.model_type, info.num_layers, info.num_parameters, FormatByteSize(info.weight_bytes),
                std::string(DTypeName(info.dtype)), info.device, info.weights_were_packed ? "mapped" : "packed",
                absl::ToDoubleSeconds(elapsed));
-  if (!info.device_kernels.empty()) {
-    spdlog::info("kernels on {}: {}; no test has run them on a GPU", info.device, info.device_kernels);
-  }
+  if (!info.device_kernels.empty()) spdlog::info("kernels on {}: {}", info.device, info.device_kernels);
   if (!info.missing_kernels.empty()) {
-    spdlog::warn("kernels on {}: none ({}); ATen's reference operations compute instead, far slower", info.device,
+    spdlog::warn("kernels on {}: none ({}); ATen's operations replace them and are much slower", info.device,
                  info.missing_kernels);
   }
   if (text == nullptr) {
-    spdlog::info("text: no tokenizer.json; requests carry token ids");
+    spdlog::info("text: no tokenizer.json; requests must carry token ids");
   } else {
     spdlog::info("text: tokenizer.json, {}", text->has_chat_template() ? "chat template" : "no chat template");
   }
@@ -57,17 +56,22 @@ void LogPackedFile(const std::string& path, const absl::Status& status) {
 }
 
 void LogLimits(const Config& config, const ModelInfo& model, int64_t wanted, const Server& server) {
+  const Scheduler::Options& scheduler = config.engine.scheduler;
   const int64_t accepted = server.max_sequence_tokens();
-  spdlog::info("limits: {} tokens per sequence, {} running, {} waiting, {} tokens per step, {} of one prompt", accepted,
-               config.max_running, config.max_queue, config.max_step_tokens, config.prefill_chunk_tokens);
+  spdlog::info(
+      "limits: {} tokens per sequence, {} running sequences, {} waiting requests, {} tokens per step, {} "
+      "tokens per prefill chunk",
+      accepted, scheduler.max_running, config.engine.max_queue, scheduler.max_step_tokens,
+      scheduler.prefill_chunk_tokens);
   if (server.max_encoder_tokens() > 0) {
-    spdlog::info("the encoder reads prompts of at most {} tokens, each in one step", server.max_encoder_tokens());
+    spdlog::info("encoder: prompts of at most {} tokens, each computed in one step", server.max_encoder_tokens());
   }
-  if (config.max_sequence_tokens == 0 && model.max_positions > wanted) {
-    spdlog::info("the model allows {} tokens; set --max_sequence_tokens for more than {}", model.max_positions, wanted);
+  if (scheduler.max_sequence_tokens == 0 && model.max_positions > wanted) {
+    spdlog::info("the model allows {} tokens per sequence; set --max_sequence_tokens to accept more than {}",
+                 model.max_positions, wanted);
   }
   if (model.max_positions > 0 && wanted > model.max_positions) {
-    spdlog::warn("--max_sequence_tokens={} is more than the {} positions that the model names", wanted,
+    spdlog::warn("--max_sequence_tokens={} is more than the {} positions in the model's configuration", wanted,
                  model.max_positions);
   }
   if (accepted < wanted) {
@@ -89,14 +93,12 @@ absl::Status WritePortFile(const std::string& path, const Server& server) {
 
 // Says where the server listens, and whom it trusts.
 absl::Status Announce(const Config& config, const Server& server) {
-  Address address = *ParseAddress(config.listen);
-  address.port = server.port();
+  const Address address = {config.listen.host, server.port()};
   if (!address.IsLoopback()) {
-    spdlog::warn("{} is open to the network, without encryption and without authentication", address.ToString());
+    spdlog::warn("{} accepts connections from the network without encryption or authentication", address.ToString());
   }
   if (server.metrics_port() != 0) {
-    Address metrics = *ParseAddress(config.metrics_listen);
-    metrics.port = server.metrics_port();
+    const Address metrics = {config.metrics_listen->host, server.metrics_port()};
     spdlog::info("metrics on http://{}/metrics", metrics.ToString());
   }
   spdlog::info("listening on {}", address.ToString());
@@ -105,92 +107,95 @@ absl::Status Announce(const Config& config, const Server& server) {
 
 void ServeUntilSignal(const Config& config, Server* server) {
   while (!ShutdownSignal::Wait(kHealthInterval)) server->UpdateHealth();
-  spdlog::info("draining: requests have {} to end; a second signal ends at once",
+  spdlog::info("draining: requests have {} to finish; a second signal ends them at once",
                absl::FormatDuration(config.drain_grace));
   server->Drain(config.drain_grace);
   spdlog::info("stopped");
 }
 
-// In words, for the fingerprint.
-std::string WhatTheFlagsChange(const Config& config, const ModelInfo& info) {
+// What the flags change of the model's output, for its fingerprint.
+std::string OutputAffectingSettings(const LoadOptions& options, const ModelInfo& info) {
   std::string text(DTypeName(info.dtype));
-  if (config.weights != "auto") absl::StrAppend(&text, ", matrices in ", config.weights);
-  if (config.attention_window > 0) {
-    absl::StrAppend(&text, ", window ", config.attention_window, ", sinks ", config.sink_tokens);
+  if (options.weights != "auto") absl::StrAppend(&text, ", matrices in ", options.weights);
+  if (options.attention_window > 0) {
+    absl::StrAppend(&text, ", window ", options.attention_window, ", sinks ", options.sink_tokens);
   }
   return text;
 }
 
+absl::Status CheckEnvironment() {
+  const char* const named = std::getenv("BERTH_CPU_CAPABILITY");
+  if (named == nullptr || CpuCapability() == named) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not support ", named,
+                   "; set it to amx, avx512_bf16, avx512, avx2 or baseline, or unset it to use the best one"));
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const Config& config) {
+  LoadOptions options = config.model;
+  // What is wrong with the checkpoint, Load says.
+  PackedFile packed = ChoosePackedFile(options, config.packed_weights, CpuCapability()).value_or(PackedFile());
+  options.on_packed_file = [path = packed.path](const absl::Status& s) { LogPackedFile(path, s); };
+  options.packed_file = std::move(packed.path);
+  options.packed_identity = std::move(packed.identity);
+  return LoadedModel::Load(options);
+}
+
+// The arena's size, for sequences of `max_tokens` tokens.
+absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens) {
+  if (config.arena_bytes == 0 && config.model.device != "cpu") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--arena: auto measures the host's memory only; set a size with --device=", config.model.device));
+  }
+  const int64_t limit = model.info().position_limit;
+  if (limit > 0 && max_tokens > limit) {
+    return absl::FailedPreconditionError(absl::StrCat("--max_sequence_tokens: ", max_tokens, " is more than the ",
+                                                      limit, " positions that the model has weights for"));
+  }
+  return ChooseArenaBytes(config, model.cache_plan(), max_tokens, AvailableMemory());
+}
+
+// Identifies the model in the files of sessions and of the disk tier; "": there are none.
+absl::StatusOr<std::string> Fingerprint(const Config& config, const ModelInfo& info) {
+  if (config.sessions.folder.empty() && config.disk_tier.folder.empty()) return std::string();
+  return ModelFingerprint(config.model.model_dir, OutputAffectingSettings(config.model, info));
+}
+
 absl::Status Run(const Config& config) {
   const absl::Time start = absl::Now();
-  if (const char* named = std::getenv("BERTH_CPU_CAPABILITY"); named != nullptr && CpuCapability() != named) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not have '", named,
-                     "'; one of amx, avx512_bf16, avx512, avx2, baseline, or unset for the best that it has"));
-  }
+  if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
-  // What is wrong with the checkpoint, Load says.
-  const PackedFile packed = ChoosePackedFile(config, CpuCapability()).value_or(PackedFile());
-  absl::StatusOr<std::unique_ptr<LoadedModel>> model =
-      LoadedModel::Load({.model_dir = config.model_dir,
-                         .name = config.model_name,
-                         .dtype = config.dtype,
-                         .weights = config.weights,
-                         .device = config.device,
-                         .cuda_graphs = config.cuda_graphs,
-                         .num_threads = static_cast<int>(config.num_threads),
-                         .packed_file = packed.path,
-                         .packed_identity = packed.identity,
-                         .on_packed_file = [path = packed.path](const absl::Status& s) { LogPackedFile(path, s); },
-                         .block_tokens = config.block_tokens,
-                         .attention_window = config.attention_window,
-                         .sink_tokens = config.sink_tokens,
-                         .cache_dtype = config.cache_dtype,
-                         .cache_residual_tokens = config.cache_residual_tokens,
-                         .chunk_invariant_scans = config.chunk_invariant_scans,
-                         .state_checkpoint_dtype = config.state_checkpoint_dtype});
+  const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadModel(config);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model_dir);
+  const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir);
   if (!text.ok()) return text.status();
   LogModel(**model, text->get(), absl::Now() - start);
 
   const ModelInfo& info = (*model)->info();
-  if (config.arena_bytes == 0 && config.device != "cpu") {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--arena: auto knows the host's memory only; set a size for --device=", config.device));
-  }
-  const int64_t max_tokens = MaxSequenceTokens(config, info);
-  if (info.position_limit > 0 && max_tokens > info.position_limit) {
-    return absl::FailedPreconditionError(absl::StrCat("--max_sequence_tokens: ", max_tokens, " is over the ",
-                                                      info.position_limit,
-                                                      " positions that the model has weights for"));
-  }
-  const absl::StatusOr<int64_t> arena_bytes =
-      ChooseArenaBytes(config, (*model)->cache_plan(), max_tokens, AvailableMemory());
+  const CachePlan& plan = (*model)->cache_plan();
+  const int64_t max_tokens = MaxSequenceTokens(config.engine.scheduler, info);
+  const absl::StatusOr<int64_t> arena_bytes = SizeArena(config, **model, max_tokens);
   if (!arena_bytes.ok()) return arena_bytes.status();
-  absl::StatusOr<std::unique_ptr<ArenaStorage>> storage = (*model)->CreateStorage(*arena_bytes);
+  const absl::StatusOr<std::unique_ptr<ArenaStorage>> storage = (*model)->CreateStorage(*arena_bytes);
   if (!storage.ok()) return storage.status();
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(storage->get());
+  const absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(storage->get());
   if (!runner.ok()) return runner.status();
-
-  absl::StatusOr<std::string> fingerprint = std::string();
-  if (!config.session_dir.empty() || !config.disk_tier.empty()) {
-    fingerprint = ModelFingerprint(config.model_dir, WhatTheFlagsChange(config, info));
-  }
+  absl::StatusOr<std::string> fingerprint = Fingerprint(config, info);
   if (!fingerprint.ok()) return fingerprint.status();
 
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config, {.plan = (*model)->cache_plan(),
-                                                                          .defaults = (*model)->generation_defaults(),
-                                                                          .max_sequence_tokens = max_tokens,
-                                                                          .storage = storage->get(),
-                                                                          .runner = runner->get(),
-                                                                          .text = text->get(),
-                                                                          .libtorch_version = LibtorchVersion(),
-                                                                          .cpu_capability = CpuCapability(),
-                                                                          .model_fingerprint = *fingerprint});
+  const absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(config, {.plan = plan,
+                             .defaults = (*model)->generation_defaults(),
+                             .max_sequence_tokens = max_tokens,
+                             .storage = storage->get(),
+                             .runner = runner->get(),
+                             .text = text->get(),
+                             .libtorch_version = LibtorchVersion(),
+                             .cpu_capability = CpuCapability(),
+                             .model_fingerprint = *std::move(fingerprint)});
   if (!server.ok()) return server.status();
   const int64_t accepted = (*server)->max_sequence_tokens();
-  for (const std::string& line : DescribeCache((*model)->cache_plan(), *arena_bytes, accepted, config)) {
+  for (const std::string& line : DescribeCache(plan, *arena_bytes, accepted, config.engine.scheduler)) {
     spdlog::info("{}", line);
   }
   LogLimits(config, info, max_tokens, **server);
@@ -207,11 +212,11 @@ void PrintModels() {
 }
 
 int Main(int argc, char** argv) {
-  if (argc == 2 && absl::string_view(argv[1]) == "--list_models") {
+  const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
+  if (config.ok() && config->list_models) {
     PrintModels();
     return 0;
   }
-  const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
   absl::Status status = config.status();
   if (status.ok()) {
     SetUpLogging(config->log_level, config->log_format);

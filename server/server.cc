@@ -12,7 +12,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "server/storage/prefix_file.h"
-#include "server/units.h"
 #include "server/version.h"
 
 namespace berth {
@@ -42,7 +41,7 @@ void LogGrpc(gpr_log_func_args* args) {
 
 // SO_REUSEPORT off: a second server on the port is an error, not a lottery for each connection.
 void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
-  const int64_t streams = std::max<int64_t>(1024, 2 * (config.max_running + config.max_queue));
+  const int64_t streams = std::max<int64_t>(1024, 2 * (config.engine.scheduler.max_running + config.engine.max_queue));
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -55,10 +54,17 @@ void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeMs);
 }
 
+Metrics::Options MetricsOptions(const Config& config, const std::string& model_name) {
+  Metrics::Options options = config.metrics;
+  options.model_name = model_name;
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Parts parts) {
   auto server = absl::WrapUnique(new Server(config, std::move(parts)));
+  if (absl::Status s = server->OpenFolders(); !s.ok()) return s;
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
   server->MakeServices();
   if (absl::Status s = server->Listen(); !s.ok()) return s;
@@ -70,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
 Server::Server(const Config& config, Parts parts)
     : config_(config),
       parts_(std::move(parts)),
-      metrics_({.model_name = parts_.runner->info().name, .vllm_aliases = config.metrics_compat == "vllm"}),
+      metrics_(MetricsOptions(config_, parts_.runner->info().name)),
       dispatcher_(OutputDispatcher::Options{.metrics = &metrics_}) {}
 
 Server::~Server() {
@@ -78,45 +84,38 @@ Server::~Server() {
   if (grpc_ != nullptr) Drain(absl::ZeroDuration());
 }
 
-absl::Status Server::StartEngine() {
-  if (!config_.session_dir.empty()) {
-    absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(
-        {.folder = config_.session_dir, .limit_bytes = config_.session_dir_limit, .model = parts_.model_fingerprint});
+absl::Status Server::OpenFolders() {
+  if (!config_.sessions.folder.empty()) {
+    SessionStore::Options options = config_.sessions;
+    options.model = parts_.model_fingerprint;
+    absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(std::move(options));
     if (!sessions.ok()) return sessions.status();
     sessions_ = *std::move(sessions);
   }
-  if (!config_.disk_tier.empty()) {
-    const std::string identity = CacheIdentity(parts_.model_fingerprint, parts_.plan,
-                                               config_.aligned_prefill_chunks ? config_.prefill_chunk_tokens : 0);
-    absl::StatusOr<std::unique_ptr<DiskTier>> disk =
-        DiskTier::Open({.folder = config_.disk_tier, .identity = identity, .plan = parts_.plan});
+  if (!config_.disk_tier.folder.empty()) {
+    const Scheduler::Options& scheduler = config_.engine.scheduler;
+    const int64_t chunk = scheduler.aligned_prefill_chunks ? scheduler.prefill_chunk_tokens : 0;
+    DiskTier::Options options = config_.disk_tier;
+    options.identity = CacheIdentity(parts_.model_fingerprint, parts_.plan, chunk);
+    options.plan = parts_.plan;
+    absl::StatusOr<std::unique_ptr<DiskTier>> disk = DiskTier::Open(std::move(options));
     if (!disk.ok()) return disk.status();
     disk_tier_ = *std::move(disk);
   }
-  absl::StatusOr<std::unique_ptr<Cache>> cache =
-      Cache::Create(parts_.plan, parts_.storage, {.poison_returned_units = config_.poison_cache});
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartEngine() {
+  absl::StatusOr<std::unique_ptr<Cache>> cache = Cache::Create(parts_.plan, parts_.storage, config_.cache);
   if (!cache.ok()) return cache.status();
   cache_ = *std::move(cache);
-  Engine::Options options;
-  options.scheduler = {
-      .max_running = config_.max_running,
-      .max_step_tokens = config_.max_step_tokens,
-      .prefill_chunk_tokens = config_.prefill_chunk_tokens,
-      .max_sequence_tokens = parts_.max_sequence_tokens,
-      .recompute_length = parts_.runner->info().recompute_length,
-      .share_prefixes = config_.share_prefixes,
-      .share_length = parts_.runner->info().share_length,
-      .state_checkpoint_tokens = config_.state_checkpoint_tokens,
-      .aligned_prefill_chunks = config_.aligned_prefill_chunks,
-      .compact_bytes_per_step = config_.compact_bytes_per_step,
-      .crop_every = config_.crop_every,
-      .suspend = {.host_tier_bytes = config_.host_tier_bytes,
-                  .copy_bytes_per_step = config_.copy_bytes_per_step,
-                  .beside_steps = true},
-      .prefixes = {.disk = disk_tier_.get(), .disk_limit_bytes = config_.disk_tier_bytes, .idle = config_.tier_idle},
-      .save_sink = sessions_.get()};
-  options.max_queue = config_.max_queue;
-  options.check_integrity = config_.check_integrity;
+  const ModelInfo& model = parts_.runner->info();
+  Engine::Options options = config_.engine;
+  options.scheduler.max_sequence_tokens = parts_.max_sequence_tokens;
+  options.scheduler.recompute_length = model.recompute_length;
+  options.scheduler.share_length = model.share_length;
+  options.scheduler.prefixes.disk = disk_tier_.get();
+  options.scheduler.save_sink = sessions_.get();
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(cache_.get(), parts_.runner, &dispatcher_, std::move(options));
   if (!engine.ok()) return engine.status();
@@ -125,18 +124,28 @@ absl::Status Server::StartEngine() {
   return absl::OkStatus();
 }
 
-v1::Limits Server::Limits() const {
-  v1::Limits limits;
-  limits.set_max_sequence_tokens(engine_->max_sequence_tokens());
-  limits.set_max_encoder_tokens(engine_->max_encoder_tokens());
-  limits.set_max_running(config_.max_running);
-  limits.set_max_queue(config_.max_queue);
-  limits.set_max_step_tokens(config_.max_step_tokens);
-  limits.set_prefill_chunk_tokens(config_.prefill_chunk_tokens);
-  limits.set_max_logprobs(config_.max_logprobs);
-  limits.set_default_max_tokens(config_.default_max_tokens);
-  limits.set_max_outputs(std::min(config_.max_outputs, config_.max_running));
+RequestLimits Server::Limits() const {
+  RequestLimits limits = config_.limits;
+  limits.max_sequence_tokens = engine_->max_sequence_tokens();
+  limits.max_encoder_tokens = engine_->max_encoder_tokens();
+  limits.max_outputs = std::min(limits.max_outputs, config_.engine.scheduler.max_running);
   return limits;
+}
+
+v1::Limits Server::LimitsProto() const {
+  const RequestLimits limits = Limits();
+  const Scheduler::Options& scheduler = config_.engine.scheduler;
+  v1::Limits proto;
+  proto.set_max_sequence_tokens(limits.max_sequence_tokens);
+  proto.set_max_encoder_tokens(limits.max_encoder_tokens);
+  proto.set_max_running(scheduler.max_running);
+  proto.set_max_queue(config_.engine.max_queue);
+  proto.set_max_step_tokens(scheduler.max_step_tokens);
+  proto.set_prefill_chunk_tokens(scheduler.prefill_chunk_tokens);
+  proto.set_max_logprobs(limits.max_logprobs);
+  proto.set_default_max_tokens(limits.default_max_tokens);
+  proto.set_max_outputs(limits.max_outputs);
+  return proto;
 }
 
 void Server::MakeServices() {
@@ -149,12 +158,7 @@ void Server::MakeServices() {
   inference.metrics = &metrics_;
   inference.sessions = sessions_.get();
   inference.model = model;
-  inference.limits.max_sequence_tokens = engine_->max_sequence_tokens();
-  inference.limits.max_encoder_tokens = engine_->max_encoder_tokens();
-  inference.limits.default_max_tokens = config_.default_max_tokens;
-  inference.limits.default_draft_tokens = config_.draft_tokens;
-  inference.limits.max_logprobs = config_.max_logprobs;
-  inference.limits.max_outputs = std::min(config_.max_outputs, config_.max_running);
+  inference.limits = Limits();
   inference.defaults = parts_.defaults;
   inference_ = std::make_unique<InferenceService>(std::move(inference));
 
@@ -172,11 +176,12 @@ void Server::MakeServices() {
   control.model = model;
   control.plan = parts_.plan;
   control.has_chat_template = parts_.text != nullptr && parts_.text->has_chat_template();
-  control.limits = Limits();
+  control.limits = LimitsProto();
   control.server.set_version(kVersion);
   control.server.set_libtorch_version(parts_.libtorch_version);
   control.server.set_cpu_capability(parts_.cpu_capability);
-  const int64_t threads = config_.num_threads > 0 ? config_.num_threads : std::thread::hardware_concurrency();
+  const int64_t threads =
+      config_.model.num_threads > 0 ? config_.model.num_threads : std::thread::hardware_concurrency();
   control.server.set_num_threads(static_cast<int32_t>(threads));
   for (const char* service : {"berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions", "grpc.health.v1.Health",
                               "grpc.reflection.v1alpha.ServerReflection"}) {
@@ -186,40 +191,37 @@ void Server::MakeServices() {
 }
 
 absl::Status Server::Listen() {
-  const absl::StatusOr<Address> address = ParseAddress(config_.listen);
-  if (!address.ok()) return address.status();
   gpr_set_log_function(LogGrpcQuietly);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetArguments(config_, &builder);
-  builder.AddListeningPort(address->ToString(), grpc::InsecureServerCredentials(), &port_);
+  const std::string address = config_.listen.ToString();
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(inference_.get());
   builder.RegisterService(control_.get());
   builder.RegisterService(sessions_service_.get());
   grpc_ = builder.BuildAndStart();
   gpr_set_log_function(LogGrpc);
   if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", config_.listen,
-                                               ": the port is taken, or the address is not this machine's"));
+    return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", address,
+                                               ": the port is in use, or this machine does not have the address"));
   }
   for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, true);
   return absl::OkStatus();
 }
 
 absl::Status Server::StartExporter() {
-  if (config_.metrics_listen.empty()) return absl::OkStatus();
-  const absl::StatusOr<Address> address = ParseAddress(config_.metrics_listen);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<std::unique_ptr<Exporter>> exporter =
-      Exporter::Start(*address, {.metrics = &metrics_,
-                                 .load = [engine = engine_.get()] { return engine->GetLoad(); },
-                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
-                                 .plan = parts_.plan,
-                                 .model = parts_.runner->info(),
-                                 .version = kVersion,
-                                 .libtorch_version = parts_.libtorch_version,
-                                 .cpu_capability = parts_.cpu_capability});
+  if (!config_.metrics_listen) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<Exporter>> exporter = Exporter::Start(
+      *config_.metrics_listen, {.metrics = &metrics_,
+                                .load = [engine = engine_.get()] { return engine->GetLoad(); },
+                                .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
+                                .plan = parts_.plan,
+                                .model = parts_.runner->info(),
+                                .version = kVersion,
+                                .libtorch_version = parts_.libtorch_version,
+                                .cpu_capability = parts_.cpu_capability});
   if (!exporter.ok()) {
     return absl::Status(exporter.status().code(), absl::StrCat("--metrics_listen: ", exporter.status().message()));
   }
@@ -234,7 +236,7 @@ void Server::SetReady(bool ready) {
 void Server::UpdateHealth() {
   if (!alive_ || engine_->healthy()) return;
   alive_ = false;
-  spdlog::error("the engine is dead: every request is refused; restart the server");
+  spdlog::error("the engine has failed and refuses every request; restart the server");
   for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, false);
   SetReady(false);
 }
@@ -246,7 +248,7 @@ void Server::Drain(absl::Duration grace) {
   control_->SetDraining();
   engine_->Drain();
   if (!engine_->WaitUntilIdle(grace)) {
-    spdlog::warn("drain: {} requests are not done after {}; ending them", registry_.size(),
+    spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
                  absl::FormatDuration(grace));
     inference_->EndAll();
     // The step under way must end first.

@@ -72,11 +72,14 @@ class Server {
  private:
   Server(const Config& config, Parts parts);
 
+  // The folders of sessions and of the disk tier.
+  absl::Status OpenFolders();
   absl::Status StartEngine();
   void MakeServices();
   absl::Status Listen();
   absl::Status StartExporter();
-  v1::Limits Limits() const;
+  RequestLimits Limits() const;
+  v1::Limits LimitsProto() const;
   void SetReady(bool ready);
 
   const Config config_;

@@ -22,7 +22,7 @@ absl::Status Malformed() {
 absl::StatusOr<int64_t> ParseLength(absl::string_view text) {
   int32_t length = 0;
   if (!absl::SimpleAtoi(text, &length) || length < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not a valid length: expected 1 to ", kMaxLength));
+    return absl::InvalidArgumentError(absl::StrCat("length '", text, "' is not a whole number from 1 to ", kMaxLength));
   }
   return length;
 }
@@ -43,10 +43,10 @@ absl::StatusOr<LengthDistribution> LengthDistribution::ParseLognormal(absl::stri
   lengths.max_ = kMaxLength;
   double mean = 0;
   if (!absl::SimpleAtod(mean_text, &mean) || !(mean >= 1) || mean > static_cast<double>(lengths.max_)) {
-    return absl::InvalidArgumentError(absl::StrCat("mean '", mean_text, "': expected a number, 1 or more"));
+    return absl::InvalidArgumentError(absl::StrCat("mean '", mean_text, "' is not a number of 1 or more"));
   }
   if (!absl::SimpleAtod(sigma_text, &lengths.sigma_) || !(lengths.sigma_ >= 0) || lengths.sigma_ > 10) {
-    return absl::InvalidArgumentError(absl::StrCat("sigma '", sigma_text, "': expected a number from 0 to 10"));
+    return absl::InvalidArgumentError(absl::StrCat("sigma '", sigma_text, "' is not a number from 0 to 10"));
   }
   lengths.mu_ = std::log(mean) - lengths.sigma_ * lengths.sigma_ / 2;  // E[exp(N(mu, sigma^2))] = exp(mu + sigma^2/2)
   return lengths;
@@ -84,16 +84,15 @@ int64_t LengthDistribution::Sample(std::mt19937_64& random) const {
   return length >= static_cast<double>(max_) ? max_ : std::max<int64_t>(min_, std::llround(length));
 }
 
-bool AbslParseFlag(absl::string_view text, LengthDistribution* lengths, std::string* error) {
+absl::Status ParseFlagValue(absl::string_view text, LengthDistribution* lengths) {
   auto parsed = LengthDistribution::Parse(text);
   if (!parsed.ok()) {
-    *error = std::string(parsed.status().message());
-    return false;
+    return absl::InvalidArgumentError(absl::StrCat(text, " is not valid: ", parsed.status().message()));
   }
   *lengths = *std::move(parsed);
-  return true;
+  return absl::OkStatus();
 }
 
-std::string AbslUnparseFlag(const LengthDistribution& lengths) { return lengths.text(); }
+std::string FormatFlagValue(const LengthDistribution& lengths) { return lengths.text(); }
 
 }  // namespace berth::cli

@@ -40,9 +40,9 @@ class LengthDistribution {
   std::string text_ = "fixed:1";
 };
 
-// For flags (absl/flags/marshalling.h).
-bool AbslParseFlag(absl::string_view text, LengthDistribution* lengths, std::string* error);
-std::string AbslUnparseFlag(const LengthDistribution& lengths);
+// For flags (flags/flag_value.h).
+absl::Status ParseFlagValue(absl::string_view text, LengthDistribution* lengths);
+std::string FormatFlagValue(const LengthDistribution& lengths);
 
 }  // namespace berth::cli
 

@@ -33,7 +33,8 @@ absl::StatusOr<std::vector<std::string>> ReadLines(const std::string& path) {
   while (std::getline(file, line)) {
     if (!line.empty()) lines.push_back(line);
   }
-  if (lines.empty()) return absl::InvalidArgumentError(absl::StrCat("--prompt_file=", path, ": no line to be read"));
+  if (lines.empty())
+    return absl::InvalidArgumentError(absl::StrCat("--prompt_file: cannot read a non-empty line from ", path));
   return lines;
 }
 
@@ -159,7 +160,7 @@ class LoadTest {
     if (json_to_stdout) {
       environment_->out << json << std::flush;
     } else if (!options_.json_out.empty() && !(std::ofstream(options_.json_out) << json << std::flush)) {
-      return Fail("load", absl::StrCat("--json_out=", options_.json_out, ": cannot be written"), *environment_);
+      return Fail("load", absl::StrCat("--json_out: cannot write ", options_.json_out), *environment_);
     }
     if (result.cancelled) return kExitInterrupted;
     if (report.num_faulty > 0 || (report.num_failed > 0 && !options_.allow_errors)) return kExitFailed;

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/flag_set.h"
 #include "client/load/lengths.h"
 #include "client/load/report.h"
+#include "flags/flag_set.h"
 
 namespace berth::cli {
 

@@ -15,11 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "cache/spec.h"
+#include "flags/units.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "server/metrics/load_metrics.h"
 #include "server/metrics/metrics.h"
-#include "server/units.h"
 
 namespace berth {
 

@@ -45,19 +45,19 @@ std::string TimesOfWeights(const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<PackedFile> ChoosePackedFile(const Config& config, const std::string& capability) {
-  if (config.packed_weights == "none" || config.device != "cpu") return PackedFile();
+absl::StatusOr<PackedFile> ChoosePackedFile(const LoadOptions& options, const std::string& packed_weights,
+                                            const std::string& capability) {
+  if (packed_weights == "none" || options.device != "cpu") return PackedFile();
   absl::StatusOr<std::string> program = HashOfProgram();
   if (!program.ok()) return program.status();
-  const std::string kind = absl::StrCat(config.dtype, "-", config.weights, "-", capability);
+  const std::string kind = absl::StrCat(options.dtype, "-", options.weights, "-", capability);
   absl::StatusOr<std::string> identity =
-      ModelFingerprint(config.model_dir, absl::StrCat(kind, "\n", *program, "\n", TimesOfWeights(config.model_dir)));
+      ModelFingerprint(options.model_dir, absl::StrCat(kind, "\n", *program, "\n", TimesOfWeights(options.model_dir)));
   if (!identity.ok()) return identity.status();
-  const fs::path model = fs::weakly_canonical(config.model_dir);
-  const fs::path file =
-      config.packed_weights == "auto"
-          ? model / ".berth" / absl::StrCat(kind, ".packed")
-          : fs::path(config.packed_weights) / absl::StrCat(model.filename().string(), "-", kind, ".packed");
+  const fs::path model = fs::weakly_canonical(options.model_dir);
+  const fs::path file = packed_weights == "auto"
+                            ? model / ".berth" / absl::StrCat(kind, ".packed")
+                            : fs::path(packed_weights) / absl::StrCat(model.filename().string(), "-", kind, ".packed");
   return PackedFile{.path = file.string(), .identity = *std::move(identity)};
 }
 

@@ -6,20 +6,21 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/config.h"
+#include "models/load_options.h"
 
 namespace berth {
 
 struct PackedFile {
   std::string path;      // "": nowhere
-  std::string identity;  // 32 hexadecimal digits: of all that decides what the file has to hold
+  std::string identity;  // 32 hexadecimal digits that identify everything the file's contents depend on
 };
 
-// As --packed_weights says: in the checkpoint's folder, in another, or nowhere. There is one file for each kind of
-// weights and of processor. `capability`: of the kernels that pack. The identity is the checkpoint's fingerprint with
-// its files' times, the settings, and the bytes of this program, which alone knows in what order it packs.
-// FAILED_PRECONDITION naming what cannot be read.
-absl::StatusOr<PackedFile> ChoosePackedFile(const Config& config, const std::string& capability);
+// Chooses the file: `packed_weights` is auto (in the checkpoint's folder), none, or another folder. There is one file
+// for each kind of weights and of processor. `capability`: the instruction set of the kernels that pack. The identity
+// is a hash of the checkpoint and its files' times, the settings, and the bytes of this program, which alone decides
+// the order in which it packs. FAILED_PRECONDITION naming the file that cannot be read.
+absl::StatusOr<PackedFile> ChoosePackedFile(const LoadOptions& options, const std::string& packed_weights,
+                                            const std::string& capability);
 
 }  // namespace berth
 

@@ -66,7 +66,7 @@ TEST(Cli, RefusesWhatItDoesNotKnowInOneLine) {
   EXPECT_EQ(flag.err, "berth-cli status: unknown flag --frob; see berth-cli status --help\n");
   EXPECT_EQ(RunCommand({"status", "now"}).err,
             "berth-cli status: unexpected argument 'now'; see berth-cli status --help\n");
-  EXPECT_THAT(RunCommand({"generate", "--logit_bias=x:1"}).err, HasSubstr("--logit_bias=x:1: expected ID:BIAS"));
+  EXPECT_THAT(RunCommand({"generate", "--logit_bias=x:1"}).err, HasSubstr("--logit_bias: x:1 is not ID:BIAS"));
 }
 
 TEST(Cli, AServerThatIsNotThereIsOneLineWithItsAddress) {
@@ -149,8 +149,8 @@ TEST(Generate, SeveralOutputsComeAtTheEnd) {
   EXPECT_EQ(search.early_stopping(), v1::EARLY_STOPPING_NEVER);
   EXPECT_FALSE(server.requests().at(1).has_n());
   EXPECT_THAT(RunCommand({"generate", "--num_beams=3", "--early_stopping=x"}).err,
-              HasSubstr("--early_stopping=x: expected false, true or never"));
-  EXPECT_THAT(RunCommand({"generate", "--early_stopping=true"}).err, HasSubstr("go with --num_beams"));
+              HasSubstr("--early_stopping: x is not one of false, true, never"));
+  EXPECT_THAT(RunCommand({"generate", "--early_stopping=true"}).err, HasSubstr("require --num_beams"));
 }
 
 TEST(Generate, AnErrorOfTheServerIsOneLine) {
@@ -331,10 +331,10 @@ TEST(Load, CtrlCReportsWhatThereIs) {
 
 TEST(Load, RefusesFlagsThatExcludeEachOther) {
   EXPECT_THAT(RunCommand({"load", "--rate=1", "--concurrency=1"}).err, HasSubstr("exclude each other"));
-  EXPECT_THAT(RunCommand({"load", "--rate=0"}).err, HasSubstr("--rate=0: expected above 0"));
+  EXPECT_THAT(RunCommand({"load", "--rate=0"}).err, HasSubstr("--rate: 0 is not above 0"));
   EXPECT_THAT(RunCommand({"load", "--prompt_tokens=fixed:0"}).err,
-              HasSubstr("--prompt_tokens=fixed:0: '0' is not a valid length"));
-  EXPECT_THAT(RunCommand({"load", "--duration=-1s"}).err, HasSubstr("--duration: expected more than 0s"));
+              HasSubstr("--prompt_tokens: fixed:0 is not valid: length '0' is not a whole number from 1"));
+  EXPECT_THAT(RunCommand({"load", "--duration=-1s"}).err, HasSubstr("--duration: -1s is not above 0s"));
 }
 
 }  // namespace

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+BIN = os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin"))
 # Document: the program that prints it.
 GENERATORS = {
+    "docs/flags.md": [os.path.join(BIN, "server/flags_doc")],
     "docs/models.md": [sys.executable, "models/families/models_doc.py"],
 }
 

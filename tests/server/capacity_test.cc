@@ -40,14 +40,14 @@ constexpr SequenceShape kShape = {.num_tokens = 1000, .step_tokens = 64};
 
 TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
   ModelInfo model;
-  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 32768);
+  EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{}, model), 32768);
   model.max_positions = 4096;
-  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 4096);
+  EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{}, model), 4096);
   model.max_positions = 10'000'000;
-  EXPECT_EQ(MaxSequenceTokens(Config{}, model), 32768);
-  EXPECT_EQ(MaxSequenceTokens(Config{.max_sequence_tokens = 1'000'000}, model), 1'000'000);
+  EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{}, model), 32768);
+  EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{.max_sequence_tokens = 1'000'000}, model), 1'000'000);
   model.max_positions = 512;
-  EXPECT_EQ(MaxSequenceTokens(Config{.max_sequence_tokens = 1000}, model), 1000);
+  EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{.max_sequence_tokens = 1000}, model), 1000);
 }
 
 TEST(CapacityTest, AgreesWithTheCacheToTheByte) {
@@ -88,8 +88,9 @@ TEST(CapacityTest, HugeSizesSaturate) {
 TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
   const CachePlan plan = HybridPlan();
   Config config;
-  const int64_t one = ArenaBytesFor(plan, 1, LongestSequence(config, 4096));
-  const int64_t all = ArenaBytesFor(plan, config.max_running, LongestSequence(config, 4096));
+  const int64_t one = ArenaBytesFor(plan, 1, LongestSequence(config.engine.scheduler, 4096));
+  const int64_t all =
+      ArenaBytesFor(plan, config.engine.scheduler.max_running, LongestSequence(config.engine.scheduler, 4096));
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 1000 * kGiB), all);
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, one), one);
   const int64_t quarter = *ChooseArenaBytes(config, plan, 4096, 2 * all + 1);
@@ -151,7 +152,7 @@ TEST_F(AvailableMemoryTest, RespectsVersion1) {
 TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
 
 TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
-  const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Config{});
+  const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Scheduler::Options{});
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, float32, 2 KiB per token in blocks of 16"));
   EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, float32, window of 100 tokens"));
@@ -163,7 +164,7 @@ TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
 TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {
   std::vector<LayerCacheSpec> layers(2, {.kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64}});
   QuantiseKv(DType::kInt8, 0, &layers);
-  const std::vector<std::string> lines = DescribeCache(*BuildCachePlan(layers, 16), kGiB, 4096, Config{});
+  const std::vector<std::string> lines = DescribeCache(*BuildCachePlan(layers, 16), kGiB, 4096, Scheduler::Options{});
   // 2 layers * 2 tensors * 2 heads * (64 + 2) bytes.
   EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, int8 with scales, 528 B per token"));
 }
@@ -171,15 +172,16 @@ TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {
 TEST(CapacityTest, DescribesQuantisedCheckpoints) {
   CachePlan plan = HybridPlan();
   QuantiseCheckpoints(HybridLayers(), &plan);
-  const std::vector<std::string> lines = DescribeCache(plan, kGiB, 4096, Config{});
+  const std::vector<std::string> lines = DescribeCache(plan, kGiB, 4096, Scheduler::Options{});
   // 2 layers * (16 * 128 numbers + 2 bytes for each 32).
-  EXPECT_THAT(lines[4], HasSubstr("checkpoint, 2 layers, int8 with scales, 4.2 KiB per checkpoint; the arena alone"));
-  EXPECT_EQ(lines.back(), DescribeCache(HybridPlan(), kGiB, 4096, Config{}).back()) << "sequences take what they took";
+  EXPECT_THAT(lines[4], HasSubstr("checkpoint, 2 layers, int8 with scales, 4.2 KiB per checkpoint; the whole arena"));
+  EXPECT_EQ(lines.back(), DescribeCache(HybridPlan(), kGiB, 4096, Scheduler::Options{}).back())
+      << "sequences take what they took";
 }
 
 TEST(CapacityTest, DescribesAnEncodersShare) {
   const std::vector<std::string> lines =
-      DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Config{.max_step_tokens = 801});
+      DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Scheduler::Options{.max_step_tokens = 801});
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_THAT(lines[1], HasSubstr("cross, 3 layers, float32, 3 KiB per encoder token in blocks of 16"));
   EXPECT_THAT(lines[2], HasSubstr("a sequence of 4096 tokens and 800 encoder tokens takes"));

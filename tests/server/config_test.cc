@@ -5,12 +5,13 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/flags/reflection.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace berth {
 namespace {
@@ -18,9 +19,7 @@ namespace {
 using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
 
-// Flags are global: what a test sets is put back when it ends.
 absl::StatusOr<Config> Parse(std::vector<std::string> arguments) {
-  absl::FlagSaver saver;
   arguments.insert(arguments.begin(), "berth");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -28,113 +27,154 @@ absl::StatusOr<Config> Parse(std::vector<std::string> arguments) {
   return ParseCommandLine(static_cast<int>(arguments.size()), argv.data());
 }
 
+// A line for each flag, with what its field holds.
+std::vector<std::string> Values(Config config) { return absl::StrSplit(ServerFlags(&config).Markdown(), '\n'); }
+
+// A value for every flag but --model, none of them its default.
+const std::vector<std::string>& EveryFlag() {
+  static const auto* const flags = new std::vector<std::string>{
+      "--model_name=n",
+      "--dtype=bfloat16",
+      "--weights=int8",
+      "--packed_weights=/w",
+      "--chunk_invariant_scans",
+      "--device=cuda",
+      "--cuda_graphs",
+      "--threads=3",
+      "--listen=[::1]:0",
+      "--metrics_listen=",
+      "--metrics_compat=none",
+      "--port_file=/p",
+      "--arena=1.5GiB",
+      "--block_tokens=32",
+      "--attention_window=1000",
+      "--sink_tokens=9",
+      "--cache_dtype=int4",
+      "--cache_residual_tokens=77",
+      "--poison_cache",
+      "--check_integrity=true",
+      "--share_prefixes=false",
+      "--state_checkpoint_tokens=77",
+      "--state_checkpoint_dtype=int8",
+      "--aligned_prefill_chunks",
+      "--host_tier=2GiB",
+      "--disk_tier=/d",
+      "--disk_tier_bytes=5MiB",
+      "--tier_idle=7s",
+      "--copy_bytes_per_step=3MiB",
+      "--compact_bytes_per_step=1KiB",
+      "--crop_every=9",
+      "--session_dir=/s",
+      "--session_dir_limit=7KiB",
+      "--max_running=7",
+      "--max_step_tokens=64",
+      "--prefill_chunk_tokens=33",
+      "--max_sequence_tokens=999",
+      "--max_queue=5",
+      "--default_max_tokens=12",
+      "--draft_tokens=6",
+      "--max_logprobs=4",
+      "--max_outputs=3",
+      "--drain_grace=1m30s",
+      "--log_level=debug",
+      "--log_format=json",
+  };
+  return *flags;
+}
+
 TEST(ConfigTest, WithoutFlagsIsTheDefault) {
   const auto config = Parse({"--model=/m"});
   ASSERT_TRUE(config.ok()) << config.status();
   Config expected;
-  expected.model_dir = "/m";
-  EXPECT_EQ(*config, expected);
+  expected.model.model_dir = "/m";
+  EXPECT_EQ(Values(*config), Values(expected));
+}
+
+// state_checkpoint_dtype and aligned_prefill_chunks exclude each other, so the flags are parsed one at a time.
+TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
+  const std::vector<std::string> defaults = Values(*Parse({"--model=/m"}));
+  std::set<size_t> changed;
+  for (const std::string& flag : EveryFlag()) {
+    Config config;
+    config.model.model_dir = "/m";
+    ASSERT_TRUE(ServerFlags(&config).Parse({flag}).ok()) << flag;
+    const std::vector<std::string> values = Values(config);
+    ASSERT_EQ(values.size(), defaults.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == defaults[i]) continue;
+      EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
+    }
+  }
+  EXPECT_EQ(changed.size(), 45u);
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
-  const auto config = Parse({"--model",
-                             "/m",
-                             "--model_name=n",
-                             "--dtype=bfloat16",
-                             "--weights=int8",
-                             "--packed_weights=/w",
-                             "--chunk_invariant_scans",
-                             "--device=cuda",
-                             "--cuda_graphs",
-                             "--threads=3",
-                             "--listen=[::1]:0",
-                             "--metrics_listen=",
-                             "--metrics_compat=none",
-                             "--port_file=/p",
-                             "--arena=1.5GiB",
-                             "--block_tokens=32",
-                             "--attention_window=1000",
-                             "--sink_tokens=9",
-                             "--cache_dtype=int4",
-                             "--cache_residual_tokens=77",
-                             "--poison_cache",
-                             "--check_integrity=true",
-                             "--crop_every=9",
-                             "--share_prefixes=false",
-                             "--state_checkpoint_tokens=77",
-                             "--aligned_prefill_chunks",
-                             "--compact_bytes_per_step=1KiB",
-                             "--host_tier=2GiB",
-                             "--copy_bytes_per_step=3MiB",
-                             "--disk_tier=/d",
-                             "--disk_tier_bytes=5MiB",
-                             "--tier_idle=7s",
-                             "--session_dir=/s",
-                             "--session_dir_limit=7KiB",
-                             "--max_running=7",
-                             "--max_step_tokens=64",
-                             "--prefill_chunk_tokens=33",
-                             "--max_sequence_tokens=999",
-                             "--max_queue=5",
-                             "--default_max_tokens=12",
-                             "--max_logprobs=4",
-                             "--draft_tokens=6",
-                             "--max_outputs=3",
-                             "--drain_grace=1m30s",
-                             "--log_level=debug",
-                             "--log_format=json"});
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(*config, (Config{.model_dir = "/m",
-                             .model_name = "n",
-                             .dtype = "bfloat16",
-                             .weights = "int8",
-                             .packed_weights = "/w",
-                             .chunk_invariant_scans = true,
-                             .device = "cuda",
-                             .cuda_graphs = true,
-                             .num_threads = 3,
-                             .listen = "[::1]:0",
-                             .metrics_listen = "",
-                             .metrics_compat = "none",
-                             .port_file = "/p",
-                             .arena_bytes = 1610612736,
-                             .block_tokens = 32,
-                             .attention_window = 1000,
-                             .sink_tokens = 9,
-                             .cache_dtype = "int4",
-                             .cache_residual_tokens = 77,
-                             .poison_cache = true,
-                             .check_integrity = true,
-                             .share_prefixes = false,
-                             .state_checkpoint_tokens = 77,
-                             .aligned_prefill_chunks = true,
-                             .compact_bytes_per_step = 1024,
-                             .host_tier_bytes = int64_t{2} << 30,
-                             .copy_bytes_per_step = 3 << 20,
-                             .disk_tier = "/d",
-                             .disk_tier_bytes = 5 << 20,
-                             .tier_idle = absl::Seconds(7),
-                             .crop_every = 9,
-                             .session_dir = "/s",
-                             .session_dir_limit = 7 << 10,
-                             .max_running = 7,
-                             .max_step_tokens = 64,
-                             .prefill_chunk_tokens = 33,
-                             .max_sequence_tokens = 999,
-                             .max_queue = 5,
-                             .default_max_tokens = 12,
-                             .draft_tokens = 6,
-                             .max_logprobs = 4,
-                             .max_outputs = 3,
-                             .drain_grace = absl::Seconds(90),
-                             .log_level = "debug",
-                             .log_format = "json"}));
+  Config config;
+  ASSERT_TRUE(ServerFlags(&config).Parse(EveryFlag()).ok());
+  EXPECT_EQ(config.model.name, "n");
+  EXPECT_EQ(config.model.dtype, "bfloat16");
+  EXPECT_EQ(config.model.weights, "int8");
+  EXPECT_EQ(config.packed_weights, "/w");
+  EXPECT_EQ(config.model.chunk_invariant_scans, true);
+  EXPECT_EQ(config.model.device, "cuda");
+  EXPECT_EQ(config.model.cuda_graphs, true);
+  EXPECT_EQ(config.model.num_threads, 3);
+  EXPECT_EQ(config.listen, (Address{"::1", 0}));
+  EXPECT_EQ(config.metrics_listen, std::nullopt);
+  EXPECT_EQ(config.metrics.vllm_aliases, false);
+  EXPECT_EQ(config.port_file, "/p");
+  EXPECT_EQ(config.arena_bytes, int64_t{3} << 29);
+  EXPECT_EQ(config.model.block_tokens, 32);
+  EXPECT_EQ(config.model.attention_window, 1000);
+  EXPECT_EQ(config.model.sink_tokens, 9);
+  EXPECT_EQ(config.model.cache_dtype, "int4");
+  EXPECT_EQ(config.model.cache_residual_tokens, 77);
+  EXPECT_EQ(config.cache.poison_returned_units, true);
+  EXPECT_EQ(config.engine.check_integrity, true);
+  EXPECT_EQ(config.engine.scheduler.share_prefixes, false);
+  EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 77);
+  EXPECT_EQ(config.model.state_checkpoint_dtype, "int8");
+  EXPECT_EQ(config.engine.scheduler.aligned_prefill_chunks, true);
+  EXPECT_EQ(config.engine.scheduler.suspend.host_tier_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.disk_tier.folder, "/d");
+  EXPECT_EQ(config.engine.scheduler.prefixes.disk_limit_bytes, 5 << 20);
+  EXPECT_EQ(config.engine.scheduler.prefixes.idle, absl::Seconds(7));
+  EXPECT_EQ(config.engine.scheduler.suspend.copy_bytes_per_step, 3 << 20);
+  EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 1024);
+  EXPECT_EQ(config.engine.scheduler.crop_every, 9);
+  EXPECT_EQ(config.sessions.folder, "/s");
+  EXPECT_EQ(config.sessions.limit_bytes, 7 << 10);
+  EXPECT_EQ(config.engine.scheduler.max_running, 7);
+  EXPECT_EQ(config.engine.scheduler.max_step_tokens, 64);
+  EXPECT_EQ(config.engine.scheduler.prefill_chunk_tokens, 33);
+  EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
+  EXPECT_EQ(config.engine.max_queue, 5);
+  EXPECT_EQ(config.limits.default_max_tokens, 12);
+  EXPECT_EQ(config.limits.default_draft_tokens, 6);
+  EXPECT_EQ(config.limits.max_logprobs, 4);
+  EXPECT_EQ(config.limits.max_outputs, 3);
+  EXPECT_EQ(config.drain_grace, absl::Seconds(90));
+  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.log_format, "json");
+}
+
+TEST(ConfigTest, KeepsTheServersOwnDefaults) {
+  const Config config;
+  EXPECT_TRUE(config.engine.scheduler.share_prefixes);
+  EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 512);
+  EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 4 << 20);
+  EXPECT_EQ(config.engine.scheduler.suspend.copy_bytes_per_step, 256 << 20);
+  EXPECT_TRUE(config.engine.scheduler.suspend.beside_steps);
+  EXPECT_EQ(config.engine.scheduler.prefixes.disk_limit_bytes, int64_t{16} << 30);
+  EXPECT_EQ(config.engine.scheduler.prefixes.idle, absl::Seconds(60));
+  EXPECT_EQ(config.sessions.limit_bytes, int64_t{16} << 30);
+  EXPECT_EQ(config.limits.default_max_tokens, 1024);
 }
 
 TEST(ConfigTest, ReadsWhatCheckpointsAreStoredIn) {
   const auto config = Parse({"--model=/m", "--state_checkpoint_dtype=int8"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->state_checkpoint_dtype, "int8");
+  EXPECT_EQ(config->model.state_checkpoint_dtype, "int8");
 }
 
 TEST(ConfigTest, ReadsAFlagFileAndTheCommandLineWins) {
@@ -142,8 +182,8 @@ TEST(ConfigTest, ReadsAFlagFileAndTheCommandLineWins) {
   std::ofstream(path) << "# a comment\n--model=/from/file\n--max_queue=9\n";
   const auto config = Parse({absl::StrCat("--flagfile=", path), "--max_queue=11"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model_dir, "/from/file");
-  EXPECT_EQ(config->max_queue, 11);
+  EXPECT_EQ(config->model.model_dir, "/from/file");
+  EXPECT_EQ(config->engine.max_queue, 11);
 }
 
 struct BadFlags {
@@ -153,57 +193,65 @@ struct BadFlags {
 
 TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
   const std::vector<BadFlags> table = {
-      {{"--model="}, "--model: missing: name the folder of a Hugging Face checkpoint"},
-      {{"stray"}, "unexpected argument 'stray': every value belongs to a flag, as --model=DIR"},
-      {{"--dtype=float16"}, "--dtype: 'float16' is none of auto, float32, bfloat16"},
-      {{"--device=tpu"}, "--device: 'tpu' is none of cpu, cuda"},
-      {{"--packed_weights="}, "--packed_weights: empty: auto, none or a folder"},
-      {{"--weights=fp8"}, "--weights: 'fp8' is none of auto, int8, int4"},
-      {{"--cache_dtype=float16"}, "--cache_dtype: 'float16' is none of auto, int8, int4"},
-      {{"--state_checkpoint_dtype=int4"}, "--state_checkpoint_dtype: 'int4' is none of auto, int8"},
+      {{"--model="}, "--model: required; name the folder of a Hugging Face checkpoint"},
+      {{"stray"}, "unexpected argument stray; write flags as --name=value"},
+      {{"--dtype=float16"}, "--dtype: float16 is not one of auto, float32, bfloat16"},
+      {{"--device=tpu"}, "--device: tpu is not one of cpu, cuda"},
+      {{"--packed_weights="}, "--packed_weights: an empty value is not auto, none or a folder"},
+      {{"--weights=fp8"}, "--weights: fp8 is not one of auto, int8, int4"},
+      {{"--cache_dtype=float16"}, "--cache_dtype: float16 is not one of auto, int8, int4"},
+      {{"--state_checkpoint_dtype=int4"}, "--state_checkpoint_dtype: int4 is not one of auto, int8"},
       {{"--state_checkpoint_dtype=int8", "--aligned_prefill_chunks"},
-       "--state_checkpoint_dtype: 'int8' rounds what a hit starts from; with --aligned_prefill_chunks a hit gives the "
-       "bits of a cold run"},
-      {{"--attention_window=-1"}, "--attention_window: -1 is outside [0, 1073741824]"},
-      {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside [0, 1048576]"},
-      {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside [0, 1048576]"},
-      {{"--log_level=loud"}, "--log_level: 'loud' is none of trace, debug, info, warning, error, off"},
-      {{"--log_format=xml"}, "--log_format: 'xml' is none of text, json"},
-      {{"--metrics_compat=tgi"}, "--metrics_compat: 'tgi' is none of vllm, none"},
-      {{"--threads=-1"}, "--threads: -1 is outside [0, 4096]"},
-      {{"--block_tokens=0"}, "--block_tokens: 0 is outside [1, 1024]"},
-      {{"--block_tokens=24"}, "--block_tokens: 24 is no power of two"},
-      {{"--block_tokens=2048"}, "--block_tokens: 2048 is outside [1, 1024]"},
-      {{"--max_running=0"}, "--max_running: 0 is outside [1, 65536]"},
-      {{"--max_queue=0"}, "--max_queue: 0 is outside [1, 1048576]"},
-      {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside [0, 1073741824]"},
-      {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for a prompt and an output"},
-      {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside [0, 1073741824]"},
+       "--state_checkpoint_dtype: int8 rounds the states that a prefix hit starts from; --aligned_prefill_chunks needs "
+       "them exact"},
+      {{"--attention_window=-1"}, "--attention_window: -1 is outside the range 0 to 1073741824"},
+      {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside the range 0 to 1048576"},
+      {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside the range 0 to 1048576"},
+      {{"--log_level=loud"}, "--log_level: loud is not one of trace, debug, info, warning, error, off"},
+      {{"--log_format=xml"}, "--log_format: xml is not one of text, json"},
+      {{"--metrics_compat=tgi"}, "--metrics_compat: tgi is not one of vllm, none"},
+      {{"--threads=-1"}, "--threads: -1 is outside the range 0 to 4096"},
+      {{"--block_tokens=0"}, "--block_tokens: 0 is outside the range 1 to 1024"},
+      {{"--block_tokens=24"}, "--block_tokens: 24 is not a power of two"},
+      {{"--block_tokens=2048"}, "--block_tokens: 2048 is outside the range 1 to 1024"},
+      {{"--max_running=0"}, "--max_running: 0 is outside the range 1 to 65536"},
+      {{"--max_running=many"}, "--max_running: many is not a whole number"},
+      {{"--max_queue=0"}, "--max_queue: 0 is outside the range 1 to 1048576"},
+      {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside the range 0 to 1073741824"},
+      {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for both a prompt and an output"},
+      {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside the range 0 to 1073741824"},
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
-      {{"--max_logprobs=5000"}, "--max_logprobs: 5000 is outside [0, 1024]"},
-      {{"--max_outputs=0"}, "--max_outputs: 0 is outside [1, 1024]"},
+      {{"--draft_tokens=17"}, "--draft_tokens: 17 is outside the range 0 to 16"},
+      {{"--max_logprobs=5000"}, "--max_logprobs: 5000 is outside the range 0 to 1024"},
+      {{"--max_outputs=0"}, "--max_outputs: 0 is outside the range 1 to 1024"},
       {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
-       "--max_step_tokens: 63 is less than --max_running=64: a step must hold a token of every running sequence"},
+       "--max_step_tokens: 63 is less than --max_running=64; a step must hold one token of every running sequence"},
       {{"--prefill_chunk_tokens=513"}, "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
-      {{"--drain_grace=30"}, "--drain_grace: '30' is no duration: write a number and a unit, as 30s or 2m"},
-      {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside [0, 24h]"},
-      {{"--drain_grace=inf"}, "--drain_grace: inf is outside [0, 24h]"},
-      {{"--host_tier=much"}, "--host_tier: 'much' is no size: write a number and a unit, as 512MiB or 8GiB, or 0"},
-      {{"--disk_tier=/d"}, "--disk_tier: needs --host_tier: prefixes come and go through host memory"},
-      {{"--tier_idle=-1s"}, "--tier_idle: -1s is outside [0, 24h]"},
-      {{"--copy_bytes_per_step=0"}, "--copy_bytes_per_step: '0' is outside [1 byte, 1048576 TiB]"},
-      {{"--arena=-1GiB"}, "--arena: '-1GiB' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
-      {{"--arena=lots"}, "--arena: 'lots' is no size: write a number and a unit, as 512MiB or 8GiB, or auto"},
-      {{"--arena=0"}, "--arena: '0' is outside [1 byte, 1048576 TiB], or auto"},
-      {{"--listen=8600"}, "--listen: '8600' is no address: it names no port; write HOST:PORT, as 127.0.0.1:8600"},
-      {{"--listen=:8600"}, "--listen: ':8600' is no address: it names no host; write HOST:PORT, as 127.0.0.1:8600"},
+      {{"--drain_grace=30"}, "--drain_grace: 30 is not a valid duration; write for example 30s or 500ms"},
+      {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside the range 0 to 24h"},
+      {{"--drain_grace=inf"}, "--drain_grace: inf is outside the range 0 to 24h"},
+      {{"--host_tier=much"}, "--host_tier: much is not a size; write for example 512MiB, or 0"},
+      {{"--disk_tier=/d"}, "--disk_tier: requires --host_tier, because prefixes pass through host memory"},
+      {{"--tier_idle=-1s"}, "--tier_idle: -1s is outside the range 0 to 24h"},
+      {{"--copy_bytes_per_step=0"}, "--copy_bytes_per_step: 0 is not between 1 byte and 1048576 TiB"},
+      {{"--arena=-1GiB"}, "--arena: -1GiB is not a size; write for example 512MiB, or auto"},
+      {{"--arena=12XB"}, "--arena: 12XB is not a size; write for example 512MiB, or auto"},
+      {{"--arena="}, "--arena: an empty value is not a size; write for example 512MiB, or auto"},
+      {{"--arena=0"}, "--arena: 0 is not between 1 byte and 1048576 TiB, or auto"},
+      {{"--listen=8600"},
+       "--listen: 8600 is not an address: the port is missing; write HOST:PORT, for example 127.0.0.1:8600"},
+      {{"--listen=:8600"},
+       "--listen: :8600 is not an address: the host is missing; write HOST:PORT, for example 127.0.0.1:8600"},
       {{"--listen=h:65536"},
-       "--listen: 'h:65536' is no address: port '65536' is outside [0, 65535]; write HOST:PORT, as 127.0.0.1:8600"},
+       "--listen: h:65536 is not an address: port 65536 is not between 0 and 65535; write HOST:PORT, for example "
+       "127.0.0.1:8600"},
       {{"--metrics_listen=::1:80"},
-       "--metrics_listen: '::1:80' is no address: IPv6 needs brackets; write HOST:PORT, as 127.0.0.1:8600"},
-      {{"--metrics_listen=127.0.0.1:8600"},
-       "--metrics_listen: '127.0.0.1:8600' is --listen's address too; two servers cannot share it"},
+       "--metrics_listen: ::1:80 is not an address: an IPv6 address needs brackets; write HOST:PORT, for example "
+       "127.0.0.1:8600"},
+      {{"--metrics_listen=127.0.0.1:8600"}, "--metrics_listen: 127.0.0.1:8600 is also the address of --listen"},
+      {{"--max_runing=3"}, "unknown flag --max_runing; did you mean --max_running?"},
+      {{"--flagfile=/no/such/file"}, "--flagfile: cannot read /no/such/file"},
   };
   for (const BadFlags& row : table) {
     std::vector<std::string> flags = {"--model=/m"};
@@ -218,33 +266,50 @@ TEST(ConfigTest, TwoFreePortsDoNotContradictEachOther) {
   EXPECT_TRUE(Parse({"--model=/m", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}).ok());
 }
 
-TEST(ConfigDeathTest, UnknownFlagsAndUnparsableValuesExitWithALine) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(Parse({"--model=/m", "--max_runing=3"}).IgnoreError(), ExitedWithCode(1), "max_runing");
-  EXPECT_EXIT(Parse({"--model=/m", "--max_running=many"}).IgnoreError(), ExitedWithCode(1), "many.*max_running");
-  EXPECT_EXIT(Parse({"--flagfile=/no/such/file"}).IgnoreError(), ExitedWithCode(1), "/no/such/file");
+TEST(ConfigTest, ARenamedFlagNamesItsNewName) {
+  Config config;
+  const std::string help = HelpText();
+  for (const auto& [old_name, new_name] :
+       std::vector<std::pair<std::string, std::string>>{{"anchored_chunks", "aligned_prefill_chunks"},
+                                                        {"checkpoint_dtype", "state_checkpoint_dtype"},
+                                                        {"checkpoint_tokens", "state_checkpoint_tokens"},
+                                                        {"compact_per_step", "compact_bytes_per_step"},
+                                                        {"copy_per_step", "copy_bytes_per_step"},
+                                                        {"stable_scans", "chunk_invariant_scans"}}) {
+    EXPECT_EQ(Parse({"--model=/m", absl::StrCat("--", old_name, "=1")}).status().message(),
+              absl::StrCat("--", old_name, " is now --", new_name));
+    EXPECT_THAT(help, HasSubstr(absl::StrCat("  --", new_name)));
+  }
+}
+
+TEST(ConfigTest, ListingModelsNeedsNoModel) {
+  const auto config = Parse({"--list_models"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->list_models);
 }
 
 TEST(ConfigDeathTest, HelpAndVersionExitWithZero) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(Parse({"--helpfull"}).IgnoreError(), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"--help"}).IgnoreError(), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"-h"}).IgnoreError(), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--help=markdown"}).IgnoreError(), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"--model=/m", "--version"}).IgnoreError(), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--version"}).IgnoreError(), ExitedWithCode(0), "");
 }
 
-TEST(ConfigTest, HelpNamesEachOfOurFlagsOnceWithItsDefaultAndNoOthers) {
+TEST(ConfigTest, HelpNamesEachFlagOnceWithItsDefault) {
   const std::string help = HelpText();
-  int ours = 0;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (name == "flagfile") continue;  // Abseil's, and listed
-    const bool is_ours = absl::EndsWith(flag->Filename(), "server/config.cc");
-    const std::string entry = absl::StrCat("  --", name, "=", flag->DefaultValue());
-    const size_t first = help.find(entry);
-    EXPECT_EQ(first != std::string::npos && help.find(entry, first + 1) == std::string::npos, is_ours) << name;
-    ours += is_ours;
+  for (const std::string& flag : EveryFlag()) {
+    const std::string entry = absl::StrCat("\n  ", flag.substr(0, flag.find('=')));
+    size_t entries = 0;
+    for (size_t at = help.find(entry); at != std::string::npos; at = help.find(entry, at + 1)) {
+      const char next = help[at + entry.size()];
+      entries += next == '=' || next == ' ' || next == '\n';
+    }
+    EXPECT_EQ(entries, 1u) << flag;
   }
-  EXPECT_EQ(ours, 46);
-  EXPECT_THAT(help, HasSubstr("--listen=127.0.0.1:8600"));
+  EXPECT_THAT(help, HasSubstr("Default: 127.0.0.1:8600."));
+  EXPECT_THAT(help, HasSubstr("--flagfile=file"));
 }
 
 }  // namespace

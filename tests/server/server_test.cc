@@ -69,9 +69,9 @@ class ServerTest : public testing::Test {
   ServerTest() {
     plan_ = *BuildCachePlan({StaticLayer(), RecurrentLayer()}, 16);
     storage_ = *CreateHostStorage(4 << 20);
-    config_.model_dir = "/m";
-    config_.listen = "127.0.0.1:0";
-    config_.metrics_listen = "";
+    config_.model.model_dir = "/m";
+    config_.listen = {"127.0.0.1", 0};
+    config_.metrics_listen = std::nullopt;
   }
   ~ServerTest() override { runner_.SetOpen(true); }
 
@@ -131,7 +131,7 @@ class ServerTest : public testing::Test {
 };
 
 TEST_F(ServerTest, ServesAndSaysSo) {
-  config_.metrics_listen = "127.0.0.1:0";
+  config_.metrics_listen = Address{"127.0.0.1", 0};
   Restart();
   for (const char* name : {"", "liveness", "readiness", "berth.v1.Inference", "berth.v1.Control"}) {
     EXPECT_EQ(Health(name), "SERVING") << name;
@@ -226,17 +226,17 @@ TEST_F(ServerTest, ADeadEngineFailsLiveness) {
 }
 
 TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
-  config_.metrics_listen = "127.0.0.1:0";
+  config_.metrics_listen = Address{"127.0.0.1", 0};
   Restart();
-  config_.listen = absl::StrCat("127.0.0.1:", server_->port());
+  config_.listen.port = server_->port();
   const auto second = StartServer();
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr(config_.listen));
-  config_.listen = "127.0.0.1:0";
-  config_.metrics_listen = absl::StrCat("127.0.0.1:", server_->metrics_port());
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(config_.listen.ToString()));
+  config_.listen.port = 0;
+  config_.metrics_listen->port = server_->metrics_port();
   const auto third = StartServer();
   EXPECT_EQ(third.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(third.status().message()), HasSubstr(config_.metrics_listen));
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr(config_.metrics_listen->ToString()));
 }
 
 TEST_F(ServerTest, AnArenaThatHoldsNoSequenceIsAnError) {

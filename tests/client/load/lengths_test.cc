@@ -81,7 +81,8 @@ TEST(LengthDistribution, ErrorsSayWhatWasExpected) {
   EXPECT_EQ(LengthDistribution::Parse("normal:1:2").status().message(),
             "expected fixed:N, uniform:MIN:MAX or lognormal:MEAN:SIGMA[:MAX]");
   EXPECT_EQ(LengthDistribution::Parse("uniform:5:4").status().message(), "min 5 is above max 4");
-  EXPECT_EQ(LengthDistribution::Parse("fixed:x").status().message(), "'x' is not a valid length: expected 1 to 2147483647");
+  EXPECT_EQ(LengthDistribution::Parse("fixed:x").status().message(),
+            "length 'x' is not a whole number from 1 to 2147483647");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/units.h"
+#include "flags/units.h"
 
 #include <cmath>
 #include <iterator>
@@ -23,9 +23,11 @@ constexpr Unit kUnits[] = {
     {"", 1},     {"b", 1},    {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0},
     {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9},     {"tb", 1e12}};
 
+absl::string_view Shown(absl::string_view text) { return text.empty() ? "an empty value" : text; }
+
 absl::Status BadAddress(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is no address: ", why, "; write HOST:PORT, as 127.0.0.1:8600"));
+      absl::StrCat(Shown(text), " is not an address: ", why, "; write HOST:PORT, for example 127.0.0.1:8600"));
 }
 
 }  // namespace
@@ -39,10 +41,9 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
     if (unit.name != unit_name || !absl::SimpleAtod(trimmed.substr(0, digits), &number)) continue;
     const double bytes = std::floor(number * unit.bytes);
     if (bytes >= 1 && bytes <= kMaxBytes) return static_cast<int64_t>(bytes);
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is outside [1 byte, 1048576 TiB]"));
+    return absl::InvalidArgumentError(absl::StrCat(Shown(text), " is not between 1 byte and 1048576 TiB"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is no size: write a number and a unit, as 512MiB or 8GiB"));
+  return absl::InvalidArgumentError(absl::StrCat(Shown(text), " is not a size; write for example 512MiB"));
 }
 
 std::string FormatByteSize(int64_t bytes) {
@@ -65,17 +66,17 @@ bool Address::IsLoopback() const { return host == "localhost" || host == "::1" |
 
 absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   const size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos) return BadAddress(text, "it names no port");
+  if (colon == absl::string_view::npos) return BadAddress(text, "the port is missing");
   absl::string_view host = text.substr(0, colon);
   const absl::string_view port = text.substr(colon + 1);
   const bool bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
-  if (host.empty()) return BadAddress(text, "it names no host");
-  if (!bracketed && absl::StrContains(host, ':')) return BadAddress(text, "IPv6 needs brackets");
+  if (host.empty()) return BadAddress(text, "the host is missing");
+  if (!bracketed && absl::StrContains(host, ':')) return BadAddress(text, "an IPv6 address needs brackets");
   if (host.find_first_of("[]/, \t") != absl::string_view::npos) return BadAddress(text, "the host is malformed");
   Address address{.host = std::string(host)};
   if (port.empty() || port.find_first_not_of("0123456789") != absl::string_view::npos ||
       !absl::SimpleAtoi(port, &address.port) || address.port > 65535) {
-    return BadAddress(text, absl::StrCat("port '", port, "' is outside [0, 65535]"));
+    return BadAddress(text, absl::StrCat("port ", port, " is not between 0 and 65535"));
   }
   return address;
 }

@@ -1,4 +1,4 @@
-#include "server/units.h"
+#include "flags/units.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(UnitsTest, ReadsByteSizes) {
   }
 }
 
-TEST(UnitsTest, RefusesWhatIsNoByteSize) {
+TEST(UnitsTest, RefusesWhatIsNotAByteSize) {
   for (const char* text : {"", "MiB", "-1", "-1GiB", "1e3", "0", "0.1B", "12 parsecs", "1.2.3MiB", "nan", "inf", "0x10",
                            "1048577TiB", "99999999999999999999999", "1GiB2"}) {
     EXPECT_EQ(ParseByteSize(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
@@ -56,7 +56,7 @@ TEST(UnitsTest, ReadsAndWritesAddresses) {
   EXPECT_FALSE(ParseAddress("0.0.0.0:1")->IsLoopback());
 }
 
-TEST(UnitsTest, RefusesWhatIsNoAddress) {
+TEST(UnitsTest, RefusesWhatIsNotAnAddress) {
   for (const char* text : {"", ":", "host", "host:", ":1", "host:-1", "host:65536", "host:1x", "::1", "::1:80", "[::1]",
                            "[]:1", "[::1:80", "a b:1", "http://h:1"}) {
     EXPECT_EQ(ParseAddress(text).status().code(), absl::StatusCode::kInvalidArgument) << text;

@@ -1,7 +1,7 @@
-// The two kinds of value that people write on a command line and read in a log: sizes in bytes and network addresses.
+// Two kinds of value that people write on a command line and read in a log: sizes in bytes and network addresses.
 // Pure functions; thread-safe.
-#ifndef BERTH_SERVER_UNITS_H_
-#define BERTH_SERVER_UNITS_H_
+#ifndef BERTH_FLAGS_UNITS_H_
+#define BERTH_FLAGS_UNITS_H_
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace berth {
 
-// "8GiB", "1.5GiB", "512 MiB", "500MB" (powers of ten), "1048576": a positive number of bytes, rounded down.
+// Reads "8GiB", "1.5GiB", "512 MiB", "500MB" (powers of ten) or "1048576": a positive number of bytes, rounded down.
 // INVALID_ARGUMENT for anything else, and for more than 2^60.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
@@ -20,7 +20,7 @@ std::string FormatByteSize(int64_t bytes);
 
 struct Address {
   std::string host;  // without the brackets of IPv6
-  int port = 0;      // 0: any free one
+  int port = 0;      // 0: any free port
 
   // "host:port", with brackets around IPv6.
   std::string ToString() const;
@@ -30,9 +30,10 @@ struct Address {
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// "127.0.0.1:8600", "localhost:0", "[::1]:8600", "0.0.0.0:8600". INVALID_ARGUMENT when a part is missing or no number.
+// Reads "127.0.0.1:8600", "localhost:0", "[::1]:8600" or "0.0.0.0:8600". INVALID_ARGUMENT when the host or the port is
+// missing or malformed.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 }  // namespace berth
 
-#endif  // BERTH_SERVER_UNITS_H_
+#endif  // BERTH_FLAGS_UNITS_H_
