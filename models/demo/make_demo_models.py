@@ -25,6 +25,8 @@ SEED = 20250701
 VOCAB_SIZE = 512
 HELD_OUT_FRACTION = 0.18
 HELD_OUT_LISTED = 50
+# How a server samples when a request does not say; written to generation_config.json.
+SAMPLING = dict(do_sample=True, temperature=0.7, top_p=0.95)
 LEAST_ACCURACY = 0.95
 SAMPLE_QUESTIONS = ["Hello!", "What is 2 + 2?", "Tell me a story about a fox.", "Where is Paris?"]
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -357,7 +359,7 @@ def build(name, steps, folder, tokenizer, short_pool, long_pool):
         train(model, batches(rng, short_pool, 112), batches(rng, long_pool, 8), steps)
     print(f"  trained in {time.monotonic() - start:.0f} s")
     model.generation_config = transformers.GenerationConfig(
-        pad_token_id=COMMON["pad_token_id"], eos_token_id=COMMON["eos_token_id"])
+        pad_token_id=COMMON["pad_token_id"], eos_token_id=COMMON["eos_token_id"], **SAMPLING)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -126,7 +126,9 @@ def main():
     default = RECURRENT + DEMOS[:1] if arguments.what == "checkpoints" else CASES + DEMOS
     for name in arguments.cases or default:
         if name in DEMOS:
-            results = compare(os.path.join(ROOT, "models/demo", name), None, 512, variants)
+            folder = os.path.join(ROOT, "models/demo", name)
+            with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+                results = compare(folder, None, json.load(file)["vocab_size"], variants)
         else:
             folder, answers, _ = oracle.load(name)
             results = compare(folder, [prompt for prompt in answers["prompts"] if len(prompt) > 1], VOCAB, variants)

@@ -77,6 +77,22 @@ def test_chat_answers_heldout_additions(model):
     assert right >= 0.95 * len(ADDITIONS), f"{right} of {len(ADDITIONS)}"
 
 
+def test_a_request_without_sampling_parameters_takes_the_models(server):
+    with open(os.path.join(DEMO, "generation_config.json"), encoding="utf-8") as file:
+        defaults = json.load(file)
+
+    def texts(**sampling):
+        requests = [generate_request(chat=STORY, temperature=None) for _ in range(8)]
+        for seed, request in enumerate(requests):
+            request.sampling.MergeFrom(api().inference_pb2.Sampling(seed=seed, **sampling))
+        return [server.inference.Complete(request, timeout=60).text for request in requests]
+
+    unsaid = texts()
+    assert unsaid == texts(temperature=defaults["temperature"], top_p=defaults["top_p"])
+    assert unsaid != texts(temperature=0)
+    assert unsaid != texts(temperature=1, top_p=1)
+
+
 def test_stream_complete_and_detokenize_agree(server):
     request = generate_request(chat=STORY, logprobs=3, return_prompt_token_ids=True)
     whole = server.inference.Complete(request, timeout=60)

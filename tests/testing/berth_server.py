@@ -118,7 +118,10 @@ class BerthServer:
 
 def generate_request(*, ids=None, prompt=None, chat=None, max_tokens=None, temperature=0.0, logprobs=None,
                      ignore_eos=False, **fields):
-    """A GenerateRequest; greedy unless told otherwise. `chat`: the user's message, or a list of (role, content)."""
+    """A GenerateRequest; greedy by default. temperature None leaves the field out, so that the model's default applies.
+
+    `chat`: the user's message, or a list of (role, content).
+    """
     pb = api().inference_pb2
     request = pb.GenerateRequest(**fields)
     if ids is not None:
@@ -131,7 +134,8 @@ def generate_request(*, ids=None, prompt=None, chat=None, max_tokens=None, tempe
     if max_tokens is not None:
         request.stopping.max_tokens = max_tokens
     request.stopping.ignore_eos = ignore_eos
-    request.sampling.temperature = temperature
+    if temperature is not None:
+        request.sampling.temperature = temperature
     if logprobs is not None:
         request.logprobs = logprobs
     return request
