@@ -33,6 +33,7 @@ COVERED = [
     "deploy/*.md",
     "docs/*.md",
     "models/checkpoint/*",
+    "models/demo/*.md",
     "models/families/*",
     "models/sampling/*",
     "tests/testing/*",
