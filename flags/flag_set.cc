@@ -14,8 +14,8 @@
 namespace berth {
 namespace {
 
-constexpr size_t kColumn = 28;  // where a flag's description starts
-constexpr size_t kWidth = 110;
+constexpr size_t kColumn = 32;  // where a flag's description starts
+constexpr size_t kWidth = 120;
 // A name is taken for a misspelling of another that is at most so many edits away.
 constexpr size_t kMaxEdits = 3;
 
@@ -76,9 +76,8 @@ void FlagSet::AddFlag(Flag flag) {
 void FlagSet::AddFlagFile() {
   FlagBinding binding;
   binding.placeholder = "file";
-  AddFlag({"flagfile",
-           "Read flags from a file, one --name=value in each line; # starts a comment. Flags on the command line win.",
-           "", std::move(binding)});
+  AddFlag({"flagfile", "Read flags from a file, one per line. # starts a comment. The command line wins.", "",
+           std::move(binding)});
 }
 
 void FlagSet::AddRenamed(absl::string_view old_name, absl::string_view new_name) {

@@ -53,10 +53,9 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
   flags->Add("metrics_listen", &config->metrics_listen, "host:port",
              "Address that serves Prometheus metrics at /metrics. Port 0: any free port. Empty: none.");
   flags->Add("metrics_compat", &config->metrics.vllm_aliases, OneOf<bool>({{"vllm", true}, {"none", false}}),
-             "vllm: also export metrics under the names that vLLM uses. none: only Berth's names.");
-  flags->Add(
-      "port_file", &config->port_file, "file",
-      "File to write the ports to once the server listens, as {\"grpc\": 8600, \"metrics\": 8601}. Empty: none.");
+             "vllm: also export metrics under vLLM's names. none: Berth's names only.");
+  flags->Add("port_file", &config->port_file, "file",
+             "File for the ports, {\"grpc\": 8600, \"metrics\": 8601}, once they listen. Empty: none.");
 }
 
 void AddCacheFlags(FlagSet* flags, Config* config) {
@@ -70,7 +69,7 @@ void AddCacheFlags(FlagSet* flags, Config* config) {
              "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "
              "(StreamingLLM). Layers with a smaller window keep it. 0: as the model defines.");
   flags->Add("sink_tokens", &model.sink_tokens, Between<int64_t>(0, kMaxCount),
-             "First tokens of a sequence that stay visible with --attention_window. 0: none.");
+             "First tokens that stay visible with --attention_window. 0: none.");
   flags->Add(
       "cache_dtype", &model.cache_dtype, OneOf({"auto", "int8", "int4"}),
       "Data type of cached keys and values, except those of cross-attention. auto: the model's. int8 takes about "
@@ -87,7 +86,7 @@ void AddPrefixFlags(FlagSet* flags, Config* config) {
   Scheduler::Options& scheduler = config->engine.scheduler;
   flags->AddGroup("Prefix sharing");
   flags->Add("share_prefixes", &scheduler.share_prefixes, "",
-             "Reuse the cache of prompts that start with the same tokens. A request can opt out.");
+             "Reuse the cache of prompts with the same beginning. A request can opt out.");
   flags->Add("state_checkpoint_tokens", &scheduler.state_checkpoint_tokens, Between<int64_t>(0, kMaxCount),
              "Keep the recurrent states of a prompt every n tokens; a prefix hit recomputes at most that many. 0: keep "
              "them only at the ends of prompts and outputs.");
@@ -118,9 +117,9 @@ void AddTierFlags(FlagSet* flags, Config* config) {
              "Maximum bytes copied per step to or from the host tier and session files. Larger transfers span several "
              "steps; a session with a larger cache is saved without it.");
   flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
-             "Maximum bytes of the cache moved between two steps to gather free memory.");
+             "Maximum bytes moved between two steps to gather free memory.");
   flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
-             "Drop part of a sequence's cache every n output tokens and recompute it. For tests. 0: never.");
+             "For tests: recompute part of the cache every n output tokens. 0: never.");
 }
 
 void AddSessionFlags(FlagSet* flags, Config* config) {
@@ -141,7 +140,7 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("prefill_chunk_tokens", &scheduler.prefill_chunk_tokens, Between<int64_t>(1, kMaxCount),
              "Maximum number of tokens of one prompt computed in one step.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
-             "Maximum length of prompt and output together. 0: the model's limit, at most 32768.");
+             "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
              "Maximum number of requests that wait. The next one is refused at once.");
   flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),
