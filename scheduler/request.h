@@ -80,6 +80,8 @@ struct Request {
 
   // How many sequences it takes.
   int64_t num_sequences() const { return beams.num_beams > 0 ? beams.num_beams : num_outputs; }
+
+  friend bool operator==(const Request&, const Request&) = default;
 };
 
 // What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
-#include "server/api/validation.h"
 
 namespace berth {
 namespace {

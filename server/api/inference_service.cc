@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
-#include "server/storage/session_file.h"
+#include "server/api/session_request.h"
 
 namespace berth {
 namespace {
@@ -140,14 +140,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, bool stream,
                                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
-  if (valid.ok() && in.has_session_id()) {
-    const absl::Status status =
-        options_.sessions == nullptr ? SessionsAreOff() : CheckSessionId("session_id", in.session_id());
-    if (!status.ok()) valid = status;
-    if (valid.ok() && valid->request.num_sequences() > 1) {
-      valid = absl::InvalidArgumentError("session_id: goes with one output, without beams");
-    }
-  }
+  if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
   if (!valid.ok()) {
     OnRefused(context, valid.status());
@@ -168,8 +161,7 @@ absl::Status InferenceService::Start(grpc::CallbackServerContext* context, Valid
   request.deadline = DeadlineOf(*context);
   const bool saved = !valid.session_id.empty();
   if (saved) {
-    const absl::Status s =
-        options_.sessions->Begin(request.key, MakeSessionFile(valid, valid.session_id, options_.sessions->model()));
+    const absl::Status s = options_.sessions->Begin(request.key, MakeSessionFile(valid, options_.sessions->model()));
     if (!s.ok()) {
       OnRefused(context, s);
       return s;

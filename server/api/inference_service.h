@@ -67,6 +67,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   absl::Status Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream, OutputWriter* writer,
                      const std::function<bool(std::shared_ptr<RequestOutput>)>& announce);
 
+  const ValidationContext& validation() const { return validation_; }
+
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll() { options_.registry->CancelAll(EndCause::kShutdown); }
 

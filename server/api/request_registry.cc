@@ -10,7 +10,7 @@ absl::Status RequestRegistry::Add(std::shared_ptr<RequestOutput> output) {
   const std::string& id = output->request_id();
   MutexLock lock(&mutex_);
   if (outputs_.contains(id)) {
-    return absl::AlreadyExistsError(absl::StrCat("request_id: \"", id, "\" is under way already"));
+    return absl::AlreadyExistsError(absl::StrCat("request_id: \"", id, "\" is already running"));
   }
   outputs_.emplace(id, std::move(output));
   return absl::OkStatus();

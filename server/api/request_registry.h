@@ -22,7 +22,7 @@ class RequestRegistry {
   // A key nobody had before.
   RequestKey NewKey() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
 
-  // ALREADY_EXISTS when a request of that id is under way.
+  // ALREADY_EXISTS when a request with that id is running.
   absl::Status Add(std::shared_ptr<RequestOutput> output) ABSL_LOCKS_EXCLUDED(mutex_);
   // The id may be used again.
   void Remove(const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -4,8 +4,11 @@
 #include <string>
 
 #include "scheduler/mutex.h"
+#include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
+#include "server/api/session_request.h"
+#include "server/storage/session_id.h"
 
 namespace berth {
 namespace {
@@ -25,7 +28,9 @@ class SessionsService::ResumeCall final : public ResponseStream {
       return;
     }
     service->options_.store->Load(request.session_id(), request.tenant(),
-                                  [this](absl::StatusOr<ValidatedRequest> loaded) { Begin(std::move(loaded)); });
+                                  [this](absl::StatusOr<SessionFileContent> loaded) {
+                                    Begin(loaded.ok() ? Read(*std::move(loaded)) : loaded.status());
+                                  });
   }
 
   void OnWriteDone(bool ok) override { Output()->OnWritten(ok); }
@@ -51,6 +56,10 @@ class SessionsService::ResumeCall final : public ResponseStream {
     return output_;
   }
 
+  absl::StatusOr<ValidatedRequest> Read(SessionFileContent content) const {
+    return ResumeSession(std::move(content), service_->options_.inference->validation());
+  }
+
   // On the store's thread.
   void Begin(absl::StatusOr<ValidatedRequest> loaded) {
     if (!loaded.ok()) return End(nullptr, loaded.status());
@@ -61,8 +70,8 @@ class SessionsService::ResumeCall final : public ResponseStream {
     }
     if (loaded->output.skip_tokens > loaded->request.max_tokens) {
       return End(nullptr, absl::InvalidArgumentError(absl::StrCat("received_tokens: ", loaded->output.skip_tokens,
-                                                                  " is over the request's ", loaded->request.max_tokens,
-                                                                  " max_tokens")));
+                                                                  " is over the request's max_tokens of ",
+                                                                  loaded->request.max_tokens)));
     }
     bool cancelled;
     {

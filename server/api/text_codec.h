@@ -19,8 +19,11 @@ struct TextStreamOptions {
   bool skip_special_tokens = true;
   std::vector<std::string> stop;  // the text ends before the first of these
   bool include_stop = false;      // keep that stop string in the text
-  // The prompt's last tokens where the text goes on from them (a word's space then shows); empty: a text of its own.
+  // The prompt's last tokens, where the text continues theirs and keeps the space before its first word; empty: the
+  // text stands alone.
   std::vector<int32_t> context;
+
+  friend bool operator==(const TextStreamOptions&, const TextStreamOptions&) = default;
 };
 
 struct TextPiece {

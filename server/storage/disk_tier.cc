@@ -141,7 +141,7 @@ absl::StatusOr<std::shared_ptr<CacheImage>> DiskTier::ReadFile(uint64_t id) {
   auto image = std::make_shared<CacheImage>();
   const absl::StatusOr<PrefixFile> file = ReadPrefixFile(path, options_.plan, image.get());
   if (!file.ok()) return file.status();
-  if (file->identity != options_.identity) return absl::DataLossError(absl::StrCat(path, " is another model's"));
+  if (file->identity != options_.identity) return absl::DataLossError(absl::StrCat(path, " belongs to another model"));
   utimensat(AT_FDCWD, path.c_str(), /*times=*/nullptr, /*flags=*/0);  // the next start knows that it was used
   return image;
 }

@@ -74,7 +74,7 @@ ImageFile::ImageFile(std::string path, absl::string_view what)
     : path_(std::move(path)), what_(what), file_(std::make_unique<File>(path_, O_RDONLY)) {}
 
 absl::Status ImageFile::Torn(absl::string_view how) const {
-  return absl::DataLossError(absl::StrCat("the ", what_, "'s file ", path_, " is torn or damaged: ", how));
+  return absl::DataLossError(absl::StrCat("the ", what_, " file ", path_, " is torn or damaged: ", how));
 }
 
 absl::StatusOr<ImageFile> ImageFile::Open(const std::string& path, const ImageFormat& format) {
@@ -85,18 +85,18 @@ absl::StatusOr<ImageFile> ImageFile::Open(const std::string& path, const ImageFo
   Beginning beginning;
   if (!file.file_->Read(&beginning, sizeof(beginning)) ||
       std::memcmp(beginning.magic, format.magic.data(), sizeof(beginning.magic)) != 0) {
-    return file.Torn("it does not begin as one");
+    return file.Torn("it does not start like one");
   }
   if (beginning.version != format.version) {
-    return absl::FailedPreconditionError(absl::StrCat("the ", format.what, "'s file ", path, " is of version ",
-                                                      beginning.version, " of the format; this server reads version ",
+    return absl::FailedPreconditionError(absl::StrCat("the ", format.what, " file ", path, " has format version ",
+                                                      beginning.version, "; this server reads version ",
                                                       format.version));
   }
   const auto size = static_cast<uint64_t>(stat.st_size);
   constexpr uint64_t kLeast = sizeof(Beginning) + sizeof(ContentHash::Digest);
   if (beginning.header_bytes > kMaxHeaderBytes || size < kLeast || beginning.header_bytes > size - kLeast ||
       beginning.image_bytes != size - kLeast - beginning.header_bytes) {
-    return file.Torn(absl::StrCat("it has ", size, " bytes, not those it names"));
+    return file.Torn(absl::StrCat("its size of ", size, " bytes is not the size in its header"));
   }
   file.header_.resize(beginning.header_bytes);
   if (!file.file_->Read(file.header_.data(), file.header_.size()) || HashOf(file.header_) != beginning.header_hash) {
@@ -111,7 +111,7 @@ absl::StatusOr<ImageFile> ImageFile::Open(const std::string& path, const ImageFo
 
 absl::Status ImageFile::ReadImage(CacheImage* image) {
   if (image->size_bytes != image_bytes_) {
-    return Torn(absl::StrCat("it holds ", image_bytes_, " bytes of a cache of ", image->size_bytes));
+    return Torn(absl::StrCat("it holds ", image_bytes_, " of the ", image->size_bytes, " bytes of its cache"));
   }
   const auto size = static_cast<size_t>(image_bytes_);
   image->bytes = std::make_unique_for_overwrite<std::byte[]>(size);

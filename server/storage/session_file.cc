@@ -1,7 +1,5 @@
 #include "server/storage/session_file.h"
 
-#include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "server/storage/image_file.h"
@@ -10,41 +8,7 @@ namespace berth {
 namespace {
 
 // The version of SessionFile.
-constexpr ImageFormat kFormat = {.magic = "BERTHSES", .version = 2, .what = "session"};
-
-template <typename Ids>
-std::vector<int32_t> ToVector(const Ids& ids) {
-  return std::vector<int32_t>(ids.begin(), ids.end());
-}
-
-v1::Sampling ToProto(const SamplingParams& sampling) {
-  v1::Sampling out;
-  out.set_temperature(sampling.temperature);
-  out.set_top_k(static_cast<uint32_t>(sampling.top_k));
-  out.set_top_p(sampling.top_p);
-  out.set_min_p(sampling.min_p);
-  out.set_repetition_penalty(sampling.repetition_penalty);
-  out.set_presence_penalty(sampling.presence_penalty);
-  out.set_frequency_penalty(sampling.frequency_penalty);
-  for (const auto& [token, bias] : sampling.logit_bias) (*out.mutable_logit_bias())[token] = bias;
-  out.set_seed(sampling.seed);
-  return out;
-}
-
-SamplingParams FromProto(const v1::Sampling& sampling) {
-  SamplingParams out;
-  out.temperature = sampling.temperature();
-  out.top_k = static_cast<int32_t>(sampling.top_k());
-  out.top_p = sampling.top_p();
-  out.min_p = sampling.min_p();
-  out.repetition_penalty = sampling.repetition_penalty();
-  out.presence_penalty = sampling.presence_penalty();
-  out.frequency_penalty = sampling.frequency_penalty();
-  out.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
-  std::sort(out.logit_bias.begin(), out.logit_bias.end());
-  out.seed = sampling.seed();
-  return out;
-}
+constexpr ImageFormat kFormat = {.magic = "BERTHSES", .version = 3, .what = "session"};
 
 FinishReason FromProto(v1::FinishReason reason) {
   if (reason == v1::FINISH_REASON_STOP) return FinishReason::kStop;
@@ -52,33 +16,6 @@ FinishReason FromProto(v1::FinishReason reason) {
 }
 
 }  // namespace
-
-v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view session_id, absl::string_view model) {
-  const Request& request = valid.request;
-  v1::SessionFile file;
-  file.set_session_id(std::string(session_id));
-  file.set_tenant(request.cache_salt);
-  file.set_model(std::string(model));
-  file.mutable_prompt()->Add(request.prompt.begin(), request.prompt.end());
-  file.mutable_encoder_tokens()->Add(request.encoder_tokens.begin(), request.encoder_tokens.end());
-  *file.mutable_sampling() = ToProto(request.sampling);
-  file.set_num_logprobs(request.sampling.num_logprobs);
-  v1::Stopping& stopping = *file.mutable_stopping();
-  stopping.set_max_tokens(static_cast<uint32_t>(request.max_tokens));
-  stopping.set_min_tokens(static_cast<uint32_t>(request.min_tokens));
-  stopping.mutable_stop_token_ids()->Add(request.stop_token_ids.begin(), request.stop_token_ids.end());
-  stopping.set_include_stop(valid.output.text.include_stop);
-  for (const std::string& stop : valid.output.text.stop) stopping.add_stop(stop);
-  file.mutable_forced_first()->Add(request.forced_first.begin(), request.forced_first.end());
-  file.mutable_forced_last()->Add(request.forced_last.begin(), request.forced_last.end());
-  file.set_share_prefix(request.share_prefix);
-  file.set_autosave_tokens(request.autosave_tokens);
-  file.set_skip_special_tokens(valid.output.text.skip_special_tokens);
-  file.mutable_text_context()->Add(valid.output.text.context.begin(), valid.output.text.context.end());
-  file.set_return_prompt_token_ids(valid.output.return_prompt_token_ids);
-  file.set_stop_token(-1);
-  return file;
-}
 
 void SetProgress(const Progress& progress, v1::SessionFile* file) {
   file->mutable_output()->Assign(progress.tokens.begin(), progress.tokens.end());
@@ -108,32 +45,9 @@ void SetProgress(const Progress& progress, v1::SessionFile* file) {
   }
 }
 
-ValidatedRequest ResumedRequest(const v1::SessionFile& file, CacheImage image) {
-  ValidatedRequest valid;
-  valid.session_id = file.session_id();
-  Request& request = valid.request;
-  request.prompt = ToVector(file.prompt());
-  request.encoder_tokens = ToVector(file.encoder_tokens());
-  request.sampling = FromProto(file.sampling());
-  request.sampling.num_logprobs = file.num_logprobs();
-  request.max_tokens = file.stopping().max_tokens();
-  request.min_tokens = file.stopping().min_tokens();
-  request.stop_token_ids = ToVector(file.stopping().stop_token_ids());
-  request.forced_first = ToVector(file.forced_first());
-  request.forced_last = ToVector(file.forced_last());
-  request.share_prefix = file.share_prefix();
-  request.cache_salt = file.tenant();
-  request.saved = true;
-  request.autosave_tokens = file.autosave_tokens();
-  valid.output.text.skip_special_tokens = file.skip_special_tokens();
-  valid.output.text.stop.assign(file.stopping().stop().begin(), file.stopping().stop().end());
-  valid.output.text.include_stop = file.stopping().include_stop();
-  valid.output.text.context = ToVector(file.text_context());
-  valid.output.logprobs = file.num_logprobs() >= 0;
-  valid.output.return_prompt_token_ids = file.return_prompt_token_ids();
-  request.progress = std::make_shared<Progress>();
-  Progress& progress = *request.progress;
-  progress.tokens = ToVector(file.output());
+Progress ReadProgress(const v1::SessionFile& file) {
+  Progress progress;
+  progress.tokens.assign(file.output().begin(), file.output().end());
   for (const v1::TokenLogprobs& in : file.output_logprobs()) {
     OutputLogprobs& out = progress.logprobs.emplace_back();
     out.logprob = in.logprob();
@@ -141,8 +55,7 @@ ValidatedRequest ResumedRequest(const v1::SessionFile& file, CacheImage image) {
   }
   progress.finish = FromProto(file.finish());
   progress.stop_token = file.stop_token();
-  progress.image = std::move(image);
-  return valid;
+  return progress;
 }
 
 int64_t SessionFileBytes(const v1::SessionFile& file, const CacheImage& image) {
@@ -158,7 +71,7 @@ absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool
   if (!in.ok()) return in.status();
   SessionFileContent content;
   content.size_bytes = in->size_bytes();
-  if (!content.file.ParseFromString(in->header())) return in->Torn("its header is not a session's");
+  if (!content.file.ParseFromString(in->header())) return in->Torn("its header is not that of a session");
   if (!with_image) return content;
   CacheImage& image = content.image;
   image.num_tokens = content.file.image_tokens();

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/storage/disk_file.h"
-#include "server/storage/session_file.h"
+#include "server/storage/session_id.h"
 
 namespace berth {
 namespace {
@@ -27,29 +27,15 @@ constexpr absl::string_view kTemporarySuffix = ".session.tmp";
 // Caches that may wait for the disk; while more do, the engine saves no other.
 constexpr int64_t kMaxPendingBytes = 1 << 30;
 
-absl::Status UnderWay(const std::string& id) {
-  return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is under way"));
+absl::Status IsRunning(const std::string& id) {
+  return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is running"));
 }
 
 }  // namespace
 
-absl::Status CheckSessionId(absl::string_view field, absl::string_view id) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '-';
-  };
-  if (id.empty() || id.size() > 128) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", id.size(), " characters are outside [1, 128]"));
-  }
-  if (id[0] == '.' || !std::all_of(id.begin(), id.end(), allowed)) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": only A-Z a-z 0-9 . _ - are allowed, and no dot in front"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SessionsAreOff() {
   return absl::FailedPreconditionError(
-      "session_id: this server keeps no sessions; it was started without --session_dir");
+      "session_id: this server was started without --session_dir, so it has no sessions");
 }
 
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
@@ -72,7 +58,7 @@ absl::Status SessionStore::Scan() {
   MutexLock lock(&mutex_);
   for (const fs::path& path : paths) {
     const std::string name = path.filename().string();
-    if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(path, error);  // of a write that a crash cut short
+    if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(path, error);  // a crash interrupted its write
     const std::string id(absl::StripSuffix(name, kSuffix));
     if (!absl::EndsWith(name, kSuffix) || !CheckSessionId("", id).ok()) continue;
     const absl::StatusOr<SessionFileContent> content = ReadSessionFile(path.string(), /*with_image=*/false);
@@ -86,7 +72,7 @@ absl::Status SessionStore::Scan() {
       spdlog::warn("sessions: {}", std::string(content.status().message()));
       continue;
     }
-    entry.tenant = content->file.tenant();
+    entry.tenant = content->file.request().cache_salt();
     entry.output_tokens = content->file.output_size();
     entry.ended = content->file.finish() != v1::FINISH_REASON_UNSPECIFIED;
   }
@@ -101,15 +87,16 @@ bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_
 
 void SessionStore::Take(SavedRequest saved) {
   if (saved.progress.has_value()) pending_bytes_ += saved.progress->image.size_bytes;
-  // A std::function has to be able to copy what it holds.
+  // A std::function must be able to copy what it holds.
   queue_.Add([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
 }
 
 absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
-  const std::string id = header.session_id();
+  const std::string id = header.request().session_id();
+  const std::string tenant = header.request().cache_salt();
   MutexLock lock(&mutex_);
-  if (IsLive(id)) return UnderWay(id);
-  if (const absl::Status s = Check(id, header.tenant()); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
+  if (IsLive(id)) return IsRunning(id);
+  if (const absl::Status s = Check(id, tenant); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
     return s;
   }
   live_[key] = {.id = id, .header = std::move(header)};
@@ -123,10 +110,10 @@ void SessionStore::Withdraw(RequestKey key) {
 
 absl::Status SessionStore::Check(const std::string& id, const std::string& tenant) const {
   const auto found = entries_.find(id);
-  if (found == entries_.end()) return absl::NotFoundError(absl::StrCat("session_id: there is no \"", id, "\""));
+  if (found == entries_.end()) return absl::NotFoundError(absl::StrCat("session_id: there is no session \"", id, "\""));
   if (!found->second.unreadable.ok()) return found->second.unreadable;
   if (found->second.tenant != tenant) {
-    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another tenant's"));
+    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" belongs to another tenant"));
   }
   return absl::OkStatus();
 }
@@ -158,8 +145,8 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
     if (live == live_.end()) {
       const absl::Status status = Check(id, tenant);
       answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(id)) : status;
-    } else if (live->second.header.tenant() != tenant) {
-      answer = absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another tenant's"));
+    } else if (live->second.header.request().cache_salt() != tenant) {
+      answer = absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" belongs to another tenant"));
     } else {
       key = live->first;
       live->second.waiting.push_back(std::move(done));
@@ -237,9 +224,8 @@ absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFil
     MutexLock lock(&mutex_);
     // The old file stays until the new one is whole.
     if (size > options_.limit_bytes - used_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat("a session of ", size,
-                                                       " bytes does not fit --session_dir_limit=", options_.limit_bytes,
-                                                       " beside the ", used_bytes_, " that are there"));
+      return absl::ResourceExhaustedError(absl::StrCat("a session of ", size, " bytes exceeds --session_dir_limit=",
+                                                       options_.limit_bytes, ", of which ", used_bytes_, " are used"));
     }
   }
   const std::string temporary = absl::StrCat(options_.folder, "/", id, kTemporarySuffix);
@@ -253,7 +239,7 @@ absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFil
     MutexLock lock(&mutex_);
     Entry& entry = entries_[id];
     used_bytes_ += size - entry.size_bytes;
-    entry = {.tenant = file.tenant(),
+    entry = {.tenant = file.request().cache_salt(),
              .size_bytes = size,
              .output_tokens = file.output_size(),
              .ended = file.finish() != v1::FINISH_REASON_UNSPECIFIED};
@@ -261,10 +247,10 @@ absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFil
   return SyncFolder(options_.folder);
 }
 
-absl::StatusOr<ValidatedRequest> SessionStore::Read(const std::string& id, const std::string& tenant) {
+absl::StatusOr<SessionFileContent> SessionStore::Read(const std::string& id, const std::string& tenant) {
   {
     MutexLock lock(&mutex_);
-    if (IsLive(id)) return UnderWay(id);
+    if (IsLive(id)) return IsRunning(id);
     if (absl::Status s = Check(id, tenant); !s.ok()) return s;
   }
   absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_image=*/true);
@@ -273,19 +259,21 @@ absl::StatusOr<ValidatedRequest> SessionStore::Read(const std::string& id, const
     if (const auto found = entries_.find(id); found != entries_.end()) found->second.damaged = true;
   }
   if (!content.ok()) return content.status();
-  if (content->file.tenant() != tenant || content->file.session_id() != id) {
-    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" is another's"));
+  if (content->file.request().cache_salt() != tenant || content->file.request().session_id() != id) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("session_id: \"", id, "\": the file belongs to another session or tenant"));
   }
   if (content->file.model() != options_.model) {
-    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" was saved by another model: ",
-                                                      content->file.model(), ", this server's is ", options_.model));
+    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id,
+                                                      "\" was saved by another model: ", content->file.model(),
+                                                      "; this server's model is ", options_.model));
   }
-  return ResumedRequest(content->file, std::move(content->image));
+  return content;
 }
 
 absl::Status SessionStore::Remove(const std::string& id, const std::string& tenant) {
   MutexLock lock(&mutex_);
-  if (IsLive(id)) return UnderWay(id);
+  if (IsLive(id)) return IsRunning(id);
   if (absl::Status s = Check(id, tenant); !s.ok() && !absl::IsDataLoss(s)) return s;
   if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
     return absl::UnavailableError(absl::StrCat("cannot delete ", PathOf(id), ": ", std::strerror(errno)));

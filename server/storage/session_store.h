@@ -1,14 +1,14 @@
-// The sessions of --session_dir: a file each, and the requests under way that write them. A thread of its own does all
-// reading and writing: neither the engine's thread nor gRPC's ever wait for the disk.
+// The sessions of --session_dir: one file for each, and the running requests that write them. The store's own thread
+// does all reading and writing, so that neither the engine's thread nor gRPC's threads wait for the disk.
 //
-// A file is written under a temporary name, synced, renamed, and the folder synced: a crash leaves the old file or the
-// new one. A file that is refused, whatever for, stays as it is until its session is deleted or saved anew.
+// A file is written under a temporary name, synced and renamed, and then the folder is synced. A crash therefore leaves
+// the old file or the new one. A file that cannot be used stays as it is until its session is deleted or saved again.
 //
-// Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. The folder has
-// one user at a time.
+// Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. Only one process
+// may use the folder at a time.
 //
-// Invariants: used_bytes() is what the sessions' files take, and at most the limit but for files found at the start; a
-// session under way is in live_, from Begin until the engine's last hand-over is on the disk.
+// Invariants: used_bytes() is the size of the sessions' files, and at most the limit unless the files found at the
+// start exceed it. A running session is in live_, from Begin until the engine's last hand-over is on the disk.
 #ifndef BERTH_SERVER_STORAGE_SESSION_STORE_H_
 #define BERTH_SERVER_STORAGE_SESSION_STORE_H_
 
@@ -24,13 +24,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
 #include "scheduler/mutex.h"
 #include "scheduler/saver.h"
-#include "server/api/validation.h"
 #include "server/metrics/load_metrics.h"
+#include "server/storage/session_file.h"
 #include "server/storage/work_queue.h"
 
 namespace berth {
@@ -38,30 +37,29 @@ namespace berth {
 class SessionStore final : public SaveSink {
  public:
   struct Options {
-    std::string folder;  // made where it does not exist
+    std::string folder;  // created if missing
     int64_t limit_bytes = 0;
-    std::string model;  // the fingerprint that sessions must carry
+    std::string model;  // the model's fingerprint, which sessions must have
   };
   using SaveCallback = std::function<void(absl::StatusOr<v1::Session>)>;
-  using LoadCallback = std::function<void(absl::StatusOr<ValidatedRequest>)>;
+  using LoadCallback = std::function<void(absl::StatusOr<SessionFileContent>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Reads the headers of the sessions that are there. FAILED_PRECONDITION naming the folder and what is wrong with it.
+  // Reads the headers of the folder's sessions. FAILED_PRECONDITION naming the folder and what is wrong with it.
   static absl::StatusOr<std::unique_ptr<SessionStore>> Open(Options options);
 
   // The engine's thread.
   bool ready() const override;
   void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A request that is to be submitted with this key belongs to the session from now on. FAILED_PRECONDITION: the
-  // session is under way, or its file is of another version; PERMISSION_DENIED: it is another tenant's. A file that is
-  // damaged is taken the place of.
+  // Ties the session to the request that will be submitted with this key. FAILED_PRECONDITION: the session is running,
+  // or its file has another version; PERMISSION_DENIED: it belongs to another tenant. A damaged file is replaced.
   absl::Status Begin(RequestKey key, v1::SessionFile header) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The engine refused it.
+  // Undoes Begin: the engine refused the request.
   void Withdraw(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The codes of sessions.proto. Callbacks come once, from this call or from the store's thread. `ask` is called with
-  // the key of a session under way, and must have the engine save it.
+  // Errors are those of sessions.proto. A callback is called once, from this call or on the store's thread. `ask` gets
+  // the key of a running session, and must make the engine save it.
   void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
             SaveCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
   void Load(const std::string& id, const std::string& tenant, LoadCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,10 +76,10 @@ class SessionStore final : public SaveSink {
     int64_t size_bytes = 0;
     int64_t output_tokens = 0;
     bool ended = false;
-    absl::Status unreadable;  // why nobody can say whose it is
+    absl::Status unreadable;  // why its header, and so its tenant, is not known
     bool damaged = false;     // it cannot be resumed
   };
-  // A session under way.
+  // A running session.
   struct Live {
     std::string id;
     v1::SessionFile header;
@@ -92,11 +90,11 @@ class SessionStore final : public SaveSink {
 
   absl::Status Scan();
   std::string PathOf(const std::string& id) const;
-  // The methods below are the store's thread's.
+  // Called on the store's thread only.
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheImage& image)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ValidatedRequest> Read(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SessionFileContent> Read(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Remove(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether the tenant has such a session: PERMISSION_DENIED, DATA_LOSS, NOT_FOUND.
@@ -105,7 +103,7 @@ class SessionStore final : public SaveSink {
   v1::Session Describe(const std::string& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  std::atomic<int64_t> pending_bytes_{0};  // of caches handed over and not yet written
+  std::atomic<int64_t> pending_bytes_{0};  // caches handed over and not yet written
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by id
@@ -117,9 +115,7 @@ class SessionStore final : public SaveSink {
   WorkQueue queue_;
 };
 
-// 1 to 128 of A-Z a-z 0-9 . _ -, the first no dot: it is a file's name. INVALID_ARGUMENT naming the field.
-absl::Status CheckSessionId(absl::string_view field, absl::string_view id);
-// What is answered where there is no store.
+// FAILED_PRECONDITION: the server was started without a session store.
 absl::Status SessionsAreOff();
 
 }  // namespace berth

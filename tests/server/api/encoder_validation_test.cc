@@ -26,7 +26,7 @@ TEST_F(EncoderDecoderValidationTest, ThePromptGoesToTheEncoder) {
   EXPECT_TRUE(valid->request.forced_last.empty());
   EXPECT_TRUE(valid->output.text.context.empty());
   SetPrompt(21);
-  EXPECT_EQ(Message(), "prompt: 21 tokens are over the limit of 20 tokens that the encoder reads");
+  EXPECT_EQ(Message(), "prompt: 21 tokens are over the limit of 20 tokens for the encoder");
   EXPECT_EQ(Validate().status().code(), absl::StatusCode::kOutOfRange);
   SetPrompt(0);
   EXPECT_EQ(Message(), "prompt: 0 tokens; at least 1 is needed");
@@ -38,7 +38,7 @@ TEST_F(EncoderDecoderValidationTest, TheLengthIsTheDecoders) {
   EXPECT_EQ(Message(), "");
   request_.mutable_stopping()->set_max_tokens(64);
   EXPECT_EQ(Message(),
-            "decoder_token_ids: 1 tokens and stopping.max_tokens 64 are over the limit of 64 tokens of prompt and "
+            "decoder_token_ids: 1 tokens and stopping.max_tokens 64 exceed the limit of 64 tokens for prompt and "
             "output");
 }
 
@@ -54,7 +54,7 @@ TEST_F(EncoderDecoderValidationTest, TheDecoderStartsWithItsStartToken) {
   EXPECT_EQ(Message(), "decoder_token_ids: 0 tokens; at least 1 is needed");
   request_.clear_decoder_token_ids();
   context_.defaults.decoder_start_token_id.reset();
-  EXPECT_EQ(Message(), "decoder_token_ids: needed, because the model names no decoder_start_token_id");
+  EXPECT_EQ(Message(), "decoder_token_ids: required, because the model has no decoder_start_token_id");
   request_.mutable_decoder_token_ids()->add_ids(7);
   EXPECT_EQ(Validate()->request.prompt, std::vector<int32_t>{7});
 }
@@ -72,7 +72,7 @@ TEST_F(EncoderDecoderValidationTest, ForcedTokensAreTheModelsOrTheRequests) {
   EXPECT_EQ(Message(), "forced_bos_token_id: token id -1 is outside [0, 99]");
   request_.set_forced_bos_token_id(5);
   request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Message(), "forced_bos_token_id: 5 goes with a decoder that starts from 1 token; it starts from 2");
+  EXPECT_EQ(Message(), "forced_bos_token_id: 5 needs a decoder prompt of 1 token; this one has 2");
   request_.clear_forced_bos_token_id();
   EXPECT_TRUE(Validate()->request.forced_first.empty()) << "the model's own is for a lone start token";
 }
@@ -82,9 +82,9 @@ TEST_F(ValidationTest, AModelWithoutAnEncoderTakesNoDecoderFields) {
   context_.defaults.forced_eos_token_ids = {99};
   EXPECT_TRUE(Validate()->request.forced_last.empty());
   request_.set_forced_bos_token_id(5);
-  EXPECT_EQ(Message(), "forced_bos_token_id: goes with encoder-decoder models only; llama has no encoder");
+  EXPECT_EQ(Message(), "forced_bos_token_id: is only for encoder-decoder models; llama has no encoder");
   request_.mutable_decoder_token_ids()->add_ids(7);
-  EXPECT_EQ(Message(), "decoder_token_ids: goes with encoder-decoder models only; llama has no encoder");
+  EXPECT_EQ(Message(), "decoder_token_ids: is only for encoder-decoder models; llama has no encoder");
 }
 
 }  // namespace

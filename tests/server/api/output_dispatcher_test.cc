@@ -117,7 +117,7 @@ TEST(RequestRegistryTest, RefusesAnIdThatIsUnderWay) {
   RequestRegistry registry;
   ASSERT_TRUE(registry.Add(MakeOutput(1, &codec, &writer)).ok());
   EXPECT_EQ(registry.Add(MakeOutput(1, &codec, &writer)),
-            absl::AlreadyExistsError("request_id: \"id1\" is under way already"));
+            absl::AlreadyExistsError("request_id: \"id1\" is already running"));
   registry.Remove("id1");
   EXPECT_TRUE(registry.Add(MakeOutput(1, &codec, &writer)).ok());
   EXPECT_EQ(registry.size(), 1);

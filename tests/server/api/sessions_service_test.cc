@@ -3,8 +3,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string>
 
+#include "server/storage/session_file.h"
 #include "tests/server/api/test_server.h"
 
 namespace berth {
@@ -231,6 +233,29 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   EXPECT_EQ(code_of(MakeRequest("s")), Code::FAILED_PRECONDITION);
   EXPECT_EQ(Resume(ResumeOf("s")).status.error_code(), Code::FAILED_PRECONDITION);
   EXPECT_EQ(Save("s", "tenant").error_code(), Code::FAILED_PRECONDITION);
+}
+
+// Its checksums are right, so that only its values tell.
+TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
+  Start();
+  ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
+  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  Start();
+  const std::string path = folder_ + "/s.session";
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_image=*/true);
+  ASSERT_TRUE(content.ok()) << content.status();
+  content->file.set_finish(v1::FINISH_REASON_UNSPECIFIED);
+  content->file.mutable_output()->Truncate(5);
+  content->file.mutable_output_logprobs()->DeleteSubrange(5, content->file.output_logprobs_size() - 5);
+  content->file.mutable_request()->mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(WriteSessionFile(path, content->file, content->image).ok());
+  const grpc::Status status = Resume(ResumeOf("s")).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(),
+            "session_id: \"s\" cannot be resumed by this server: sampling.temperature: nan is outside [0, 100]");
+  content->file.mutable_request()->mutable_sampling()->set_temperature(1);
+  ASSERT_TRUE(WriteSessionFile(path, content->file, content->image).ok());
+  EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST_F(SeveralOutputsValidation, CountsAreWithinTheirLimits) {
   EXPECT_EQ(Validate()->request.sampling.num_logprobs, 0);
   EXPECT_FALSE(Validate()->output.logprobs);
   EXPECT_EQ(CheckStreamed(Validate()->output).message(),
-            "best_of: 4 is over n of 2, and which are the best is known at the end alone; use Complete");
+            "best_of: 4 is over n of 2; best_of > n cannot be streamed; use Complete");
   for (const uint32_t bad : {0u, 1u, 5u}) {
     request_.set_best_of(bad);
     EXPECT_EQ(Message(), absl::StrCat("best_of: ", bad, " is outside [2, 4]"));
@@ -100,7 +100,7 @@ TEST_F(SeveralOutputsValidation, BeamSearchRefusesWhatItWouldNotFollow) {
     set(request_, *request_.mutable_sampling());
     return Message();
   };
-  constexpr char kWhy[] = " does not go with beam_search, which is greedy and knows the model's own distribution alone";
+  constexpr char kWhy[] = " cannot be combined with beam_search, which is greedy and uses the model's own distribution";
   using R = v1::GenerateRequest;
   using S = v1::Sampling;
   EXPECT_EQ(beams_with([](R&, S& s) { s.set_temperature(0.5f); }), absl::StrCat("sampling.temperature: 0.5", kWhy));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "server/api/field_checks.h"
 #include "server/api/tokens_only.h"
 
 namespace berth {
@@ -30,7 +31,11 @@ TEST_F(ValidationTest, RefusesFloatsOutsideTheirRange) {
       {"temperature", &v1::Sampling::set_temperature, {0, 100}, {-0.5f, 100.5f}, "[0, 100]"},
       {"top_p", &v1::Sampling::set_top_p, {1e-6f, 1}, {-1, 0, 1.5f}, "(0, 1]"},
       {"min_p", &v1::Sampling::set_min_p, {0, 1}, {-0.5f, 1.5f}, "[0, 1]"},
-      {"repetition_penalty", &v1::Sampling::set_repetition_penalty, {0.5f, 100}, {-1, 0, 101}, "(0, 100]"},
+      {"repetition_penalty",
+       &v1::Sampling::set_repetition_penalty,
+       {0.01f, 100},
+       {-1, 0, 1e-45f, 0.0099f, 101},
+       "[0.01, 100]"},
       {"presence_penalty", &v1::Sampling::set_presence_penalty, {-2, 0, 2}, {-2.5f, 2.5f}, "[-2, 2]"},
       {"frequency_penalty", &v1::Sampling::set_frequency_penalty, {-2, 0, 2}, {-2.5f, 2.5f}, "[-2, 2]"},
   };
@@ -44,10 +49,21 @@ TEST_F(ValidationTest, RefusesFloatsOutsideTheirRange) {
     bad.insert(bad.end(), {kNaN, kInf, -kInf});
     for (const float value : bad) {
       (request_.mutable_sampling()->*c.set)(value);
-      EXPECT_EQ(Message(), absl::StrCat("sampling.", c.name, ": ", value, " is outside ", c.range));
+      EXPECT_EQ(Message(), absl::StrCat("sampling.", c.name, ": ", ShortestText(value), " is outside ", c.range));
       EXPECT_EQ(Validate().status().code(), absl::StatusCode::kInvalidArgument);
     }
   }
+}
+
+TEST_F(ValidationTest, MessagesShowTheValueExactly) {
+  request_.mutable_sampling()->set_top_p(1.0000001f);
+  EXPECT_EQ(Message(), "sampling.top_p: 1.0000001 is outside (0, 1]");
+  request_.mutable_sampling()->set_top_p(-1e-45f);
+  EXPECT_EQ(Message(), "sampling.top_p: -1e-45 is outside (0, 1]");
+  request_.clear_sampling();
+  request_.mutable_beam_search()->set_num_beams(2);
+  request_.mutable_beam_search()->set_length_penalty(10.000000000000002);
+  EXPECT_EQ(Message(), "beam_search.length_penalty: 10.000000000000002 is outside [-10, 10]");
 }
 
 TEST_F(ValidationTest, AbsentFieldsMeanTheModelsDefaultsAndZeroMeansZero) {
@@ -134,7 +150,7 @@ TEST_F(ValidationTest, PromptAndMaxTokensFillTheSequenceExactly) {
   for (const uint32_t over : {5u, std::numeric_limits<uint32_t>::max()}) {
     request_.mutable_stopping()->set_max_tokens(over);
     EXPECT_EQ(Message(), absl::StrCat("prompt: 60 tokens and stopping.max_tokens ", over,
-                                      " are over the limit of 64 tokens of prompt and output"));
+                                      " exceed the limit of 64 tokens for prompt and output"));
     EXPECT_EQ(Validate().status().code(), absl::StatusCode::kOutOfRange);
   }
   request_.mutable_stopping()->set_max_tokens(0);
@@ -149,7 +165,7 @@ TEST_F(ValidationTest, AbsentMaxTokensIsTheDefaultOrWhatThePromptLeaves) {
   EXPECT_EQ(Validate()->request.max_tokens, 1);
   SetPrompt(64);
   EXPECT_EQ(Message(),
-            "prompt: 64 tokens and stopping.max_tokens (absent, at least 1) are over the limit of 64 tokens of prompt "
+            "prompt: 64 tokens and stopping.max_tokens (absent, at least 1) exceed the limit of 64 tokens for prompt "
             "and output");
   SetPrompt(1);
   context_.limits.default_max_tokens = 0;
@@ -221,7 +237,7 @@ TEST_F(ValidationTest, TextPrompt) {
   request_.set_prompt(std::string(4097, 'x'));
   EXPECT_EQ(Message(), "prompt: 4097 bytes are over the limit of 4096");
   SetPrompt(1);
-  EXPECT_EQ(Message(), "add_special_tokens: goes with prompt only");
+  EXPECT_EQ(Message(), "add_special_tokens: can be set only with prompt");
 }
 
 TEST_F(ValidationTest, RefusesTokensThatTheTokenizerKnowsAndTheModelDoesNot) {
@@ -288,7 +304,7 @@ TEST_F(ValidationTest, Tokenize) {
   EXPECT_EQ(Tokenize(request, context_)->token_ids_size(), 1);
   v1::ChatMessage* message = request.mutable_chat()->add_messages();
   message->set_role("user");
-  EXPECT_EQ(Tokenize(request, context_).status().message(), "add_special_tokens: goes with text only");
+  EXPECT_EQ(Tokenize(request, context_).status().message(), "add_special_tokens: can be set only with text");
   request.clear_add_special_tokens();
   EXPECT_EQ(Tokenize(request, context_)->text(), "user:|assistant:");
 }

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
 
 #include "server/storage/session_file.h"
+#include "server/storage/session_id.h"
 
 namespace berth {
 namespace {
@@ -24,38 +26,6 @@ std::string ReadFile(const std::string& path) {
 }
 void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-// Every field other than its default.
-ValidatedRequest FullRequest() {
-  ValidatedRequest valid;
-  valid.session_id = "s";
-  Request& request = valid.request;
-  request.prompt = {4, 5, 6};
-  request.encoder_tokens = {7, 8};
-  request.sampling = {.temperature = 0.5f,
-                      .top_k = 3,
-                      .top_p = 0.25f,
-                      .min_p = 0.125f,
-                      .repetition_penalty = 1.5f,
-                      .presence_penalty = 0.75f,
-                      .frequency_penalty = -0.5f,
-                      .logit_bias = {{1, 2.0f}, {9, -3.0f}},
-                      .seed = ~uint64_t{0},
-                      .num_logprobs = 1};
-  request.max_tokens = 50;
-  request.min_tokens = 2;
-  request.stop_token_ids = {11, 12};
-  request.forced_first = {13};
-  request.forced_last = {14, 15};
-  request.share_prefix = false;
-  request.cache_salt = "tenant";
-  request.saved = true;
-  request.autosave_tokens = 8;
-  valid.output = {.text = {.skip_special_tokens = false, .stop = {"x", "yz"}, .include_stop = true, .context = {5, 6}},
-                  .logprobs = true,
-                  .return_prompt_token_ids = true};
-  return valid;
 }
 
 Progress SomeProgress(int64_t num_tokens = 2) {
@@ -86,9 +56,17 @@ class SessionStoreTest : public ::testing::Test {
   std::string PathOf(const std::string& id) const { return folder_ + "/" + id + ".session"; }
 
   absl::Status Begin(RequestKey key, const std::string& id, const std::string& tenant = "tenant") {
-    ValidatedRequest valid = FullRequest();
-    valid.request.cache_salt = tenant;
-    return store_->Begin(key, MakeSessionFile(valid, id, store_->model()));
+    return store_->Begin(key, Header(id, tenant));
+  }
+  v1::SessionFile Header(const std::string& id, const std::string& tenant = "tenant") const {
+    v1::SessionFile file;
+    file.set_model(store_->model());
+    file.mutable_request()->set_session_id(id);
+    file.mutable_request()->set_cache_salt(tenant);
+    file.mutable_request()->mutable_token_ids()->add_ids(4);
+    file.add_stop_token_ids(11);
+    file.set_stop_token(-1);
+    return file;
   }
   // A request that ran to its end, or was cut short, under the id.
   void Write(const std::string& id, FinishReason finish = FinishReason::kNone, int64_t num_tokens = 2) {
@@ -100,9 +78,9 @@ class SessionStoreTest : public ::testing::Test {
   }
   void WaitUntilWritten() { (void)Load("nobody"); }  // the thread's queue has been worked off by then
 
-  absl::StatusOr<ValidatedRequest> Load(const std::string& id, const std::string& tenant = "tenant") {
-    std::promise<absl::StatusOr<ValidatedRequest>> promise;
-    store_->Load(id, tenant, [&](absl::StatusOr<ValidatedRequest> loaded) { promise.set_value(std::move(loaded)); });
+  absl::StatusOr<SessionFileContent> Load(const std::string& id, const std::string& tenant = "tenant") {
+    std::promise<absl::StatusOr<SessionFileContent>> promise;
+    store_->Load(id, tenant, [&](absl::StatusOr<SessionFileContent> loaded) { promise.set_value(std::move(loaded)); });
     return promise.get_future().get();
   }
   absl::Status Delete(const std::string& id, const std::string& tenant = "tenant") {
@@ -121,40 +99,24 @@ TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
   Open();
   auto loaded = Load("s");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  const ValidatedRequest wanted = FullRequest();
-  const Request& got = loaded->request;
-  EXPECT_EQ(loaded->session_id, "s");
-  EXPECT_EQ(got.prompt, wanted.request.prompt);
-  EXPECT_EQ(got.encoder_tokens, wanted.request.encoder_tokens);
-  EXPECT_EQ(got.sampling, wanted.request.sampling);
-  EXPECT_EQ(got.max_tokens, 50);
-  EXPECT_EQ(got.min_tokens, 2);
-  EXPECT_EQ(got.stop_token_ids, wanted.request.stop_token_ids);
-  EXPECT_EQ(got.forced_first, wanted.request.forced_first);
-  EXPECT_EQ(got.forced_last, wanted.request.forced_last);
-  EXPECT_FALSE(got.share_prefix);
-  EXPECT_EQ(got.cache_salt, "tenant");
-  EXPECT_TRUE(got.saved);
-  EXPECT_EQ(got.autosave_tokens, 8);
-  EXPECT_FALSE(loaded->output.text.skip_special_tokens);
-  EXPECT_EQ(loaded->output.text.stop, wanted.output.text.stop);
-  EXPECT_TRUE(loaded->output.text.include_stop);
-  EXPECT_EQ(loaded->output.text.context, wanted.output.text.context);
-  EXPECT_TRUE(loaded->output.logprobs);
-  EXPECT_TRUE(loaded->output.return_prompt_token_ids);
-  ASSERT_NE(got.progress, nullptr);
-  const Progress progress = SomeProgress();
-  EXPECT_EQ(got.progress->tokens, progress.tokens);
-  ASSERT_EQ(got.progress->logprobs.size(), 2u);
-  EXPECT_EQ(got.progress->logprobs[1].logprob, -0.5f);
-  EXPECT_EQ(got.progress->logprobs[1].top[0].token, 20);
-  EXPECT_EQ(got.progress->finish, FinishReason::kNone);
-  EXPECT_EQ(got.progress->image.groups, progress.image.groups);
-  ASSERT_EQ(got.progress->image.size_bytes, 128);
-  EXPECT_EQ(std::memcmp(got.progress->image.bytes.get(), progress.image.bytes.get(), 128), 0);
-  // And once more, from what was loaded: nothing is lost on the way.
-  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(MakeSessionFile(*loaded, "s", "model"),
-                                                                 MakeSessionFile(wanted, "s", "model")));
+  const Progress wanted = SomeProgress();
+  v1::SessionFile file = Header("s");
+  SetProgress(wanted, &file);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(loaded->file, file));
+  const Progress progress = ReadProgress(loaded->file);
+  EXPECT_EQ(progress.tokens, wanted.tokens);
+  ASSERT_EQ(progress.logprobs.size(), 2u);
+  EXPECT_EQ(progress.logprobs[1].logprob, -0.5f);
+  EXPECT_EQ(progress.logprobs[1].top[0].token, 20);
+  EXPECT_EQ(progress.logprobs[1].top[0].logprob, -0.25f);
+  EXPECT_EQ(progress.finish, FinishReason::kNone);
+  EXPECT_EQ(progress.stop_token, -1);
+  const CacheImage& image = loaded->image;
+  EXPECT_EQ(image.num_tokens, 4);
+  EXPECT_EQ(image.num_cross_tokens, 2);
+  EXPECT_EQ(image.groups, wanted.image.groups);
+  ASSERT_EQ(image.size_bytes, 128);
+  EXPECT_EQ(std::memcmp(image.bytes.get(), wanted.image.bytes.get(), 128), 0);
 }
 
 TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
@@ -264,7 +226,7 @@ TEST_F(SessionStoreTest, TheLimitHoldsAndTheOldFileStays) {
   EXPECT_LE(store_->stats().used_bytes, 2 * size + 8);
   Write("s", FinishReason::kNone, 40);
   EXPECT_EQ(store_->stats().num_failed_saves, 1);
-  EXPECT_EQ(Load("s")->request.progress->finish, FinishReason::kLength);
+  EXPECT_EQ(ReadProgress(Load("s")->file).finish, FinishReason::kLength);
   EXPECT_FALSE(fs::exists(folder_ + "/s.session.tmp"));
   ASSERT_TRUE(Delete("s").ok());
   ASSERT_TRUE(Delete("t").ok());

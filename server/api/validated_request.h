@@ -1,0 +1,61 @@
+// A checked request, and what requests are checked against. Plain data.
+#ifndef BERTH_SERVER_API_VALIDATED_REQUEST_H_
+#define BERTH_SERVER_API_VALIDATED_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "berth/v1/inference.pb.h"
+#include "models/generation_config.h"
+#include "models/model_runner.h"
+#include "scheduler/request.h"
+#include "server/api/text_codec.h"
+
+namespace berth {
+
+struct RequestLimits {
+  int64_t max_sequence_tokens = 0;     // prompt + output: Engine::max_sequence_tokens()
+  int64_t max_encoder_tokens = 0;      // Engine::max_encoder_tokens(); 0: the model has no encoder
+  int64_t default_draft_tokens = 0;    // when draft_tokens is absent
+  int64_t default_max_tokens = 0;      // when max_tokens is absent; 0: all that the limit leaves
+  int64_t max_logprobs = 20;           // 0: only the chosen token's own
+  int64_t max_outputs = 16;            // n, best_of and num_beams; at most as many as may run at once
+  int64_t max_text_bytes = 4ll << 20;  // of a prompt or of a chat's content
+};
+
+// The pointers must outlive it.
+struct ValidationContext {
+  const ModelInfo* model = nullptr;
+  const TextCodec* text = nullptr;
+  RequestLimits limits;
+  GenerationDefaults defaults;  // the model's, for absent fields of `sampling`
+};
+
+// How a request's tokens become messages.
+struct OutputOptions {
+  TextStreamOptions text;
+  bool logprobs = false;
+  bool return_prompt_token_ids = false;
+  int64_t skip_tokens = 0;     // the client has these first output tokens already; they are not sent again
+  int64_t num_generated = 1;   // outputs that the engine gives
+  int64_t num_returned = 1;    // the best of them, by mean logprob, if they are fewer
+  bool sums_logprobs = false;  // report each output's cumulative_logprob
+  bool tells_at_end = false;   // the engine reports all outputs when the last one has ended
+
+  friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
+};
+
+struct ValidatedRequest {
+  std::string request_id;  // "": the client gave none
+  std::string session_id;  // "": no session
+  Request request;         // all but key, arrival and deadline
+  OutputOptions output;
+  // Set with session_id: the client's message as the session file keeps it. Its input is token ids, and each absent
+  // field that has a default is set, so that a server with other defaults reads the same request from it.
+  std::optional<v1::GenerateRequest> session_request;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_VALIDATED_REQUEST_H_
