@@ -56,7 +56,7 @@ absl::Status CheckOutputs(const Request& request, int64_t vocab_size) {
   plain.seed = SamplingParams().seed;
   plain.num_logprobs = SamplingParams().num_logprobs;
   if (plain == SamplingParams()) return absl::OkStatus();
-  return absl::InvalidArgumentError("a beam search does not sample, and has no penalties or biases");
+  return absl::InvalidArgumentError("a beam search cannot sample or have penalties or biases");
 }
 
 }  // namespace

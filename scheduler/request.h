@@ -29,7 +29,8 @@ struct OutputLogprobs {
   std::vector<TokenLogprob> top;
 };
 
-// How far a request came before it was saved: with the request itself, all that it needs to go on with the same tokens.
+// How far a request came before it was saved. With the request itself, this is all that it needs to continue with the
+// same tokens.
 struct Progress {
   std::vector<int32_t> tokens;                // of its output
   std::vector<OutputLogprobs> logprobs;       // one per token where it asks for them
@@ -71,9 +72,9 @@ struct Request {
   bool share_prefix = true;     // neither looks for its prefix nor leaves one if false
   std::string cache_salt;       // shares prefixes with requests of the same salt only
   bool saved = false;           // is handed to the SaveSink when asked for, and when it ends
-  int64_t autosave_tokens = 0;  // and after every so many output tokens; 0: not
-  // It goes on from here: these tokens are given to the sink again, as replayed ones. The image is moved out when the
-  // scheduler takes the request. Null: it is new.
+  int64_t autosave_tokens = 0;  // and each time it has this many more output tokens; 0: not
+  // The request continues from here: the sink gets these tokens again, marked as replayed. The scheduler moves the
+  // image out when it takes the request. Null: the request is new.
   std::shared_ptr<Progress> progress;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
@@ -84,10 +85,12 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 };
 
-// What would make a step fail for everyone in it: INVALID_ARGUMENT naming an empty prompt, a length over
-// `max_sequence_tokens`, progress that is longer than the output may be, encoder tokens outside [1, max_encoder_tokens]
-// (or any where that is 0: the model has no encoder), a token outside [0, vocab_size), or outputs and beams that do not
-// go together.
+// Refuses what would make a step fail for every request in it. INVALID_ARGUMENT naming one of these:
+//  - an empty prompt, or a length over `max_sequence_tokens`;
+//  - progress that is longer than the output may be;
+//  - encoder tokens outside [1, max_encoder_tokens], or any if that is 0, because the model has no encoder;
+//  - a token outside [0, vocab_size);
+//  - outputs and beams that cannot be combined.
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens = 0);
 
@@ -104,7 +107,7 @@ struct RequestTimes {
 struct TokenEvent {
   RequestKey key = 0;
   int32_t output = 0;        // which one of the request
-  int32_t outputs_left = 0;  // when finish != kNone: that go on; 0: the request ends, with all that had not ended
+  int32_t outputs_left = 0;  // when finish != kNone: outputs still running; 0: the request ends, and all its outputs
   int32_t token = RowResult::kNoToken;  // kNoToken: no token, only the end
   float logprob = 0;
   std::vector<TokenLogprob> top;

@@ -1,5 +1,5 @@
-// absl's status <-> gRPC's. Their codes are the same numbers but for OUT_OF_RANGE, which validation uses to tell a
-// request that is too long from one that is wrong: on the wire both are INVALID_ARGUMENT. Thread-safe.
+// Converts between absl's status and gRPC's. Their codes are the same numbers, with one exception: validation uses
+// OUT_OF_RANGE for a request that is too long, and the client gets INVALID_ARGUMENT. Thread-safe.
 #ifndef BERTH_SERVER_API_GRPC_STATUS_H_
 #define BERTH_SERVER_API_GRPC_STATUS_H_
 

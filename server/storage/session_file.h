@@ -14,7 +14,7 @@
 
 namespace berth {
 
-// Writes the progress of a request into `file`, but for the bytes of its image.
+// Writes the progress of a request into `file`, without the bytes of its image.
 void SetProgress(const Progress& progress, v1::SessionFile* file);
 // The progress that `file` has, without an image. Its values are not checked.
 Progress ReadProgress(const v1::SessionFile& file);
