@@ -1,7 +1,6 @@
 // What every command shares: reading its arguments, showing its help, and failing in one line. Thread-compatible.
 //
-// To add a flag: 1. a field of the command's options; 2. one Add() in its AddTo(); 3. regenerate docs/flags.md:
-// bazel-bin/server/flags_doc > docs/flags.md.
+// To add a flag: 1. a field of the command's options; 2. one Add() in its AddTo(); 3. `./dev docs`.
 //
 // To add a command: 1. `int RunX(absl::Span<const std::string> args, Environment& environment)` in its own files;
 // 2. its row in the table in cli.cc.

@@ -6,11 +6,11 @@
 //
 // To add a flag:
 //   1. Add a field to the Options struct of the component that uses it, with meaning, default and what 0 means. A
-//      setting that only main.cc or server.cc use is a field of Config.
+//      setting that only main.cc or server.cc uses is a field of Config.
 //   2. Bind the field in config.cc: one Add() in the group of --help where it belongs.
-//   3. Regenerate docs/flags.md: bazel-bin/server/flags_doc > docs/flags.md.
-// Parsing, limits, --help and the documents follow. A rule about two flags goes into Validate. The old
-// name of a renamed flag goes into kRenamedFlags in config.cc.
+//   3. Run `./dev docs`, which writes docs/flags.md.
+// Parsing, limits, --help and the documents follow. A rule about two flags goes into Validate. The old name of a
+// renamed flag goes into kRenamedFlags in config.cc.
 #ifndef BERTH_SERVER_CONFIG_H_
 #define BERTH_SERVER_CONFIG_H_
 
