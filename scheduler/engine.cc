@@ -130,7 +130,7 @@ bool Engine::TakeInbox() {
     // Deadlines need no alarm: while there is a sequence there is a step to come soon, and each step looks at them.
     while (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty() && scheduler_->empty()) {
       const absl::Time now = options_.now();
-      const absl::Time next = scheduler_->NextRest(now);
+      const absl::Time next = scheduler_->NextIdleWork(now);
       if (next <= now) break;
       if (next == absl::InfiniteFuture()) {
         work_.Wait(&mutex_);
@@ -195,7 +195,7 @@ void Engine::Step() {
   scheduler_->EndDue(start, &events_);
   if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
   if (scheduler_->empty()) {
-    scheduler_->Rest(start);
+    scheduler_->RunIdleWork(start);
     return PublishAndDeliver();
   }
   const StepPlan& plan = scheduler_->Plan(start);

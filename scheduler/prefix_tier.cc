@@ -10,7 +10,7 @@ namespace {
 constexpr int kMaxSteps = 64;
 // How soon the engine looks again at a disk that is at work.
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
-constexpr absl::Duration kRestAfterFailedWrite = absl::Seconds(30);
+constexpr absl::Duration kPauseAfterFailedWrite = absl::Seconds(30);
 
 int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -35,7 +35,7 @@ struct PrefixTier::Entry {
   int64_t image_bytes = 0;
   int64_t arena_bytes = 0;
   std::shared_ptr<CacheImage> image;  // whole when `place` is kHost; in part while it is saved
-  int64_t saved_bytes = 0;
+  int64_t copied_bytes = 0;
   uint64_t file = 0;  // 0: none
   int64_t file_bytes = 0;
   bool writing = false;
@@ -61,10 +61,12 @@ bool PrefixTier::Less::operator()(const View& a, const std::unique_ptr<Entry>& b
   return std::lexicographical_compare(a.tokens.begin(), a.tokens.end(), b->tokens.begin(), b->tokens.end());
 }
 
-PrefixTier::PrefixTier(const Options& options, Cache* cache, Suspender* suspender)
+PrefixTier::PrefixTier(const Options& options, Cache* cache, HostTier* host, StepCopies* copies, const CopyCost* cost)
     : options_(options),
       cache_(cache),
-      suspender_(suspender),
+      host_(host),
+      copies_(copies),
+      cost_(cost),
       serves_beginnings_(std::all_of(cache->plan().groups.begin(), cache->plan().groups.end(),
                                      [](const CacheGroup& group) { return group.grows() && group.kv.Reach() == 0; })) {
   if (options_.disk == nullptr) return;
@@ -100,12 +102,12 @@ PrefixTier::Entry* PrefixTier::Add(absl::string_view salt, absl::Span<const int3
   entry->used = now;
   entry->place = place;
   entry->at = places_[place].insert(places_[place].end(), entry.get());
-  if (place == kArena) unsaved_bytes_ += entry->arena_bytes;
+  if (place == kArena) queued_bytes_ += entry->arena_bytes;
   return entries_.insert(std::move(entry)).first->get();
 }
 
 void PrefixTier::MoveTo(Place place, Entry* entry) {
-  if (entry->place == kArena && place != kArena) unsaved_bytes_ -= entry->arena_bytes;
+  if (entry->place == kArena && place != kArena) queued_bytes_ -= entry->arena_bytes;
   std::list<Entry*>& list = places_[place];
   auto before = list.end();
   while (before != list.begin() && (*std::prev(before))->used > entry->used) --before;
@@ -119,16 +121,16 @@ void PrefixTier::Touch(Entry* entry, absl::Time now) {
 }
 
 void PrefixTier::Erase(Entry* entry) {
-  if (saving_ == entry) saving_ = nullptr;
-  if (entry->image != nullptr) suspender_->tier().prefix_bytes -= entry->image_bytes;
-  if (entry->place == kArena) unsaved_bytes_ -= entry->arena_bytes;
+  if (offloading_ == entry) offloading_ = nullptr;
+  if (entry->image != nullptr) host_->prefix_bytes -= entry->image_bytes;
+  if (entry->place == kArena) queued_bytes_ -= entry->arena_bytes;
   places_[entry->place].erase(entry->at);
   entries_.erase(entries_.find(View{.salt = entry->salt, .tokens = entry->tokens}));
 }
 
 void PrefixTier::DropImage(Entry* entry) {
   if (entry->file == 0) return Erase(entry);
-  suspender_->tier().prefix_bytes -= entry->image_bytes;
+  host_->prefix_bytes -= entry->image_bytes;
   entry->image = nullptr;
   MoveTo(kDisk, entry);
 }
@@ -140,7 +142,7 @@ void PrefixTier::DropFile(Entry* entry) {
   if (entry->place == kDisk) Erase(entry);
 }
 
-void PrefixTier::Note(absl::string_view salt, absl::Span<const int32_t> tokens, absl::Time now) {
+void PrefixTier::EnqueueForOffload(absl::string_view salt, absl::Span<const int32_t> tokens, absl::Time now) {
   if (!on()) return;
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
   const int64_t bytes = PrefixLayout(cache_->plan(), num_tokens).size_bytes;
@@ -149,7 +151,7 @@ void PrefixTier::Note(absl::string_view salt, absl::Span<const int32_t> tokens, 
     const bool longer = CommonPrefix((*next)->tokens, tokens) == num_tokens;
     if (longer && (serves_beginnings_ || (*next)->num_tokens() == num_tokens)) return Touch(next->get(), now);
   }
-  if (bytes > suspender_->tier().limit_bytes || !suspender_->WorthCopying(2 * bytes, num_tokens)) return;
+  if (bytes > host_->limit_bytes || !cost_->IsWorthCopying(2 * bytes, num_tokens)) return;
   DropShorter(Add(salt, tokens, kArena, now), /*all=*/false);
 }
 
@@ -163,52 +165,52 @@ void PrefixTier::DropShorter(Entry* entry, bool all) {
     const int64_t common = CommonPrefix(shorter->tokens, rest);
     const bool begins = common == shorter->num_tokens();
     rest = rest.first(std::min(common, shorter->num_tokens() - 1));
-    if (!begins || shorter->busy() || shorter == saving_ || (shorter->place != kArena && !all)) continue;
+    if (!begins || shorter->busy() || shorter == offloading_ || (shorter->place != kArena && !all)) continue;
     if (shorter->file != 0 && shorter->place == kHost) DropFile(shorter);
     shorter->file != 0 ? DropFile(shorter) : Erase(shorter);
   }
 }
 
-void PrefixTier::Save(absl::Time now, int64_t needed_bytes) {
-  if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
-  if (saving_ != nullptr) SaveRest(now);
+void PrefixTier::OffloadNow(absl::Time now, int64_t needed_bytes) {
+  if (offloading_ == nullptr) offloading_ = NextToOffload(now, needed_bytes);
+  if (offloading_ != nullptr) FinishOffload(now);
 }
 
-void PrefixTier::StartSaving(absl::Time now, int64_t needed_bytes) {
-  const int64_t limit = suspender_->left_bytes() / 2;
+void PrefixTier::StartOffload(absl::Time now, int64_t needed_bytes) {
+  const int64_t limit = copies_->left_bytes() / 2;
   if (limit <= 0) return;
-  if (saving_ == nullptr) saving_ = NextToSave(now, needed_bytes);
-  if (saving_ == nullptr) return;
-  const int64_t end = saving_->saved_bytes + std::min(limit, saving_->image_bytes - saving_->saved_bytes);
-  if (suspender_->StartReadPrefix(cache_, saving_->salt, saving_->tokens, saving_->saved_bytes, end,
-                                  saving_->image.get())) {
+  if (offloading_ == nullptr) offloading_ = NextToOffload(now, needed_bytes);
+  if (offloading_ == nullptr) return;
+  const int64_t end = offloading_->copied_bytes + std::min(limit, offloading_->image_bytes - offloading_->copied_bytes);
+  if (copies_->StartPrefixOut(offloading_->salt, offloading_->tokens, offloading_->copied_bytes, end,
+                              offloading_->image.get())) {
     return;
   }
   ++counts_.lost;
-  Erase(saving_);
+  Erase(offloading_);
 }
 
-void PrefixTier::OnCopied(int64_t size_bytes, absl::Time now) {
+void PrefixTier::OnOffloaded(int64_t size_bytes, absl::Time now) {
   if (size_bytes == 0) return;
-  Entry* const entry = saving_;
-  entry->saved_bytes += size_bytes;
-  if (entry->saved_bytes < entry->image_bytes) return;
-  saving_ = nullptr;
+  Entry* const entry = offloading_;
+  entry->copied_bytes += size_bytes;
+  if (entry->copied_bytes < entry->image_bytes) return;
+  offloading_ = nullptr;
   MoveTo(kHost, entry);
   DropShorter(entry, /*all=*/true);
   StartWriting(entry, now);
 }
 
-PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) {
+PrefixTier::Entry* PrefixTier::NextToOffload(absl::Time now, int64_t needed_bytes) {
   while (!places_[kArena].empty()) {
     Entry* const entry = places_[kArena].front();
-    const bool tight = unsaved_bytes_ > (cache_->available_bytes() - needed_bytes) / 2;
+    const bool tight = queued_bytes_ > (cache_->available_bytes() - needed_bytes) / 2;
     if (!tight && now - entry->used < options_.idle) return nullptr;
     if (MakeRoom(entry->image_bytes)) {
       entry->image = std::make_shared<CacheImage>(PrefixLayout(cache_->plan(), entry->num_tokens()));
       entry->image->bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(entry->image_bytes));
-      entry->saved_bytes = 0;
-      suspender_->tier().prefix_bytes += entry->image_bytes;
+      entry->copied_bytes = 0;
+      host_->prefix_bytes += entry->image_bytes;
       return entry;
     }
     if (num_disk_busy_ > 0) return nullptr;  // what is being written can go soon
@@ -218,36 +220,35 @@ PrefixTier::Entry* PrefixTier::NextToSave(absl::Time now, int64_t needed_bytes) 
   return nullptr;
 }
 
-void PrefixTier::SaveRest(absl::Time now) {
-  Entry* const entry = saving_;
-  const int64_t rest = entry->image_bytes - entry->saved_bytes;
-  if (suspender_->ReadPrefix(cache_, entry->salt, entry->tokens, entry->saved_bytes, entry->image_bytes,
-                             entry->image.get())) {
-    return OnCopied(rest, now);
+void PrefixTier::FinishOffload(absl::Time now) {
+  Entry* const entry = offloading_;
+  const int64_t rest = entry->image_bytes - entry->copied_bytes;
+  if (copies_->CopyPrefixOut(entry->salt, entry->tokens, entry->copied_bytes, entry->image_bytes, entry->image.get())) {
+    return OnOffloaded(rest, now);
   }
   ++counts_.lost;
   Erase(entry);
 }
 
-void PrefixTier::SaveAll(absl::Time now) {
+void PrefixTier::OffloadAll(absl::Time now) {
   if (options_.disk == nullptr) return;
-  if (saving_ != nullptr) SaveRest(now);
+  if (offloading_ != nullptr) FinishOffload(now);
   while (!places_[kArena].empty()) {
-    saving_ = NextToSave(absl::InfiniteFuture(), /*needed_bytes=*/0);
-    if (saving_ == nullptr) return;
-    SaveRest(now);
+    offloading_ = NextToOffload(absl::InfiniteFuture(), /*needed_bytes=*/0);
+    if (offloading_ == nullptr) return;
+    FinishOffload(now);
   }
 }
 
-absl::Time PrefixTier::NextWork(absl::Time now) const {
+absl::Time PrefixTier::NextIdleWork(absl::Time now) const {
   if (num_disk_busy_ > 0) return now + kPollInterval;
-  if (saving_ != nullptr) return now;
+  if (offloading_ != nullptr) return now;
   if (places_[kArena].empty()) return absl::InfiniteFuture();
   return std::max(now, places_[kArena].front()->used + options_.idle);
 }
 
 void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
-  if (options_.disk == nullptr || now < write_again_) return;
+  if (options_.disk == nullptr || now < next_write_) return;
   const int64_t size = options_.disk->FileBytes(entry->salt, entry->num_tokens(), entry->image_bytes);
   if (size > options_.disk_limit_bytes) return;
   const auto idle_file = [](const Entry* other) { return other->file != 0 && !other->busy(); };
@@ -280,7 +281,7 @@ void PrefixTier::Poll(absl::Time now) {
     }
     if (result.written) {
       entry->writing = false;
-      if (!result.status.ok()) write_again_ = now + kRestAfterFailedWrite;
+      if (!result.status.ok()) next_write_ = now + kPauseAfterFailedWrite;
     } else {
       OnRead(entry, &result);
     }
@@ -289,7 +290,7 @@ void PrefixTier::Poll(absl::Time now) {
 
 void PrefixTier::OnRead(Entry* entry, PrefixDisk::Result* result) {
   entry->reading = false;
-  suspender_->tier().prefix_bytes -= entry->image_bytes;  // as was set aside for it
+  host_->prefix_bytes -= entry->image_bytes;  // as was set aside for it
   if (!result->status.ok()) return Erase(entry);
   if (!CheckPrefixImage(cache_->plan(), *result->image).ok() || result->image->num_tokens != entry->num_tokens()) {
     ++counts_.foreign_files;
@@ -297,7 +298,7 @@ void PrefixTier::OnRead(Entry* entry, PrefixDisk::Result* result) {
   }
   reads_.Add(entry->image_bytes, result->time);
   entry->image = std::move(result->image);
-  suspender_->tier().prefix_bytes += entry->image_bytes;
+  host_->prefix_bytes += entry->image_bytes;
   MoveTo(kHost, entry);
 }
 
@@ -339,15 +340,15 @@ PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_
 
 bool PrefixTier::WorthFetching(const Hit& hit, int64_t num_tokens) const {
   const bool here = hit.entry->image != nullptr;
-  return suspender_->WorthCopying(PrefixLayout(cache_->plan(), hit.num_tokens).size_bytes, num_tokens,
-                                  here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->image_bytes));
+  return cost_->IsWorthCopying(PrefixLayout(cache_->plan(), hit.num_tokens).size_bytes, num_tokens,
+                               here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->image_bytes));
 }
 
 PrefixTier::Fetched PrefixTier::Fetch(Entry* entry) {
   if (entry->place == kHost) return Fetched::kHere;
   if (entry->reading) return Fetched::kComing;
   if (!MakeRoom(entry->image_bytes)) return Fetched::kNoRoom;
-  suspender_->tier().prefix_bytes += entry->image_bytes;
+  host_->prefix_bytes += entry->image_bytes;
   entry->reading = true;
   ++num_disk_busy_;
   ++counts_.num_disk_reads;
@@ -368,14 +369,13 @@ void PrefixTier::OnRestored(int64_t num_tokens) {
 }
 
 bool PrefixTier::MakeRoom(int64_t size_bytes) {
-  const HostTier& tier = suspender_->tier();
-  for (auto at = places_[kHost].begin(); at != places_[kHost].end() && tier.free_bytes() < size_bytes;) {
+  for (auto at = places_[kHost].begin(); at != places_[kHost].end() && host_->free_bytes() < size_bytes;) {
     Entry* const entry = *at++;
     if (entry->busy()) continue;
     ++counts_.host_evictions;
     DropImage(entry);
   }
-  return tier.free_bytes() >= size_bytes;
+  return host_->free_bytes() >= size_bytes;
 }
 
 }  // namespace berth

@@ -5,7 +5,7 @@
 namespace berth {
 namespace {
 
-// All but the cache.
+// Everything except the cache.
 Progress ProgressOf(const Sequence& sequence) {
   Progress progress;
   progress.tokens.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
@@ -13,15 +13,15 @@ Progress ProgressOf(const Sequence& sequence) {
   return progress;
 }
 
-// What an image of its cache takes.
+// The size of an image of its cache.
 int64_t ImageBytes(const Sequence& sequence) {
-  if (!sequence.suspended.empty()) return sequence.suspended.image().size_bytes;
+  if (!sequence.swapped.empty()) return sequence.swapped.image().size_bytes;
   return sequence.num_computed() > 0 ? sequence.lease.image_bytes() : 0;
 }
 
-CacheImage ImageOf(const Sequence& sequence, Suspender* suspender) {
-  if (!sequence.suspended.empty()) return suspender->Copy(sequence.suspended.image());
-  return sequence.num_computed() > 0 ? suspender->Save(sequence.lease) : CacheImage();
+CacheImage ImageOf(const Sequence& sequence, StepCopies* copies) {
+  if (!sequence.swapped.empty()) return copies->Duplicate(sequence.swapped.image());
+  return sequence.num_computed() > 0 ? copies->ImageOf(sequence.lease) : CacheImage();
 }
 
 }  // namespace
@@ -43,12 +43,12 @@ void Saver::OnEnd(FinishReason reason, Sequence* sequence) {
   SavedRequest saved = {.key = sequence->request.key, .last = true};
   if (reason != FinishReason::kError) {
     saved.progress = ProgressOf(*sequence);
-    // Whoever was cancelled, or came too late, may go on.
+    // A request that was cancelled, or missed its deadline, may resume.
     if (reason == FinishReason::kStop || reason == FinishReason::kLength) saved.progress->finish = reason;
     const bool stopped = reason == FinishReason::kStop && sequence->num_generated() > 0;
     if (stopped && sequence->StopsAt(sequence->tokens.back())) saved.progress->stop_token = sequence->tokens.back();
-    if (sink_->ready() && suspender_->MayCopy(ImageBytes(*sequence))) {
-      saved.progress->image = ImageOf(*sequence, suspender_);
+    if (sink_->ready() && copies_->MayCopy(ImageBytes(*sequence))) {
+      saved.progress->image = ImageOf(*sequence, copies_);
     }
   }
   sink_->Take(std::move(saved));
@@ -67,10 +67,10 @@ void Saver::HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
 
 bool Saver::Save(Sequence* sequence) {
   const int64_t bytes = ImageBytes(*sequence);
-  const bool ever = suspender_->MayEverCopy(bytes);
-  if (!sink_->ready() || (ever && !suspender_->MayCopy(bytes))) return false;
+  const bool ever = copies_->MayEverCopy(bytes);
+  if (!sink_->ready() || (ever && !copies_->MayCopy(bytes))) return false;
   SavedRequest saved = {.key = sequence->request.key, .progress = ProgressOf(*sequence)};
-  if (ever) saved.progress->image = ImageOf(*sequence, suspender_);
+  if (ever) saved.progress->image = ImageOf(*sequence, copies_);
   sink_->Take(std::move(saved));
   sequence->save_due = false;
   --num_due_;

@@ -1,10 +1,9 @@
-// Hands requests on to be kept elsewhere: what they need to go on later, perhaps in another process. Engine thread
-// only.
+// Hands requests to the save sink: what they need to resume later, perhaps in another process. Engine thread only.
 //
-// A save is due when somebody asks for it and after every autosave_tokens output tokens; it happens after a step,
-// within the Suspender's budget, and waits for a later step while the budget or the sink has no room. A cache that no
-// step's budget allows is left out, and computed again by whoever resumes. When a request with `saved` ends, it is
-// handed over once more, as the last time.
+// A save is due when a client asks for it, and after every autosave_tokens output tokens. It happens after a step,
+// within the step's copy budget. While the budget or the sink has no room, it waits for a later step. A cache that is
+// larger than any step's budget is left out, and computed again by whoever resumes. When a request with `saved` ends,
+// it is handed over for the last time.
 #ifndef BERTH_SCHEDULER_SAVER_H_
 #define BERTH_SCHEDULER_SAVER_H_
 
@@ -16,46 +15,47 @@
 
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
-#include "scheduler/suspender.h"
+#include "scheduler/step_copies.h"
 
 namespace berth {
 
 struct SavedRequest {
   RequestKey key = 0;
-  std::optional<Progress> progress;  // none: it failed, or was over when it came; what was saved before stands
+  std::optional<Progress> progress;  // none: it failed, or had ended before; what was saved before stands
   bool last = false;
 };
 
-// Receives what is to be kept. Called on the engine thread: must hand over and return, never block.
+// Receives what is to be saved. Called on the engine thread: must not block.
 class SaveSink {
  public:
   virtual ~SaveSink() = default;
-  // Whether it can take another cache now. The last of a request is handed over in any case, but without its cache.
+  // Whether it can take another cache now. If not, the last save of a request is handed over without its cache.
   virtual bool ready() const = 0;
   virtual void Take(SavedRequest saved) = 0;
 };
 
 class Saver {
  public:
-  // `sink` may be null: then nothing is ever saved.
-  Saver(SaveSink* sink, Suspender* suspender) : sink_(sink), suspender_(suspender) {}
+  // With a null `sink` nothing is ever saved.
+  Saver(SaveSink* sink, StepCopies* copies) : sink_(sink), copies_(copies) {}
 
+  // Makes a save of the sequence due.
   void Ask(Sequence* sequence);
-  // A token was appended.
+  // Call after a token was appended.
   void OnToken(Sequence* sequence);
-  // The sequence is about to go. REQUIRES: between steps, or its step is done.
+  // Call before the sequence goes. REQUIRES: no step writes to its lease.
   void OnEnd(FinishReason reason, Sequence* sequence);
-  // Hands over what is due. REQUIRES: between steps.
+  // Hands over the saves that are due. REQUIRES: between steps.
   void HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
                 const std::deque<std::unique_ptr<Sequence>>& waiting);
 
  private:
   bool Saves(const Sequence& sequence) const { return sink_ != nullptr && sequence.request.saved; }
-  // False: not now.
+  // False: the sink or the budget has no room now.
   bool Save(Sequence* sequence);
 
   SaveSink* const sink_;
-  Suspender* const suspender_;
+  StepCopies* const copies_;
   int64_t num_due_ = 0;
 };
 

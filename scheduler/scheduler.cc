@@ -1,7 +1,6 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_group.h"
-#include "scheduler/prompt_lookup.h"
 
 namespace berth {
 namespace {
@@ -47,6 +45,37 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
   return absl::WrapUnique(new Scheduler(cache, options));
 }
 
+Scheduler::Scheduler(Cache* cache, const Options& options)
+    : cache_(cache),
+      options_(options),
+      policy_(options.policy != nullptr ? options.policy : &fcfs_),
+      sharing_(options, &cache->plan()),
+      swap_(options, cache, &sharing_),
+      saver_(options.save_sink, &swap_.copies()),
+      committer_(options, {.sharing = &sharing_, .swap = &swap_, .saver = &saver_, .counts = &counts_}) {}
+
+absl::Status Scheduler::CheckRequest(const Request& request) const {
+  const int64_t count = request.num_sequences();
+  if (count == 1) return absl::OkStatus();
+  const absl::string_view field = request.beams.num_beams > 0 ? "num_beams" : "num_outputs";
+  if (count > options_.max_running) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is ", count, ", over max_running of ", options_.max_running, " sequences at once"));
+  }
+  const int64_t num_tokens = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+  const int64_t encoder = static_cast<int64_t>(request.encoder_tokens.size());
+  const Forks forks = ForksOf(static_cast<int64_t>(request.prompt.size()), count);
+  if (cache_->ArenaHolds(num_tokens, options_.prefill_chunk_tokens, encoder, forks)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", count, ": that many sequences of ", num_tokens,
+                                                 " tokens (prompt and max_tokens) do not fit the arena of ",
+                                                 cache_->storage().size_bytes(), " bytes together"));
+}
+
+Forks Scheduler::ForksOf(int64_t prompt_tokens, int64_t num_sequences) const {
+  const bool may_crop = options_.crop_every > 0 || options_.recompute_length > 0;
+  return {.count = num_sequences - 1, .shared_tokens = may_crop ? 0 : prompt_tokens - 1};
+}
+
 void Scheduler::Add(Request request) {
   CacheImage image;
   if (request.progress != nullptr) image = std::move(request.progress->image);
@@ -59,10 +88,10 @@ void Scheduler::Add(Request request) {
   // A cache that was saved under another plan is computed again.
   if (!image.empty() && CheckImage(cache_->plan(), image).ok() && image.num_tokens < sequence->num_tokens() &&
       image.num_cross_tokens == sequence->num_encoder_tokens()) {
-    prefixes_.MakeRoom(image.size_bytes);
-    sequence->suspended = suspender_.Hold(std::move(image));
+    swap_.KeepResumed(std::move(image), sequence.get());
   }
   CountWaiting(*sequence, +1);
+  policy_->OnArrival(*sequence);
   waiting_.push_back(std::move(sequence));
 }
 
@@ -93,7 +122,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
     FinishReason reason = sequence->cancelled;
     if (reason == FinishReason::kNone && now >= sequence->request.deadline) reason = FinishReason::kDeadline;
     if (reason == FinishReason::kNone && sequence->output_cancelled != FinishReason::kNone) {
-      // Others wait for what an unforked one computes.
+      // Until the fork, the other outputs wait for what this one computes.
       if (sequence->group == nullptr || sequence->group->forked) {
         reason = sequence->output_cancelled;
       } else {
@@ -104,9 +133,8 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
       next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
       return false;
     }
-    if (restoring_.sequence == sequence.get()) DropRestoring();
-    if (leaving_.sequence == sequence.get()) leaving_ = Leaving();
-    EndWithRequest(reason, absl::OkStatus(), now, sequence.get(), events);
+    committer_.End(reason, absl::OkStatus(), now, sequence.get(), events);
+    Forget(*sequence);
     return true;
   };
   std::erase_if(running_, end_if_due);
@@ -118,275 +146,84 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
   counts_.num_running = static_cast<int64_t>(running_.size());
 }
 
-const StepPlan& Scheduler::Plan(absl::Time now) {
-  plan_.Clear();
-  planned_.clear();
-  plan_start_ = now;
-  suspender_.BeginStep();
-  prefixes_.Poll(now);
-  if (running_.empty()) prefixes_.Save(now, NextBytes());
-  cache_->Compact(options_.compact_bytes_per_step);
-  ForkOutputs();
-  int64_t budget = GrowRunning();
-  const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
-  // Nobody waits for a copy where nobody runs.
-  while (leaving_.sequence != nullptr && std::none_of(running_.begin(), running_.end(), grew)) {
-    FinishLeaving();
-    budget = GrowRunning();
+void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
+  CountSwapOut(swap_.FinishCopies(now));
+  const absl::Duration time = now - plan_start_;
+  // What prefilling takes; steps that mostly decode say little of it.
+  if (2 * plan_.num_decode_rows <= plan_.num_tokens) swap_.OnPrefill(plan_.num_tokens, time);
+  bool any_finished = false;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i];
+    const StepRow& row = plan_.rows[i];
+    if (sequence.num_prompt_counted == 0) counts_.prompt_tokens += sequence.num_encoder_tokens();
+    const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
+    counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
+    sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
+    const bool decodes = sequence.step_decodes || !row.drafts.empty();
+    const int64_t num_tokens = row.num_tokens() + static_cast<int64_t>(row.encoder_tokens.size());
+    policy_->OnComputed(sequence, {.prefill = decodes ? 0 : num_tokens, .decode = decodes ? num_tokens : 0});
+    if (sequence.finished()) continue;  // with another output of its request
+    committer_.Commit(row, result.rows[i], &sequence, now, events);
+    any_finished = any_finished || sequence.finished();
   }
-  awaits_disk_ = false;
-  // A sequence that has just given way would only be let in to give way again.
-  if (budget > 0) AdmitWaiting(budget, now);
-  counts_.num_running = static_cast<int64_t>(running_.size());
-  for (bool decodes : {true, false}) {
-    for (const std::unique_ptr<Sequence>& sequence : running_) {
-      if (sequence->step_tokens > 0 && sequence->step_decodes == decodes) AddRow(sequence.get());
-    }
-    if (decodes) plan_.num_decode_rows = static_cast<int64_t>(plan_.rows.size());
-  }
-  if (plan_.empty() && !empty() && !awaits_disk_) {
-    ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
-  }
-  if (!plan_.empty()) StartCopies(now);
-  return plan_;
-}
-
-int64_t Scheduler::GrowRunning() {
-  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) { return sequence->decoding(); };
-  int64_t prefill_budget = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
-  const int64_t num_preemptions = counts_.num_preemptions;
-  bool full = false;
-  // By age, decoding or not: who has its tokens is never preempted for who comes later in this loop. Who has to wait
-  // for a copy holds up none that find room.
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& sequence = *running_[i];
-    sequence.step_tokens = 0;
-    sequence.drafts.clear();
-    if (full && leaving_.sequence == nullptr) continue;
-    sequence.step_decodes = sequence.decoding();
-    sequence.step_tokens = sequence.step_decodes ? 1 : ChunkTokens(sequence, prefill_budget);
-    ProposeDrafts(&sequence);
-    if (sequence.step_tokens == 0) continue;
-    if (!sequence.step_decodes) prefill_budget -= sequence.step_tokens;
-    if (!GrowOrPreempt(i, sequence.step_tokens)) full = true;
-  }
-  if (running_.empty()) return options_.max_step_tokens;
-  full = full || counts_.num_preemptions > num_preemptions;
-  if (full) prefill_budget = 0;
-  AddDrafts(&prefill_budget);
-  return prefill_budget;
-}
-
-bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
-  Sequence& sequence = *running_[index];
-  while (!sequence.lease.Grow(num_tokens).ok()) {
-    if (restoring_.sequence != nullptr) {
-      DropRestoring();
-      continue;
-    }
-    const bool waits = leaving_.sequence != nullptr;
-    if (!waits && !SameRequest(sequence, *running_.back())) {
-      PreemptYoungest();
-      continue;
-    }
-    sequence.step_tokens = 0;
-    // Older ones go on: what they return will be its.
-    if (waits || !SameRequest(sequence, *running_.front())) return false;
-    ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
-                 static_cast<long long>(sequence.num_tokens()));
-  }
-  return true;
-}
-
-void Scheduler::ProposeDrafts(Sequence* sequence) {
-  const Request& request = sequence->request;
-  const SamplingParams& sampling = request.sampling;
-  const bool plain = sampling.temperature == 0 && sampling.num_logprobs < 0 && sampling.repetition_penalty == 1 &&
-                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
-  if (request.draft_tokens == 0 || !plain || options_.recompute_length > 0 || sequence->group != nullptr) return;
-  if (!sequence->decoding() || sequence->num_generated() < request.min_tokens) return;
-  // The last token of the output is never a draft: it may be forced, and nothing follows it.
-  const int64_t limit = std::min(request.draft_tokens, request.max_tokens - sequence->num_generated() - 2);
-  const absl::Span<const int32_t> drafts = LookUpDraft(sequence->tokens, limit);
-  sequence->drafts.assign(drafts.begin(), drafts.end());
-  // A state cannot be cropped: the step goes back to this one if the model disagrees with a draft.
-  if (!drafts.empty()) sequence->lease.Snapshot(/*keep=*/1);
-}
-
-void Scheduler::AddDrafts(int64_t* budget) {
-  for (const std::unique_ptr<Sequence>& sequence : running_) {
-    const int64_t limit = std::min(*budget, options_.prefill_chunk_tokens - 1);
-    const int64_t count = std::min<int64_t>(limit, sequence->drafts.size());
-    const int64_t start = sequence->num_computed() - 1;
-    // No sequence is preempted for a draft, and nothing is computed anew for one that was wrong.
-    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) {
-      sequence->drafts.clear();
-      continue;
-    }
-    sequence->drafts.resize(count);
-    sequence->step_tokens = 1 + count;
-    sequence->step_decodes = false;
-    *budget -= count;
-    counts_.draft_tokens += count;
-  }
-}
-
-void Scheduler::PreemptYoungest() {
-  ++counts_.num_preemptions;
-  const RequestKey key = running_.back()->request.key;
-  if (const auto& group = running_.back()->group; group != nullptr) group->Park();
-  for (; !running_.empty() && running_.back()->request.key == key; running_.pop_back()) {
-    std::unique_ptr<Sequence>& sequence = running_.back();
-    Publish(sequence.get(), /*at_end=*/true);
-    // Outputs that share a prompt are computed again: their images would hold it once for each.
-    if (sequence->group == nullptr && suspender_.ShallSuspend(sequence->lease) &&
-        prefixes_.MakeRoom(sequence->lease.image_bytes())) {
-      leaving_.sequence = sequence.get();
-      leaving_.cache = suspender_.NewSuspended(sequence->lease);
-      leaving_.lease = std::move(sequence->lease);
-    }
-    sequence->lease = SequenceLease();
-    sequence->encoded = false;
-    sequence->step_tokens = 0;
-    ++sequence->times.num_preemptions;
-    CountWaiting(*sequence, +1);
-    waiting_.push_front(std::move(sequence));
-  }
-}
-
-void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
-  // What those admitted before have still to compute is not in their leases yet, but is spoken for.
-  int64_t promised = 0;
-  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
-  while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    Sequence& sequence = *waiting_.front();
-    if (sequence.num_encoder_tokens() >= budget) return;
-    const OutputGroup* const group = sequence.group.get();
-    const int64_t count = group == nullptr ? 1 : group->num_sequences();
-    if (static_cast<int64_t>(running_.size()) + count > options_.max_running) return;
-    const int64_t longest = group == nullptr ? sequence.num_tokens() : group->longest();
-    if (!TakeLease(&sequence, longest + 1, ForksOf(sequence.prompt_length, count), promised)) return;
-    sequence.step_decodes = sequence.decoding();
-    if (!sequence.encoded) budget -= sequence.num_encoder_tokens();
-    sequence.step_tokens = ChunkTokens(sequence, budget);
-    if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
-      ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
-    }
-    budget -= sequence.step_tokens;
-    promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
-    CountWaiting(sequence, -1);
-    sequence.suspended.Drop();
-    if (!sequence.ever_admitted()) {
-      CountPrefix(&sequence);
-      sequence.times.first_scheduled = now;
-      sequence.tokens.reserve(sequence.prompt_length + sequence.request.max_tokens);
-      sequence.drafts.reserve(sequence.request.draft_tokens);
-    }
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    if (group != nullptr) AdmitOthers();
-  }
-}
-
-bool Scheduler::StillLacksRoom(const Sequence& sequence) {
-  // To look a long prompt up in the index takes as long as all else that a step needs of the scheduler.
-  constexpr int64_t kPatience = 16;  // steps; what is published meanwhile may make it need less
-  LackedRoom& then = lacked_room_;
-  return then.key == sequence.request.key && !running_.empty() && then.num_running == running_.size() &&
-         cache_->available_bytes() <= then.available_bytes && ++then.num_steps < kPatience;
-}
-
-bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
-  if (leaving_.sequence == sequence) return TakeBack(sequence, length, promised);
-  if (StillLacksRoom(*sequence)) return false;
-  lacked_room_ = LackedRoom();
-  sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
-  Adopt(sequence);
-  const FromTier from_tier = TakeFromTiers(sequence, length, forks, promised);
-  if (from_tier != FromTier::kNothing) return from_tier == FromTier::kTaken;
-  DropRestoring();
-  const bool waits = WaitsForPrefix(*sequence);
-  if (!waits && cache_->CanFit(sequence->lease, length, options_.prefill_chunk_tokens, promised, forks)) return true;
-  sequence->lease = SequenceLease();
-  if (!waits) {
-    lacked_room_ = {
-        .key = sequence->request.key, .num_running = running_.size(), .available_bytes = cache_->available_bytes()};
-  }
-  return false;
-}
-
-int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t budget) const {
-  if (sequence.parked) return 0;
-  const int64_t start = sequence.num_computed();
-  int64_t count = std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, budget});
-  if (sequence.group != nullptr && !sequence.group->forked) {
-    count = std::min(count, OutputGroup::ForkPoint(sequence) - start);
-  }
-  if (options_.aligned_prefill_chunks) {
-    count = std::min(count, options_.prefill_chunk_tokens - start % options_.prefill_chunk_tokens);
-  }
-  if (!sequence.lease.shares() || cache_->plan().state_group() < 0) return count;
-  // A chunk ends where the states shall be kept.
-  if (options_.state_checkpoint_tokens > 0) {
-    count = std::min(count, options_.state_checkpoint_tokens - start % options_.state_checkpoint_tokens);
-  }
-  if (sequence.hit.matched_tokens > start) count = std::min(count, sequence.hit.matched_tokens - start);
-  return count;
-}
-
-void Scheduler::AddRow(Sequence* sequence) {
-  const int64_t num_drafts = static_cast<int64_t>(sequence->drafts.size());
-  const int64_t end = sequence->num_computed() - num_drafts;  // of the known tokens
-  const int64_t start = end + num_drafts - sequence->step_tokens;
-  const Request& request = sequence->request;
-  StepRow& row = plan_.rows.emplace_back();
-  row.lease = &sequence->lease;
-  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, end - start);
-  row.start = start;
-  row.drafts = sequence->drafts;
-  row.sample = end == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
-  row.sampling = &request.sampling;
-  row.history = absl::MakeConstSpan(sequence->tokens).first(end);
-  row.prompt_length = sequence->prompt_length;
-  row.sequence_length = sequence->num_tokens();
-  if (row.sample) {
-    if (sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
-    if (sequence->num_generated() == 0) row.forced = request.forced_first;
-    const bool last = sequence->num_generated() + 1 == request.max_tokens;
-    if (last && !request.forced_last.empty()) row.forced = request.forced_last;
-  }
-  if (!sequence->encoded) row.encoder_tokens = request.encoder_tokens;
-  sequence->encoded = true;
-  plan_.num_tokens += sequence->step_tokens + static_cast<int64_t>(row.encoder_tokens.size());
-  planned_.push_back(sequence);
+  policy_->OnStep(running_, time);
+  if (any_finished) RemoveFinished();
+  saver_.HandOver(running_, waiting_);
 }
 
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
-  FinishCopies(now);
+  CountSwapOut(swap_.FinishCopies(now));
   for (Sequence* sequence : planned_) {
-    if (!sequence->finished()) EndRequest(FinishReason::kError, error, now, sequence, events);
+    if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);
   }
   RemoveFinished();
 }
 
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
                        std::vector<TokenEvent>* events) {
-  DropRestoring();
-  leaving_ = Leaving();
-  for (const auto& sequence : running_) EndWithRequest(reason, error, now, sequence.get(), events);
+  for (const auto& sequence : running_) {
+    committer_.End(reason, error, now, sequence.get(), events);
+    Forget(*sequence);
+  }
   for (const auto& sequence : waiting_) {
     CountWaiting(*sequence, -1);
-    EndWithRequest(reason, error, now, sequence.get(), events);
+    committer_.End(reason, error, now, sequence.get(), events);
+    Forget(*sequence);
   }
   running_.clear();
   waiting_.clear();
   counts_.num_running = 0;
 }
 
+void Scheduler::Forget(const Sequence& sequence) {
+  policy_->OnEnd(sequence);
+  if (sequence.group != nullptr && !sequence.group->members.empty()) {
+    by_key_[sequence.request.key] = sequence.group->members[0];
+  } else {
+    by_key_.erase(sequence.request.key);
+  }
+}
+
+void Scheduler::RemoveFinished() {
+  std::erase_if(running_, [this](const std::unique_ptr<Sequence>& sequence) {
+    if (!sequence->finished()) return false;
+    Forget(*sequence);
+    return true;
+  });
+  counts_.num_running = static_cast<int64_t>(running_.size());
+}
+
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
   counts_.waiting_tokens += sign * (sequence.parked ? sequence.num_owed() : sequence.num_to_prefill());
   if (!sequence.ever_admitted()) counts_.num_new += sign;
+}
+
+void Scheduler::CountSwapOut(const Sequence* sequence) {
+  if (sequence == nullptr) return;
+  ++counts_.num_suspensions;
+  // It waits as one that has all to compute; now it has its image.
+  counts_.waiting_tokens -= sequence->num_tokens() + sequence->num_encoder_tokens() - sequence->num_to_prefill();
 }
 
 }  // namespace berth

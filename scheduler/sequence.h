@@ -1,5 +1,5 @@
-// A request's output on its way through the scheduler: its tokens, its place in the cache and its times. A request of
-// several outputs is several sequences (scheduler/output_group.h). Engine thread only.
+// One output of a request in the scheduler: its tokens, its place in the cache and its times. A request of several
+// outputs is several sequences (scheduler/output_group.h). Engine thread only.
 //
 // Invariants:
 //   - A sequence holds a lease exactly while it is running and not parked.
@@ -19,8 +19,8 @@
 
 #include "absl/time/time.h"
 #include "cache/lease.h"
+#include "scheduler/host_tier.h"
 #include "scheduler/request.h"
-#include "scheduler/suspender.h"
 
 namespace berth {
 
@@ -47,11 +47,11 @@ struct Sequence {
   int64_t num_computed() const { return lease.num_tokens(); }
   // Known tokens left to compute. While a step is planned and run: those that it leaves.
   int64_t num_remaining() const { return std::max<int64_t>(0, num_tokens() - num_computed()); }
-  // Tokens that it has to compute when it gets a lease, as far as that is known before.
+  // Tokens to compute once it gets a lease, as far as that is known before.
   int64_t num_to_prefill() const {
-    return suspended.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - suspended.image().num_tokens;
+    return swapped.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - swapped.image().num_tokens;
   }
-  // Tokens that it has to have computed itself.
+  // Tokens that it still has to compute itself. A parked sequence gets the rest of its prompt from another.
   int64_t num_owed() const { return parked ? num_tokens() - (prompt_length - 1) : num_remaining(); }
   int64_t num_generated() const { return num_tokens() - prompt_length; }
   // Past its prompt, with only the newest token left to compute.
@@ -67,24 +67,24 @@ struct Sequence {
   std::vector<int32_t> drafts;  // tokens that may follow; the step checks them
   int64_t prompt_length;
   SequenceLease lease;
-  SuspendedCache suspended;  // while it waits: the cache of its first tokens, in host memory; empty: none
+  SwappedCache swapped;  // the cache of its first tokens in host memory, while it waits; empty: none
   RequestTimes times;
 
-  std::vector<OutputLogprobs> logprobs;  // of the output, where it is saved and asks for them
+  std::vector<OutputLogprobs> logprobs;  // of the output, if the request is saved and asks for them
   bool save_due = false;
 
-  bool encoded = false;            // whether its lease holds what the encoder gave, or will after the step
+  bool encoded = false;            // whether its lease holds the encoder's output, or will after the step
   int64_t step_tokens = 0;         // tokens it has in the step being planned or run, drafts included
   bool step_decodes = false;       // whether those are one decoded token
   int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
   int64_t num_cached = 0;          // prompt tokens that its first lease shared
-  PrefixHit hit;                   // of its lease; where its tokens leave the known ones, its states are worth keeping
-  FinishReason cancelled = FinishReason::kNone;  // how its request shall end before the next step
+  PrefixHit hit;  // what its lease adopted; states are worth keeping where its tokens leave the known ones
+  FinishReason cancelled = FinishReason::kNone;  // how its request is to end before the next step
 
-  std::shared_ptr<OutputGroup> group;                   // of a request of several outputs; null: it is the only one
-  int32_t output = 0;                                   // which one it is
-  bool parked = false;                                  // waits for another to compute what they share
-  FinishReason output_cancelled = FinishReason::kNone;  // how it alone shall end, once it is forked
+  std::shared_ptr<OutputGroup> group;                   // null: it is the request's only output
+  int32_t output = 0;                                   // its index among the request's outputs
+  bool parked = false;                                  // waits for the group's first member to compute what they share
+  FinishReason output_cancelled = FinishReason::kNone;  // how it alone is to end, once it is forked
 };
 
 inline bool SameRequest(const Sequence& a, const Sequence& b) { return a.request.key == b.request.key; }

@@ -101,7 +101,7 @@ void AddPrefixFlags(FlagSet* flags, Config* config) {
 void AddTierFlags(FlagSet* flags, Config* config) {
   Scheduler::Options& scheduler = config->engine.scheduler;
   flags->AddGroup("Memory tiers and copies");
-  flags->Add("host_tier", &scheduler.suspend.host_tier_bytes, Bytes("0"),
+  flags->Add("host_tier", &scheduler.swap.host_tier_bytes, Bytes("0"),
              "Host memory for the caches of preempted sequences and for evicted prefixes. 0: recompute both. On a CPU, "
              "a larger --arena is the better use of memory.");
   flags->Add(
@@ -113,7 +113,7 @@ void AddTierFlags(FlagSet* flags, Config* config) {
   flags->Add(
       "tier_idle", &scheduler.prefixes.idle, Between(absl::ZeroDuration(), absl::Hours(24)),
       "Time without use after which a prefix is copied to the tiers; earlier when the arena runs short. 0: at once.");
-  flags->Add("copy_bytes_per_step", &scheduler.suspend.copy_bytes_per_step, Bytes(),
+  flags->Add("copy_bytes_per_step", &scheduler.swap.copy_bytes_per_step, Bytes(),
              "Maximum bytes copied per step to or from the host tier and session files. Larger transfers span several "
              "steps; a session with a larger cache is saved without it.");
   flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
@@ -213,7 +213,7 @@ absl::Status Validate(const Config& config) {
   if (config.metrics_listen == config.listen && config.listen.port != 0) {
     return Bad("metrics_listen", config.listen.ToString(), " is also the address of --listen");
   }
-  if (!config.disk_tier.folder.empty() && scheduler.suspend.host_tier_bytes == 0) {
+  if (!config.disk_tier.folder.empty() && scheduler.swap.host_tier_bytes == 0) {
     return Bad("disk_tier", "requires --host_tier, because prefixes pass through host memory");
   }
   if (scheduler.aligned_prefill_chunks && model.state_checkpoint_dtype != "auto") {

@@ -51,7 +51,7 @@ struct Config {
   Engine::Options engine = {.scheduler = {.share_prefixes = true,
                                           .state_checkpoint_tokens = 512,
                                           .compact_bytes_per_step = 4 << 20,
-                                          .suspend = {.beside_steps = true},
+                                          .swap = {.beside_steps = true},
                                           .prefixes = {.disk_limit_bytes = int64_t{16} << 30}}};
   DiskTier::Options disk_tier;                                          // folder "": no disk tier
   SessionStore::Options sessions = {.limit_bytes = int64_t{16} << 30};  // folder "": no sessions

@@ -202,7 +202,7 @@ void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
            load.waiting_tokens);
   families->Start(Type::kCounter, "berth_preemptions_total", "Leases taken from running requests, by how");
   families->Add(static_cast<double>(load.num_suspensions), {{"action", "suspend"}});
-  families->Add(0, {{"action", "suspend_state"}});  // never the cheaper one: scheduler/suspender.h
+  families->Add(0, {{"action", "suspend_state"}});  // never the cheaper one: scheduler/swap_manager.h
   families->Add(static_cast<double>(load.num_preemptions - load.num_suspensions), {{"action", "recompute"}});
   families->StartAlias(Type::kCounter, "vllm:num_preemptions_total", "Leases taken from running requests");
   families->Add(static_cast<double>(load.num_preemptions));

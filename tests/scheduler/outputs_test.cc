@@ -141,7 +141,7 @@ TEST(Outputs, ManyMoreThanMayRunOrFitAreRefused) {
   request.num_outputs = 3;
   EXPECT_EQ(
       h.scheduler->CheckRequest(request).message(),
-      "num_outputs is 3: so many sequences of 41 tokens (prompt and max_tokens) do not fit the arena of 2084 bytes "
+      "num_outputs is 3: that many sequences of 41 tokens (prompt and max_tokens) do not fit the arena of 2084 bytes "
       "together");
   request.num_outputs = 2;
   EXPECT_TRUE(h.scheduler->CheckRequest(request).ok());
@@ -186,7 +186,7 @@ TEST(Outputs, BeamsWaitForEachOther) {
   h.ExpectAllEnded();
 }
 
-TEST(Outputs, GiveWayTogetherAndGoOnWithTheSameTokens) {
+TEST(Outputs, ArePreemptedTogetherAndResumeWithTheSameTokens) {
   for (const bool beams : {false, true}) {
     SchedulerHarness h({StaticLayer(), RecurrentLayer()}, 16, kOptions);
     h.Add(80, 30);

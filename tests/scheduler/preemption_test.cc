@@ -1,4 +1,4 @@
-// What happens when the cache is full: who gives way, and that nobody's tokens change by it.
+// What happens when the cache is full: who is preempted, and that nobody's tokens change by it.
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_harness.h"
@@ -16,7 +16,7 @@ void StepUntilPreemption(SchedulerHarness* h) {
   ASSERT_GT(h->scheduler->counts().num_preemptions, before);
 }
 
-TEST(Preemption, TheYoungestGivesWayAndGoesOnWithTheSameTokens) {
+TEST(Preemption, TheYoungestIsPreemptedAndResumesWithTheSameTokens) {
   SchedulerHarness h({StaticLayer()}, 8, kOptions);  // 64 tokens
   for (int i = 0; i < 3; ++i) h.Add(10, 40);
   StepUntilPreemption(&h);
@@ -107,7 +107,8 @@ TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
   }
 }
 
-// Whom nobody can give way to gets through also where the arena has no room for a checkpoint beside its states.
+// A sequence that nobody can be preempted for grows also where the arena has no room for a checkpoint beside its
+// states.
 TEST(Preemption, ACheckpointMakesWayForTheStatesThatItExpandsTo) {
   const std::vector<LayerCacheSpec> layers = WithWideStates({StaticLayer(), RecurrentLayer()});
   Scheduler::Options options = kOptions;

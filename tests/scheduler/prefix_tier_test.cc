@@ -21,7 +21,7 @@ Scheduler::Options Tiered(FakePrefixDisk* disk = nullptr, int64_t host_bytes = 1
           .prefill_chunk_tokens = 16,
           .max_sequence_tokens = 1000,
           .share_prefixes = true,
-          .suspend = {.host_tier_bytes = host_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock},
+          .swap = {.host_tier_bytes = host_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock},
           .prefixes = {.disk = disk, .disk_limit_bytes = 1 << 20, .idle = absl::Seconds(10)}};
 }
 
@@ -34,7 +34,7 @@ struct TierHarness : SchedulerHarness {
     RunToEnd();
     return key;
   }
-  // What goes on from what `key` left: `more` tokens later.
+  // A request that continues what `key` left, by `more` tokens.
   Request Next(RequestKey key, int64_t more = 3) {
     Request request = MakeRequest(1, 4);
     request.prompt = requests[key].prompt;
@@ -46,7 +46,7 @@ struct TierHarness : SchedulerHarness {
   // Nobody came for a while.
   void Idle() {
     clock.Advance(absl::Seconds(11));
-    for (int i = 0; i < 10; ++i) scheduler->Rest(clock.Now());
+    for (int i = 0; i < 10; ++i) scheduler->RunIdleWork(clock.Now());
   }
   void ExpectIdleThenNothingOwed() {
     ExpectAllEnded();
@@ -244,13 +244,13 @@ TEST(PrefixTier, AFullDiskLeavesHostMemoryAndRests) {
   EXPECT_GT(h.tier().disk_bytes, 0);
 }
 
-// A prefix that is on the disk alone, and a request that goes on from it.
+// A prefix that is only on the disk, and a request that continues it.
 struct OnDisk {
   explicit OnDisk(const std::vector<LayerCacheSpec>& layers, int64_t step_bytes = 1 << 20)
       : h(layers, 64, Tiered(&disk, 1 << 20, step_bytes)) {
     const RequestKey first = h.Run(h.MakeRequest(30, 7));
     h.scheduler->SaveAll(h.clock.Now());
-    for (int i = 0; i < 3; ++i) h.scheduler->Rest(h.clock.Now());
+    for (int i = 0; i < 3; ++i) h.scheduler->RunIdleWork(h.clock.Now());
     next = h.Next(first);
     h.scheduler = *Scheduler::Create(h.tiny.cache.get(), h.options);
     h.tiny.cache->EvictAll();
@@ -261,7 +261,7 @@ struct OnDisk {
   Request next;
 };
 
-TEST(PrefixTier, RunningRowsGoOnWhileOneWaitsForTheDisk) {
+TEST(PrefixTier, RunningRowsContinueWhileOneWaitsForTheDisk) {
   OnDisk on(HybridLayers());
   TierHarness& h = on.h;
   const RequestKey running = h.Add(h.MakeRequest(4, 40));
@@ -367,7 +367,7 @@ TEST(PrefixTier, WhereCopyingCostsMoreThanComputingNothingMoves) {
   per_look = absl::ZeroDuration();
 }
 
-TEST(PrefixTier, ASequenceThatGivesWayTakesThePrefixesRoom) {
+TEST(PrefixTier, APreemptedSequenceTakesThePrefixesRoom) {
   Scheduler::Options options = Tiered(nullptr, /*host_bytes=*/128 * 12);
   TierHarness h({StaticLayer()}, 8, options);
   for (int i = 0; i < 4; ++i) h.Run(h.MakeRequest(10, 7));

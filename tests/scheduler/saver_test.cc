@@ -13,7 +13,7 @@ Scheduler::Options Saving(SaveSink* sink, int64_t step_bytes = 1 << 20) {
           .max_step_tokens = 16,
           .prefill_chunk_tokens = 8,
           .max_sequence_tokens = 1000,
-          .suspend = {.copy_bytes_per_step = step_bytes},
+          .swap = {.copy_bytes_per_step = step_bytes},
           .save_sink = sink};
 }
 
@@ -116,8 +116,8 @@ TEST(Saver, EveryEndIsHandedOverOnce) {
 TEST(Saver, AWaitingOneIsSavedFromTheHostTier) {
   RecordingSaveSink sink;
   Scheduler::Options options = Saving(&sink);
-  options.suspend.host_tier_bytes = 1 << 20;
-  options.suspend.copy_clock = absl::UnixEpoch;
+  options.swap.host_tier_bytes = 1 << 20;
+  options.swap.copy_clock = absl::UnixEpoch;
   SchedulerHarness h({StaticLayer()}, 8, options);
   h.Add(10, 40);
   const RequestKey young = h.Add(Saved(&h, 10, 40, 0));

@@ -5,11 +5,29 @@
 #include <cstdlib>
 #include <random>
 
+#include "scheduler/policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_prefix_disk.h"
 
 namespace berth {
 namespace {
+
+// Chooses anything that a policy may choose.
+class RandomPolicy : public SchedulingPolicy {
+ public:
+  explicit RandomPolicy(uint32_t seed) : random_(seed) {}
+
+  size_t PickToAdmit(const WaitingSequences& waiting) override { return random_() % waiting.size(); }
+  size_t PickToPreempt(RunningSequences candidates, const Sequence& /*beneficiary*/) override {
+    return random_() % 3 == 0 ? kNobody : random_() % candidates.size();
+  }
+  int64_t TokenLimit(const Sequence& /*sequence*/, TokenUse /*use*/, int64_t left) override {
+    return random_() % 2 == 0 ? left : static_cast<int64_t>(random_()) % (left + 5) - 2;
+  }
+
+ private:
+  std::mt19937 random_;
+};
 
 struct RandomSchedule {
   explicit RandomSchedule(uint32_t seed, bool with_tiers = false, bool checkpoints = false)
@@ -53,9 +71,9 @@ struct RandomSchedule {
     options.share_length = OneIn(4) ? Between(1, 60) : 0;
     options.state_checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
     options.aligned_prefill_chunks = OneIn(4);
-    if (!OneIn(3)) options.suspend = {.host_tier_bytes = Between(64, 5000), .copy_bytes_per_step = Between(64, 4000)};
-    options.suspend.copy_clock = absl::UnixEpoch;  // stands still
-    options.suspend.beside_steps = OneIn(3);       // how far a copy comes in a step is up to the threads
+    if (!OneIn(3)) options.swap = {.host_tier_bytes = Between(64, 5000), .copy_bytes_per_step = Between(64, 4000)};
+    options.swap.copy_clock = absl::UnixEpoch;  // stands still
+    options.swap.beside_steps = OneIn(3);       // how far a copy comes in a step is up to the threads
     options.prefixes.idle = absl::Seconds(Between(0, 40));
     if (OneIn(2)) {
       options.prefixes.disk = &disk;
@@ -65,12 +83,13 @@ struct RandomSchedule {
       options.max_sequence_tokens = Between(40, 120);
       options.share_prefixes = true;
       options.share_length = 0;
-      options.suspend.host_tier_bytes = Between(1000, 20000);
-      options.suspend.copy_bytes_per_step = Between(64, 4000);
+      options.swap.host_tier_bytes = Between(1000, 20000);
+      options.swap.copy_bytes_per_step = Between(64, 4000);
       options.prefixes = {
           .disk = &disk, .disk_limit_bytes = Between(1000, 200000), .idle = absl::Seconds(Between(0, 9))};
     }
     options.save_sink = &sink;
+    options.policy = policy.get();
     options.compact_bytes_per_step = OneIn(2) ? 0 : 1 << 10;
     // Short ones only: what a crop loses of a state is computed again from the start.
     if (options.max_sequence_tokens < 100 && OneIn(2)) options.crop_every = Between(1, 12);
@@ -80,7 +99,7 @@ struct RandomSchedule {
     const int64_t longest = h->scheduler->max_sequence_tokens();
     const int64_t prompt = OneIn(4) ? Between(1, longest - 1) : Between(1, (longest + 1) / 2);
     Request request = h->MakeRequest(prompt, Between(1, longest - prompt));
-    // Many begin as an earlier one did, or go on from its output.
+    // Many begin as an earlier one did, or continue its output.
     if (h->last_key > 1 && !OneIn(3)) {
       const auto other = h->requests.find(Between(1, h->last_key - 1));
       std::vector<int32_t> known = other->second.prompt;
@@ -112,7 +131,7 @@ struct RandomSchedule {
     return request;
   }
 
-  // Some of what was saved goes on as another request, and must come to the same end.
+  // Some saved requests resume as other requests, and must come to the same end.
   void Resume(SchedulerHarness* h) {
     for (SavedRequest& saved : sink.taken) {
       if (!saved.progress.has_value() || saved.progress->finish != FinishReason::kNone || !OneIn(4)) continue;
@@ -156,7 +175,7 @@ struct RandomSchedule {
     may_fail = OneIn(2);
     disk.on_write = [this] { return OneIn(20) ? absl::ResourceExhaustedError("random") : absl::OkStatus(); };
     disk.on_read = [this] { return OneIn(20) ? absl::DataLossError("random") : absl::OkStatus(); };
-    const int64_t arrivals = Between(1, 6);  // one in so many steps
+    const int64_t arrivals = Between(1, 6);  // one arrives in this many steps
     while (h.num_steps < num_steps && !testing::Test::HasFailure()) {
       while (OneIn(arrivals) && h.scheduler->counts().num_waiting < 20) h.Add(MakeRequest(&h));
       if (h.last_key > 0 && OneIn(20)) {
@@ -169,7 +188,7 @@ struct RandomSchedule {
         }
       }
       h.clock.Advance(absl::Seconds(1));
-      if (h.scheduler->empty() && OneIn(2)) h.scheduler->Rest(h.clock.Now());
+      if (h.scheduler->empty() && OneIn(2)) h.scheduler->RunIdleWork(h.clock.Now());
       if (h.scheduler->empty()) h.Add(MakeRequest(&h));
       disk.stalled = OneIn(2);
       sink.is_ready = !OneIn(4);
@@ -191,7 +210,7 @@ struct RandomSchedule {
   void ExpectTiersAddUp(SchedulerHarness* h) {
     disk.on_write = [] { return absl::OkStatus(); };
     h->scheduler->SaveAll(h->clock.Now());
-    h->scheduler->Rest(h->clock.Now());
+    h->scheduler->RunIdleWork(h->clock.Now());
     const HostTier& host = h->scheduler->host_tier();
     EXPECT_EQ(host.sequence_bytes, 0);
     EXPECT_GE(host.prefix_bytes, 0);
@@ -207,6 +226,7 @@ struct RandomSchedule {
 
   RecordingSaveSink sink;
   FakePrefixDisk disk;
+  std::unique_ptr<SchedulingPolicy> policy;  // null: first come, first served
   int64_t num_restored_tokens = 0;
   int64_t num_disk_reads = 0;
   int64_t num_failed = 0;
@@ -261,7 +281,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_forked, num_seeds);
 }
 
-// The same with requests that often go on from others, and tiers that hold much of what those left.
+// The same with requests that often continue others, and tiers that hold much of what those left.
 TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 20000 : 150;
@@ -302,6 +322,26 @@ TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
     if (with_tiers) {
       EXPECT_GT(num_restored_tokens, 5 * num_seeds);
     }
+  }
+}
+
+// A policy may be unfair, but never wrong: every request still ends, with its tokens.
+TEST(SchedulerProperty, EveryRequestEndsWhateverThePolicyChooses) {
+  const bool full = std::getenv("BERTH_FULL") != nullptr;
+  const uint32_t num_seeds = full ? 10000 : 80;
+  for (const bool with_tiers : {false, true}) {
+    int64_t num_preemptions = 0;
+    int64_t num_suspensions = 0;
+    for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << (with_tiers ? " with tiers" : ""));
+      RandomSchedule schedule(seed, with_tiers);
+      schedule.policy = std::make_unique<RandomPolicy>(seed);
+      schedule.Run(/*num_steps=*/full ? 500 : 150);
+      num_preemptions += schedule.num_preemptions;
+      num_suspensions += schedule.num_suspensions;
+    }
+    EXPECT_GT(num_preemptions, num_seeds / 2);
+    EXPECT_GT(num_suspensions, num_seeds / 5);
   }
 }
 

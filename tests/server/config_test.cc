@@ -135,11 +135,11 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 77);
   EXPECT_EQ(config.model.state_checkpoint_dtype, "int8");
   EXPECT_EQ(config.engine.scheduler.aligned_prefill_chunks, true);
-  EXPECT_EQ(config.engine.scheduler.suspend.host_tier_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.engine.scheduler.swap.host_tier_bytes, int64_t{2} << 30);
   EXPECT_EQ(config.disk_tier.folder, "/d");
   EXPECT_EQ(config.engine.scheduler.prefixes.disk_limit_bytes, 5 << 20);
   EXPECT_EQ(config.engine.scheduler.prefixes.idle, absl::Seconds(7));
-  EXPECT_EQ(config.engine.scheduler.suspend.copy_bytes_per_step, 3 << 20);
+  EXPECT_EQ(config.engine.scheduler.swap.copy_bytes_per_step, 3 << 20);
   EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 1024);
   EXPECT_EQ(config.engine.scheduler.crop_every, 9);
   EXPECT_EQ(config.sessions.folder, "/s");
@@ -163,8 +163,8 @@ TEST(ConfigTest, KeepsTheServersOwnDefaults) {
   EXPECT_TRUE(config.engine.scheduler.share_prefixes);
   EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 512);
   EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 4 << 20);
-  EXPECT_EQ(config.engine.scheduler.suspend.copy_bytes_per_step, 256 << 20);
-  EXPECT_TRUE(config.engine.scheduler.suspend.beside_steps);
+  EXPECT_EQ(config.engine.scheduler.swap.copy_bytes_per_step, 256 << 20);
+  EXPECT_TRUE(config.engine.scheduler.swap.beside_steps);
   EXPECT_EQ(config.engine.scheduler.prefixes.disk_limit_bytes, int64_t{16} << 30);
   EXPECT_EQ(config.engine.scheduler.prefixes.idle, absl::Seconds(60));
   EXPECT_EQ(config.sessions.limit_bytes, int64_t{16} << 30);

@@ -1,7 +1,7 @@
-// Sequences that give way and keep their cache in the host tier: when that is done, and that it computes nothing again.
+// Preempted sequences whose caches are swapped out: when that is done, and that nothing is computed again for them.
 #include <gtest/gtest.h>
 
-#include "scheduler/suspender.h"
+#include "scheduler/copy_cost.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {
@@ -11,15 +11,15 @@ absl::Time clock_time = absl::UnixEpoch();
 absl::Duration per_look;  // what the copies' clock moves by when it is read
 absl::Time CopyClock() { return clock_time += per_look; }
 
-Scheduler::Options Suspending(int64_t host_tier_bytes, int64_t step_bytes = 1 << 20) {
+Scheduler::Options Swapping(int64_t host_tier_bytes, int64_t step_bytes = 1 << 20) {
   return {.max_running = 4,
           .max_step_tokens = 16,
           .prefill_chunk_tokens = 8,
           .max_sequence_tokens = 1000,
-          .suspend = {.host_tier_bytes = host_tier_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock}};
+          .swap = {.host_tier_bytes = host_tier_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock}};
 }
 
-// Two sequences of which the younger has to give way, run to the end.
+// Two sequences of which the younger is preempted, run to the end.
 struct Pair {
   explicit Pair(const Scheduler::Options& options, absl::Duration per_copy = absl::ZeroDuration(),
                 const std::vector<LayerCacheSpec>& layers = {StaticLayer(), RecurrentLayer()})
@@ -49,22 +49,22 @@ struct Pair {
   int64_t waiting_tokens = 0;
 };
 
-TEST(Suspension, TheSuspendedOneGoesOnWithoutComputingAgain) {
-  const Pair pair(Suspending(1 << 20));
+TEST(Swap, ASwappedOutSequenceResumesWithoutComputingAgain) {
+  const Pair pair(Swapping(1 << 20));
   EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
   EXPECT_EQ(pair.waiting_tokens, 1) << "more than the newest token is left to compute";
   EXPECT_GT(pair.largest_tier, 0);
 }
 
-TEST(Suspension, CrossBlocksComeBackWithoutTheEncoder) {
-  const Pair pair(Suspending(1 << 20), absl::ZeroDuration(), {CrossLayer(), SlidingLayer(6), RecurrentLayer()});
+TEST(Swap, CrossBlocksComeBackWithoutRunningTheEncoder) {
+  const Pair pair(Swapping(1 << 20), absl::ZeroDuration(), {CrossLayer(), SlidingLayer(6), RecurrentLayer()});
   EXPECT_GT(pair.h.scheduler->counts().num_suspensions, 0);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
 }
 
-TEST(Suspension, WithoutATierOrRoomEverythingIsComputedAgain) {
-  for (const Scheduler::Options& options : {Suspending(0), Suspending(100)}) {
+TEST(Swap, WithoutATierOrRoomEverythingIsComputedAgain) {
+  for (const Scheduler::Options& options : {Swapping(0), Swapping(100)}) {
     const Pair pair(options);
     EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, 0);
     EXPECT_EQ(pair.largest_tier, 0);
@@ -72,9 +72,9 @@ TEST(Suspension, WithoutATierOrRoomEverythingIsComputedAgain) {
   }
 }
 
-// Three sequences that outgrow the arena together: the youngest has to give way. Its cache goes fifty bytes a step.
-struct Leaving {
-  Leaving() : h({StaticLayer(), RecurrentLayer()}, 8, Suspending(1 << 20, /*step_bytes=*/50)) {
+// Three sequences that outgrow the arena together. The youngest is swapped out, fifty bytes a step.
+struct SwappingOut {
+  SwappingOut() : h({StaticLayer(), RecurrentLayer()}, 8, Swapping(1 << 20, /*step_bytes=*/50)) {
     h.Add(10, 40);
     h.Add(3, 40);
     young = h.Add(10, 40);
@@ -90,61 +90,61 @@ struct Leaving {
   int64_t num_computed = 0;
 };
 
-TEST(Suspension, WhoFindsRoomGoesOnWhileACacheLeaves) {
-  Leaving leaving;
-  SchedulerHarness& h = leaving.h;
-  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0) << "it left at once";
+TEST(Swap, SequencesWithRoomRunDuringASwapOut) {
+  SwappingOut pending;
+  SchedulerHarness& h = pending.h;
+  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0) << "it was swapped out at once";
   int64_t num_steps = 0;
   for (; h.scheduler->counts().num_suspensions == 0; ++num_steps) {
     EXPECT_EQ(h.shapes.size(), 1u) << "the second has room, the first waits for the third's";
-    EXPECT_EQ(h.scheduler->counts().waiting_tokens, 10 + static_cast<int64_t>(h.records[leaving.young].tokens.size()));
-    leaving.Step();
+    EXPECT_EQ(h.scheduler->counts().waiting_tokens, 10 + static_cast<int64_t>(h.records[pending.young].tokens.size()));
+    pending.Step();
   }
   EXPECT_GE(num_steps, 2);
   EXPECT_EQ(h.scheduler->counts().waiting_tokens, 1);
-  leaving.Step();
+  pending.Step();
   EXPECT_EQ(h.shapes.size(), 2u);
-  while (!h.scheduler->empty()) leaving.Step();
+  while (!h.scheduler->empty()) pending.Step();
   h.ExpectAllEnded();
-  EXPECT_EQ(leaving.num_computed, 10 + 40 - 1 + 3 + 40 - 1 + 10 + 40 - 1);
+  EXPECT_EQ(pending.num_computed, 10 + 40 - 1 + 3 + 40 - 1 + 10 + 40 - 1);
   EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
 }
 
-TEST(Suspension, WhatLeavesComesBackWithoutACopyWhenThereIsRoomAgain) {
-  Leaving leaving;
-  SchedulerHarness& h = leaving.h;
+TEST(Swap, ASwapOutIsCancelledWhenThereIsRoomAgain) {
+  SwappingOut pending;
+  SchedulerHarness& h = pending.h;
   h.scheduler->Cancel(1, FinishReason::kCancelled);
-  leaving.Step();
+  pending.Step();
   EXPECT_EQ(h.shapes.size(), 2u);
   EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
   EXPECT_EQ(h.scheduler->counts().num_suspensions, 0);
-  while (!h.scheduler->empty()) leaving.Step();
+  while (!h.scheduler->empty()) pending.Step();
   h.ExpectAllEnded();
 }
 
-TEST(Suspension, WhoIsCancelledWhileItLeavesGivesAllBack) {
-  Leaving leaving;
-  SchedulerHarness& h = leaving.h;
+TEST(Swap, CancellingDuringASwapOutReturnsEverything) {
+  SwappingOut pending;
+  SchedulerHarness& h = pending.h;
   EXPECT_GT(h.scheduler->host_tier().sequence_bytes, 0);
-  h.scheduler->Cancel(leaving.young, FinishReason::kCancelled);
-  leaving.Step();
+  h.scheduler->Cancel(pending.young, FinishReason::kCancelled);
+  pending.Step();
   EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
   EXPECT_EQ(h.shapes.size(), 2u);
-  while (!h.scheduler->empty()) leaving.Step();
+  while (!h.scheduler->empty()) pending.Step();
   h.ExpectAllEnded();
 }
 
-TEST(Suspension, NobodyWaitsForACopyWhereNobodyRuns) {
+TEST(Swap, NobodyWaitsForACopyWhereNobodyRuns) {
   // One other only, which needs the room.
-  const Pair pair(Suspending(1 << 20, /*step_bytes=*/100));
+  const Pair pair(Swapping(1 << 20, /*step_bytes=*/100));
   EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
   EXPECT_EQ(pair.num_empty, 0);
 }
 
-TEST(Suspension, TheCheaperActionIsTaken) {
+TEST(Swap, TheCheaperActionIsTaken) {
   // Prefills in the harness take no time of its clock within a step: any measured copy is dearer, after the first.
-  const Pair slow(Suspending(1 << 20), absl::Seconds(100));
+  const Pair slow(Swapping(1 << 20), absl::Seconds(100));
   EXPECT_LE(slow.h.scheduler->counts().num_suspensions, 1);
 }
 

@@ -1,0 +1,177 @@
+#include "scheduler/output_committer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/output_group.h"
+
+namespace berth {
+
+void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
+                             std::vector<TokenEvent>* events) {
+  if (!row.sample) {
+    to_.sharing->Publish(sequence, /*at_end=*/false);
+  } else if (sequence->group != nullptr && sequence->group->search != nullptr) {
+    CommitBeam(row, result, sequence, now, events);
+  } else {
+    CommitTokens(result, sequence, now, events);
+  }
+}
+
+void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now,
+                                   std::vector<TokenEvent>* events) {
+  // The row computed the newest token t and its drafts d0, d1, d2. verified_tokens[i] is what the model chooses in the
+  // place of di, and result.token what it chooses after the last one:
+  //
+  //   computed:          t    d0    d1    d2
+  //   the model says:      v0    v1    v2    token
+  //
+  // Here v0 == d0 and v1 == d1, but v2 != d2: the output gets d0, d1 and v2, and the cache drops d2.
+  const std::vector<int32_t>& drafts = sequence->drafts;
+  const int64_t num_drafts = static_cast<int64_t>(drafts.size());
+  int64_t right = 0;  // drafts that the model chose too, up to one that ends the output
+  while (right < num_drafts && result.verified_tokens[right] == drafts[right] && !sequence->StopsAt(drafts[right])) {
+    ++right;
+  }
+  if (right < num_drafts) sequence->lease.Crop(sequence->num_tokens() + right);
+  to_.counts->accepted_draft_tokens += right;
+  for (int64_t i = 0; i < right; ++i) Append(drafts[i], result, sequence, now, &events->emplace_back());
+  sequence->drafts.clear();
+  const int32_t token = right < num_drafts ? result.verified_tokens[right] : result.token;
+  if (absl::Status error = CheckToken(token, *sequence); !error.ok()) {
+    sequence->lease.Withdraw();  // what it computed is not for others
+    EndRequest(FinishReason::kError, error, now, sequence, events);
+    return;
+  }
+  to_.sharing->Publish(sequence, /*at_end=*/false);
+  Append(token, result, sequence, now, &events->emplace_back());
+  if (!sequence->finished()) Rewind(sequence);
+}
+
+absl::Status OutputCommitter::CheckToken(int32_t token, const Sequence& sequence) const {
+  if (token >= 0) return absl::OkStatus();
+  const absl::string_view what =
+      token == RowResult::kBadLogits ? "the model gave non-finite logits" : "the model chose no token";
+  return absl::InternalError(absl::StrCat(what, " at position ", sequence.num_tokens()));
+}
+
+void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* sequence, absl::Time now,
+                             TokenEvent* event) {
+  sequence->tokens.push_back(token);
+  ++to_.counts->generation_tokens;
+  event->key = sequence->request.key;
+  event->output = sequence->output;
+  event->token = token;
+  event->logprob = result.logprob;
+  event->top = result.top;
+  if (sequence->request.saved && sequence->request.sampling.num_logprobs >= 0) {
+    sequence->logprobs.push_back({.logprob = result.logprob, .top = result.top});
+  }
+  if (sequence->times.first_token == absl::InfinitePast()) {
+    sequence->times.first_token = now;
+    event->times = sequence->times;
+    event->num_cached = sequence->num_cached;
+  }
+  if (sequence->StopsAt(token)) {
+    event->stop_token = token;
+    Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
+  } else if (sequence->num_generated() >= sequence->request.max_tokens) {
+    Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
+  } else {
+    to_.saver->OnToken(sequence);
+  }
+}
+
+void OutputCommitter::CommitBeam(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
+                                 std::vector<TokenEvent>* events) {
+  // A search needs the likeliest tokens, whatever the row chose.
+  if (absl::Status error =
+          CheckToken(result.top.empty() ? std::min(result.token, RowResult::kNoToken) : result.token, *sequence);
+      !error.ok()) {
+    sequence->lease.Withdraw();
+    EndRequest(FinishReason::kError, error, now, sequence, events);
+    return;
+  }
+  to_.sharing->Publish(sequence, /*at_end=*/false);
+  OutputGroup& group = *sequence->group;
+  if (!group.Offer(row, result, *sequence)) return;
+  to_.counts->generation_tokens += group.num_sequences();
+  for (Sequence* member : group.members) {
+    if (member->times.first_token == absl::InfinitePast()) member->times.first_token = now;
+  }
+  if (group.search->over()) {
+    FinishBeams(sequence, now, events);
+  } else {
+    for (Sequence* member : group.members) Rewind(member);
+  }
+}
+
+void OutputCommitter::FinishBeams(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
+  const std::vector<Sequence*> members = sequence->group->members;
+  const int64_t num_outputs = sequence->request.num_outputs;
+  for (int64_t i = 0; i < static_cast<int64_t>(members.size()); ++i) {
+    Sequence* const member = members[i];
+    const BeamSearch::Beam& beam = sequence->group->search->ended()[i];
+    TokenEvent event{.key = member->request.key, .output = member->output};
+    event.times = member->times;
+    event.num_cached = member->num_cached;
+    for (size_t t = 0; t < beam.tokens.size(); ++t) {
+      event.token = beam.tokens[t];
+      event.logprob = beam.logprobs[t];
+      if (i < num_outputs && t + 1 < beam.tokens.size()) events->push_back(event);
+    }
+    const bool stops = member->StopsAt(event.token);
+    if (stops) event.stop_token = event.token;
+    Finish(stops ? FinishReason::kStop : FinishReason::kLength, absl::OkStatus(), now, member, &event);
+    event.outputs_left = static_cast<int32_t>(num_outputs - 1 - i);
+    if (i < num_outputs) events->push_back(event);
+  }
+}
+
+void OutputCommitter::Rewind(Sequence* sequence) {
+  if (options_.recompute_length > 0 && sequence->num_tokens() == options_.recompute_length + 1) {
+    sequence->lease.StopSharing();
+    sequence->lease.Crop(0);
+  }
+  if (options_.crop_every > 0 && sequence->num_generated() % options_.crop_every == 0) {
+    // Depths of all sizes, within a block and beyond.
+    const int64_t depth = 1 + sequence->num_generated() * 7 % 23;
+    sequence->lease.Crop(std::max<int64_t>(0, sequence->num_computed() - depth));
+  }
+}
+
+void OutputCommitter::End(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                          std::vector<TokenEvent>* events) {
+  TokenEvent event;
+  Finish(reason, error, now, sequence, &event);
+  const bool alone = sequence->output_cancelled != FinishReason::kNone;
+  if (event.outputs_left == 0 || alone) events->push_back(std::move(event));
+}
+
+void OutputCommitter::EndRequest(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                                 std::vector<TokenEvent>* events) {
+  const std::vector<Sequence*> all = sequence->group == nullptr ? std::vector{sequence} : sequence->group->members;
+  for (Sequence* member : all) End(reason, error, now, member, events);
+}
+
+void OutputCommitter::Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
+                             TokenEvent* event) {
+  const bool complete = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  if (complete) to_.sharing->Publish(sequence, /*at_end=*/true);
+  to_.swap->OnEnd(*sequence, complete, now);
+  to_.saver->OnEnd(reason, sequence);
+  sequence->times.finished = now;
+  event->num_cached = sequence->num_cached;
+  event->key = sequence->request.key;
+  event->finish = reason;
+  event->error = error;
+  event->times = sequence->times;
+  event->output = sequence->output;
+  if (sequence->group == nullptr) return;
+  std::vector<Sequence*>& members = sequence->group->members;
+  std::erase(members, sequence);
+  event->outputs_left = static_cast<int32_t>(members.size());
+}
+
+}  // namespace berth

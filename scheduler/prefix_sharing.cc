@@ -1,0 +1,102 @@
+#include "scheduler/prefix_sharing.h"
+
+#include <algorithm>
+
+#include "scheduler/output_group.h"
+
+namespace berth {
+
+bool PrefixSharing::MayShare(const Sequence& sequence) const {
+  return options_.share_prefixes && sequence.request.share_prefix && sequence.request.encoder_tokens.empty() &&
+         (options_.share_length == 0 || sequence.num_tokens() <= options_.share_length);
+}
+
+int64_t PrefixSharing::NumShareable(const Sequence& sequence) const {
+  const bool prompt_only = options_.aligned_prefill_chunks || plan_->only_prompts_share;
+  return prompt_only ? sequence.prompt_length : sequence.num_tokens();
+}
+
+absl::Span<const int32_t> PrefixSharing::ShareableTokens(const Sequence& sequence) const {
+  if (!MayShare(sequence)) return {};
+  int64_t count = NumShareable(sequence);
+  if (sequence.group != nullptr) count = std::min(count, OutputGroup::ForkPoint(sequence));
+  return absl::MakeConstSpan(sequence.tokens).first(count);
+}
+
+void PrefixSharing::Adopt(Sequence* sequence) const {
+  sequence->hit = PrefixHit();
+  if (!MayShare(*sequence)) return;
+  sequence->hit = sequence->lease.Adopt(sequence->request.cache_salt, ShareableTokens(*sequence), multiple());
+}
+
+bool PrefixSharing::WaitsForPrefix(const Sequence& sequence,
+                                   absl::Span<const std::unique_ptr<Sequence>> running) const {
+  if (!sequence.lease.shares()) return false;
+  // At least this many tokens in common make it worth to wait: a block more than the index has.
+  const int64_t wanted = sequence.hit.num_tokens + plan_->block_tokens;
+  for (const std::unique_ptr<Sequence>& other : running) {
+    const int64_t computed = other->num_computed() - other->step_tokens;
+    const int64_t known = std::min(NumShareable(*other), NumShareable(sequence) - 1);
+    if (!other->lease.shares() || computed >= known || wanted > known ||
+        other->request.cache_salt != sequence.request.cache_salt) {
+      continue;
+    }
+    const auto [end, unused] =
+        std::mismatch(sequence.tokens.begin(), sequence.tokens.begin() + known, other->tokens.begin());
+    const int64_t common = end - sequence.tokens.begin();
+    if (computed < common && common >= wanted) return true;
+  }
+  return false;
+}
+
+int64_t PrefixSharing::LimitChunk(const Sequence& sequence, int64_t num_tokens) const {
+  const int64_t start = sequence.num_computed();
+  const auto end_on_grid = [&](int64_t grid) { num_tokens = std::min(num_tokens, grid - start % grid); };
+  if (options_.aligned_prefill_chunks) end_on_grid(options_.prefill_chunk_tokens);
+  if (!sequence.lease.shares() || plan_->state_group() < 0) return num_tokens;
+  if (options_.state_checkpoint_tokens > 0) end_on_grid(options_.state_checkpoint_tokens);
+  // The index knows more tokens than it has a state for: others left the known prefix there, and may again.
+  if (sequence.hit.matched_tokens > start) num_tokens = std::min(num_tokens, sequence.hit.matched_tokens - start);
+  return num_tokens;
+}
+
+void PrefixSharing::Publish(Sequence* sequence, bool at_end) const {
+  SequenceLease& lease = sequence->lease;
+  if (!lease.shares()) return;
+  const int64_t computed = lease.num_tokens();
+  if (!MayShare(*sequence)) {
+    lease.StopSharing();
+  } else if (computed > NumShareable(*sequence)) {
+    return;
+  } else if (options_.aligned_prefill_chunks) {
+    const bool whole = computed % options_.prefill_chunk_tokens == 0;
+    if (whole) lease.Publish(sequence->tokens, /*checkpoint=*/true);
+  } else {
+    const int64_t grid = options_.state_checkpoint_tokens;
+    const bool turn_ends = at_end || computed == sequence->prompt_length || computed == sequence->hit.matched_tokens;
+    lease.Publish(sequence->tokens, turn_ends || (grid > 0 && computed % grid == 0));
+  }
+}
+
+PrefixSharing::Lengths PrefixSharing::LengthsToKeep(const Sequence& sequence) const {
+  Lengths lengths;
+  if (!sequence.lease.shares() || !MayShare(sequence)) return lengths;
+  const int64_t computed = std::min(sequence.num_computed(), NumShareable(sequence));
+  const auto keep = [&](int64_t length) {
+    if (length > 0 && length <= computed) lengths.push_back(length);
+  };
+  if (options_.aligned_prefill_chunks) {
+    keep(computed - computed % options_.prefill_chunk_tokens);
+    return lengths;
+  }
+  keep(computed);
+  if (plan_->state_group() < 0) return lengths;
+  // A later sequence starts from a state, so keep those where it may part: where this prompt left a known one, and the
+  // last point of the grid within the prompt.
+  keep(sequence.hit.matched_tokens);
+  const int64_t grid = options_.state_checkpoint_tokens;
+  if (grid > 0) keep((sequence.prompt_length - 1) / grid * grid);
+  return lengths;
+}
+
+}  // namespace berth

@@ -1,0 +1,28 @@
+// The scheduler's figures. Plain data.
+#ifndef BERTH_SCHEDULER_SCHEDULER_COUNTS_H_
+#define BERTH_SCHEDULER_SCHEDULER_COUNTS_H_
+
+#include <cstdint>
+
+namespace berth {
+
+// What the metrics say. The first four are of now, the others since the start.
+struct SchedulerCounts {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  int64_t num_new = 0;         // waiting sequences that never ran
+  int64_t waiting_tokens = 0;  // tokens that the waiting sequences have to prefill
+  int64_t num_preemptions = 0;
+  int64_t num_suspensions = 0;  // preemptions whose cache was swapped out
+  int64_t prompt_tokens = 0;    // computed or found in the cache; recomputation not counted
+  int64_t generation_tokens = 0;
+  int64_t draft_tokens = 0;            // drafts checked
+  int64_t accepted_draft_tokens = 0;   // drafts that the model chose too
+  int64_t prefix_queried_tokens = 0;   // tokens of prompts that looked for their prefix
+  int64_t prefix_hit_tokens = 0;       // tokens whose cache they found
+  int64_t prefix_replayed_tokens = 0;  // tokens that were known, but computed again from the state before them
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_SCHEDULER_COUNTS_H_

@@ -1,0 +1,284 @@
+// How the scheduler plans a step: growth, preemption and admission.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/base/internal/raw_logging.h"
+#include "scheduler/drafts.h"
+#include "scheduler/output_group.h"
+#include "scheduler/scheduler.h"
+
+namespace berth {
+
+// The order matters. Copies and compaction come first, because rows may not lie where something moves. Growth comes
+// before admission, so that a new sequence never takes what a running one needs. Copies beside the step start last,
+// when nothing moves any more.
+const StepPlan& Scheduler::Plan(absl::Time now) {
+  plan_.Clear();
+  planned_.clear();
+  plan_start_ = now;
+  swap_.BeginStep(now, next_waiting(), /*nothing_runs=*/running_.empty());
+  cache_->Compact(options_.compact_bytes_per_step);
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->group != nullptr && sequence->group->ready_to_fork()) sequence->group->Fork();
+  }
+  int64_t budget = GrowRunning();
+  // Nobody waits for a copy where nobody runs: then the swap-out ends at once, and its room is there.
+  const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
+  while (swap_.swapping_out() != nullptr && std::none_of(running_.begin(), running_.end(), grew)) {
+    CountSwapOut(swap_.FinishSwapOut());
+    budget = GrowRunning();
+  }
+  if (budget > 0) AdmitWaiting(budget, now);
+  counts_.num_running = static_cast<int64_t>(running_.size());
+  for (bool decodes : {true, false}) {
+    for (const std::unique_ptr<Sequence>& sequence : running_) {
+      if (sequence->step_tokens > 0 && sequence->step_decodes == decodes) AddRow(sequence.get());
+    }
+    if (decodes) plan_.num_decode_rows = static_cast<int64_t>(plan_.rows.size());
+  }
+  if (plan_.empty() && !empty() && !swap_.awaits_disk()) {
+    ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
+  }
+  if (!plan_.empty()) swap_.StartCopies(now, next_waiting());
+  return plan_;
+}
+
+// One pass over the running sequences, in order of admission. Each takes its tokens and grows by them at once:
+//
+//   running:   A (decodes)   B (prefills)   C (decodes)   D (prefills)
+//   budget:    1 set aside   a chunk        1 set aside   what B left of it
+//
+// A sequence that cannot grow preempts later ones only. So one that has its tokens of this step never loses them to
+// another that comes later in the pass. After a sequence found no room, the later ones would find none either, so they
+// sit the step out. The exception is a swap-out under way: the sequence that waits for its room must not hold up those
+// that need none.
+//
+// Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
+// preempted again.
+int64_t Scheduler::GrowRunning() {
+  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) { return sequence->decoding(); };
+  int64_t left = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
+  const int64_t num_preemptions = counts_.num_preemptions;
+  bool full = false;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    sequence.step_tokens = 0;
+    sequence.drafts.clear();
+    if (full && swap_.swapping_out() == nullptr) continue;
+    sequence.step_decodes = sequence.decoding();
+    if (sequence.step_decodes) {
+      sequence.step_tokens = TokenLimit(sequence, TokenUse::kDecode, 1);
+      if (sequence.step_tokens > 0 && options_.recompute_length == 0) ProposeDrafts(&sequence);
+    } else {
+      sequence.step_tokens = ChunkTokens(sequence, TokenLimit(sequence, TokenUse::kPrefill, left));
+      left -= sequence.step_tokens;
+    }
+    if (sequence.step_tokens > 0 && !GrowOrPreempt(i, sequence.step_tokens)) full = true;
+  }
+  if (running_.empty()) return options_.max_step_tokens;
+  if (full || counts_.num_preemptions > num_preemptions) left = 0;
+  GrowForDrafts(&left);
+  return left;
+}
+
+int64_t Scheduler::TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) {
+  // The first running request gets all it can use, so that there always is progress.
+  if (running_.empty() || SameRequest(sequence, *running_.front())) return left;
+  return std::clamp<int64_t>(policy_->TokenLimit(sequence, use, left), 0, left);
+}
+
+int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t limit) const {
+  if (sequence.parked) return 0;
+  int64_t count = std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, limit});
+  if (sequence.group != nullptr && !sequence.group->forked) {
+    count = std::min(count, OutputGroup::ForkPoint(sequence) - sequence.num_computed());
+  }
+  return sharing_.LimitChunk(sequence, count);
+}
+
+// The cheapest room first: that of a cache that is only on its way in, then that of a later request. A swap-out gives
+// its room when it ends, so the sequence waits for that, and no second one is preempted meanwhile.
+bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
+  Sequence& sequence = *running_[index];
+  while (!sequence.lease.Grow(num_tokens).ok()) {
+    if (swap_.CancelSwapIn()) continue;
+    if (swap_.swapping_out() == nullptr && PreemptFor(index)) continue;
+    sequence.step_tokens = 0;
+    // Those before it run, and will return what it needs.
+    if (swap_.swapping_out() != nullptr || !SameRequest(sequence, *running_.front())) return false;
+    ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
+                 static_cast<long long>(sequence.num_tokens()));
+  }
+  return true;
+}
+
+bool Scheduler::PreemptFor(size_t index) {
+  const Sequence& beneficiary = *running_[index];
+  size_t first = index + 1;
+  while (first < running_.size() && SameRequest(beneficiary, *running_[first])) ++first;
+  const RunningSequences candidates = absl::MakeConstSpan(running_).subspan(first);
+  if (candidates.empty()) return false;
+  size_t picked = policy_->PickToPreempt(candidates, beneficiary);
+  if (picked == SchedulingPolicy::kNobody) {
+    if (!SameRequest(beneficiary, *running_.front())) return false;
+    picked = candidates.size() - 1;
+  }
+  // The outputs of one request are neighbours.
+  size_t last = first += picked;
+  while (last + 1 < running_.size() && SameRequest(*running_[last + 1], *running_[first])) ++last;
+  while (SameRequest(*running_[first - 1], *running_[last])) --first;
+  Preempt(first, last + 1);
+  return true;
+}
+
+void Scheduler::Preempt(size_t first, size_t last) {
+  ++counts_.num_preemptions;
+  if (const auto& group = running_[first]->group; group != nullptr) group->Park();
+  for (size_t i = last; i > first; --i) {
+    std::unique_ptr<Sequence>& sequence = running_[i - 1];
+    sharing_.Publish(sequence.get(), /*at_end=*/true);
+    // Outputs that share a prompt are computed again: their images would hold it once for each.
+    if (sequence->group == nullptr) swap_.SwapOut(sequence.get());
+    sequence->lease = SequenceLease();
+    sequence->encoded = false;
+    sequence->step_tokens = 0;
+    ++sequence->times.num_preemptions;
+    CountWaiting(*sequence, +1);
+    waiting_.push_front(std::move(sequence));
+  }
+  running_.erase(running_.begin() + static_cast<int64_t>(first), running_.begin() + static_cast<int64_t>(last));
+}
+
+void Scheduler::GrowForDrafts(int64_t* budget) {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->drafts.empty()) continue;
+    const int64_t limit =
+        std::min(TokenLimit(*sequence, TokenUse::kDrafts, *budget), options_.prefill_chunk_tokens - 1);
+    const int64_t count = std::min<int64_t>(limit, static_cast<int64_t>(sequence->drafts.size()));
+    const int64_t start = sequence->num_computed() - 1;
+    // No sequence is preempted for a draft, and nothing is computed again for one that was wrong.
+    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) {
+      sequence->drafts.clear();
+      continue;
+    }
+    sequence->drafts.resize(count);
+    sequence->step_tokens = 1 + count;
+    sequence->step_decodes = false;
+    *budget -= count;
+    counts_.draft_tokens += count;
+  }
+}
+
+// A sequence is admitted when a lease for all its tokens can be had, and room for one more. Running sequences may not
+// have all their tokens in their leases yet; what they have still to prefill is `promised` to them, and counts as
+// taken. Their future outputs do not: those make room by preemption.
+void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
+  int64_t promised = 0;
+  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
+  while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
+    size_t index = policy_->PickToAdmit(waiting_);
+    while (index > 0 && SameRequest(*waiting_[index - 1], *waiting_[index])) --index;
+    Sequence& sequence = *waiting_[index];
+    const int64_t limit = TokenLimit(sequence, TokenUse::kAdmission, budget);
+    if (sequence.num_encoder_tokens() >= limit) return;
+    const OutputGroup* const group = sequence.group.get();
+    const int64_t count = group == nullptr ? 1 : group->num_sequences();
+    if (static_cast<int64_t>(running_.size()) + count > options_.max_running) return;
+    const int64_t longest = group == nullptr ? sequence.num_tokens() : group->longest();
+    if (!TakeLease(&sequence, longest + 1, ForksOf(sequence.prompt_length, count), promised)) return;
+    const int64_t encoder_tokens = sequence.encoded ? 0 : sequence.num_encoder_tokens();
+    sequence.step_decodes = sequence.decoding();
+    sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens);
+    if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
+      ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
+    }
+    budget -= encoder_tokens + sequence.step_tokens;
+    promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
+    MoveToRunning(index, now);
+  }
+}
+
+// Where the sequence's cache may come from, the best first: its own lease, whose swap-out has not ended; its own image
+// or a prefix below the arena; what the prefix index holds. What none of them has is computed.
+bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
+  const auto fits = [&](const SequenceLease& lease) {
+    return cache_->CanFit(lease, length, options_.prefill_chunk_tokens, promised, forks);
+  };
+  if (swap_.swapping_out() == sequence) return swap_.CancelSwapOut(fits);
+  if (StillLacksRoom(*sequence)) return false;
+  lacked_room_ = LackedRoom();
+  sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
+  sharing_.Adopt(sequence);
+  const SwapManager::SwapInResult swapped = swap_.SwapIn(sequence, plan_start_, running_.empty(), fits);
+  if (swapped != SwapManager::SwapInResult::kNothing) return swapped == SwapManager::SwapInResult::kTaken;
+  swap_.CancelSwapIn();
+  const bool waits = sharing_.WaitsForPrefix(*sequence, running_);
+  if (!waits && fits(sequence->lease)) return true;
+  sequence->lease = SequenceLease();
+  if (!waits) {
+    lacked_room_ = {
+        .key = sequence->request.key, .num_running = running_.size(), .available_bytes = cache_->available_bytes()};
+  }
+  return false;
+}
+
+bool Scheduler::StillLacksRoom(const Sequence& sequence) {
+  // Looking a long prompt up in the index takes as long as all else that the scheduler does for a step.
+  constexpr int64_t kPatience = 16;  // steps; what is published meanwhile may make it need less
+  LackedRoom& then = lacked_room_;
+  return then.key == sequence.request.key && !running_.empty() && then.num_running == running_.size() &&
+         cache_->available_bytes() <= then.available_bytes && ++then.num_steps < kPatience;
+}
+
+void Scheduler::MoveToRunning(size_t index, absl::Time now) {
+  Sequence& first = *waiting_[index];
+  const auto begin = waiting_.begin() + static_cast<int64_t>(index);
+  const auto end = std::find_if(begin, waiting_.end(), [&](const auto& other) { return !SameRequest(first, *other); });
+  for (auto at = begin; at != end; ++at) CountWaiting(**at, -1);
+  first.swapped.Drop();
+  if (!first.ever_admitted()) {
+    if (first.lease.shares()) {
+      first.num_cached = first.hit.num_tokens;
+      counts_.prefix_queried_tokens += first.prompt_length;
+      counts_.prefix_hit_tokens += first.hit.num_tokens;
+      counts_.prefix_replayed_tokens += first.hit.matched_tokens - first.hit.num_tokens;
+    }
+    first.times.first_scheduled = now;
+    first.tokens.reserve(first.prompt_length + first.request.max_tokens);
+    first.drafts.reserve(first.request.draft_tokens);
+  }
+  std::move(begin, end, std::back_inserter(running_));
+  waiting_.erase(begin, end);
+  if (first.group == nullptr) return;
+  for (std::unique_ptr<Sequence>& other : first.group->MakeOthers()) running_.push_back(std::move(other));
+}
+
+void Scheduler::AddRow(Sequence* sequence) {
+  const int64_t num_drafts = static_cast<int64_t>(sequence->drafts.size());
+  const int64_t end = sequence->num_computed() - num_drafts;  // of the known tokens
+  const int64_t start = end + num_drafts - sequence->step_tokens;
+  const Request& request = sequence->request;
+  StepRow& row = plan_.rows.emplace_back();
+  row.lease = &sequence->lease;
+  row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, end - start);
+  row.start = start;
+  row.drafts = sequence->drafts;
+  row.sample = end == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
+  row.sampling = &request.sampling;
+  row.history = absl::MakeConstSpan(sequence->tokens).first(end);
+  row.prompt_length = sequence->prompt_length;
+  row.sequence_length = sequence->num_tokens();
+  if (row.sample) {
+    if (sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
+    if (sequence->num_generated() == 0) row.forced = request.forced_first;
+    const bool last = sequence->num_generated() + 1 == request.max_tokens;
+    if (last && !request.forced_last.empty()) row.forced = request.forced_last;
+  }
+  if (!sequence->encoded) row.encoder_tokens = request.encoder_tokens;
+  sequence->encoded = true;
+  plan_.num_tokens += sequence->step_tokens + static_cast<int64_t>(row.encoder_tokens.size());
+  planned_.push_back(sequence);
+}
+
+}  // namespace berth
