@@ -1,11 +1,11 @@
-// Beam search over log-probabilities: which beams go on, which have ended, and when it is over. Exactly what
-// transformers 5.17 computes (GenerationMixin._beam_search), in float32 as there. No cache, no sequence, no model:
-// plain values in and out. Thread-compatible.
+// Beam search over log-probabilities: which beams continue, which have ended, and when the search is over. Computes
+// exactly what transformers 5.17 does (GenerationMixin._beam_search), in float32 as there. Knows no cache, sequence or
+// model: plain values in and out. Thread-compatible.
 //
-// A step: each beam offers its likeliest tokens; of all candidates the best few, by the sum of logprobs, are kept. The
-// best num_beams of those that do not end go on. Those that end count if they are among the num_beams best; the
-// num_beams best ended ones are remembered, by their sum over length^length_penalty.
-// Of equal candidates the one of the lower beam comes first, then the lower token.
+// In a step each beam offers its likeliest tokens. The best few of all candidates are kept, by the sum of logprobs. The
+// best num_beams of those that do not end continue. Those that end count if they are among the num_beams best. The
+// num_beams best ended beams are remembered, by their sum over length^length_penalty. Among equal candidates the lower
+// beam comes first, then the lower token.
 #ifndef BERTH_SCHEDULER_BEAM_SEARCH_H_
 #define BERTH_SCHEDULER_BEAM_SEARCH_H_
 
@@ -23,15 +23,15 @@ class BeamSearch {
   struct Beam {
     std::vector<int32_t> tokens;  // output only
     std::vector<float> logprobs;  // of each token
-    float score = 0;              // the sum of its logprobs; of an ended beam over length^length_penalty
+    float score = 0;              // the sum of its logprobs; for an ended beam, over length^length_penalty
     bool ended = false;
-    int parent = 0;  // of one that goes on: the beam whose last token its own follows
+    int parent = 0;  // for a beam that continues: the beam that it extends
   };
-  // What the model says of the token after a beam.
+  // What the model says about the token after a beam.
   struct Row {
     absl::Span<const TokenLogprob> top;  // NumCandidates of them, likeliest first
     absl::Span<const int32_t> banned;    // may not be chosen
-    absl::Span<const int32_t> forced;    // not empty: alone may be chosen, each with logprob 0, as in transformers
+    absl::Span<const int32_t> forced;    // if not empty: the only choices, with logprob 0 each, as in transformers
   };
 
   // How many of each row's likeliest tokens a step needs.
@@ -40,14 +40,14 @@ class BeamSearch {
   // REQUIRES: ValidateRequest accepts the request, and its stop tokens are sorted.
   explicit BeamSearch(const Request& request);
 
-  // One token more. REQUIRES: !over(), and one row per beam, each with a candidate.
+  // Extends the beams by a token. REQUIRES: !over(), and one row per beam, each with a candidate.
   void Step(absl::Span<const Row> rows);
 
-  // Nothing goes on; ended() is the result.
+  // Whether no beam continues; ended() is then the result.
   bool over() const { return over_; }
-  // Those that go on, likeliest first. At the start all are the empty one, of which the first alone counts.
+  // The beams that continue, likeliest first. At the start all are empty, and only the first counts.
   const std::vector<Beam>& running() const { return running_; }
-  // Best first: num_beams of them once it is over.
+  // The ended beams, best first: num_beams of them once the search is over.
   const std::vector<Beam>& ended() const { return ended_; }
 
  private:
@@ -64,7 +64,7 @@ class BeamSearch {
   void UpdateEnded();
   void UpdateRunning();
   bool CanImprove() const;
-  // A sum of logprobs over length^length_penalty.
+  // `sum` over length^length_penalty.
   float Normalized(float sum, int64_t length) const;
 
   const BeamParams params_;

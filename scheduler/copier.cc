@@ -23,7 +23,7 @@ template <typename CopyPiece>
 void Copier::CopySpans(const std::vector<ImageSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes) {
   for (const ImageSpan& span : spans) {
     for (int64_t at = 0; at < span.size_bytes;) {
-      // A piece in each step, however short: a copy has an end.
+      // At least one piece in each step, so that every copy ends some day.
       if (stop_.load(std::memory_order_relaxed) && done_.in_bytes + done_.out_bytes > 0) return;
       const int64_t size = std::min(kPieceBytes, span.size_bytes - at);
       if (span.offset >= 0) copy_piece(span.offset + at, size, span.bytes + at);

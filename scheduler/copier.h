@@ -1,7 +1,5 @@
-// Copies between the arena and host memory that run beside a step, on a thread of their own, so that no running row
-// waits for more than a piece (kPieceBytes). What the step's end finds undone is left to the next step.
-//
-// Thread-compatible; engine thread only, but for its own thread.
+// Copies between the arena and host memory on a thread of its own, beside a step. A step's end waits for the piece at
+// hand only (kPieceBytes). The rest is left to the next step. Engine thread only, apart from the copier's own thread.
 #ifndef BERTH_SCHEDULER_COPIER_H_
 #define BERTH_SCHEDULER_COPIER_H_
 
@@ -20,42 +18,43 @@ namespace berth {
 
 class Copier {
  public:
-  // Some ten microseconds' worth.
+  // About ten microseconds' worth.
   static constexpr int64_t kPieceBytes = 256 << 10;
 
-  // What was copied, of each direction's spans the first so many bytes, and how long that took.
+  // How many bytes were copied, from the front of each direction's spans, and how long that took.
   struct Done {
     int64_t in_bytes = 0;
     int64_t out_bytes = 0;
     absl::Duration time;
   };
 
-  // `storage` must outlive the copier. `beside_steps` false: there is no thread, and Start does all there is to do, for
-  // tests whose schedule must not depend on time.
+  // `storage` must outlive the copier. With `beside_steps` false there is no thread, and Start copies everything. That
+  // is for tests whose schedule must not depend on time.
   Copier(ArenaStorage* storage, bool beside_steps, absl::Time (*clock)());
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // What Start will copy, into the arena and out of it. REQUIRES: not between Start and Finish.
+  // The spans that Start copies, into the arena and out of it. REQUIRES: not between Start and Finish.
   std::vector<ImageSpan>& in() { return in_; }
   std::vector<ImageSpan>& out() { return out_; }
 
-  // Begins to copy, what goes in first. Until Finish nobody else may read or write what the spans name.
+  // Begins to copy: first in, then out. Until Finish, only the copier may access what the spans name.
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the copying after the piece at hand, or the first, and forgets the spans. Nothing but zeros without Start.
+  // Ends the copying after the piece at hand, but not before the first one, and forgets the spans. Returns zeros
+  // without Start.
   Done Finish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Copy();
-  // Adds to `done_bytes` what it copied.
+  // Adds the bytes that it copied to `done_bytes`.
   template <typename CopyPiece>
   void CopySpans(const std::vector<ImageSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes);
 
   ArenaStorage* const storage_;
   absl::Time (*const clock_)();
-  // The engine thread's, but between Start and Finish the copier's.
+  // The copier's thread owns these between Start and Finish, the engine thread else.
   std::vector<ImageSpan> in_;
   std::vector<ImageSpan> out_;
   Done done_;

@@ -1,9 +1,8 @@
-// The one thread that runs the model: takes requests and cancellations, plans, runs and commits steps, and hands on
-// what they produced.
+// Runs the model on one thread: takes requests and cancellations, plans, runs and commits steps, and delivers events.
 //
-// Submit, Cancel, Drain, GetLoad are thread-safe and never wait for a step. Events are delivered from the engine
-// thread, in order per request; every accepted request ends with exactly one event whose finish != kNone and whose
-// outputs_left is 0.
+// The public methods are thread-safe and never wait for a step, except for WaitUntilIdle. Events are delivered on the
+// engine thread, in order per request. Every accepted request ends with exactly one event whose finish != kNone and
+// whose outputs_left is 0.
 #ifndef BERTH_SCHEDULER_ENGINE_H_
 #define BERTH_SCHEDULER_ENGINE_H_
 
@@ -59,7 +58,7 @@ struct StepStats {
   int64_t num_decode_rows = 0;
 };
 
-// Receives what the engine produces. Called on the engine thread: must hand over and return, never block.
+// Receives what the engine produces. Called on the engine thread: must not block.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -72,53 +71,52 @@ class Engine {
  public:
   struct Options {
     Scheduler::Options scheduler;
-    int64_t max_queue = 256;  // requests accepted and not yet admitted; one more is refused
-    // CheckIntegrity after every step and crash if it fails; for tests and debug builds.
+    int64_t max_queue = 256;  // requests accepted and not yet admitted; further ones are refused
+    // Check the cache's invariants after every step, and crash if one is broken. For tests and debug builds.
     bool check_integrity = false;
     std::function<absl::Time()> now = absl::Now;  // tests inject a clock
   };
 
-  // All pointers must outlive the engine. INVALID_ARGUMENT naming the option that makes no sense.
+  // All pointers must outlive the engine. INVALID_ARGUMENT names the option that makes no sense.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Cache* cache, ModelRunner* runner, EventSink* sink,
                                                         Options options);
-  // Cancels what is left, delivers the last events, joins the thread.
+  // Cancels the requests that are left, delivers the last events and joins the thread.
   ~Engine();
 
   // Starts the thread.
   void Start();
 
-  // Accepts the request or says why not: RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining, or the engine is
-  // dead), INVALID_ARGUMENT (see ValidateRequest, which the server's checks come before, and Scheduler::CheckRequest).
-  // REQUIRES: no live request has its key.
+  // Accepts the request. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: the engine drains or has failed.
+  // INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
   absl::Status Submit(Request request);
 
-  // Ends the request with `reason` at the next step's start. Unknown or finished keys are no error. Comes after every
-  // Submit that has returned.
+  // Ends the request with `reason` when the next step starts. Does nothing for an unknown or finished key. Takes effect
+  // after every Submit that has returned.
   void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled) {
     CancelOutput(key, Scheduler::kAllOutputs, reason);
   }
   // The same for one output of several.
   void CancelOutput(RequestKey key, int32_t output, FinishReason reason);
 
-  // Hands the request to the save sink after a step to come, if it is to be saved. Unknown or finished keys are no
-  // error. Comes after every Submit that has returned.
+  // Hands the request to the save sink after a later step, if it is to be saved. Does nothing for an unknown or
+  // finished key. Takes effect after every Submit that has returned.
   void Save(RequestKey key);
 
-  // Refuses new requests from now on. Accepted ones go on.
+  // Refuses new requests from now on. Accepted ones continue.
   void Drain();
-  // Waits until no request is left or until the timeout; true when none is left.
+  // Waits until no request is left or the timeout has passed. True when none is left.
   bool WaitUntilIdle(absl::Duration timeout);
 
   EngineLoad GetLoad() const;
   // False once a step has failed in a way that the device does not recover from.
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
-  // The longest sequence (prompt + output) that is accepted.
+  // The longest sequence (prompt and output) that is accepted.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
   // The longest input of an encoder that is accepted; 0: the model has none.
   int64_t max_encoder_tokens() const { return max_encoder_tokens_; }
 
  private:
-  // What clients left for the engine thread.
+  // What clients hand to the engine thread.
   struct Cancellation {
     RequestKey key;
     int32_t output;
@@ -133,22 +131,22 @@ class Engine {
 
   Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::unique_ptr<Scheduler> scheduler);
 
-  // The methods below are the engine thread's.
+  // The methods below run on the engine thread.
   void Loop();
-  // Waits for work, for clients' or the tiers', and moves the inbox into the scheduler. False when the engine is to
+  // Waits for work from clients or below the arena, and moves the inbox into the scheduler. False: the engine is to
   // stop.
   bool TakeInbox();
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyTaken();
-  // Gives the tokens of the request's progress again. True: that was all, the request is over.
+  // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
   void Step();
-  // Every sequence waits for the disk tier.
+  // Waits a moment for the disk tier, because every sequence waits for it.
   void WaitForDisk();
   // Takes in a step that failed; gives up after kMaxFailedSteps in a row.
   void FailStep(const absl::Status& error, absl::Time now);
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Publishes the load, then delivers events_: who sees a request's end sees its bytes returned.
+  // Publishes the load, then delivers events_. So whoever sees a request's end also sees its bytes returned.
   void PublishAndDeliver();
 
   Cache* const cache_;

@@ -83,11 +83,11 @@ bool OutputGroup::Offer(const StepRow& row, const RowResult& result, const Seque
   }
   num_offered_ = 0;
   search->Step(rows_);
-  if (!search->over()) GoOn();
+  if (!search->over()) FollowBeams();
   return true;
 }
 
-void OutputGroup::GoOn() {
+void OutputGroup::FollowBeams() {
   const std::vector<BeamSearch::Beam>& beams = search->running();
   // Each lease goes to one child, to the parent's own place if it may; the other children get forks of it.
   std::vector<int> heir(beams.size(), -1);

@@ -1,12 +1,14 @@
-// The outputs of one request: a sequence each, which share the cache of what they have in common. Engine thread only.
+// The outputs of one request. Each is a sequence, and they share the cache of what they have in common. Engine thread
+// only.
 //
-// The first sequence computes the prompt but for its last token; then the others fork off it, and each computes that
-// token itself and goes its own way: output i samples with seed + i as a request of its own would. A beam search takes
-// the same way; its beams step together, and after each step a beam's lease is a fork of its parent's.
+// The first sequence computes the prompt except for its last token. Then the others fork off it, and each computes that
+// token itself. From there on they are independent: output i samples with seed + i, as a request of its own would. A
+// beam search starts the same way. Its beams step together, and after each step a beam's lease is a fork of its
+// parent's.
 //
 // Invariants:
-//   - the members are neighbours in the scheduler's queue, all running or all waiting (before the first admission there
-//     is one alone);
+//   - the members are neighbours in the scheduler's queues, all running or all waiting (only one exists before the
+//     first admission);
 //   - unforked, all but the first are parked;
 //   - a beam search keeps all its members until it ends.
 #ifndef BERTH_SCHEDULER_OUTPUT_GROUP_H_
@@ -27,7 +29,7 @@ struct OutputGroup {
   // For a request of several sequences; `first` becomes its only member.
   static void Create(Sequence* first);
 
-  // Of a prompt: how much is computed once. At least one token, so that an encoder runs once too.
+  // How many tokens of the prompt are computed once. At least one, so that an encoder runs once too.
   static int64_t ForkPoint(const Sequence& sequence) { return std::max<int64_t>(1, sequence.prompt_length - 1); }
   int64_t num_sequences() const { return complete ? static_cast<int64_t>(members.size()) : num_planned; }
   int64_t longest() const;  // tokens of the longest member
@@ -40,15 +42,15 @@ struct OutputGroup {
   // Back to unforked. REQUIRES: no member holds a lease after it.
   void Park();
 
-  // Of a beam search: takes in what the row of a member gave. True when that was the last one to wait for, and the
-  // beams have gone on by a token, or the search is over.
+  // Takes in the result of a beam's row. True when it was the last beam's: then the search has made its step, and
+  // either is over or has given each beam its next token. REQUIRES: a beam search.
   bool Offer(const StepRow& row, const RowResult& result, const Sequence& member);
 
-  std::vector<Sequence*> members;      // that have not ended, by output
-  int64_t num_planned = 0;             // how many there are to be
-  bool complete = false;               // the others are made
+  std::vector<Sequence*> members;      // those that have not ended, by output
+  int64_t num_planned = 0;             // how many there will be
+  bool complete = false;               // all of them were made
   bool forked = false;                 // each has a lease of its own
-  std::unique_ptr<BeamSearch> search;  // null: samples
+  std::unique_ptr<BeamSearch> search;  // null: the outputs are sampled
 
  private:
   // A row's result until all are there.
@@ -57,12 +59,13 @@ struct OutputGroup {
     bool banned = false;  // the stop tokens are
     std::vector<int32_t> forced;
   };
-  void GoOn();
+  // Gives each member the tokens and the lease of its beam.
+  void FollowBeams();
 
   std::vector<Offered> offered_;  // by member
   int64_t num_offered_ = 0;
   std::vector<BeamSearch::Row> rows_;
-  std::vector<SequenceLease> leases_;  // of GoOn; empty between its calls
+  std::vector<SequenceLease> leases_;  // of FollowBeams; empty between its calls
 };
 
 }  // namespace berth

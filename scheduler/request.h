@@ -1,5 +1,5 @@
-// A request as the engine sees it, and what the engine tells about it: token ids only; text is the server's business.
-// Plain data, moved between threads by value.
+// A request as the engine sees it, and the events that the engine emits for it. Both hold token ids only; text is the
+// server's business. Plain data, moved between threads by value.
 #ifndef BERTH_SCHEDULER_REQUEST_H_
 #define BERTH_SCHEDULER_REQUEST_H_
 
@@ -18,7 +18,7 @@ namespace berth {
 
 inline constexpr int64_t kMaxDraftTokens = 16;
 
-// Given by the server, unique for the process's life. Clients' request ids are text and stay in the server.
+// Chosen by the server, unique in the process's life. Clients' request ids are text and stay in the server.
 using RequestKey = uint64_t;
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
@@ -29,21 +29,21 @@ struct OutputLogprobs {
   std::vector<TokenLogprob> top;
 };
 
-// How far a request came before it was saved. With the request itself, this is all that it needs to continue with the
+// How far a request came before it was saved. Together with the request, it is all that is needed to resume with the
 // same tokens.
 struct Progress {
   std::vector<int32_t> tokens;                // of its output
-  std::vector<OutputLogprobs> logprobs;       // one per token where it asks for them
-  FinishReason finish = FinishReason::kNone;  // kStop, kLength: it was over
+  std::vector<OutputLogprobs> logprobs;       // one per token, if the request asks for them
+  FinishReason finish = FinishReason::kNone;  // kStop, kLength: it had ended
   int32_t stop_token = -1;                    // as in TokenEvent
-  CacheImage image;                           // of the first tokens of prompt and output; empty: computed again
+  CacheImage image;                           // of the first tokens of prompt and output; empty: compute them again
 };
 
-// When a beam search ends, once it has as many ended beams as it follows. The values of transformers' early_stopping.
+// When a beam search ends, once it has num_beams ended beams. In quotes: the value of transformers' early_stopping.
 enum class EarlyStopping : uint8_t {
-  kHeuristic,  // false: when the likeliest beam, were it to end now, would be no better than the worst ended one
-  kAtOnce,     // true
-  kNever,      // "never": when no beam can become better, however long
+  kHeuristic,  // "false": when the likeliest beam, if it ended now, would be no better than the worst ended one
+  kAtOnce,     // "true": at once
+  kNever,      // "never": when no beam can become better, however long it gets
 };
 
 struct BeamParams {
@@ -56,45 +56,45 @@ struct BeamParams {
 
 struct Request {
   RequestKey key = 0;
-  std::vector<int32_t> prompt;          // at least one token; of an encoder-decoder model what the decoder starts from
+  std::vector<int32_t> prompt;  // at least one token; for an encoder-decoder model, what the decoder starts from
   std::vector<int32_t> encoder_tokens;  // at least one for an encoder-decoder model, none for another
   SamplingParams sampling;
   int64_t max_tokens = 0;               // at least one; prompt + max_tokens is within the engine's max_sequence_tokens
-  int64_t min_tokens = 0;               // stop tokens are not chosen before
+  int64_t min_tokens = 0;               // no stop token is chosen before these
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
-  std::vector<int32_t> forced_last;     // the same for the one that reaches max_tokens, and before forced_first
-  int64_t num_outputs = 1;              // output i is sampled with seed + i; of a beam search: its best ones
-  BeamParams beams;                     // greedy: nothing of `sampling` but its defaults, temperature and seed apart
+  std::vector<int32_t> forced_last;     // the same for the token that reaches max_tokens; wins over forced_first
+  int64_t num_outputs = 1;              // output i is sampled with seed + i; a beam search returns its best ones
+  BeamParams beams;                     // with beams, `sampling` has its defaults, except for temperature and seed
   // The most draft tokens that one step checks; 0: none. They come from prompt lookup. Has no effect on a request that
   // samples, has penalties or asks for logprobs. The output is the same with and without.
   int64_t draft_tokens = 0;
-  bool share_prefix = true;     // neither looks for its prefix nor leaves one if false
-  std::string cache_salt;       // shares prefixes with requests of the same salt only
-  bool saved = false;           // is handed to the SaveSink when asked for, and when it ends
-  int64_t autosave_tokens = 0;  // and each time it has this many more output tokens; 0: not
-  // The request continues from here: the sink gets these tokens again, marked as replayed. The scheduler moves the
-  // image out when it takes the request. Null: the request is new.
+  bool share_prefix = true;     // false: neither looks for its prefix nor leaves one
+  std::string cache_salt;       // its tenant: it shares prefixes with requests of the same salt only
+  bool saved = false;           // hand it to the SaveSink when asked to, and when it ends
+  int64_t autosave_tokens = 0;  // save it after this many output tokens, again and again; 0: never
+  // Resume from here: emit these tokens again, as replayed ones, then continue. The scheduler moves the image out when
+  // it takes the request. Null: the request is new.
   std::shared_ptr<Progress> progress;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
 
-  // How many sequences it takes.
+  // The number of sequences that it takes.
   int64_t num_sequences() const { return beams.num_beams > 0 ? beams.num_beams : num_outputs; }
 
   friend bool operator==(const Request&, const Request&) = default;
 };
 
-// Refuses what would make a step fail for every request in it. INVALID_ARGUMENT naming one of these:
-//  - an empty prompt, or a length over `max_sequence_tokens`;
-//  - progress that is longer than the output may be;
-//  - encoder tokens outside [1, max_encoder_tokens], or any if that is 0, because the model has no encoder;
-//  - a token outside [0, vocab_size);
-//  - outputs and beams that cannot be combined.
+// Checks what would make a step fail for every request in it. INVALID_ARGUMENT names one of:
+//   - an empty prompt, or a length over `max_sequence_tokens`;
+//   - progress that is longer than the output may be;
+//   - encoder tokens outside [1, max_encoder_tokens], or any where that is 0, because the model has no encoder;
+//   - a token outside [0, vocab_size);
+//   - outputs and beams that do not go together.
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens = 0);
 
-// When things happened to a request; for the client's timings and the histograms.
+// When things happened to a request. For the client's timings and the histograms.
 struct RequestTimes {
   absl::Time arrival;
   absl::Time first_scheduled = absl::InfinitePast();  // InfinitePast: never
@@ -103,20 +103,20 @@ struct RequestTimes {
   int32_t num_preemptions = 0;
 };
 
-// One output's news of one step: at most one token, or its end, or both. A beam search tells all at its end.
+// A token of an output, its end, or both. A beam search emits all of its events at its end.
 struct TokenEvent {
   RequestKey key = 0;
-  int32_t output = 0;        // which one of the request
-  int32_t outputs_left = 0;  // when finish != kNone: outputs still running; 0: the request ends, and all its outputs
+  int32_t output = 0;                   // its index among the request's outputs
+  int32_t outputs_left = 0;             // when finish != kNone: outputs that continue; 0: the whole request ends
   int32_t token = RowResult::kNoToken;  // kNoToken: no token, only the end
   float logprob = 0;
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::kNone;
-  int32_t stop_token = -1;  // the token that ended it when finish == kStop; that token is in `token` too
+  int32_t stop_token = -1;  // when finish == kStop: the token that ended the output; it is in `token` too
   absl::Status error;       // when finish == kError
-  RequestTimes times;       // when finish != kNone, and with the first token
-  bool replayed = false;    // of the request's Progress, not of a step; no figure counts it
-  int64_t num_cached = 0;   // prompt tokens whose cache was there already; with `times`
+  RequestTimes times;       // set with the first token and with the end
+  bool replayed = false;    // from the request's Progress, not from a step; no figure counts it
+  int64_t num_cached = 0;   // prompt tokens that were in the cache already; set with `times`
 };
 
 }  // namespace berth
