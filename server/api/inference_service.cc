@@ -146,55 +146,58 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
     OnRefused(context, valid.status());
     return valid.status();
   }
-  return Start(context, *std::move(valid), stream, writer, [output](std::shared_ptr<RequestOutput> made) {
-    *output = std::move(made);
-    return false;
-  });
+  absl::StatusOr<RegisteredRequest> registered = Register(context, *std::move(valid), stream, writer);
+  if (!registered.ok()) return registered.status();
+  *output = registered->output;
+  absl::Status status = Submit(context, *std::move(registered));
+  if (!status.ok()) *output = nullptr;  // else the call may be gone by now
+  return status;
 }
 
-absl::Status InferenceService::Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
-                                     OutputWriter* writer,
-                                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce) {
+absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(grpc::CallbackServerContext* context,
+                                                                               ValidatedRequest valid, bool stream,
+                                                                               OutputWriter* writer) {
   Request& request = valid.request;
   request.key = options_.registry->NewKey();
   request.arrival = options_.now();
   request.deadline = DeadlineOf(*context);
-  const bool saved = !valid.session_id.empty();
-  if (saved) {
+  if (request.saved) {
     const absl::Status s = options_.sessions->Begin(request.key, MakeSessionFile(valid, options_.sessions->model()));
     if (!s.ok()) {
       OnRefused(context, s);
       return s;
     }
   }
-  const RequestKey key = request.key;
+  std::shared_ptr<RequestOutput> output = MakeOutput(&valid, stream, writer);
+  if (absl::Status s = options_.registry->Add(output); !s.ok()) {
+    if (request.saved) options_.sessions->Withdraw(request.key);
+    OnRefused(context, s);
+    return s;
+  }
+  options_.dispatcher->Register(output);
+  return RegisteredRequest{std::move(request), std::move(output)};
+}
+
+absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) {
+  // Ours, since the writer may be gone as soon as the engine has the request.
+  const std::shared_ptr<RequestOutput> output = std::move(registered.output);
+  Request& request = registered.request;
+  const bool saved = request.saved;
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
-  absl::StatusOr<std::shared_ptr<RequestOutput>> registered = Register(&valid, stream, writer);
-  absl::Status status = registered.status();
-  bool cancelled = false;
-  if (status.ok()) {
-    cancelled = announce(*registered);
-    status = options_.engine->Submit(std::move(request));
-    if (!status.ok()) {
-      options_.dispatcher->Unregister(key);
-      options_.registry->Remove((*registered)->request_id());
-      announce(nullptr);
-    }
+  if (absl::Status s = options_.engine->Submit(std::move(request)); !s.ok()) {
+    options_.dispatcher->Unregister(output->key());
+    options_.registry->Remove(output->request_id());
+    if (saved) options_.sessions->Withdraw(output->key());
+    OnRefused(context, s);
+    return s;
   }
-  if (!status.ok()) {
-    if (saved) options_.sessions->Withdraw(key);
-    OnRefused(context, status);
-    return status;
-  }
-  // What was announced belongs to the writer, which may be gone by now; the copy is ours.
-  if (cancelled) (*registered)->Cancel(EndCause::kClientGone);
-  (*registered)->OnSubmitted();
+  output->OnSubmitted();
   if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(ValidatedRequest* valid, bool stream,
-                                                                          OutputWriter* writer) {
+std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, bool stream,
+                                                            OutputWriter* writer) {
   const Request& request = valid->request;
   RequestOutput::Options out;
   out.key = request.key;
@@ -208,10 +211,7 @@ absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::Register(Valida
   out.output = std::move(valid->output);
   out.stream = stream;
   out.hooks = MakeHooks();
-  auto output = std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
-  if (absl::Status s = options_.registry->Add(output); !s.ok()) return s;
-  options_.dispatcher->Register(output);
-  return output;
+  return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
 }
 
 RequestOutput::Hooks InferenceService::MakeHooks() {

@@ -61,11 +61,18 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
 
-  // Submits a request; its output goes to `writer`. `announce` gets the output before the first event can come, and
-  // null again on error; it says whether the call was cancelled already. Adds an error's trailing metadata to
-  // `context`.
-  absl::Status Start(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream, OutputWriter* writer,
-                     const std::function<bool(std::shared_ptr<RequestOutput>)>& announce);
+  // A request that has its key and its output, and that the engine does not know yet.
+  struct RegisteredRequest {
+    Request request;
+    std::shared_ptr<RequestOutput> output;
+  };
+  // Starts a request in two steps. Register gives it an output that writes to `writer`, and takes its id. Keep the
+  // output, then call Submit: from then on it writes, and `writer` may be gone when Submit returns. A cancellation that
+  // reaches the output between the two is not lost. After an error nothing is registered, and nothing is written; it
+  // adds its trailing metadata to `context`.
+  absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
+                                             OutputWriter* writer);
+  absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered);
 
   const ValidationContext& validation() const { return validation_; }
 
@@ -76,10 +83,10 @@ class InferenceService final : public v1::Inference::CallbackService {
   class GenerateCall;
   class CompleteCall;
 
-  // Checks the request and starts it. `*output` is set before the first event can come, and null again on error.
+  // Checks the request and starts it. Sets `*output` before the first event can come; null on error.
   absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
-  absl::StatusOr<std::shared_ptr<RequestOutput>> Register(ValidatedRequest* request, bool stream, OutputWriter* writer);
+  std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, bool stream, OutputWriter* writer);
   RequestOutput::Hooks MakeHooks();
   void OnEnded(const EndedRequest& request);
   void OnRefused(grpc::CallbackServerContext* context, const absl::Status& status);

@@ -73,23 +73,29 @@ class SessionsService::ResumeCall final : public ResponseStream {
                                                                   " is over the request's max_tokens of ",
                                                                   loaded->request.max_tokens)));
     }
-    bool cancelled;
-    {
-      MutexLock lock(&mutex_);
-      cancelled = cancelled_;
-    }
-    if (cancelled) return End(nullptr, absl::CancelledError("cancelled by the client"));
-    // Kept by the output as long as anything can come; this call may be gone when Start returns.
-    const auto announce = [this](std::shared_ptr<RequestOutput> output) {
-      MutexLock lock(&mutex_);
-      output_ = std::move(output);
-      return cancelled_;
-    };
-    if (absl::Status s =
-            service_->options_.inference->Start(context_, *std::move(loaded), /*stream=*/true, this, announce);
-        !s.ok()) {
+    if (Cancelled()) return End(nullptr, absl::CancelledError("cancelled by the client"));
+    InferenceService& inference = *service_->options_.inference;
+    absl::StatusOr<InferenceService::RegisteredRequest> registered =
+        inference.Register(context_, *std::move(loaded), /*stream=*/true, this);
+    if (!registered.ok()) return End(nullptr, registered.status());
+    if (!Keep(registered->output)) registered->output->Cancel(EndCause::kClientGone);
+    // This call may be gone when Submit returns OK.
+    if (absl::Status s = inference.Submit(context_, *std::move(registered)); !s.ok()) {
+      Keep(nullptr);
       End(nullptr, s);
     }
+  }
+
+  bool Cancelled() {
+    MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+
+  // False: the call was cancelled before, so OnCancel did not see the output.
+  bool Keep(std::shared_ptr<RequestOutput> output) {
+    MutexLock lock(&mutex_);
+    output_ = std::move(output);
+    return !cancelled_;
   }
 
   SessionsService* const service_;
