@@ -68,7 +68,7 @@ absl::Status Engine::Submit(Request request) {
 
   MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
-  if (num_new_ + static_cast<int64_t>(inbox_.requests.size()) >= options_.max_queue) {
+  if (load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()) >= options_.max_queue) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
   }
@@ -111,9 +111,15 @@ bool Engine::WaitUntilIdle(absl::Duration timeout) {
 EngineLoad Engine::GetLoad() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
-  load.num_waiting += static_cast<int64_t>(inbox_.requests.size());
-  load.waiting_tokens += inbox_.num_tokens;
+  CountInbox(inbox_, &load.counts);
   return load;
+}
+
+void Engine::CountInbox(const Inbox& inbox, Scheduler::Counts* counts) {
+  const auto num_requests = static_cast<int64_t>(inbox.requests.size());
+  counts->num_waiting += num_requests;
+  counts->num_new += num_requests;
+  counts->waiting_tokens += inbox.num_tokens;
 }
 
 void Engine::Loop() {
@@ -147,9 +153,7 @@ bool Engine::TakeInbox() {
 
 void Engine::SwapInbox() {
   std::swap(inbox_, taken_);
-  num_new_ += static_cast<int64_t>(taken_.requests.size());
-  load_.num_waiting += static_cast<int64_t>(taken_.requests.size());
-  load_.waiting_tokens += taken_.num_tokens;
+  CountInbox(taken_, &load_.counts);
 }
 
 void Engine::EmptyTaken() {
@@ -246,23 +250,10 @@ void Engine::FailStep(const absl::Status& error, absl::Time now) {
 }
 
 void Engine::PublishCounts() {
-  const Scheduler::Counts& counts = scheduler_->counts();
-  num_new_ = counts.num_new;
-  load_.num_running = counts.num_running;
-  load_.num_waiting = counts.num_waiting;
-  load_.waiting_tokens = counts.waiting_tokens;
-  load_.num_preemptions = counts.num_preemptions;
-  load_.num_suspensions = counts.num_suspensions;
+  load_.counts = scheduler_->counts();
   load_.host_tier = scheduler_->host_tier();
   load_.prefix_tier = scheduler_->prefix_tier().counts();
-  load_.disk_tier_limit = scheduler_->prefix_tier().disk_limit_bytes();
-  load_.prompt_tokens = counts.prompt_tokens;
-  load_.generation_tokens = counts.generation_tokens;
-  load_.prefix_queried_tokens = counts.prefix_queried_tokens;
-  load_.prefix_hit_tokens = counts.prefix_hit_tokens;
-  load_.prefix_replayed_tokens = counts.prefix_replayed_tokens;
-  load_.draft_tokens = counts.draft_tokens;
-  load_.accepted_draft_tokens = counts.accepted_draft_tokens;
+  load_.disk_tier_limit_bytes = scheduler_->prefix_tier().disk_limit_bytes();
   load_.num_steps = num_steps_;
 }
 

@@ -27,25 +27,16 @@
 
 namespace berth {
 
-// What the engine is doing: queues as of now, the rest as of the last step.
+// Load of the engine: the queues as of now, everything else as of the end of the last step. server/metrics/load_table.h
+// exports every number of it.
 struct EngineLoad {
-  int64_t num_running = 0;
-  int64_t num_waiting = 0;      // queued for the engine or for a lease, preempted ones included
-  int64_t waiting_tokens = 0;   // tokens those have to prefill
-  int64_t num_preemptions = 0;  // since start
-  int64_t num_suspensions = 0;  // of those, whose cache went to the host tier
+  Scheduler::Counts counts;  // the waiting requests include those that the engine has not taken yet
   HostTier host_tier;
   PrefixTier::Counts prefix_tier;
-  int64_t disk_tier_limit = 0;        // of prefix_tier.disk_bytes; 0: there is no disk tier
-  int64_t prompt_tokens = 0;          // computed since start; recomputation after preemption not counted
-  int64_t generation_tokens = 0;      // since start
-  int64_t prefix_queried_tokens = 0;  // since start; see Scheduler::Counts
-  int64_t prefix_hit_tokens = 0;
-  int64_t prefix_replayed_tokens = 0;
-  int64_t draft_tokens = 0;
-  int64_t accepted_draft_tokens = 0;
-  int64_t num_steps = 0;               // those that failed not counted
-  int64_t num_device_allocations = 0;  // since start; see ModelRunner
+  int64_t disk_tier_limit_bytes = 0;  // limit of prefix_tier.disk_bytes; 0: there is no disk tier
+  // Since start.
+  int64_t num_steps = 0;               // without failed ones
+  int64_t num_device_allocations = 0;  // see ModelRunner
   int64_t num_graph_launches = 0;
   Occupancy occupancy;
 };
@@ -137,6 +128,8 @@ class Engine {
   // stop.
   bool TakeInbox();
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the requests of `inbox`, which no step has seen, to those that wait.
+  static void CountInbox(const Inbox& inbox, Scheduler::Counts* counts);
   void EmptyTaken();
   // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
@@ -164,7 +157,6 @@ class Engine {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // what Submit answers; OK: it accepts
   int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, last event not delivered
-  int64_t num_new_ ABSL_GUARDED_BY(mutex_) = 0;   // taken from the inbox and not admitted
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);       // without what is in the inbox
 
   // Engine thread only; the vectors keep their storage.

@@ -143,7 +143,7 @@ void CollectTiers(const EngineLoad& load, const SessionLoad& sessions, MetricFam
   families->Add(static_cast<double>(sessions.used_bytes + load.prefix_tier.disk_bytes),
                 {{"tier", "disk"}, {"state", "used"}});
   families->Add(static_cast<double>(std::max<int64_t>(0, sessions.limit_bytes - sessions.used_bytes) +
-                                    load.disk_tier_limit - load.prefix_tier.disk_bytes),
+                                    load.disk_tier_limit_bytes - load.prefix_tier.disk_bytes),
                 {{"tier", "disk"}, {"state", "free"}});
   families->Start(Type::kCounter, "berth_session_saves_total", "Writes of sessions to the disk");
   families->Add(static_cast<double>(sessions.num_saves), {{"result", "ok"}});
@@ -194,33 +194,34 @@ void CollectVllmCacheInfo(const Occupancy& occupancy, const CachePlan& plan, Met
 }
 
 void CollectEngine(const EngineLoad& load, MetricFamilies* families) {
-  AddGauge(families, "berth_requests_running", "Requests that hold a lease", load.num_running,
+  AddGauge(families, "berth_requests_running", "Requests that hold a lease", load.counts.num_running,
            "vllm:num_requests_running");
-  AddGauge(families, "berth_requests_waiting", "Requests that wait for a lease", load.num_waiting,
+  AddGauge(families, "berth_requests_waiting", "Requests that wait for a lease", load.counts.num_waiting,
            "vllm:num_requests_waiting");
   AddGauge(families, "berth_requests_waiting_tokens", "Tokens that the waiting requests have to prefill",
-           load.waiting_tokens);
+           load.counts.waiting_tokens);
   families->Start(Type::kCounter, "berth_preemptions_total", "Leases taken from running requests, by how");
-  families->Add(static_cast<double>(load.num_suspensions), {{"action", "suspend"}});
+  families->Add(static_cast<double>(load.counts.num_suspensions), {{"action", "suspend"}});
   families->Add(0, {{"action", "suspend_state"}});  // never the cheaper one: scheduler/swap_manager.h
-  families->Add(static_cast<double>(load.num_preemptions - load.num_suspensions), {{"action", "recompute"}});
+  families->Add(static_cast<double>(load.counts.num_preemptions - load.counts.num_suspensions),
+                {{"action", "recompute"}});
   families->StartAlias(Type::kCounter, "vllm:num_preemptions_total", "Leases taken from running requests");
-  families->Add(static_cast<double>(load.num_preemptions));
+  families->Add(static_cast<double>(load.counts.num_preemptions));
   AddCounter(families, "berth_prompt_tokens_total",
-             "Prompt tokens computed or found in the cache; again after a preemption not counted", load.prompt_tokens,
-             "vllm:prompt_tokens_total");
-  AddCounter(families, "berth_generation_tokens_total", "Tokens generated", load.generation_tokens,
+             "Prompt tokens computed or found in the cache; again after a preemption not counted",
+             load.counts.prompt_tokens, "vllm:prompt_tokens_total");
+  AddCounter(families, "berth_generation_tokens_total", "Tokens generated", load.counts.generation_tokens,
              "vllm:generation_tokens_total");
   AddCounter(families, "berth_prefix_cache_queried_tokens_total", "Tokens of prompts that looked for their prefix",
-             load.prefix_queried_tokens, "vllm:prefix_cache_queries_total");
+             load.counts.prefix_queried_tokens, "vllm:prefix_cache_queries_total");
   AddCounter(families, "berth_prefix_cache_hit_tokens_total", "Of those, tokens that the cache still held",
-             load.prefix_hit_tokens, "vllm:prefix_cache_hits_total");
+             load.counts.prefix_hit_tokens, "vllm:prefix_cache_hits_total");
   AddCounter(families, "berth_prefix_cache_replayed_tokens_total",
              "Of those, tokens that were known but computed again from the state before them",
-             load.prefix_replayed_tokens);
-  AddCounter(families, "berth_draft_tokens_total", "Guesses of next tokens that steps checked", load.draft_tokens,
-             "vllm:spec_decode_num_draft_tokens_total");
-  AddCounter(families, "berth_accepted_draft_tokens_total", "Of those, right ones", load.accepted_draft_tokens,
+             load.counts.prefix_replayed_tokens);
+  AddCounter(families, "berth_draft_tokens_total", "Guesses of next tokens that steps checked",
+             load.counts.draft_tokens, "vllm:spec_decode_num_draft_tokens_total");
+  AddCounter(families, "berth_accepted_draft_tokens_total", "Of those, right ones", load.counts.accepted_draft_tokens,
              "vllm:spec_decode_num_accepted_tokens_total");
   AddCounter(families, "berth_steps_total", "Steps of the engine", load.num_steps);
   AddCounter(

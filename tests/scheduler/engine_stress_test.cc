@@ -44,7 +44,7 @@ struct Client {
       if (below(8) == 0) {
         const EngineLoad load = engine->GetLoad();
         EXPECT_EQ(load.occupancy.TotalBytes(), load.occupancy.arena_bytes);
-        EXPECT_GE(load.num_waiting, 0);
+        EXPECT_GE(load.counts.num_waiting, 0);
         EXPECT_TRUE(engine->healthy());
       }
     }
@@ -92,9 +92,9 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
     (*engine)->Drain();
     ASSERT_TRUE((*engine)->WaitUntilIdle(absl::Minutes(1)));
     const EngineLoad load = (*engine)->GetLoad();
-    EXPECT_EQ(load.num_running + load.num_waiting + load.waiting_tokens, 0);
+    EXPECT_EQ(load.counts.num_running + load.counts.num_waiting + load.counts.waiting_tokens, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);
-    EXPECT_GT(load.num_preemptions, 0) << "the arena is too large: the test is too easy";
+    EXPECT_GT(load.counts.num_preemptions, 0) << "the arena is too large: the test is too easy";
   }
   engine->reset();
   EXPECT_EQ(runner.mismatch(), "");

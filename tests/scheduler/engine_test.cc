@@ -89,9 +89,9 @@ class EngineTest : public ::testing::Test {
   void ExpectIdle() {
     ASSERT_TRUE(engine_->WaitUntilIdle(absl::Minutes(1)));
     const EngineLoad load = engine_->GetLoad();
-    EXPECT_EQ(load.num_running, 0);
-    EXPECT_EQ(load.num_waiting, 0);
-    EXPECT_EQ(load.waiting_tokens, 0);
+    EXPECT_EQ(load.counts.num_running, 0);
+    EXPECT_EQ(load.counts.num_waiting, 0);
+    EXPECT_EQ(load.counts.waiting_tokens, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);
     EXPECT_EQ(load.occupancy.unassigned_free_bytes + load.occupancy.unassigned_overhead_bytes,
               load.occupancy.arena_bytes);
@@ -126,8 +126,8 @@ TEST_F(EngineTest, AnswersARequest) {
   EXPECT_EQ(record.finish, FinishReason::kLength);
   ExpectIdle();
   const EngineLoad load = engine_->GetLoad();
-  EXPECT_EQ(load.prompt_tokens, 20);
-  EXPECT_EQ(load.generation_tokens, 30);
+  EXPECT_EQ(load.counts.prompt_tokens, 20);
+  EXPECT_EQ(load.counts.generation_tokens, 30);
   EXPECT_EQ(load.num_steps, 32);  // three prefill chunks, the last of which gives the first token
   const std::vector<StepStats> steps = sink_.steps();
   ASSERT_EQ(steps.size(), 32u);
@@ -171,18 +171,18 @@ TEST_F(EngineTest, RefusesWhenTheQueueIsFullAndAcceptsWhenItIsNot) {
   for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 50)).ok());
   const absl::Status status = engine_->Submit(MakeRequest(4, 5, 50));
   EXPECT_EQ(status, absl::ResourceExhaustedError("the queue is full: max_queue is 3 requests; retry later"));
-  EXPECT_EQ(engine_->GetLoad().num_waiting, 3);
-  EXPECT_EQ(engine_->GetLoad().waiting_tokens, 15);
+  EXPECT_EQ(engine_->GetLoad().counts.num_waiting, 3);
+  EXPECT_EQ(engine_->GetLoad().counts.waiting_tokens, 15);
   gate_.Close();
   engine_->Start();
   gate_.WaitForArrival();  // two are admitted, one waits: there is room for two
-  EXPECT_EQ(engine_->GetLoad().num_running, 2);
-  EXPECT_EQ(engine_->GetLoad().num_waiting, 1);
+  EXPECT_EQ(engine_->GetLoad().counts.num_running, 2);
+  EXPECT_EQ(engine_->GetLoad().counts.num_waiting, 1);
   EXPECT_TRUE(engine_->Submit(MakeRequest(5, 5, 50)).ok());
   EXPECT_TRUE(engine_->Submit(MakeRequest(6, 5, 50)).ok());
   EXPECT_EQ(engine_->Submit(MakeRequest(7, 5, 50)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(engine_->GetLoad().num_waiting, 3);
-  EXPECT_EQ(engine_->GetLoad().waiting_tokens, 15);
+  EXPECT_EQ(engine_->GetLoad().counts.num_waiting, 3);
+  EXPECT_EQ(engine_->GetLoad().counts.waiting_tokens, 15);
   gate_.Open();
   ExpectIdle();
   for (RequestKey key : {1, 2, 3, 5, 6}) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
@@ -353,7 +353,7 @@ TEST_F(EngineTest, GivesTheTokensOfItsProgressAgainAndGoesOn) {
   EXPECT_EQ(record.finish, FinishReason::kLength);
   EXPECT_EQ(record.num_ends, 1);
   ExpectIdle();
-  EXPECT_EQ(engine_->GetLoad().generation_tokens, 5);
+  EXPECT_EQ(engine_->GetLoad().counts.generation_tokens, 5);
   request.progress->tokens[3] = 100;
   EXPECT_EQ(engine_->Submit(request).code(), absl::StatusCode::kInvalidArgument);
 }

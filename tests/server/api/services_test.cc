@@ -59,10 +59,10 @@ class ServicesTest : public ::testing::Test {
   void ExpectIdle() {
     const bool idle = server_->engine->WaitUntilIdle(kLong);
     const EngineLoad load = server_->engine->GetLoad();
-    ASSERT_TRUE(idle) << load.num_running << " run, " << load.num_waiting << " wait, " << server_->registry.size()
-                      << " are registered";
-    EXPECT_EQ(load.num_running, 0);
-    EXPECT_EQ(load.num_waiting, 0);
+    ASSERT_TRUE(idle) << load.counts.num_running << " run, " << load.counts.num_waiting << " wait, "
+                      << server_->registry.size() << " are registered";
+    EXPECT_EQ(load.counts.num_running, 0);
+    EXPECT_EQ(load.counts.num_waiting, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);
     for (const PoolOccupancy& pool : load.occupancy.pools) EXPECT_EQ(pool.live_units, 0);
     EXPECT_EQ(load.occupancy.TotalBytes(), load.occupancy.arena_bytes);

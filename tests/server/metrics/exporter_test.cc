@@ -179,14 +179,14 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   scraper.load = LoadOf({Pool(CacheKind::kStatic, 4096, 3, 13), Pool(CacheKind::kRecurrent, 3000, 2, 19, 2536),
                          Pool(CacheKind::kStatic, 1000, 5, 60, 536)},
                         65536, 100);
-  scraper.load.num_running = 2;
-  scraper.load.num_waiting = 4;
-  scraper.load.num_preemptions = 6;
-  scraper.load.num_suspensions = 2;
+  scraper.load.counts.num_running = 2;
+  scraper.load.counts.num_waiting = 4;
+  scraper.load.counts.num_preemptions = 6;
+  scraper.load.counts.num_suspensions = 2;
   scraper.load.host_tier = {.limit_bytes = 1000, .sequence_bytes = 200, .prefix_bytes = 100};
   scraper.load.prefix_tier = {.disk_bytes = 70, .num_hits = 5, .restored_tokens = 60, .torn_files = 2};
-  scraper.load.disk_tier_limit = 100;
-  scraper.load.prompt_tokens = 1000;
+  scraper.load.disk_tier_limit_bytes = 100;
+  scraper.load.counts.prompt_tokens = 1000;
   const SeriesMap series = scraper.Scrape();
   EXPECT_EQ(series.at(R"(berth_cache_bytes{model_name="m",pool="static",state="live"})"), 3 * 4096 + 5 * 1000);
   EXPECT_EQ(series.at(R"(berth_cache_units{model_name="m",pool="static",state="free"})"), 73);
