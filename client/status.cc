@@ -41,7 +41,7 @@ struct StatusOptions {
   }
 };
 
-// Looks at one server, again and again.
+// Reads the state of one server, any number of times.
 class StatusReader {
  public:
   explicit StatusReader(std::string server)
@@ -100,9 +100,10 @@ void PrintView(const StatusOptions& options, const StatusView& view, Environment
   environment.out.flush();
 }
 
-// Waits for `period`, or for Ctrl-C; whether it was Ctrl-C.
+// A wait that Ctrl-C ends.
 class Pause {
  public:
+  // Waits for `period` or for End. True: End was called.
   bool Wait(absl::Duration period) {
     const absl::Time end = absl::Now() + period;
     MutexLock lock(&mutex_);

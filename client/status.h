@@ -1,4 +1,4 @@
-// `berth-cli status`: the model, its cache groups, the load, the arena's occupancy, and health.
+// The command `berth-cli status`: shows a server's health, model, cache groups, load and use of the arena.
 #ifndef BERTH_CLIENT_STATUS_H_
 #define BERTH_CLIENT_STATUS_H_
 

@@ -1,10 +1,18 @@
 #include "client/status_view.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 namespace berth::cli {
@@ -37,14 +45,36 @@ std::string DrawModel(const StatusView& view) {
   return text;
 }
 
+// Fields that DrawLoad writes out in words.
+constexpr absl::string_view kWordedFields[] = {"running", "waiting", "waiting_tokens", "prompt_tokens",
+                                               "generation_tokens"};
+
 std::string DrawLoad(const StatusView& view) {
   const v1::GetLoadResponse& load = view.load;
-  std::string text =
-      absl::StrFormat("load     %d running, %d waiting (%d tokens), %d preemptions%s\n", load.running(), load.waiting(),
-                      load.waiting_tokens(), load.preemptions(), load.draining() ? ", DRAINING" : "");
+  std::string text = absl::StrFormat("load     %d running, %d waiting (%d tokens)%s\n", load.running(), load.waiting(),
+                                     load.waiting_tokens(), load.draining() ? ", DRAINING" : "");
   absl::StrAppendFormat(&text, "tokens   %d prompt, %d generated", load.prompt_tokens(), load.generation_tokens());
   if (view.tokens_per_second >= 0) absl::StrAppendFormat(&text, ", %.1f generated/s", view.tokens_per_second);
   return absl::StrCat(text, "\n");
+}
+
+// All other numbers of the load that are not 0, one a line: the name of the field, and the value. So a field that is
+// added to control.proto shows up without a line here.
+std::string DrawNumbers(const v1::GetLoadResponse& load) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  load.GetReflection()->ListFields(load, &fields);  // those that are set, by number
+  std::sort(fields.begin(), fields.end(), [](const auto* a, const auto* b) { return a->index() < b->index(); });
+  std::string text;
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    absl::string_view name = field->name();
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_INT64) continue;
+    if (absl::c_linear_search(kWordedFields, name)) continue;
+    const int64_t value = load.GetReflection()->GetInt64(load, field);
+    const bool bytes = absl::ConsumeSuffix(&name, "_bytes");
+    absl::StrAppendFormat(&text, "%-8s %-22s %12s\n", text.empty() ? "numbers" : "",
+                          absl::StrReplaceAll(name, {{"_", " "}}), bytes ? FormatBytes(value) : absl::StrCat(value));
+  }
+  return text;
 }
 
 std::string DrawCache(const v1::CacheOccupancy& cache) {
@@ -61,7 +91,7 @@ std::string DrawCache(const v1::CacheOccupancy& cache) {
                           pool.kind() == "recurrent" || pool.kind() == "checkpoint" ? "sequences" : "tokens");
   }
   if (cache.pools_size() > 0)
-    absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . the rest\n");
+    absl::StrAppend(&text, "           # held by sequences   - cached prefixes   . other bytes\n");
   return text;
 }
 
@@ -97,7 +127,7 @@ std::string DrawStatus(const StatusView& view) {
                       absl::FormatDuration(absl::Seconds(std::floor(info.uptime_seconds()))), info.num_threads(),
                       info.cpu_capability(), info.libtorch_version()),
       absl::StrFormat("health   live: %s, ready: %s\n", view.live, view.ready), DrawModel(view), DrawLoad(view),
-      DrawCache(view.load.cache()));
+      DrawNumbers(view.load), DrawCache(view.load.cache()));
 }
 
 }  // namespace berth::cli

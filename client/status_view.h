@@ -1,4 +1,4 @@
-// What a server said of itself, as text. Thread-safe: values in, text out.
+// Formats what a server reports about itself as text. Pure functions; thread-safe.
 #ifndef BERTH_CLIENT_STATUS_VIEW_H_
 #define BERTH_CLIENT_STATUS_VIEW_H_
 
@@ -16,17 +16,17 @@ struct StatusView {
   v1::GetLoadResponse load;
   std::string live;               // health of ""
   std::string ready;              // health of "readiness"
-  double tokens_per_second = -1;  // generated since the last look; < 0: not known
+  double tokens_per_second = -1;  // tokens generated since the last look; < 0: unknown
 };
 
-// "1.5 GiB"
+// Formats bytes with a binary unit, as in "1.5 GiB".
 std::string FormatBytes(int64_t bytes);
 
-// `width` characters for `total` bytes: '#' live, '-' held by the pool but not live, '.' the rest. What is not zero
-// shows at least one character.
+// Draws `total` bytes as `width` characters: '#' for the first `live` bytes, '-' from there to `held`, '.' for the
+// rest. A part of at least one byte has at least one character.
 std::string DrawBar(int64_t live, int64_t held, int64_t total, int width);
 
-// The whole screen.
+// Formats the whole screen.
 std::string DrawStatus(const StatusView& view);
 
 }  // namespace berth::cli

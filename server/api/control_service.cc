@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
+#include "server/metrics/load_table.h"
 
 namespace berth {
 namespace {
@@ -53,32 +54,6 @@ v1::GetModelInfoResponse MakeModelInfo(const ControlService::Options& options) {
   return out;
 }
 
-void Fill(const Occupancy& occupancy, v1::CacheOccupancy* out) {
-  out->set_arena_bytes(occupancy.arena_bytes);
-  out->set_free_bytes(occupancy.unassigned_free_bytes);
-  out->set_overhead_bytes(occupancy.unassigned_overhead_bytes);
-  out->set_largest_hole_bytes(occupancy.largest_hole_bytes);
-  out->set_num_leases(occupancy.num_leases);
-  out->set_largest_admissible_tokens(occupancy.largest_admissible_tokens);
-  for (const PoolOccupancy& pool : occupancy.pools) {
-    v1::PoolOccupancy* to = out->add_pools();
-    to->set_kind(std::string(CacheKindName(pool.kind)));
-    to->set_unit_bytes(pool.unit_bytes);
-    to->set_live_units(pool.live_units);
-    to->set_shared_units(pool.shared_units);
-    to->set_cached_units(pool.cached_units);
-    to->set_free_units(pool.free_units);
-    to->set_live_bytes(pool.bytes(pool.live_units));
-    to->set_shared_bytes(pool.bytes(pool.shared_units));
-    to->set_cached_bytes(pool.bytes(pool.cached_units));
-    to->set_free_bytes(pool.bytes(pool.free_units));
-    to->set_live_tokens(pool.live_tokens);
-    to->set_cached_tokens(pool.cached_tokens);
-    to->set_evicted_units(pool.evicted_units);
-    to->set_compacted_bytes(pool.compacted_bytes);
-  }
-}
-
 absl::Status CheckAbort(const v1::AbortRequest& request) {
   if (request.request_ids_size() > kMaxAbortIds) {
     return absl::InvalidArgumentError(
@@ -117,29 +92,8 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
                                                   v1::GetLoadResponse* response) {
   const absl::Time start = options_.now();
-  const EngineLoad load = options_.engine->GetLoad();
-  response->set_running(load.counts.num_running);
-  response->set_waiting(load.counts.num_waiting);
-  response->set_waiting_tokens(load.counts.waiting_tokens);
-  response->set_preemptions(load.counts.num_preemptions);
-  response->set_suspensions(load.counts.num_suspensions);
-  response->set_host_tier_bytes(load.host_tier.sequence_bytes);
-  response->set_host_tier_limit_bytes(load.host_tier.limit_bytes);
-  response->set_host_tier_prefix_bytes(load.host_tier.prefix_bytes);
-  response->set_disk_tier_bytes(load.prefix_tier.disk_bytes);
-  response->set_disk_tier_limit_bytes(load.disk_tier_limit_bytes);
-  response->set_tier_hits(load.prefix_tier.num_hits);
-  response->set_tier_disk_reads(load.prefix_tier.num_disk_reads);
-  response->set_tier_restored_tokens(load.prefix_tier.restored_tokens);
-  response->set_prompt_tokens(load.counts.prompt_tokens);
-  response->set_prefix_queried_tokens(load.counts.prefix_queried_tokens);
-  response->set_prefix_hit_tokens(load.counts.prefix_hit_tokens);
-  response->set_prefix_replayed_tokens(load.counts.prefix_replayed_tokens);
-  response->set_draft_tokens(load.counts.draft_tokens);
-  response->set_accepted_draft_tokens(load.counts.accepted_draft_tokens);
-  response->set_generation_tokens(load.counts.generation_tokens);
+  FillLoad(options_.engine->GetLoad(), response);
   response->set_draining(draining_.load(std::memory_order_relaxed));
-  Fill(load.occupancy, response->mutable_cache());
   return Reply(context, "GetLoad", start);
 }
 

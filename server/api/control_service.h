@@ -1,5 +1,5 @@
-// berth.v1.Control on gRPC's callback API: what the server is and does, and ending requests by id. Thread-safe; waits
-// for nothing.
+// Implements berth.v1.Control on gRPC's callback API: describes the model and the server, reports the load, and aborts
+// requests by id. Thread-safe; no call blocks.
 #ifndef BERTH_SERVER_API_CONTROL_SERVICE_H_
 #define BERTH_SERVER_API_CONTROL_SERVICE_H_
 
@@ -30,13 +30,13 @@ class ControlService final : public v1::Control::CallbackService {
     CachePlan plan;
     bool has_chat_template = false;
     v1::Limits limits;
-    v1::GetServerInfoResponse server;  // all but uptime_seconds and draining
+    v1::GetServerInfoResponse server;  // without uptime_seconds and draining
     std::function<absl::Time()> now = absl::Now;
   };
 
   explicit ControlService(Options options);
 
-  // What GetServerInfo and GetLoad say from now on; goes with Engine::Drain.
+  // Makes GetServerInfo and GetLoad report that the server is draining. Call it with Engine::Drain.
   void SetDraining() { draining_.store(true, std::memory_order_relaxed); }
 
   grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context, const v1::GetModelInfoRequest* request,
@@ -49,7 +49,7 @@ class ControlService final : public v1::Control::CallbackService {
                                   v1::AbortResponse* response) override;
 
  private:
-  // Ends the RPC and counts it.
+  // Finishes the RPC with `status` and counts it.
   grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const char* method, absl::Time start,
                                   const absl::Status& status = absl::OkStatus());
 

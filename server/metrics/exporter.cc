@@ -20,7 +20,7 @@ namespace {
 
 using Type = MetricFamilies::Type;
 
-constexpr size_t kNumThreads = 4;  // a client that stalls holds one for up to 30 seconds
+constexpr size_t kNumThreads = 4;  // a stalled client holds one for up to 30 seconds
 
 // Connects and hangs up.
 void Poke(const Address& address) {
@@ -39,19 +39,24 @@ void Poke(const Address& address) {
 
 std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
   MetricFamilies families(options_.metrics->options().model_name, options_.metrics->options().vllm_aliases);
-  CollectLoad(options_.load(), options_.sessions ? options_.sessions() : SessionLoad(), options_.plan, &families);
-  options_.metrics->Collect(&families);
-  families.Start(Type::kGauge, "berth_build_info", "What was built");
-  families.Add(1, {{"version", options_.version},
-                   {"libtorch", options_.libtorch_version},
-                   {"cpu_capability", options_.cpu_capability}});
-  families.Start(Type::kGauge, "berth_model_info", "What is served");
-  families.Add(1, {{"model_type", options_.model.model_type},
-                   {"dtype", std::string(DTypeName(options_.model.dtype))},
-                   {"device", options_.model.device},
-                   {"parameters", absl::StrCat(options_.model.num_parameters)}});
-  CollectProcess(&families);
+  AddTo(&families);
   return families.Take();
+}
+
+void MetricsCollector::AddTo(MetricFamilies* families) const {
+  options_.metrics->Collect(families);
+  CollectLoad(options_.load(), options_.sessions ? options_.sessions() : SessionLoad(), options_.plan, families);
+  families->StartSection("Build and model");
+  families->Start(Type::kGauge, "berth_build_info", "Versions and instruction set of the server; always 1");
+  families->Add(1, {{"version", options_.version},
+                    {"libtorch", options_.libtorch_version},
+                    {"cpu_capability", options_.cpu_capability}});
+  families->Start(Type::kGauge, "berth_model_info", "The served model; always 1");
+  families->Add(1, {{"model_type", options_.model.model_type},
+                    {"dtype", std::string(DTypeName(options_.model.dtype))},
+                    {"device", options_.model.device},
+                    {"parameters", absl::StrCat(options_.model.num_parameters)}});
+  CollectProcess(families);
 }
 
 absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, MetricsCollector::Options options) {
@@ -59,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address
   exporter->collector_ = std::make_shared<MetricsCollector>(std::move(options));
   try {
     exporter->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);
-  } catch (const std::exception&) {  // whose words name no cause
+  } catch (const std::exception&) {  // its message names no cause
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(),
                                                ": the port is taken, or the address is not this machine's"));
   }
@@ -68,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address
   return exporter;
 }
 
-// Civetweb sees that it is to stop when somebody connects, or else after up to two seconds.
+// Civetweb notices a stop when a client connects, or else after up to two seconds. So connect to it until it stops.
 Exporter::~Exporter() {
   if (exposer_ == nullptr) return;
   std::atomic<bool> stopped{false};

@@ -1,6 +1,6 @@
 // Serves GET /metrics to Prometheus. Thread-safe: scrapes run on the exporter's own threads.
 //
-// One scrape takes one copy of the engine's load and adds the counters; it holds no lock while it writes them out.
+// A scrape copies the engine's load once, adds the counters, and holds no lock while it writes the answer.
 #ifndef BERTH_SERVER_METRICS_EXPORTER_H_
 #define BERTH_SERVER_METRICS_EXPORTER_H_
 
@@ -18,21 +18,23 @@
 #include "flags/units.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
-#include "server/metrics/load_metrics.h"
+#include "server/metrics/load_table.h"
+#include "server/metrics/metric_families.h"
 #include "server/metrics/metrics.h"
 
 namespace berth {
 
-// What a scrape answers.
+// Builds the answer to a scrape.
 class MetricsCollector final : public prometheus::Collectable {
  public:
   struct Options {
     const Metrics* metrics = nullptr;       // must outlive the collector
     std::function<EngineLoad()> load;       // Engine::GetLoad; called once a scrape
-    std::function<SessionLoad()> sessions;  // SessionStore::stats; empty: there are none
+    std::function<SessionLoad()> sessions;  // SessionStore::stats; empty: no sessions are saved
     CachePlan plan;
     ModelInfo model;
-    std::string version;  // for build_info, as the next two
+    // Labels of berth_build_info.
+    std::string version;
     std::string libtorch_version;
     std::string cpu_capability;
   };
@@ -40,6 +42,8 @@ class MetricsCollector final : public prometheus::Collectable {
   explicit MetricsCollector(Options options) : options_(std::move(options)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
+  // Adds every family.
+  void AddTo(MetricFamilies* families) const;
 
  private:
   const Options options_;
@@ -47,10 +51,10 @@ class MetricsCollector final : public prometheus::Collectable {
 
 class Exporter {
  public:
-  // Listens at once. UNAVAILABLE naming the address when it cannot.
+  // Listens on return. UNAVAILABLE with the address in the message: cannot listen there.
   static absl::StatusOr<std::unique_ptr<Exporter>> Start(const Address& address, MetricsCollector::Options options);
 
-  // Stops listening; a scrape under way is finished first.
+  // Ends the scrapes under way and stops listening.
   ~Exporter();
 
   int port() const { return address_.port; }
@@ -58,8 +62,8 @@ class Exporter {
  private:
   explicit Exporter(Address address) : address_(std::move(address)) {}
 
-  Address address_;                              // with the real port, once it listens
-  std::shared_ptr<MetricsCollector> collector_;  // before the exposer, whose scrapes use it
+  Address address_;                              // with the real port while it listens
+  std::shared_ptr<MetricsCollector> collector_;  // before the exposer, which calls it
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

@@ -1,7 +1,7 @@
-// A histogram that many threads observe and one scrape reads, without a lock: nobody waits for anybody.
+// A histogram that many threads write and a scrape reads, without a lock.
 //
-// Why not prometheus-cpp's: it takes a mutex for each observation. A scrape that falls between the parts of one
-// observation may see its bucket before its sum; the next scrape has both.
+// prometheus-cpp's histogram takes a mutex for each observation; this one does three atomic additions. A scrape that
+// runs during an observation may see its bucket before its sum; the next scrape sees both.
 #ifndef BERTH_SERVER_METRICS_HISTOGRAM_H_
 #define BERTH_SERVER_METRICS_HISTOGRAM_H_
 
@@ -14,10 +14,11 @@
 
 namespace berth {
 
-// What a scrape saw. Copies of one histogram under several names come from one snapshot.
+// Contents of a histogram at one moment. A histogram that is exported under two names has equal numbers under both,
+// because they come from one snapshot.
 struct HistogramSnapshot {
-  std::vector<double> bounds;    // ascending upper bounds, +Inf left out
-  std::vector<uint64_t> counts;  // by bucket, not cumulative; one more than bounds
+  std::vector<double> bounds;    // ascending upper bounds without +Inf
+  std::vector<uint64_t> counts;  // by bucket, not cumulative; the last bucket is above all bounds
   double sum = 0;
 
   uint64_t TotalCount() const;

@@ -24,21 +24,22 @@ prometheus::MetricType PrometheusType(MetricFamilies::Type type) {
 MetricFamilies::MetricFamilies(std::string model_name, bool vllm_aliases)
     : model_name_(std::move(model_name)), vllm_aliases_(vllm_aliases) {
   families_.reserve(96);
+  notes_.reserve(96);
 }
 
 size_t MetricFamilies::NewFamily(Type type, absl::string_view name, absl::string_view help) {
   families_.push_back({std::string(name), std::string(help), PrometheusType(type), {}});
+  notes_.push_back({.section = section_});
   return families_.size() - 1;
 }
 
 void MetricFamilies::Start(Type type, absl::string_view name, absl::string_view help, absl::string_view alias) {
-  current_ = NewFamily(type, name, help);
+  if (current_ != kNone && families_[current_].name == name) return;
+  current_ = vllm_aliases_ || !absl::StartsWith(name, "vllm:") ? NewFamily(type, name, help) : kNone;
   alias_ = vllm_aliases_ && !alias.empty() ? NewFamily(type, alias, help) : kNone;
-}
-
-void MetricFamilies::StartAlias(Type type, absl::string_view alias, absl::string_view help) {
-  current_ = vllm_aliases_ ? NewFamily(type, alias, help) : kNone;
-  alias_ = kNone;
+  if (alias_ == kNone) return;
+  notes_[current_].alias = std::string(alias);
+  notes_[alias_].is_alias = true;
 }
 
 void MetricFamilies::Add(double value, Labels labels) {

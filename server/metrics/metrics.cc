@@ -16,7 +16,7 @@ namespace {
 
 using Type = MetricFamilies::Type;
 
-// vLLM's buckets, so that its dashboards and quantiles read the same here.
+// vLLM's buckets: its dashboards and quantiles work here unchanged.
 constexpr double kFirstTokenSeconds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 constexpr double kTokenSeconds[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
@@ -35,7 +35,7 @@ constexpr std::string_view kRejectReasons[] = {"queue_full", "too_long",        
 constexpr std::string_view kPhases[] = {"prefill", "decode", "mixed"};
 enum { kPrefill, kDecode, kMixed };
 
-// The names that gRPC's Prometheus interceptors use, by code.
+// Status codes as gRPC's Prometheus interceptors name them, by number.
 constexpr int kNumCodes = 17;
 constexpr std::string_view kCodeNames[kNumCodes] = {
     "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
@@ -45,15 +45,9 @@ constexpr std::string_view kCodeNames[kNumCodes] = {
 
 bool Happened(absl::Time time) { return time != absl::InfinitePast(); }
 
-// Clocks may be set back; a negative duration would corrupt the sums for good.
+// A clock that is set back gives a negative duration, which would corrupt the sum for good.
 void ObserveSpan(Histogram* histogram, absl::Duration span) {
   histogram->Observe(std::max(0.0, absl::ToDoubleSeconds(span)));
-}
-
-void AddHistogram(MetricFamilies* families, absl::string_view name, absl::string_view help, const Histogram& histogram,
-                  absl::string_view alias) {
-  families->Start(Type::kHistogram, name, help, alias);
-  families->Add(histogram.Read());
 }
 
 }  // namespace
@@ -86,7 +80,7 @@ Metrics::Metrics(Options options)
       request_generation_tokens_(kRequestTokens),
       phases_(std::make_unique<Phase[]>(kNumPhases)) {
   static_assert(std::size(kRejectReasons) == kNumRejectReasons && std::size(kPhases) == kNumPhases);
-  // Every RPC of the API's files, so that a new one is counted without a line here.
+  // All RPCs of the API's files, so a new one needs no line here.
   for (const google::protobuf::FileDescriptor* file :
        {v1::GenerateRequest::descriptor()->file(), v1::GetLoadRequest::descriptor()->file(),
         v1::ListSessionsRequest::descriptor()->file()}) {
@@ -132,7 +126,7 @@ void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t
   request_generation_tokens_.Observe(static_cast<double>(completion_tokens));
   if (!Happened(times.finished)) return;
   ObserveSpan(&end_to_end_, times.finished - times.arrival);
-  // A request that never ran waited for all of its life.
+  // A request that never ran waited from its arrival to its end.
   ObserveSpan(&queue_time_, (Happened(times.first_scheduled) ? times.first_scheduled : times.finished) - times.arrival);
   if (!Happened(times.first_scheduled)) return;
   ObserveSpan(&lease_age_, times.finished - times.first_scheduled);
@@ -163,16 +157,19 @@ void Metrics::OnRpc(std::string_view service, std::string_view method, grpc::Sta
 }
 
 void Metrics::Collect(MetricFamilies* families) const {
+  families->StartSection("Requests");
   CollectRequests(families);
+  CollectRequestHistograms(families);
+  families->StartSection("Steps");
   CollectSteps(families);
+  families->StartSection("gRPC");
   CollectRpcs(families);
 }
 
 void Metrics::CollectRequests(MetricFamilies* families) const {
-  families->Start(Type::kCounter, "berth_requests_accepted_total", "Requests that the engine took");
+  families->Start(Type::kCounter, "berth_requests_accepted_total", "Requests accepted by the engine");
   families->Add(static_cast<double>(accepted_.load(std::memory_order_relaxed)));
-  families->Start(Type::kCounter, "berth_requests_accepted_prompt_tokens_total",
-                  "Prompt tokens of the requests that the engine took");
+  families->Start(Type::kCounter, "berth_requests_accepted_prompt_tokens_total", "Prompt tokens of accepted requests");
   families->Add(static_cast<double>(accepted_prompt_tokens_.load(std::memory_order_relaxed)));
 
   std::array<double, kNumFinishReasons> finished;
@@ -180,58 +177,64 @@ void Metrics::CollectRequests(MetricFamilies* families) const {
     finished[i] = static_cast<double>(finished_[i].load(std::memory_order_relaxed));
   }
   const auto of = [&finished](FinishReason reason) { return finished[static_cast<size_t>(reason)]; };
-  families->Start(Type::kCounter, "berth_requests_finished_total", "Requests that ended, by how");
+  families->Start(Type::kCounter, "berth_requests_finished_total", "Accepted requests that ended, by reason");
   for (FinishReason reason : kFinishReasons) {
     families->Add(of(reason), {{"finish_reason", std::string(FinishReasonName(reason))}});
   }
-  families->StartAlias(Type::kCounter, "vllm:request_success_total", "Requests that ended, in vLLM's reasons");
+  families->Start(Type::kCounter, "vllm:request_success_total",
+                  "Accepted requests that ended, by vLLM's reasons; abort: cancelled or past the deadline");
   families->Add(of(FinishReason::kStop), {{"finished_reason", "stop"}});
   families->Add(of(FinishReason::kLength), {{"finished_reason", "length"}});
   families->Add(of(FinishReason::kCancelled) + of(FinishReason::kDeadline), {{"finished_reason", "abort"}});
   families->Add(of(FinishReason::kError), {{"finished_reason", "error"}});
-  families->Start(Type::kCounter, "berth_requests_rejected_total", "Requests that were not taken, by why");
+  families->Start(Type::kCounter, "berth_requests_rejected_total", "Requests refused, by reason");
   for (int i = 0; i < kNumRejectReasons; ++i) {
     families->Add(static_cast<double>(rejected_[i].load(std::memory_order_relaxed)),
                   {{"reason", std::string(kRejectReasons[i])}});
   }
+}
 
-  AddHistogram(families, "berth_time_to_first_token_seconds", "From a request's arrival to its first token",
-               time_to_first_token_, "vllm:time_to_first_token_seconds");
-  AddHistogram(families, "berth_inter_token_latency_seconds", "Between two tokens of one request", inter_token_,
-               "vllm:inter_token_latency_seconds");
-  AddHistogram(families, "berth_request_time_per_output_token_seconds",
-               "A request's mean time for each token after its first", time_per_output_token_,
-               "vllm:request_time_per_output_token_seconds");
-  AddHistogram(families, "berth_e2e_request_latency_seconds", "From a request's arrival to its end", end_to_end_,
-               "vllm:e2e_request_latency_seconds");
-  AddHistogram(families, "berth_request_queue_time_seconds", "From a request's arrival to its first step", queue_time_,
-               "vllm:request_queue_time_seconds");
-  AddHistogram(families, "berth_request_prefill_time_seconds", "From a request's first step to its first token",
-               prefill_time_, "vllm:request_prefill_time_seconds");
-  AddHistogram(families, "berth_cache_lease_age_seconds",
-               "First step to end of a request: how long it held, or waited to have again, its place in every pool",
-               lease_age_, "");
-  AddHistogram(families, "berth_request_decode_time_seconds", "From a request's first token to its end", decode_time_,
-               "vllm:request_decode_time_seconds");
-  AddHistogram(families, "berth_request_prompt_tokens", "Prompt tokens of a request that ended", request_prompt_tokens_,
-               "vllm:request_prompt_tokens");
-  AddHistogram(families, "berth_request_generation_tokens", "Tokens that a request that ended was given",
-               request_generation_tokens_, "vllm:request_generation_tokens");
+void Metrics::CollectRequestHistograms(MetricFamilies* families) const {
+  const auto add = [families](absl::string_view name, absl::string_view help, const Histogram& histogram,
+                              absl::string_view alias = "") {
+    families->Start(Type::kHistogram, name, help, alias);
+    families->Add(histogram.Read());
+  };
+  add("berth_time_to_first_token_seconds", "Time from a request's arrival to its first token", time_to_first_token_,
+      "vllm:time_to_first_token_seconds");
+  add("berth_inter_token_latency_seconds", "Time between two tokens of a request", inter_token_,
+      "vllm:inter_token_latency_seconds");
+  add("berth_request_time_per_output_token_seconds", "Mean time per token of a request, without its first token",
+      time_per_output_token_, "vllm:request_time_per_output_token_seconds");
+  add("berth_e2e_request_latency_seconds", "Time from a request's arrival to its end", end_to_end_,
+      "vllm:e2e_request_latency_seconds");
+  add("berth_request_queue_time_seconds", "Time from a request's arrival to its first step", queue_time_,
+      "vllm:request_queue_time_seconds");
+  add("berth_request_prefill_time_seconds", "Time from a request's first step to its first token", prefill_time_,
+      "vllm:request_prefill_time_seconds");
+  add("berth_request_decode_time_seconds", "Time from a request's first token to its end", decode_time_,
+      "vllm:request_decode_time_seconds");
+  add("berth_cache_lease_age_seconds",
+      "Time from a request's first step to its end: it holds cache, or waits for cache after a preemption", lease_age_);
+  add("berth_request_prompt_tokens", "Prompt tokens of a finished request", request_prompt_tokens_,
+      "vllm:request_prompt_tokens");
+  add("berth_request_generation_tokens", "Tokens generated for a finished request", request_generation_tokens_,
+      "vllm:request_generation_tokens");
 }
 
 void Metrics::CollectSteps(MetricFamilies* families) const {
   const auto label = [](int phase) { return MetricFamilies::Labels{{"phase", std::string(kPhases[phase])}}; };
-  families->Start(Type::kHistogram, "berth_step_seconds", "One step of the engine");
+  families->Start(Type::kHistogram, "berth_step_seconds", "Duration of a step");
   for (int i = 0; i < kNumPhases; ++i) families->Add(phases_[i].seconds.Read(), label(i));
-  families->Start(Type::kHistogram, "berth_step_rows", "Sequences in one step");
+  families->Start(Type::kHistogram, "berth_step_rows", "Sequences in a step");
   for (int i = 0; i < kNumPhases; ++i) families->Add(phases_[i].rows.Read(), label(i));
 
   std::array<HistogramSnapshot, kNumPhases> tokens;
   for (int i = 0; i < kNumPhases; ++i) tokens[i] = phases_[i].tokens.Read();
-  families->Start(Type::kHistogram, "berth_step_tokens", "Tokens computed in one step");
+  families->Start(Type::kHistogram, "berth_step_tokens", "Tokens computed in a step");
   for (int i = 0; i < kNumPhases; ++i) families->Add(tokens[i], label(i));
   for (int i = 1; i < kNumPhases; ++i) tokens[0].Merge(tokens[i]);
-  families->StartAlias(Type::kHistogram, "vllm:iteration_tokens_total", "Tokens computed in one step");
+  families->Start(Type::kHistogram, "vllm:iteration_tokens_total", "Tokens computed in a step of any phase");
   families->Add(tokens[0]);
 }
 
@@ -239,7 +242,7 @@ void Metrics::CollectRpcs(MetricFamilies* families) const {
   const auto labels = [](const Rpc& rpc) {
     return MetricFamilies::Labels{{"grpc_type", rpc.type}, {"grpc_service", rpc.service}, {"grpc_method", rpc.method}};
   };
-  families->Start(Type::kCounter, "grpc_server_handled_total", "RPCs that ended, by status code");
+  families->Start(Type::kCounter, "grpc_server_handled_total", "Calls that ended, by status code");
   for (const auto& rpc : rpcs_) {
     for (int code = 0; code < kNumCodes; ++code) {
       MetricFamilies::Labels all = labels(*rpc);
@@ -247,7 +250,7 @@ void Metrics::CollectRpcs(MetricFamilies* families) const {
       families->Add(static_cast<double>(rpc->handled[code].load(std::memory_order_relaxed)), std::move(all));
     }
   }
-  families->Start(Type::kHistogram, "grpc_server_handling_seconds", "How long RPCs took");
+  families->Start(Type::kHistogram, "grpc_server_handling_seconds", "Duration of a call");
   for (const auto& rpc : rpcs_) families->Add(rpc->seconds.Read(), labels(*rpc));
 }
 

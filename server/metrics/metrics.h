@@ -1,11 +1,14 @@
-// What the server counts as things happen. The gauges are not here: a scrape takes them from the engine
-// (load_metrics.h).
+// Counts what happens to requests, steps and RPCs, as it happens. Numbers that the engine and the cache keep are read
+// at each scrape instead: load_metrics.h.
 //
-// Thread-safe, without a lock: every call is a few relaxed atomic additions, so that neither the engine nor a stream
-// waits for a scrape.
+// Thread-safe, without a lock: every call does a few relaxed atomic additions, so neither the engine nor a stream waits
+// for a scrape.
 //
-// To add a metric: 1. a counter or Histogram below; 2. its On... call; 3. its line in Collect, with the name other
-// servers have for it; 4. its row in tests/server/metrics/metrics_test.cc, which checks that it exists at 0.
+// To add a metric of this kind:
+//   1. Add a Counter or Histogram and an On... function below, and call the function where the event happens.
+//   2. Add its family to a Collect... function in metrics.cc, under vLLM's name too if vLLM has one.
+//   3. Write docs/metrics.md: bazel-bin/server/metrics/metrics_doc >docs/metrics.md.
+// load_table.h tells how to add a number that the engine counts.
 #ifndef BERTH_SERVER_METRICS_METRICS_H_
 #define BERTH_SERVER_METRICS_METRICS_H_
 
@@ -31,8 +34,8 @@ class MetricFamilies;
 class Metrics {
  public:
   struct Options {
-    std::string model_name;    // the label that every berth_ series has
-    bool vllm_aliases = true;  // the same figures under vLLM's names too
+    std::string model_name;    // a label of every berth_ and vllm: series
+    bool vllm_aliases = true;  // exports metrics under vLLM's names too
   };
 
   explicit Metrics(Options options);
@@ -40,22 +43,23 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // One step of the engine.
+  // Counts a step of the engine.
   void OnStep(const StepStats& stats);
-  // The engine took a request.
+  // Counts a request that the engine accepted.
   void OnQueued(int64_t prompt_tokens);
-  // `times` as they came with the first token.
+  // Takes the times that came with a request's first token.
   void OnFirstToken(const RequestTimes& times);
-  // Between two tokens of one request.
+  // Takes the time between two tokens of a request.
   void OnInterToken(absl::Duration gap);
   void OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens);
-  // "queue_full", "too_long", "quota", "invalid", "draining", "unauthenticated"; any other counts as "other", so that
-  // the label stays bounded.
+  // Counts a refused request. `reason`: "queue_full", "too_long", "quota", "invalid", "draining", "unauthenticated".
+  // Any other counts as "other", so that the label stays bounded.
   void OnRejected(std::string_view reason);
-  // `service`: its full name, as "berth.v1.Inference". RPCs outside berth.v1 are not counted.
+  // Counts a finished RPC. `service` is its full name, as in "berth.v1.Inference". Services outside berth.v1 are
+  // ignored.
   void OnRpc(std::string_view service, std::string_view method, grpc::StatusCode code, absl::Duration elapsed);
 
-  // Adds every family, series at 0 included.
+  // Adds every family, with every series, also those at 0.
   void Collect(MetricFamilies* families) const;
 
   const Options& options() const { return options_; }
@@ -70,6 +74,7 @@ class Metrics {
   static constexpr int kNumPhases = 3;
 
   void CollectRequests(MetricFamilies* families) const;
+  void CollectRequestHistograms(MetricFamilies* families) const;
   void CollectSteps(MetricFamilies* families) const;
   void CollectRpcs(MetricFamilies* families) const;
 
@@ -90,7 +95,7 @@ class Metrics {
   Histogram request_prompt_tokens_;
   Histogram request_generation_tokens_;
   std::unique_ptr<Phase[]> phases_;
-  std::vector<std::unique_ptr<Rpc>> rpcs_;  // every RPC of the API; the vector never changes after construction
+  std::vector<std::unique_ptr<Rpc>> rpcs_;  // all RPCs of the API; constant after construction
 };
 
 }  // namespace berth

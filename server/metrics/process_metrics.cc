@@ -31,7 +31,7 @@ std::string ReadText(const char* path) {
   return text.str();
 }
 
-// The fields of /proc/self/stat from the third on, `state`; the second is a name that may hold anything.
+// The fields of /proc/self/stat after the second, which is a name and may contain any character.
 std::vector<std::string> StatFields() {
   const std::string stat = ReadText("/proc/self/stat");
   const size_t end_of_name = stat.rfind(") ");
@@ -39,14 +39,14 @@ std::vector<std::string> StatFields() {
   return absl::StrSplit(stat.substr(end_of_name + 2), ' ');
 }
 
-// Field numbers as proc(5) counts them, from 1.
+// Reads a field by its number in proc(5), which counts from 1.
 double Field(const std::vector<std::string>& fields, size_t number) {
   double value = 0;
   if (number - 3 < fields.size() && absl::SimpleAtod(fields[number - 3], &value)) return value;
   return 0;
 }
 
-// The time at which the system was started, in seconds since 1970.
+// Start time of the system, in seconds since 1970.
 double BootTime() {
   for (absl::string_view line : absl::StrSplit(ReadText("/proc/stat"), '\n')) {
     double seconds = 0;
@@ -65,24 +65,26 @@ int CountOpenFiles() {
 }  // namespace
 
 void CollectProcess(MetricFamilies* families) {
+  families->StartSection("Process");
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
   if (const std::vector<std::string> fields = StatFields(); !fields.empty()) {
     static const double boot_time = BootTime();
-    Add(families, Type::kCounter, "process_cpu_seconds_total", "CPU time, user and system",
+    Add(families, Type::kCounter, "process_cpu_seconds_total", "CPU time used, in user and system mode",
         (Field(fields, 14) + Field(fields, 15)) / ticks);
-    Add(families, Type::kGauge, "process_start_time_seconds", "When the process was started, since 1970",
+    Add(families, Type::kGauge, "process_start_time_seconds", "Start time of the process, since 1970",
         boot_time + Field(fields, 22) / ticks);
-    Add(families, Type::kGauge, "process_threads", "Threads", Field(fields, 20));
-    Add(families, Type::kGauge, "process_virtual_memory_bytes", "Address space", Field(fields, 23));
-    Add(families, Type::kGauge, "process_resident_memory_bytes", "Memory that is present",
+    Add(families, Type::kGauge, "process_threads", "Threads of the process", Field(fields, 20));
+    Add(families, Type::kGauge, "process_virtual_memory_bytes", "Virtual memory size", Field(fields, 23));
+    Add(families, Type::kGauge, "process_resident_memory_bytes", "Resident memory size",
         Field(fields, 24) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   }
   if (const int count = CountOpenFiles(); count >= 0) {
-    Add(families, Type::kGauge, "process_open_fds", "Open files", count);
+    Add(families, Type::kGauge, "process_open_fds", "Open file descriptors", count);
   }
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    Add(families, Type::kGauge, "process_max_fds", "Open files allowed", static_cast<double>(limit.rlim_cur));
+    Add(families, Type::kGauge, "process_max_fds", "Maximum of open file descriptors",
+        static_cast<double>(limit.rlim_cur));
   }
 }
 

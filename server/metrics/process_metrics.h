@@ -1,4 +1,4 @@
-// The process_... figures that every Prometheus client exports, from /proc. Thread-safe.
+// Adds the process_... metrics that every Prometheus client library exports. Reads /proc; thread-safe.
 #ifndef BERTH_SERVER_METRICS_PROCESS_METRICS_H_
 #define BERTH_SERVER_METRICS_PROCESS_METRICS_H_
 
@@ -6,7 +6,7 @@
 
 namespace berth {
 
-// Adds those that can be read; some sandboxes hide some.
+// Leaves out metrics whose file in /proc cannot be read, as in some sandboxes.
 void CollectProcess(MetricFamilies* families);
 
 }  // namespace berth

@@ -28,7 +28,7 @@
 #include "berth/v1/sessions.pb.h"
 #include "scheduler/mutex.h"
 #include "scheduler/saver.h"
-#include "server/metrics/load_metrics.h"
+#include "server/metrics/load_table.h"
 #include "server/storage/session_file.h"
 #include "server/storage/work_queue.h"
 

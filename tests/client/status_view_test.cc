@@ -1,12 +1,17 @@
 #include "client/status_view.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace berth::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(StatusView, BytesHaveBinaryUnits) {
   EXPECT_EQ(FormatBytes(0), "0 B");
@@ -39,6 +44,27 @@ TEST(StatusView, NamesAddressHealthAndDraining) {
   EXPECT_THAT(text, HasSubstr("127.0.0.1:8600"));
   EXPECT_THAT(text, HasSubstr("live: SERVING, ready: NOT_SERVING"));
   EXPECT_THAT(text, HasSubstr("DRAINING"));
+}
+
+TEST(StatusView, EveryNumberOfTheLoadIsShownUnlessItIs0) {
+  StatusView view;
+  const std::string empty = DrawStatus(view);
+  const google::protobuf::Descriptor& descriptor = *v1::GetLoadResponse::descriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    if (descriptor.field(i)->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_INT64) continue;
+    view.load.Clear();
+    view.load.GetReflection()->SetInt64(&view.load, descriptor.field(i), 777);
+    EXPECT_THAT(empty, Not(HasSubstr("777"))) << descriptor.field(i)->name();
+    EXPECT_THAT(DrawStatus(view), HasSubstr("777")) << descriptor.field(i)->name();
+  }
+}
+
+TEST(StatusView, NumbersAreNamedAfterTheirFields) {
+  StatusView view;
+  view.load.set_disk_tier_bytes(1536);
+  view.load.set_accepted_draft_tokens(12);
+  EXPECT_THAT(DrawStatus(view), HasSubstr("numbers  disk tier                   1.5 KiB\n"
+                                          "         accepted draft tokens            12\n"));
 }
 
 }  // namespace
