@@ -7,7 +7,7 @@
 //   1. Add it to Scheduler::Counts, or to another part of EngineLoad, with the code that counts.
 //   2. Add a field to GetLoadResponse in proto/berth/v1/control.proto.
 //   3. Add a line to a table in load_table.cc.
-//   4. Write docs/metrics.md: bazel-bin/server/metrics/metrics_doc >docs/metrics.md.
+//   4. Run ./dev docs, which writes docs/metrics.md.
 // tests/server/metrics/load_table_test fails while step 2 or 3 is missing, tests/docs/test_generated.py without step 4.
 #ifndef BERTH_SERVER_METRICS_LOAD_TABLE_H_
 #define BERTH_SERVER_METRICS_LOAD_TABLE_H_

@@ -7,7 +7,7 @@
 // To add a metric of this kind:
 //   1. Add a Counter or Histogram and an On... function below, and call the function where the event happens.
 //   2. Add its family to a Collect... function in metrics.cc, under vLLM's name too if vLLM has one.
-//   3. Write docs/metrics.md: bazel-bin/server/metrics/metrics_doc >docs/metrics.md.
+//   3. Run ./dev docs, which writes docs/metrics.md.
 // load_table.h tells how to add a number that the engine counts.
 #ifndef BERTH_SERVER_METRICS_METRICS_H_
 #define BERTH_SERVER_METRICS_METRICS_H_

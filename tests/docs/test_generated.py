@@ -11,6 +11,7 @@ BIN = os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin"))
 # Document: the program that prints it.
 GENERATORS = {
     "docs/flags.md": [os.path.join(BIN, "server/flags_doc")],
+    "docs/metrics.md": [os.path.join(BIN, "server/metrics/metrics_doc")],
     "docs/models.md": [sys.executable, "models/families/models_doc.py"],
 }
 
