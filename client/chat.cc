@@ -13,6 +13,11 @@
 namespace berth::cli {
 namespace {
 
+// Fields for a raw prompt, for several outputs, and for one request that is saved.
+constexpr absl::string_view kLeftOut[] = {
+    "add_special_tokens", "return_prompt_token_ids", "logprobs", "n", "best_of", "beam_search",
+    "session_id",         "autosave_tokens"};
+
 constexpr char kIntro[] = R"(berth-cli chat [flags] ["message"]
 
 With a message: prints the model's answer and exits. Without one: holds a conversation, one line of
@@ -23,13 +28,15 @@ arrived of a cancelled answer stays in the conversation; a failed turn is remove
 struct ChatOptions {
   std::string server = kDefaultServer;
   std::string system;
-  RequestFlags request;
+  v1::GenerateRequest request;
   bool stats = false;
 
   void AddTo(FlagSet* flags) {
     flags->AddGroup("Conversation");
     flags->Add("system", &system, "text", "System message before the first turn.");
-    request.AddTo(flags);
+    AddRequestFlags(kLeftOut, &request, flags);
+    flags->AddRenamed("keep_special_tokens", "skip_special_tokens=false");
+    flags->AddGroup("Output");
     flags->Add("stats", &stats, "", "Print a summary to stderr after each answer.");
     AddServerFlag(flags, &server);
   }
@@ -38,9 +45,9 @@ struct ChatOptions {
 // The messages so far. Invariant: `request_` holds whole turns only, between calls of Turn().
 class Conversation {
  public:
-  Conversation(const ChatOptions& options, v1::GenerateRequest request, Environment* environment)
+  Conversation(const ChatOptions& options, Environment* environment)
       : options_(options),
-        request_(std::move(request)),
+        request_(options.request),
         environment_(environment),
         stub_(v1::Inference::NewStub(Connect(options.server))) {
     request_.mutable_chat();
@@ -110,11 +117,8 @@ int RunChat(absl::Span<const std::string> args, Environment& environment) {
   std::vector<std::string> positional;
   const CommandLine command_line = {.command = "chat", .intro = kIntro, .max_positional = 1};
   if (const auto code = ParseArguments(command_line, flags, args, environment, &positional)) return *code;
-  v1::GenerateRequest request;
-  const absl::Status filled = options.request.Fill(&request);
-  if (!filled.ok()) return Fail("chat", filled.message(), environment, kExitUsage);
 
-  Conversation conversation(options, std::move(request), &environment);
+  Conversation conversation(options, &environment);
   return positional.empty() ? Converse(&conversation, environment) : conversation.Turn(positional[0]);
 }
 

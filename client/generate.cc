@@ -5,7 +5,6 @@
 #include <iterator>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "berth/v1/inference.grpc.pb.h"
@@ -31,56 +30,24 @@ With --json: prints one JSON object per message, with the fields of berth/v1/inf
 struct GenerateOptions {
   std::string server = kDefaultServer;
   std::optional<std::string> prompt;
-  bool add_special_tokens = true;
-  RequestFlags request;
-  std::optional<uint32_t> n;
-  std::optional<uint32_t> best_of;
-  std::optional<uint32_t> num_beams;
-  std::optional<double> length_penalty;
-  std::optional<v1::EarlyStopping> early_stopping;
-  std::optional<uint32_t> logprobs;
+  v1::GenerateRequest request;
   bool json = false;
   bool stats = false;
 
   void AddTo(FlagSet* flags) {
     flags->AddGroup("Prompt");
     flags->Add("prompt", &prompt, "text", "The prompt. Default: standard input.");
-    flags->Add("add_special_tokens", &add_special_tokens, "true|false", "Add BOS and other special tokens.");
-    request.AddTo(flags);
-    flags->AddGroup("Several outputs");
-    flags->Add("n", &n, "n", "Number of outputs: samples with seed, seed + 1, ..., or the best beams. Default: 1.");
-    flags->Add("best_of", &best_of, "n", "Sample this many outputs and show the --n with the highest mean logprob.");
-    flags->Add("num_beams", &num_beams, "n", "Use beam search with this many beams.");
-    flags->Add("length_penalty", &length_penalty, "x",
-               "Exponent of the length in a beam's score. Above 0: favour long beams. Default: 1.");
-    flags->Add("early_stopping", &early_stopping,
-               OneOf<v1::EarlyStopping>({{"false", v1::EARLY_STOPPING_FALSE},
-                                         {"true", v1::EARLY_STOPPING_TRUE},
-                                         {"never", v1::EARLY_STOPPING_NEVER}}),
-               "When beam search ends, as in Hugging Face transformers. Default: false.");
-    flags->Add("logprobs", &logprobs, "n",
-               "Show the log-probability of each token and of the n most likely tokens. 0: of the token alone.");
+    AddRequestFlags(/*left_out=*/{}, &request, flags);
+    flags->AddRenamed("keep_special_tokens", "skip_special_tokens=false");
+    flags->AddGroup("Output");
     flags->Add("json", &json, "", "Print the messages as JSON, one per line.");
     flags->Add("stats", &stats, "", "Print a summary to stderr: tokens, time to first token, tokens per second.");
     AddServerFlag(flags, &server);
   }
-  bool several() const { return n.value_or(1) != 1 || best_of || num_beams; }
-  absl::Status FillOutputs(v1::GenerateRequest* out) const;
-};
-
-absl::Status GenerateOptions::FillOutputs(v1::GenerateRequest* out) const {
-  if (n) out->set_n(*n);
-  if (best_of) out->set_best_of(*best_of);
-  if ((length_penalty || early_stopping) && !num_beams) {
-    return absl::InvalidArgumentError("--length_penalty and --early_stopping require --num_beams");
+  bool several() const {
+    return (request.has_n() && request.n() != 1) || request.has_best_of() || request.has_beam_search();
   }
-  if (!num_beams) return absl::OkStatus();
-  v1::BeamSearch* beams = out->mutable_beam_search();
-  beams->set_num_beams(*num_beams);
-  if (length_penalty) beams->set_length_penalty(*length_penalty);
-  if (early_stopping) beams->set_early_stopping(*early_stopping);
-  return absl::OkStatus();
-}
+};
 
 // '"text"' with its control characters visible.
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -98,7 +65,7 @@ void PrintLogprobs(const v1::GenerateResponse& message, std::ostream& out) {
 void PrintMessage(const GenerateOptions& options, const v1::GenerateResponse& message, std::ostream& out) {
   if (options.json) {
     out << ToJson(message).dump() << "\n";
-  } else if (options.logprobs) {
+  } else if (options.request.has_logprobs()) {
     PrintLogprobs(message, out);
   } else {
     out << message.text();
@@ -109,16 +76,16 @@ void PrintMessage(const GenerateOptions& options, const v1::GenerateResponse& me
 void PrintOutput(const GenerateOptions& options, const v1::GenerateResponse& output, std::ostream& out) {
   out << "--- " << output.index() << "\n";
   PrintMessage(options, output, out);
-  if (!options.logprobs) out << "\n";
+  if (!options.request.has_logprobs()) out << "\n";
 }
 
 // Several outputs come in one answer, at the end.
-int CompleteAndPrint(const GenerateOptions& options, const v1::GenerateRequest& request, Environment& environment) {
+int CompleteAndPrint(const GenerateOptions& options, Environment& environment) {
   const auto stub = v1::Inference::NewStub(Connect(options.server));
   grpc::ClientContext context;
   Interrupt::Scope scope(&environment.interrupt, [&context] { context.TryCancel(); });
   v1::GenerateResponse response;
-  const grpc::Status status = stub->Complete(&context, request, &response);
+  const grpc::Status status = stub->Complete(&context, options.request, &response);
   if (scope.fired() && !status.ok()) return kExitInterrupted;
   if (!status.ok()) return Fail("generate", DescribeError(options.server, status), environment);
   if (options.json) {
@@ -149,20 +116,17 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
   const CommandLine command_line = {.command = "generate", .intro = kIntro};
   if (const auto code = ParseArguments(command_line, flags, args, environment, nullptr)) return *code;
 
-  v1::GenerateRequest request;
-  absl::Status filled = options.request.Fill(&request);
-  if (filled.ok()) filled = options.FillOutputs(&request);
-  if (!filled.ok()) return Fail("generate", filled.message(), environment, kExitUsage);
-  request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
-  if (!options.add_special_tokens) request.set_add_special_tokens(false);
-  if (options.logprobs) request.set_logprobs(*options.logprobs);
-  if (options.several()) return CompleteAndPrint(options, request, environment);
+  if (options.request.has_beam_search() && !options.request.beam_search().has_num_beams()) {
+    return Fail("generate", "--length_penalty and --early_stopping require --num_beams", environment, kExitUsage);
+  }
+  options.request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
+  if (options.several()) return CompleteAndPrint(options, environment);
 
   const auto stub = v1::Inference::NewStub(Connect(options.server));
   const Answer answer =
-      ReadAnswer(stub.get(), request, &environment.interrupt,
+      ReadAnswer(stub.get(), options.request, &environment.interrupt,
                  [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
-  if (!options.json && !options.logprobs && !answer.text.empty()) environment.out << std::endl;
+  if (!options.json && !options.request.has_logprobs() && !answer.text.empty()) environment.out << std::endl;
   if (options.stats) environment.err << Summary(answer) << std::endl;
   if (answer.interrupted) return kExitInterrupted;
   if (!answer.status.ok()) return Fail("generate", DescribeError(options.server, answer.status), environment);

@@ -1,77 +1,234 @@
 #include "client/request_flags.h"
 
-#include <utility>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/internal/raw_logging.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "proto/inference_descriptor.h"
 
 namespace berth::cli {
+namespace {
 
-void RequestFlags::AddTo(FlagSet* flags) {
-  flags->AddGroup("Sampling (default: the model's or the server's)");
-  flags->Add("temperature", &temperature, "t", "Divide the logits by t. 0: always choose the most likely token.");
-  flags->Add("top_k", &top_k, "k", "Sample from the k most likely tokens. 0: from all.");
-  flags->Add("top_p", &top_p, "p", "Sample from the most likely tokens whose probabilities add up to p.");
-  flags->Add("min_p", &min_p, "p", "Exclude tokens less likely than p times the most likely one.");
-  flags->Add("repetition_penalty", &repetition_penalty, "x",
-             "Penalty on tokens that occurred before. Above 1: less likely. 1: none.");
-  flags->Add("presence_penalty", &presence_penalty, "x", "Subtract x from the logit of each token generated before.");
-  flags->Add("frequency_penalty", &frequency_penalty, "x", "Subtract x from that logit once per occurrence.");
-  flags->Add("logit_bias", &logit_bias, "id:bias", "Add a bias to the logit of a token. May be repeated.");
-  flags->Add("seed", &seed, "n", "Seed of the sampler. The same seed, prompt and parameters give the same tokens.");
-  flags->AddGroup("Stopping");
-  flags->Add("max_tokens", &max_tokens, "n", "Maximum number of tokens to generate.");
-  flags->Add("min_tokens", &min_tokens, "n", "Minimum number of tokens before an end token.");
-  flags->Add("stop", &stop, "text", "End the text before this string. May be repeated.");
-  flags->Add("stop_token_ids", &stop_token_ids, "id,...", "End after one of these tokens. May be repeated.");
-  flags->Add("ignore_eos", &ignore_eos, "", "Continue past the model's end tokens.");
-  flags->Add("include_stop", &include_stop, "", "Include the stop string in the text.");
-  flags->AddGroup("Output");
-  flags->Add("keep_special_tokens", &keep_special_tokens, "", "Show special tokens in the text.");
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// A field of the request (`outer` is null) or of the message in its field `outer`.
+struct Field {
+  const FieldDescriptor* outer = nullptr;
+  const FieldDescriptor* inner = nullptr;
+
+  Message* Holder(v1::GenerateRequest* request) const {
+    return outer == nullptr ? request : request->GetReflection()->MutableMessage(request, outer);
+  }
+  const Message& Holder(const v1::GenerateRequest& request) const {
+    return outer == nullptr ? request : request.GetReflection()->GetMessage(request, outer);
+  }
+};
+
+// A message like TokenIds, which holds nothing but a list: its flag is a list too.
+bool IsList(const Descriptor& message) { return message.field_count() == 1 && message.field(0)->is_repeated(); }
+
+// The comments of the proto's fields. The descriptors of generated code have none.
+class Comments {
+ public:
+  Comments() {
+    google::protobuf::FileDescriptorSet files;
+    if (!files.ParseFromArray(kInferenceDescriptor, static_cast<int>(kInferenceDescriptorBytes))) {
+      ABSL_RAW_LOG(FATAL, "the descriptor of inference.proto does not parse");
+    }
+    for (const google::protobuf::FileDescriptorProto& file : files.file()) pool_.BuildFile(file);
+  }
+
+  // In one line.
+  std::string Of(const FieldDescriptor& field) const {
+    google::protobuf::SourceLocation location;
+    const FieldDescriptor* found = pool_.FindFieldByName(field.full_name());
+    if (found == nullptr || !found->GetSourceLocation(&location)) return "";
+    return absl::StrJoin(absl::StrSplit(location.leading_comments, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+  }
+
+ private:
+  DescriptorPool pool_;
+};
+
+// "false" for EARLY_STOPPING_FALSE.
+std::string Word(const google::protobuf::EnumValueDescriptor& value) {
+  const std::string& name = value.name();
+  return absl::AsciiStrToLower(name.substr(name.rfind('_') + 1));
 }
 
-absl::Status RequestFlags::FillLists(v1::GenerateRequest* request) const {
-  for (const std::string& entry : logit_bias) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(entry, absl::MaxSplits(':', 1));
-    int32_t id = 0;
-    float bias = 0;
-    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--logit_bias: ", entry, " is not ID:BIAS; write for example 42:-1.5"));
-    }
-    (*request->mutable_sampling()->mutable_logit_bias())[id] = bias;
+std::string Words(const EnumDescriptor& type, absl::string_view separator) {
+  std::vector<std::string> words;
+  for (int i = 0; i < type.value_count(); ++i) words.push_back(Word(*type.value(i)));
+  return absl::StrJoin(words, separator);
+}
+
+absl::Status ParseEnum(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  const EnumDescriptor& type = *field->enum_type();
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (Word(*type.value(i)) != text) continue;
+    message->GetReflection()->SetEnum(message, field, type.value(i));
+    return absl::OkStatus();
   }
-  for (const std::string& list : stop_token_ids) {
-    for (absl::string_view text : absl::StrSplit(list, ',')) {
-      int32_t id = 0;
-      if (!absl::SimpleAtoi(text, &id)) {
-        return absl::InvalidArgumentError(absl::StrCat("--stop_token_ids: ", text, " is not a token id"));
-      }
-      request->mutable_stopping()->add_stop_token_ids(id);
-    }
+  return RefuseValue(text, absl::StrCat("is not one of ", Words(type, ", ")));
+}
+
+// "42:-1.5", into a map of numbers.
+absl::Status ParseMapEntry(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  int32_t id = 0;
+  float value = 0;
+  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &value)) {
+    return RefuseValue(text, "is not ID:BIAS; write for example 42:-1.5");
+  }
+  Message* entry = message->GetReflection()->AddMessage(message, field);
+  const Descriptor* type = field->message_type();
+  entry->GetReflection()->SetInt32(entry, type->map_key(), id);
+  entry->GetReflection()->SetFloat(entry, type->map_value(), value);
+  return absl::OkStatus();
+}
+
+// "1,2,3"
+absl::Status ParseIds(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(part, &id)) return RefuseValue(part, "is not a token id");
+    message->GetReflection()->AddInt32(message, field, id);
   }
   return absl::OkStatus();
 }
 
-absl::Status RequestFlags::Fill(v1::GenerateRequest* request) const {
-  v1::Sampling* sampling = request->mutable_sampling();
-  if (temperature) sampling->set_temperature(*temperature);
-  if (top_k) sampling->set_top_k(*top_k);
-  if (top_p) sampling->set_top_p(*top_p);
-  if (min_p) sampling->set_min_p(*min_p);
-  if (repetition_penalty) sampling->set_repetition_penalty(*repetition_penalty);
-  if (presence_penalty) sampling->set_presence_penalty(*presence_penalty);
-  if (frequency_penalty) sampling->set_frequency_penalty(*frequency_penalty);
-  if (seed) sampling->set_seed(*seed);
-  v1::Stopping* stopping = request->mutable_stopping();
-  if (max_tokens) stopping->set_max_tokens(*max_tokens);
-  if (min_tokens) stopping->set_min_tokens(*min_tokens);
-  stopping->mutable_stop()->Add(stop.begin(), stop.end());
-  if (ignore_eos) stopping->set_ignore_eos(true);
-  if (include_stop) stopping->set_include_stop(true);
-  if (keep_special_tokens) request->set_skip_special_tokens(false);
-  return FillLists(request);
+absl::Status ParseRepeated(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  if (field->is_map()) return ParseMapEntry(text, field, message);
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) return ParseIds(text, field, message);
+  message->GetReflection()->AddString(message, field, std::string(text));
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status ParseAs(absl::string_view text, void (Reflection::*set)(Message*, const FieldDescriptor*, T) const,
+                     const FieldDescriptor* field, Message* message) {
+  T value{};
+  if (absl::Status s = ParseFlagValue(text, &value); !s.ok()) return s;
+  (message->GetReflection()->*set)(message, field, std::move(value));
+  return absl::OkStatus();
+}
+
+absl::Status ParseField(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  if (field->is_repeated()) return ParseRepeated(text, field, message);
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      Message* list = message->GetReflection()->MutableMessage(message, field);
+      return ParseRepeated(text, list->GetDescriptor()->field(0), list);
+    }
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return ParseEnum(text, field, message);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return ParseAs<bool>(text, &Reflection::SetBool, field, message);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return ParseAs<float>(text, &Reflection::SetFloat, field, message);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return ParseAs<double>(text, &Reflection::SetDouble, field, message);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return ParseAs<int32_t>(text, &Reflection::SetInt32, field, message);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return ParseAs<uint32_t>(text, &Reflection::SetUInt32, field, message);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return ParseAs<int64_t>(text, &Reflection::SetInt64, field, message);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return ParseAs<uint64_t>(text, &Reflection::SetUInt64, field, message);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return ParseAs<std::string>(text, &Reflection::SetString, field, message);
+  }
+  return RefuseValue(text, "cannot be read");
+}
+
+std::string FormatField(const Message& message, const FieldDescriptor* field) {
+  const Reflection& reflection = *message.GetReflection();
+  if (field->is_repeated() || !reflection.HasField(message, field)) return "";
+  std::string text;
+  google::protobuf::TextFormat::PrintFieldValueToString(message, field, /*index=*/-1, &text);
+  return text;
+}
+
+std::string Placeholder(const FieldDescriptor& field) {
+  if (field.is_map()) return "id:bias";
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return Words(*field.enum_type(), "|");
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return "id,...";
+    case FieldDescriptor::CPPTYPE_STRING:
+      return "text";
+    case FieldDescriptor::CPPTYPE_FLOAT:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return "x";
+    default:
+      return field.is_repeated() ? "id,..." : "n";
+  }
+}
+
+// Found by FlagSet::Add.
+FlagBinding Bind(const Field& field, v1::GenerateRequest* request) {
+  return {.parse = [field,
+                    request](absl::string_view text) { return ParseField(text, field.inner, field.Holder(request)); },
+          .format = [field, request] { return FormatField(field.Holder(std::as_const(*request)), field.inner); },
+          .placeholder = Placeholder(*field.inner),
+          .limits = "",
+          .is_bool = field.inner->cpp_type() == FieldDescriptor::CPPTYPE_BOOL && !field.inner->is_repeated()};
+}
+
+// "Beam search" for beam_search.
+std::string Title(const FieldDescriptor& field) {
+  std::string title = absl::StrReplaceAll(field.name(), {{"_", " "}});
+  title[0] = absl::ascii_toupper(static_cast<unsigned char>(title[0]));
+  return title;
+}
+
+}  // namespace
+
+void AddRequestFlags(absl::Span<const absl::string_view> left_out, v1::GenerateRequest* request, FlagSet* flags) {
+  const Comments comments;
+  const auto add = [&](const Field& field) {
+    const absl::string_view repeats = field.inner->is_repeated() ? " May be repeated." : "";
+    flags->Add(field.inner->name(), request, field, absl::StrCat(comments.Of(*field.inner), repeats));
+  };
+  std::vector<const FieldDescriptor*> groups;
+  flags->AddGroup("Request");
+  const Descriptor& type = *v1::GenerateRequest::descriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* field = type.field(i);
+    const bool is_input = field->real_containing_oneof() != nullptr;
+    if (is_input || std::find(left_out.begin(), left_out.end(), field->name()) != left_out.end()) continue;
+    if (field->message_type() != nullptr && !IsList(*field->message_type())) {
+      groups.push_back(field);
+    } else {
+      add({nullptr, field});
+    }
+  }
+  for (const FieldDescriptor* group : groups) {
+    flags->AddGroup(Title(*group));
+    for (int i = 0; i < group->message_type()->field_count(); ++i) add({group, group->message_type()->field(i)});
+  }
 }
 
 }  // namespace berth::cli

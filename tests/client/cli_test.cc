@@ -67,6 +67,8 @@ TEST(Cli, RefusesWhatItDoesNotKnowInOneLine) {
   EXPECT_EQ(RunCommand({"status", "now"}).err,
             "berth-cli status: unexpected argument 'now'; see berth-cli status --help\n");
   EXPECT_THAT(RunCommand({"generate", "--logit_bias=x:1"}).err, HasSubstr("--logit_bias: x:1 is not ID:BIAS"));
+  EXPECT_THAT(RunCommand({"generate", "--keep_special_tokens"}).err,
+              HasSubstr("--keep_special_tokens is now --skip_special_tokens=false"));
 }
 
 TEST(Cli, AServerThatIsNotThereIsOneLineWithItsAddress) {
@@ -85,7 +87,7 @@ TEST(Generate, StreamsTextAndSendsTheFlags) {
   const FakeServer server;
   const Outcome run = RunCommand({"generate", ServerFlag(server), "--prompt=Hello", "--max_tokens=3", "--temperature=0",
                                   "--top_p=0.5", "--seed=7", "--stop=x,y", "--stop=z", "--stop_token_ids=1,2",
-                                  "--logit_bias=5:-1.5", "--ignore_eos", "--keep_special_tokens", "--stats"});
+                                  "--logit_bias=5:-1.5", "--ignore_eos", "--skip_special_tokens=false", "--stats"});
   EXPECT_EQ(run.code, kExitOk);
   EXPECT_EQ(run.out, "t0 t1 t2\n");
   EXPECT_THAT(run.err,
