@@ -14,13 +14,14 @@
 #include "models/checkpoint/config_fields.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/decode_graphs.h"
-#include "models/device.h"
 #include "models/families/family.h"
+#include "models/kernels/cpu/kernels.h"
 #include "models/kernels/cuda/dispatch.h"
 #include "models/kernels/packed_weights.h"
-#include "models/kernels/thread_pool.h"
-#include "models/torch_runner.h"
+#include "models/runner/decode_graphs.h"
+#include "models/runner/device.h"
+#include "models/runner/torch_runner.h"
+#include "models/step/thread_pool.h"
 
 namespace berth {
 namespace {
@@ -49,7 +50,7 @@ class TorchModel : public LoadedModel {
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
     StepBatch batch(plan_, storage->base(), device_, /*copy_tables=*/!device_.is_cpu() || graphs_);
     batch.set_scans_in_order(chunk_invariant_scans_);
-    auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), cuda::GetGraphRecorder()) : nullptr;
+    auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), ops::cuda::GetGraphRecorder()) : nullptr;
     return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch), std::move(graphs));
   }
 
@@ -164,7 +165,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   const ThreadPool::Use use_threads(threads.get());
 
   const auto kernels = LoadDeviceKernels(*device);
-  if (options.cuda_graphs && cuda::GetGraphRecorder() == nullptr) {
+  if (options.cuda_graphs && ops::cuda::GetGraphRecorder() == nullptr) {
     if (absl::Status status = LoadGraphs(*device); !status.ok()) return status;
   }
 
@@ -238,7 +239,7 @@ std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {
   return types;
 }
 
-std::string CpuCapability() { return cpu::GetKernels().capability; }
+std::string CpuCapability() { return ops::cpu::GetKernels().capability; }
 
 std::string LibtorchVersion() { return TORCH_VERSION; }
 

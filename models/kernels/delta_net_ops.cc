@@ -10,7 +10,7 @@ namespace {
 
 // Heads that share q and k in one item share their products too, where enough items remain for the threads.
 int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
-  const bool chunked = TokensPerRow(batch) >= batch.chunked_from(cpu::kDeltaChunked);
+  const bool chunked = TokensPerRow(batch) >= batch.chunked_from(kDeltaChunked);
   const bool enough = batch.num_rows() * shape.k_heads >= 2 * NumThreads();
   return chunked && enough ? shape.v_heads / shape.k_heads : 1;
 }
@@ -23,34 +23,34 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   if (path == Path::kReference) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
-  cpu::DeltaNetArgs args = {.arena = batch.arena(),
-                            .rows = batch.tables().rows,
-                            .units = batch.tables().units[slot.state_group],
-                            .state_offset = slot.state_offsets[shape.state],
-                            .qkv = RowsOf(qkv),
-                            .a = RowsOf(a),
-                            .b = RowsOf(b),
-                            .rate = rate.const_data_ptr<float>(),
-                            .dt_bias = dt_bias.const_data_ptr<float>(),
-                            .out = out.data_ptr(),
-                            .qkv_stride = qkv.stride(0),
-                            .a_stride = a.stride(0),
-                            .b_stride = b.stride(0),
-                            .k_heads = shape.k_heads,
-                            .v_heads = shape.v_heads,
-                            .key_dim = shape.key_dim,
-                            .value_dim = shape.value_dim,
-                            .heads_per_item = HeadsPerItem(shape, batch),
-                            .chunked_from = batch.chunked_from(cpu::kDeltaChunked),
-                            .beta_scale = static_cast<float>(shape.beta_scale),
-                            .norm_eps = static_cast<float>(shape.norm_eps),
-                            .scratch = nullptr,
-                            .scratch_stride = 0};
+  DeltaNetArgs args = {.arena = batch.arena(),
+                       .rows = batch.tables().rows,
+                       .units = batch.tables().units[slot.state_group],
+                       .state_offset = slot.state_offsets[shape.state],
+                       .qkv = RowsOf(qkv),
+                       .a = RowsOf(a),
+                       .b = RowsOf(b),
+                       .rate = rate.const_data_ptr<float>(),
+                       .dt_bias = dt_bias.const_data_ptr<float>(),
+                       .out = out.data_ptr(),
+                       .qkv_stride = qkv.stride(0),
+                       .a_stride = a.stride(0),
+                       .b_stride = b.stride(0),
+                       .k_heads = shape.k_heads,
+                       .v_heads = shape.v_heads,
+                       .key_dim = shape.key_dim,
+                       .value_dim = shape.value_dim,
+                       .heads_per_item = HeadsPerItem(shape, batch),
+                       .chunked_from = batch.chunked_from(kDeltaChunked),
+                       .beta_scale = static_cast<float>(shape.beta_scale),
+                       .norm_eps = static_cast<float>(shape.norm_eps),
+                       .scratch = nullptr,
+                       .scratch_stride = 0};
   if (path == Path::kCuda) {
     const int result = cuda::GetKernels()->delta_net[TypeOf(qkv)](args, WorkOf(qkv, batch));
     return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   }
-  args.scratch = WorkerScratch(cpu::DeltaNetScratchFloats(args), &args.scratch_stride);
+  args.scratch = WorkerScratch(DeltaNetScratchFloats(args), &args.scratch_stride);
   Parallel(batch.num_rows() * shape.v_heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
            [&](int64_t begin, int64_t end, int thread) {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth::ops {
 

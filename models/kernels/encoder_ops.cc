@@ -13,8 +13,8 @@ namespace berth::ops {
 namespace {
 
 // What the two attentions have in common; keys and values are still to be named.
-cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape) {
-  cpu::SpanAttentionArgs args = {};
+SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape) {
+  SpanAttentionArgs args = {};
   args.query = RowsOf(query);
   args.query_stride = query.stride(0);
   args.q_heads = shape.q_heads;
@@ -27,8 +27,8 @@ cpu::SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionSh
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunOnCpu(cpu::SpanAttentionArgs args, cpu::TypeIndex type, int64_t num_tiles, int64_t keys) {
-  args.scratch = WorkerScratch(cpu::SpanAttentionScratchFloats(args), &args.scratch_stride);
+void RunOnCpu(SpanAttentionArgs args, TypeIndex type, int64_t num_tiles, int64_t keys) {
+  args.scratch = WorkerScratch(SpanAttentionScratchFloats(args), &args.scratch_stride);
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
@@ -37,8 +37,7 @@ void RunOnCpu(cpu::SpanAttentionArgs args, cpu::TypeIndex type, int64_t num_tile
 }
 
 // Whether there is code for these sizes.
-bool RunOnCuda(const cpu::SpanAttentionArgs& args, const at::Tensor& query, const cuda::SplitKv& split,
-               const cuda::Work& work) {
+bool RunOnCuda(const SpanAttentionArgs& args, const at::Tensor& query, const SplitKv& split, const cuda::Work& work) {
   return LaunchSplit(cuda::GetKernels()->span_attention[TypeOf(query)], args, args.value_dim, split, query, work);
 }
 
@@ -62,7 +61,7 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   const Path path = PathOf(query);
   if (path == Path::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
   const EncoderTables& tables = batch.tables().encoder;
-  cpu::SpanAttentionArgs args = CommonArgs(query, shape);
+  SpanAttentionArgs args = CommonArgs(query, shape);
   args.rows = tables.rows;
   args.tiles = tables.tiles;
   args.lengths = tables.lengths;
@@ -91,19 +90,18 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
   const EncoderTables& tables = batch.tables().encoder;
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
-  const cpu::WriteKvArgs args = {
-      .kv = {.arena = batch.arena(),
-             .blocks = tables.blocks[slot.cross_group],
-             .storage = cpu::KvStorage::kPlain,
-             .key = {.offset = slot.cross_key_offset, .scale_offset = 0, .dim = kv.key_dim},
-             .value = {.offset = slot.cross_value_offset, .scale_offset = 0, .dim = kv.value_dim},
-             .block_tokens = batch.block_tokens(),
-             .kv_heads = kv.kv_heads},
-      .rows = tables.rows,
-      .key = RowsOf(key),
-      .value = RowsOf(value),
-      .key_stride = key.stride(0),
-      .value_stride = value.stride(0)};
+  const WriteKvArgs args = {.kv = {.arena = batch.arena(),
+                                   .blocks = tables.blocks[slot.cross_group],
+                                   .storage = KvStorage::kPlain,
+                                   .key = {.offset = slot.cross_key_offset, .scale_offset = 0, .dim = kv.key_dim},
+                                   .value = {.offset = slot.cross_value_offset, .scale_offset = 0, .dim = kv.value_dim},
+                                   .block_tokens = batch.block_tokens(),
+                                   .kv_heads = kv.kv_heads},
+                            .rows = tables.rows,
+                            .key = RowsOf(key),
+                            .value = RowsOf(value),
+                            .key_stride = key.stride(0),
+                            .value_stride = value.stride(0)};
   if (path == Path::kCuda) {
     return CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, EncoderWorkOf(key, batch)));
   }
@@ -117,7 +115,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   if (path == Path::kReference) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
-  cpu::SpanAttentionArgs args = CommonArgs(query, shape);
+  SpanAttentionArgs args = CommonArgs(query, shape);
   args.rows = batch.tables().rows;
   args.tiles = batch.tables().tiles;
   args.lengths = batch.tables().cross_lengths;
@@ -131,11 +129,11 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   args.value_dim = kv.value_dim;
   at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
   args.out = out.data_ptr();
-  const std::vector<cpu::Row>& rows = batch.rows();
+  const std::vector<Row>& rows = batch.rows();
   const std::vector<int64_t>& lengths = batch.cross_lengths();
   if (path == Path::kCuda) {
     const LeadingRows& leading = batch.leading_rows();
-    const cuda::SplitKv split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
+    const SplitKv split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
     const bool has_run = RunOnCuda(args, query, split, WorkOf(query, batch));
     return has_run ? out : reference::CrossAttention(query, shape, batch);
   }

@@ -32,7 +32,7 @@ struct KvView {
   at::Tensor value;  // [kv_heads, block_tokens, value_dim]
 };
 
-KvView BlockView(const StepBatch& batch, const Place& place, const cpu::Blocks& blocks, int64_t block) {
+KvView BlockView(const StepBatch& batch, const Place& place, const ops::Blocks& blocks, int64_t block) {
   const KvSpec& kv = batch.group(place.group).kv;
   const int64_t unit = blocks.At(block);
   const at::ScalarType type = ScalarTypeOf(kv.dtype);
@@ -41,7 +41,7 @@ KvView BlockView(const StepBatch& batch, const Place& place, const cpu::Blocks& 
 }
 
 // Keys and values of positions [0, length) of a row.
-KvView Gather(const StepBatch& batch, const Place& place, const cpu::Blocks& blocks, int64_t length) {
+KvView Gather(const StepBatch& batch, const Place& place, const ops::Blocks& blocks, int64_t length) {
   std::vector<at::Tensor> keys;
   std::vector<at::Tensor> values;
   for (int64_t block = 0; block * batch.block_tokens() < length; ++block) {
@@ -79,7 +79,7 @@ at::Tensor ByHead(const at::Tensor& x, int64_t heads) { return x.unflatten(1, {h
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const ops::SpanAttentionShape& shape, const StepBatch& batch) {
   std::vector<at::Tensor> out;
-  for (const cpu::Row& row : batch.encoder().rows) {
+  for (const ops::Row& row : batch.encoder().rows) {
     const KvView kv = {ByHead(RowSlice(key, row), shape.q_heads), ByHead(RowSlice(value, row), shape.q_heads)};
     out.push_back(Attend(RowSlice(query, row), kv, shape, /*start=*/0));
   }
@@ -91,7 +91,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
   const KvSpec& kv = batch.group(place.group).kv;
   const EncoderBatch& encoder = batch.encoder();
   for (size_t r = 0; r < encoder.rows.size(); ++r) {
-    const cpu::Row& row = encoder.rows[r];
+    const ops::Row& row = encoder.rows[r];
     for (int64_t done = 0; done < row.num_tokens; done += batch.block_tokens()) {
       const int64_t count = std::min(row.num_tokens - done, batch.block_tokens());
       const KvView view = BlockView(batch, place, encoder.blocks[place.group][r], done / batch.block_tokens());
@@ -105,7 +105,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape
   const Place place = CrossPlace(batch, shape.layer);
   std::vector<at::Tensor> out;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     const KvView kv = Gather(batch, place, batch.blocks(place.group)[r], batch.cross_lengths()[r]);
     out.push_back(Attend(RowSlice(query, row), kv, shape, row.start));
   }

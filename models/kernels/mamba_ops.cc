@@ -26,37 +26,37 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
   if (path == Path::kReference) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
-  cpu::MambaScanArgs args = {.arena = batch.arena(),
-                             .rows = batch.tables().rows,
-                             .units = batch.tables().units[slot.state_group],
-                             .state_offset = slot.state_offsets[state],
-                             .x = RowsOf(inputs.x),
-                             .gate = RowsOf(inputs.gate),
-                             .dt = RowsOf(inputs.dt),
-                             .b = RowsOf(inputs.b),
-                             .c = RowsOf(inputs.c),
-                             .a = a.const_data_ptr<float>(),
-                             .d = d.const_data_ptr<float>(),
-                             .dt_bias = dt_bias.const_data_ptr<float>(),
-                             .out = out.data_ptr(),
-                             .x_stride = inputs.x.stride(0),
-                             .gate_stride = inputs.gate.stride(0),
-                             .dt_stride = inputs.dt.stride(0),
-                             .b_stride = inputs.b.stride(0),
-                             .b_group_stride = inputs.b.stride(1),
-                             .c_stride = inputs.c.stride(0),
-                             .c_group_stride = inputs.c.stride(1),
-                             .channels = inputs.x.size(1),
-                             .state_dim = inputs.b.size(2),
-                             .groups = inputs.b.size(1),
-                             .scratch = nullptr,
-                             .scratch_stride = 0};
+  MambaScanArgs args = {.arena = batch.arena(),
+                        .rows = batch.tables().rows,
+                        .units = batch.tables().units[slot.state_group],
+                        .state_offset = slot.state_offsets[state],
+                        .x = RowsOf(inputs.x),
+                        .gate = RowsOf(inputs.gate),
+                        .dt = RowsOf(inputs.dt),
+                        .b = RowsOf(inputs.b),
+                        .c = RowsOf(inputs.c),
+                        .a = a.const_data_ptr<float>(),
+                        .d = d.const_data_ptr<float>(),
+                        .dt_bias = dt_bias.const_data_ptr<float>(),
+                        .out = out.data_ptr(),
+                        .x_stride = inputs.x.stride(0),
+                        .gate_stride = inputs.gate.stride(0),
+                        .dt_stride = inputs.dt.stride(0),
+                        .b_stride = inputs.b.stride(0),
+                        .b_group_stride = inputs.b.stride(1),
+                        .c_stride = inputs.c.stride(0),
+                        .c_group_stride = inputs.c.stride(1),
+                        .channels = inputs.x.size(1),
+                        .state_dim = inputs.b.size(2),
+                        .groups = inputs.b.size(1),
+                        .scratch = nullptr,
+                        .scratch_stride = 0};
   if (path == Path::kCuda) {
     const int result = cuda::GetKernels()->mamba_scan[TypeOf(inputs.x)](args, WorkOf(inputs.x, batch));
     return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   }
-  args.scratch = WorkerScratch(cpu::MambaScratchFloats(args), &args.scratch_stride);
-  Parallel(batch.num_rows() * cpu::MambaTiles(args), TokensPerRow(batch) * cpu::kMambaTile * args.state_dim * 16,
+  args.scratch = WorkerScratch(MambaScratchFloats(args), &args.scratch_stride);
+  Parallel(batch.num_rows() * MambaTiles(args), TokensPerRow(batch) * kMambaTile * args.state_dim * 16,
            [&](int64_t begin, int64_t end, int thread) {
              cpu::GetKernels().mamba_scan[TypeOf(inputs.x)](args, begin, end, thread);
            });
@@ -69,34 +69,34 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   if (path == Path::kReference) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
-  cpu::Mamba2ScanArgs args = {.arena = batch.arena(),
-                              .rows = batch.tables().rows,
-                              .units = batch.tables().units[slot.state_group],
-                              .state_offset = slot.state_offsets[shape.state],
-                              .xbc = RowsOf(xbc),
-                              .dt = RowsOf(dt),
-                              .a = a.const_data_ptr<float>(),
-                              .d = d.const_data_ptr<float>(),
-                              .dt_bias = dt_bias.const_data_ptr<float>(),
-                              .out = out.data_ptr(),
-                              .xbc_stride = xbc.stride(0),
-                              .dt_stride = dt.stride(0),
-                              .heads = shape.heads,
-                              .head_dim = shape.head_dim,
-                              .state_dim = shape.state_dim,
-                              .groups = shape.groups,
-                              .prompt_lengths = batch.tables().prompt_lengths,
-                              .heads_per_item = batch.scans_in_order() ? 1 : HeadsPerItem(shape, batch),
-                              .chunked_from = batch.chunked_from(cpu::kMamba2Chunked),
-                              .dt_min = static_cast<float>(shape.dt_min),
-                              .dt_max = static_cast<float>(shape.dt_max),
-                              .scratch = nullptr,
-                              .scratch_stride = 0};
+  Mamba2ScanArgs args = {.arena = batch.arena(),
+                         .rows = batch.tables().rows,
+                         .units = batch.tables().units[slot.state_group],
+                         .state_offset = slot.state_offsets[shape.state],
+                         .xbc = RowsOf(xbc),
+                         .dt = RowsOf(dt),
+                         .a = a.const_data_ptr<float>(),
+                         .d = d.const_data_ptr<float>(),
+                         .dt_bias = dt_bias.const_data_ptr<float>(),
+                         .out = out.data_ptr(),
+                         .xbc_stride = xbc.stride(0),
+                         .dt_stride = dt.stride(0),
+                         .heads = shape.heads,
+                         .head_dim = shape.head_dim,
+                         .state_dim = shape.state_dim,
+                         .groups = shape.groups,
+                         .prompt_lengths = batch.tables().prompt_lengths,
+                         .heads_per_item = batch.scans_in_order() ? 1 : HeadsPerItem(shape, batch),
+                         .chunked_from = batch.chunked_from(kMamba2Chunked),
+                         .dt_min = static_cast<float>(shape.dt_min),
+                         .dt_max = static_cast<float>(shape.dt_max),
+                         .scratch = nullptr,
+                         .scratch_stride = 0};
   if (path == Path::kCuda) {
     const int result = cuda::GetKernels()->mamba2_scan[TypeOf(xbc)](args, WorkOf(xbc, batch));
     return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   }
-  args.scratch = WorkerScratch(cpu::Mamba2ScratchFloats(args), &args.scratch_stride);
+  args.scratch = WorkerScratch(Mamba2ScratchFloats(args), &args.scratch_stride);
   Parallel(batch.num_rows() * shape.heads / args.heads_per_item,
            TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4,
            [&](int64_t begin, int64_t end, int thread) {

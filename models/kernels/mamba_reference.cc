@@ -21,7 +21,7 @@ at::Tensor MambaScan(const ops::MambaInputs& inputs, const at::Tensor& a, const 
   const int64_t repeat = channels / inputs.b.size(1);
   std::vector<at::Tensor> outputs;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     const at::Tensor view = StateView(batch, layer, state, static_cast<int64_t>(r), a.sizes(), at::kFloat);
     at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
     const auto of_row = [&](const at::Tensor& t) { return RowSlice(t, row).to(at::kFloat); };
@@ -47,7 +47,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   const int64_t repeat = shape.heads / shape.groups;
   std::vector<at::Tensor> outputs;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
                                       {shape.heads, shape.state_dim, shape.head_dim}, at::kFloat);
     at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();

@@ -15,7 +15,7 @@ namespace berth::ops {
 namespace {
 
 // out: what args.out is.
-void RunRmsNorm(const cpu::RmsNormArgs& args, const at::Tensor& out) {
+void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out) {
   if (PathOf(out) == Path::kCuda) {
     CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(out)](args, WorkOf(out)));
     return;
@@ -24,7 +24,7 @@ void RunRmsNorm(const cpu::RmsNormArgs& args, const at::Tensor& out) {
            [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(out)](args, begin, end); });
 }
 
-cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
+RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
   const int64_t dim = weight.size(0);
   return {.x = RowsOf(x),
           .x_is_float = x.scalar_type() == at::kFloat,
@@ -41,17 +41,17 @@ cpu::RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at:
           .eps = static_cast<float>(eps)};
 }
 
-static_assert(cpu::kInt4Group == kInt4Group);
+static_assert(kInt4Group == kInt4Group);
 
-cpu::KvStorage StorageOf(DType dtype) {
-  if (dtype == DType::kInt8) return cpu::KvStorage::kInt8;
-  return dtype == DType::kInt4 ? cpu::KvStorage::kInt4 : cpu::KvStorage::kPlain;
+KvStorage StorageOf(DType dtype) {
+  if (dtype == DType::kInt8) return KvStorage::kInt8;
+  return dtype == DType::kInt4 ? KvStorage::kInt4 : KvStorage::kPlain;
 }
 
 // A layer's keys and values in the blocks of `group`, at these offsets of each.
-cpu::KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch) {
+KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch) {
   const KvSpec& kv = batch.group(group).kv;
-  const auto place = [&](int64_t offset, int64_t dim) -> cpu::KvPlace {
+  const auto place = [&](int64_t offset, int64_t dim) -> KvPlace {
     return {.offset = offset,
             .scale_offset = offset + LayOutKvTensor(kv, dim, batch.block_tokens()).scale_offset,
             .dim = dim};
@@ -65,13 +65,13 @@ cpu::KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, cons
           .kv_heads = kv.kv_heads};
 }
 
-cpu::KvLayout LayoutOf(int layer, const StepBatch& batch) {
+KvLayout LayoutOf(int layer, const StepBatch& batch) {
   const LayerCacheSlot& slot = batch.slot(layer);
   return LayoutOf(slot.kv_group, slot.key_offset, slot.value_offset, batch);
 }
 
 // The newest tokens in full precision. REQUIRES: the layer has them.
-cpu::KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
+KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
   const LayerCacheSlot& slot = batch.slot(layer);
   return LayoutOf(slot.recent_group, slot.recent_key_offset, slot.recent_value_offset, batch);
 }
@@ -79,7 +79,7 @@ cpu::KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
 // Keys that the step's queries see, summed: the attention's cost.
 int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   int64_t keys = 0;
-  for (const cpu::Row& row : batch.rows()) {
+  for (const Row& row : batch.rows()) {
     const int64_t length = row.start + row.num_tokens;
     keys += row.num_tokens * (kv.window > 0 ? std::min(kv.window + kv.sink_tokens, length) : length);
   }
@@ -87,16 +87,16 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
 }
 
 // Whether there is code for these sizes.
-bool RunOnCuda(const cpu::AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
+bool RunOnCuda(const AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
   const int64_t value_dim = args.kv.value.dim;
   const LeadingRows& leading = batch.leading_rows();
-  const cuda::SplitKv split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
+  const SplitKv split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
   return LaunchSplit(cuda::GetKernels()->attention[TypeOf(query)], args, value_dim, split, query, WorkOf(query, batch));
 }
 
 at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
   at::Tensor out = at::empty({x.size(0), dim}, x.options());
-  const cpu::ActivationArgs args = {
+  const ActivationArgs args = {
       .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
   if (PathOf(x) == Path::kCuda) {
     CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
@@ -136,7 +136,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
                         int64_t groups, bool gate_first) {
   if (PathOf(x) == Path::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  cpu::RmsNormArgs args = PlainNorm(x, out, weight, eps);
+  RmsNormArgs args = PlainNorm(x, out, weight, eps);
   args.groups = groups;
   args.dim = x.size(1) / groups;
   args.weight_per_group = true;
@@ -153,14 +153,14 @@ at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double sca
   TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
               stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
   at::Tensor out = at::empty({x.size(0), x.size(1)}, stream.options());
-  const cpu::AddArgs args = {.x = RowsOf(stream),
-                             .x_is_float = in_float32,
-                             .y = RowsOf(x),
-                             .out = out.data_ptr(),
-                             .x_stride = stream.stride(0),
-                             .y_stride = x.stride(0),
-                             .dim = x.size(1),
-                             .scale = static_cast<float>(scale)};
+  const AddArgs args = {.x = RowsOf(stream),
+                        .x_is_float = in_float32,
+                        .y = RowsOf(x),
+                        .out = out.data_ptr(),
+                        .x_stride = stream.stride(0),
+                        .y_stride = x.stride(0),
+                        .dim = x.size(1),
+                        .scale = static_cast<float>(scale)};
   Parallel(x.size(0), args.dim * 4,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().add[TypeOf(x)](args, begin, end); });
   return out;
@@ -173,7 +173,7 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
 }
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
-  TORCH_CHECK(activation != cpu::kClampedSwiglu, "this activation has two arguments");
+  TORCH_CHECK(activation != kClampedSwiglu, "this activation has two arguments");
   if (PathOf(x) == Path::kReference) return reference::Activate(x, activation);
   return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
 }
@@ -182,14 +182,14 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
   const Path path = PathOf(x);
   if (path == Path::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
   CheckRows(x);
-  const cpu::RotaryArgs args = {.x = x.data_ptr(),
-                                .rows = rows.const_data_ptr<int64_t>(),
-                                .cos = cos.const_data_ptr<float>(),
-                                .sin = sin.const_data_ptr<float>(),
-                                .stride = x.stride(0),
-                                .heads = x.size(1) / head_dim,
-                                .head_dim = head_dim,
-                                .rotary_dim = cos.size(1) * 2};
+  const RotaryArgs args = {.x = x.data_ptr(),
+                           .rows = rows.const_data_ptr<int64_t>(),
+                           .cos = cos.const_data_ptr<float>(),
+                           .sin = sin.const_data_ptr<float>(),
+                           .stride = x.stride(0),
+                           .heads = x.size(1) / head_dim,
+                           .head_dim = head_dim,
+                           .rotary_dim = cos.size(1) * 2};
   if (path == Path::kCuda) {
     CheckLaunched(cuda::GetKernels()->rotary[TypeOf(x)](args, WorkOf(x)));
     return;
@@ -201,12 +201,12 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   const Path path = PathOf(key);
   if (path == Path::kReference) return reference::WriteKv(key, value, layer, batch);
-  cpu::WriteKvArgs args = {.kv = LayoutOf(layer, batch),
-                           .rows = batch.tables().rows,
-                           .key = RowsOf(key),
-                           .value = RowsOf(value),
-                           .key_stride = key.stride(0),
-                           .value_stride = value.stride(0)};
+  WriteKvArgs args = {.kv = LayoutOf(layer, batch),
+                      .rows = batch.tables().rows,
+                      .key = RowsOf(key),
+                      .value = RowsOf(value),
+                      .key_stride = key.stride(0),
+                      .value_stride = value.stride(0)};
   const auto write = [&] {
     if (path == Path::kCuda) {
       CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, WorkOf(key, batch)));
@@ -225,25 +225,25 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   const Path path = PathOf(query);
   if (path == Path::kReference) return reference::Attention(query, shape, batch);
   const int group = batch.slot(shape.layer).kv_group;
-  cpu::AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
-                             .rows = batch.tables().rows,
-                             .tiles = batch.tables().tiles,
-                             .query = RowsOf(query),
-                             .out = nullptr,
-                             .query_stride = query.stride(0),
-                             .q_heads = shape.q_heads,
-                             .recent = {},
-                             .recent_tokens = 0,
-                             .window = batch.group(group).kv.window,
-                             .chunk = batch.group(group).kv.chunk,
-                             .sink_tokens = batch.group(group).kv.sink_tokens,
-                             .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
-                             .bias = nullptr,
-                             .bias_reach = 0,
-                             .scale = static_cast<float>(shape.scale),
-                             .softcap = static_cast<float>(shape.softcap),
-                             .scratch = nullptr,
-                             .scratch_stride = 0};
+  AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
+                        .rows = batch.tables().rows,
+                        .tiles = batch.tables().tiles,
+                        .query = RowsOf(query),
+                        .out = nullptr,
+                        .query_stride = query.stride(0),
+                        .q_heads = shape.q_heads,
+                        .recent = {},
+                        .recent_tokens = 0,
+                        .window = batch.group(group).kv.window,
+                        .chunk = batch.group(group).kv.chunk,
+                        .sink_tokens = batch.group(group).kv.sink_tokens,
+                        .sinks = shape.sinks.defined() ? shape.sinks.const_data_ptr<float>() : nullptr,
+                        .bias = nullptr,
+                        .bias_reach = 0,
+                        .scale = static_cast<float>(shape.scale),
+                        .softcap = static_cast<float>(shape.softcap),
+                        .scratch = nullptr,
+                        .scratch_stride = 0};
   if (const int recent = batch.slot(shape.layer).recent_group; recent >= 0) {
     args.recent = RecentLayoutOf(shape.layer, batch);
     args.recent_tokens = batch.group(recent).kv.window;
@@ -257,7 +257,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   if (path == Path::kCuda) {
     return RunOnCuda(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
-  args.scratch = WorkerScratch(cpu::AttentionScratchFloats(args), &args.scratch_stride);
+  args.scratch = WorkerScratch(AttentionScratchFloats(args), &args.scratch_stride);
 
   const int64_t items = batch.num_tiles() * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
@@ -274,25 +274,24 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
   if (path == Path::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
-  const cpu::ConvArgs args = {.arena = batch.arena(),
-                              .rows = batch.tables().rows,
-                              .units = batch.tables().units[slot.state_group],
-                              .state_offset = slot.state_offsets[state],
-                              .x = RowsOf(x),
-                              .out = out.data_ptr(),
-                              .weight = weight.const_data_ptr<float>(),
-                              .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
-                              .x_stride = x.stride(0),
-                              .channels = x.size(1),
-                              .kernel = weight.size(0),
-                              .activation = activation};
+  const ConvArgs args = {.arena = batch.arena(),
+                         .rows = batch.tables().rows,
+                         .units = batch.tables().units[slot.state_group],
+                         .state_offset = slot.state_offsets[state],
+                         .x = RowsOf(x),
+                         .out = out.data_ptr(),
+                         .weight = weight.const_data_ptr<float>(),
+                         .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
+                         .x_stride = x.stride(0),
+                         .channels = x.size(1),
+                         .kernel = weight.size(0),
+                         .activation = activation};
   if (path == Path::kCuda) {
     CheckLaunched(cuda::GetKernels()->conv[TypeOf(x)](args, WorkOf(x, batch)));
     return out;
   }
-  const int64_t chunks = (args.channels + cpu::kConvChunk - 1) / cpu::kConvChunk;
-  Parallel(batch.num_rows() * chunks,
-           TokensPerRow(batch) * std::min(args.channels, cpu::kConvChunk) * (args.kernel + 8),
+  const int64_t chunks = (args.channels + kConvChunk - 1) / kConvChunk;
+  Parallel(batch.num_rows() * chunks, TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8),
            [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
   return out;
 }

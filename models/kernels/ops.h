@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/kernels/step_batch.h"
+#include "models/kernels/cpu/kernels.h"
+#include "models/step/step_batch.h"
 
 namespace berth::ops {
 
@@ -31,9 +32,6 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 
 // stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
 at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
-
-using cpu::Activation;
-using cpu::ConvActivation;
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);

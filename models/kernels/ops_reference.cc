@@ -71,7 +71,7 @@ std::vector<Place> PlacesOf(const StepBatch& batch, int layer) {
 // Absolute block `block` of row `row`.
 KvView BlockView(const StepBatch& batch, const Place& place, int64_t row, int64_t block) {
   const KvSpec& kv = batch.group(place.group).kv;
-  const cpu::Blocks& blocks = batch.blocks(place.group)[row];
+  const ops::Blocks& blocks = batch.blocks(place.group)[row];
   const int64_t unit = blocks.At(block);
   const auto tensor = [&](int64_t offset, int64_t dim) {
     const int64_t numbers = kv.dtype == DType::kInt4 ? (dim + 1) / 2 : dim;
@@ -139,9 +139,9 @@ struct Gathered {
 
 // `newest`: the tokens that a query reads from the recent place, which is this one or not.
 Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t newest, bool recent) {
-  const cpu::Row& row = batch.rows()[r];
+  const ops::Row& row = batch.rows()[r];
   const int64_t end = row.start + row.num_tokens;
-  const cpu::Blocks& blocks = batch.blocks(place.group)[r];
+  const ops::Blocks& blocks = batch.blocks(place.group)[r];
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> positions;
   for (int64_t b = 0; b * batch.block_tokens() < end; ++b) {
@@ -204,7 +204,7 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation
     const at::Tensor g = gate.clamp_max(7);
     return ((up.clamp(-7, 7) + 1) * g * at::sigmoid(g * 1.702)).to(gate_up.scalar_type());
   }
-  return (Activate(gate, activation) * up).to(gate_up.scalar_type());
+  return (reference::Activate(gate, activation) * up).to(gate_up.scalar_type());
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
@@ -222,7 +222,7 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
   for (const Place& place : PlacesOf(batch, layer)) {
     const int64_t kv_heads = batch.group(place.group).kv.kv_heads;
     for (size_t r = 0; r < batch.rows().size(); ++r) {
-      const cpu::Row& row = batch.rows()[r];
+      const ops::Row& row = batch.rows()[r];
       for (int64_t done = 0; done < row.num_tokens;) {
         const int64_t position = row.start + done;
         const int64_t slot = position % batch.block_tokens();
@@ -245,7 +245,7 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
   const int64_t newest = places.size() > 1 ? batch.group(places[1].group).kv.window : 0;
   std::vector<at::Tensor> outputs;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     std::vector<at::Tensor> keys, values, positions, elsewhere;
     for (size_t i = 0; i < places.size(); ++i) {
       const Gathered part = Gather(batch, places[i], static_cast<int64_t>(r), newest, /*recent=*/i == 1);
@@ -292,7 +292,7 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
   const at::Tensor filter = weight.t().unsqueeze(1);  // [channels, 1, kernel]
   std::vector<at::Tensor> outputs;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     const at::Tensor view =
         StateView(batch, layer, state, static_cast<int64_t>(r), {history, channels}, x.scalar_type());
     const at::Tensor past = row.start == 0 ? at::zeros({history, channels}, x.options()) : view.clone();

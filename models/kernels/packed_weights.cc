@@ -18,7 +18,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "models/kernels/thread_pool.h"
+#include "models/step/thread_pool.h"
 
 namespace berth {
 namespace {
@@ -55,11 +55,11 @@ int64_t HeadBytes(int64_t count) {
 // Whether the panels and scales are as large as the shape says, and lie within the file.
 bool Fits(const Entry& e, int64_t file_bytes) {
   constexpr int64_t kMaxSize = int64_t{1} << 31;
-  if (e.kind < cpu::kWeightF32 || e.kind > cpu::kWeightInt4) return false;
+  if (e.kind < ops::kWeightF32 || e.kind > ops::kWeightInt4) return false;
   if (e.inputs <= 0 || e.outputs <= 0 || e.inputs > kMaxSize || e.outputs > kMaxSize) return false;
-  const auto kind = static_cast<cpu::WeightKind>(e.kind);
-  if (e.panel_bytes != cpu::PanelCount(e.outputs) * cpu::PanelBytes(kind, e.inputs)) return false;
-  if (e.scale_bytes != (cpu::IsQuantised(kind) ? e.outputs * 4 : 0)) return false;
+  const auto kind = static_cast<ops::WeightKind>(e.kind);
+  if (e.panel_bytes != ops::PanelCount(e.outputs) * ops::PanelBytes(kind, e.inputs)) return false;
+  if (e.scale_bytes != (ops::IsQuantised(kind) ? e.outputs * 4 : 0)) return false;
   return e.offset > 0 && e.offset % kCacheLine == 0 && e.offset <= file_bytes - e.size_bytes();
 }
 
@@ -229,7 +229,7 @@ PackedMatrix PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType
               num_taken_ - 1, " is ", e.outputs, " x ", e.inputs, ", the model's ", outputs, " x ", inputs, " of ",
               type, ": remove it");
   PackedMatrix matrix = {.type = type,
-                         .kind = static_cast<cpu::WeightKind>(e.kind),
+                         .kind = static_cast<ops::WeightKind>(e.kind),
                          .inputs = inputs,
                          .outputs = outputs,
                          .panels = mapping_->Tensor(e.offset, {e.panel_bytes}, at::kByte, mapping_)};

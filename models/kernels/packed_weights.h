@@ -32,7 +32,7 @@ namespace berth {
 // One matrix as DenseWeight keeps it.
 struct PackedMatrix {
   at::ScalarType type = at::kFloat;  // of inputs and outputs
-  cpu::WeightKind kind = cpu::kWeightF32;
+  ops::WeightKind kind = ops::kWeightF32;
   int64_t inputs = 0, outputs = 0;
   at::Tensor panels;  // bytes
   at::Tensor scales;  // [outputs], float32, of int8; else undefined

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "models/kernels/cpu/kernels.h"
-#include "models/kernels/step_batch.h"
-#include "models/kernels/thread_pool.h"
+#include "models/step/step_batch.h"
+#include "models/step/thread_pool.h"
 
 namespace berth::ops {
 
@@ -33,7 +33,7 @@ inline const void* RowsOf(const at::Tensor& x) {
   return x.const_data_ptr();
 }
 
-inline cpu::TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
+inline TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? kF32 : kBF16; }
 
 // On average, rounded up.
 inline int64_t TokensPerRow(const StepBatch& batch) {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "models/kernels/cuda/dispatch.h"
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth::ops {
 

@@ -45,11 +45,11 @@ bool FitsBFloat16(const at::Tensor& weight) {
   return true;
 }
 
-cpu::WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
-  if (storage == WeightStorage::kInt8) return cpu::kWeightInt8;
-  if (storage == WeightStorage::kInt4) return cpu::kWeightInt4;
-  if (weight.scalar_type() == at::kBFloat16 || FitsBFloat16(weight)) return cpu::kWeightBF16;
-  return cpu::kWeightF32;
+WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
+  if (storage == WeightStorage::kInt8) return kWeightInt8;
+  if (storage == WeightStorage::kInt4) return kWeightInt4;
+  if (weight.scalar_type() == at::kBFloat16 || FitsBFloat16(weight)) return kWeightBF16;
+  return kWeightF32;
 }
 
 // Of one call's inputs, kept for the next.
@@ -66,14 +66,14 @@ constexpr int64_t kPreparedPerNanosecond = 2;
 constexpr int64_t kWorthThreads = 15000;
 
 struct Task {
-  cpu::ProductArgs args;
+  ProductArgs args;
   int64_t tiles = 0;      // of rows
   int64_t last_item = 0;  // of all tasks' items, this one's end here
 
   int64_t Nanoseconds() const {
-    const cpu::PackedWeight& w = args.weight;
+    const PackedWeight& w = args.weight;
     return std::max(args.rows * w.inputs * w.outputs / kMultiplicationsPerNanosecond,
-                    cpu::PanelCount(w.outputs) * cpu::PanelBytes(w.kind, w.inputs) / kBytesPerNanosecond);
+                    PanelCount(w.outputs) * PanelBytes(w.kind, w.inputs) / kBytesPerNanosecond);
   }
 };
 
@@ -86,7 +86,7 @@ void Share(int64_t items, int64_t nanoseconds, const Work& work) {
   ShareItems(items, grain, [&](int64_t begin, int64_t end, int /*thread*/) { work(begin, end); });
 }
 
-void Prepare(absl::Span<const Task> tasks, cpu::TypeIndex type) {
+void Prepare(absl::Span<const Task> tasks, TypeIndex type) {
   for (const Task& task : tasks) {
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
     Share(task.tiles, nanoseconds,
@@ -95,15 +95,15 @@ void Prepare(absl::Span<const Task> tasks, cpu::TypeIndex type) {
 }
 
 // The products one after the other, their items shared by the threads as one.
-void Run(absl::Span<Task> tasks, cpu::TypeIndex type) {
+void Run(absl::Span<Task> tasks, TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) {
-    return RoundUp(cpu::ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
+    return RoundUp(ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
   };
   for (Task& task : tasks) {
     task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
-    items += cpu::ProductItems(task.args.weight.outputs, task.tiles);
+    items += ProductItems(task.args.weight.outputs, task.tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
@@ -146,18 +146,18 @@ at::Tensor DeviceProduct(const at::Tensor& x, const DenseWeight& weight, const a
     return at::linear(x, (weight.plain() * weight.scales().unsqueeze(1)).to(weight.type()), bias);
   }
   const cuda::Kernels& kernels = *cuda::GetKernels();
-  const cuda::Int8Weight int8 = {.values = weight.plain().const_data_ptr<int8_t>(),
-                                 .scales = weight.scales().const_data_ptr<float>(),
-                                 .outputs = weight.outputs(),
-                                 .inputs = weight.inputs()};
+  const Int8Weight int8 = {.values = weight.plain().const_data_ptr<int8_t>(),
+                           .scales = weight.scales().const_data_ptr<float>(),
+                           .outputs = weight.outputs(),
+                           .inputs = weight.inputs()};
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
-  const cuda::Int8ProductArgs args = {.weight = int8,
-                                      .x = RowsOf(x),
-                                      .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-                                      .out = out.data_ptr(),
-                                      .rows = x.size(0),
-                                      .x_stride = x.stride(0),
-                                      .out_stride = out.stride(0)};
+  const Int8ProductArgs args = {.weight = int8,
+                                .x = RowsOf(x),
+                                .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                .out = out.data_ptr(),
+                                .rows = x.size(0),
+                                .x_stride = x.stride(0),
+                                .out_stride = out.stride(0)};
   if (IsLaunched(kernels.int8_product[TypeOf(x)](args, WorkOf(x)))) return out;
   const at::Tensor expanded = at::empty({weight.outputs(), weight.inputs()}, x.options());
   CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, WorkOf(x)));
@@ -190,24 +190,23 @@ DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
 
 void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
   packed_.kind = KindOf(weight, storage);
-  const int64_t panels = cpu::PanelCount(outputs());
-  packed_.panels = AllocatePanels(panels * cpu::PanelBytes(packed_.kind, inputs()));
-  if (cpu::IsQuantised(packed_.kind)) packed_.scales = at::empty({outputs()}, at::kFloat);
-  const cpu::PackWeightArgs args = {
-      .kind = packed_.kind,
-      .inputs = inputs(),
-      .outputs = outputs(),
-      .weight = weight.const_data_ptr(),
-      .stride = inputs(),
-      .panels = static_cast<char*>(packed_.panels.data_ptr()),
-      .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
-  const cpu::TypeIndex type = TypeOf(weight);
-  Parallel(panels, inputs() * cpu::kPanel,
+  const int64_t panels = PanelCount(outputs());
+  packed_.panels = AllocatePanels(panels * PanelBytes(packed_.kind, inputs()));
+  if (IsQuantised(packed_.kind)) packed_.scales = at::empty({outputs()}, at::kFloat);
+  const PackWeightArgs args = {.kind = packed_.kind,
+                               .inputs = inputs(),
+                               .outputs = outputs(),
+                               .weight = weight.const_data_ptr(),
+                               .stride = inputs(),
+                               .panels = static_cast<char*>(packed_.panels.data_ptr()),
+                               .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
+  const TypeIndex type = TypeOf(weight);
+  Parallel(panels, inputs() * kPanel,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_weight[type](args, begin, end); });
 }
 
 void DenseWeight::KeepInt8(const at::Tensor& weight) {
-  packed_.kind = cpu::kWeightInt8;
+  packed_.kind = kWeightInt8;
   const at::Tensor exact = weight.to(at::kFloat);
   const at::Tensor scales = exact.abs().amax(1).div_(127);
   packed_.scales = scales;
@@ -215,7 +214,7 @@ void DenseWeight::KeepInt8(const at::Tensor& weight) {
       (exact / scales.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1)).round_().to(at::kChar).contiguous();
 }
 
-cpu::PackedWeight DenseWeight::packed() const {
+PackedWeight DenseWeight::packed() const {
   return {.kind = packed_.kind,
           .inputs = inputs(),
           .outputs = outputs(),
@@ -296,18 +295,18 @@ at::Tensor ExpertProduct(const at::Tensor& x, const std::vector<DenseWeight>& ex
               x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
   const int64_t pairs = chosen.numel();
   at::Tensor out = at::empty({pairs, first.outputs()}, x.options());
-  const cuda::ExpertProductArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
-                                        .is_int8 = first.scales().defined(),
-                                        .chosen = chosen.const_data_ptr<int64_t>(),
-                                        .x = RowsOf(x),
-                                        .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-                                        .out = out.data_ptr(),
-                                        .experts = static_cast<int64_t>(experts.size()),
-                                        .pairs = pairs,
-                                        .pairs_per_row = pairs / x.size(0),
-                                        .outputs = first.outputs(),
-                                        .inputs = first.inputs(),
-                                        .x_stride = x.stride(0)};
+  const ExpertProductArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
+                                  .is_int8 = first.scales().defined(),
+                                  .chosen = chosen.const_data_ptr<int64_t>(),
+                                  .x = RowsOf(x),
+                                  .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                  .out = out.data_ptr(),
+                                  .experts = static_cast<int64_t>(experts.size()),
+                                  .pairs = pairs,
+                                  .pairs_per_row = pairs / x.size(0),
+                                  .outputs = first.outputs(),
+                                  .inputs = first.inputs(),
+                                  .x_stride = x.stride(0)};
   const bool has_run = IsLaunched(cuda::GetKernels()->expert_product[TypeOf(x)](args, WorkOf(x)));
   return has_run ? out : at::Tensor();
 }

@@ -30,7 +30,7 @@ class DenseWeight {
   int64_t inputs() const { return packed_.inputs; }
   int64_t outputs() const { return packed_.outputs; }
   at::ScalarType type() const { return packed_.type; }
-  cpu::PackedWeight packed() const;                            // REQUIRES: on the CPU
+  PackedWeight packed() const;                                 // REQUIRES: on the CPU
   const at::Tensor& plain() const { return plain_; }           // undefined on the CPU; of kInt8 in 8 bits,
   const at::Tensor& scales() const { return packed_.scales; }  // which are times these, [outputs]
   int64_t size_bytes() const;

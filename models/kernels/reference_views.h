@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth::reference {
 
@@ -37,7 +37,7 @@ inline at::Tensor StateView(const StepBatch& batch, int layer, int state, int64_
   return ArenaView(batch, batch.units(slot.state_group)[row] + slot.state_offsets[state], shape, type);
 }
 
-inline at::Tensor RowSlice(const at::Tensor& x, const cpu::Row& row) {
+inline at::Tensor RowSlice(const at::Tensor& x, const ops::Row& row) {
   return x.narrow(0, row.first_token, row.num_tokens);
 }
 

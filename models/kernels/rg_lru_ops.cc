@@ -16,27 +16,26 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
   const int64_t block_width = gates.size(2) / 2;
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
-  const cpu::RgLruArgs args = {.arena = batch.arena(),
-                               .rows = batch.tables().rows,
-                               .units = batch.tables().units[slot.state_group],
-                               .state_offset = slot.state_offsets[state],
-                               .x = RowsOf(x),
-                               .gates = RowsOf(gates),
-                               .input_bias = weights.input_bias.const_data_ptr<float>(),
-                               .recurrence_bias = weights.recurrence_bias.const_data_ptr<float>(),
-                               .rate = weights.rate.const_data_ptr<float>(),
-                               .out = out.data_ptr(),
-                               .x_stride = x.stride(0),
-                               .gate_block_stride = gates.stride(1),
-                               .gate_token_stride = gates.stride(0),
-                               .width = x.size(1),
-                               .block_width = block_width};
+  const RgLruArgs args = {.arena = batch.arena(),
+                          .rows = batch.tables().rows,
+                          .units = batch.tables().units[slot.state_group],
+                          .state_offset = slot.state_offsets[state],
+                          .x = RowsOf(x),
+                          .gates = RowsOf(gates),
+                          .input_bias = weights.input_bias.const_data_ptr<float>(),
+                          .recurrence_bias = weights.recurrence_bias.const_data_ptr<float>(),
+                          .rate = weights.rate.const_data_ptr<float>(),
+                          .out = out.data_ptr(),
+                          .x_stride = x.stride(0),
+                          .gate_block_stride = gates.stride(1),
+                          .gate_token_stride = gates.stride(0),
+                          .width = x.size(1),
+                          .block_width = block_width};
   if (path == Path::kCuda) {
     CheckLaunched(cuda::GetKernels()->rg_lru[TypeOf(x)](args, WorkOf(x, batch)));
     return out;
   }
-  Parallel(batch.num_rows() * cpu::RgLruChunks(args),
-           TokensPerRow(batch) * std::min(block_width, cpu::kRgLruChunk) * 60,
+  Parallel(batch.num_rows() * RgLruChunks(args), TokensPerRow(batch) * std::min(block_width, kRgLruChunk) * 60,
            [&](int64_t begin, int64_t end) { cpu::GetKernels().rg_lru[TypeOf(x)](args, begin, end); });
   return out;
 }

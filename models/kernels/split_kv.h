@@ -14,22 +14,22 @@ namespace berth::ops {
 
 // The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
 // A step whose scratch would be too large has blocks enough. `keys`: that the longest of these rows sees, or more.
-inline cuda::SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads, int64_t value_dim) {
+inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads, int64_t value_dim) {
   constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
-  cuda::SplitKv split = {.num_tiles = leading.rows, .num_tokens = leading.tokens};
-  split.num_splits = (keys + cuda::kSplitTokens - 1) / cuda::kSplitTokens;
-  const int64_t floats = cuda::SplitKvFloats(split, q_heads, value_dim);
+  SplitKv split = {.num_tiles = leading.rows, .num_tokens = leading.tokens};
+  split.num_splits = (keys + kSplitTokens - 1) / kSplitTokens;
+  const int64_t floats = SplitKvFloats(split, q_heads, value_dim);
   const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
-  return is_worth_it ? split : cuda::SplitKv{};
+  return is_worth_it ? split : SplitKv{};
 }
 
 // Launches an entry of the table with the scratch that it needs. Whether there is code for these sizes.
 template <typename Args>
-bool LaunchSplit(int (*entry)(const Args&, const cuda::SplitKv&, const cuda::Work&), Args args, int64_t value_dim,
-                 const cuda::SplitKv& split, const at::Tensor& query, const cuda::Work& work) {
+bool LaunchSplit(int (*entry)(const Args&, const SplitKv&, const cuda::Work&), Args args, int64_t value_dim,
+                 const SplitKv& split, const at::Tensor& query, const cuda::Work& work) {
   at::Tensor scratch;  // ATen keeps it from others until the stream has come by
   if (split.num_splits > 0) {
-    const int64_t floats = cuda::SplitKvFloats(split, args.q_heads, value_dim);
+    const int64_t floats = SplitKvFloats(split, args.q_heads, value_dim);
     scratch = at::empty({floats}, query.options().dtype(at::kFloat));
     args.scratch = scratch.data_ptr<float>();
   }

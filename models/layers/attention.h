@@ -10,11 +10,11 @@
 
 #include "cache/spec.h"
 #include "models/kernels/ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/layers/rotary.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cache/spec.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/norm.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "cache/spec.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/model.h"
 #include "models/layers/norm.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

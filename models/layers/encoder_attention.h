@@ -10,9 +10,9 @@
 
 #include "cache/spec.h"
 #include "models/kernels/encoder_ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "cache/spec.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/decoder.h"
 #include "models/layers/encoder_attention.h"
 #include "models/layers/model.h"
 #include "models/layers/norm.h"
 #include "models/layers/positions.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

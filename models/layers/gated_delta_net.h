@@ -13,9 +13,9 @@
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
 #include "models/kernels/delta_net_ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -16,9 +16,9 @@
 #include "models/checkpoint/weight_loader.h"
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

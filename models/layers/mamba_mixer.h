@@ -15,10 +15,10 @@
 #include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/kernels/product_ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/spec.h"
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -48,7 +48,7 @@ SinusoidalPositions::SinusoidalPositions(int64_t hidden, int64_t padding, at::Sc
 at::Tensor SinusoidalPositions::Encoder(const StepBatch& batch) {
   const EncoderBatch& encoder = batch.encoder();
   rows_.clear();
-  for (const cpu::Row& row : encoder.rows) {
+  for (const ops::Row& row : encoder.rows) {
     int64_t count = 0;
     for (int64_t i = 0; i < row.num_tokens; ++i) {
       const bool pads = encoder.host_token_ids[row.first_token + i] == padding_;
@@ -61,7 +61,7 @@ at::Tensor SinusoidalPositions::Encoder(const StepBatch& batch) {
 at::Tensor SinusoidalPositions::Decoder(const StepBatch& batch) {
   rows_.clear();
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     const absl::Span<const int32_t> history = batch.histories()[r];
     const int64_t prompt = batch.prompt_lengths()[r];
     int64_t count = 0;  // of the prompt's tokens before this step's

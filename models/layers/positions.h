@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -14,9 +14,9 @@
 #include "models/checkpoint/weight_loader.h"
 #include "models/kernels/product_ops.h"
 #include "models/kernels/rg_lru_ops.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -166,7 +166,7 @@ const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batc
   if (!long_frequencies_.defined()) return tables;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
     if (batch.sequence_lengths()[r] <= rope_.original_max_positions) continue;
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) rows_[t] += tables.cos.size(0) / 2;
   }
   return tables;
@@ -175,7 +175,7 @@ const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batc
 void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
   std::vector<at::Tensor> angles;
   for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const cpu::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.rows()[r];
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {
       const int64_t position = batch.positions()[t];
       const int64_t length = std::max(batch.prompt_lengths()[r], position + 1);

@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "models/checkpoint/config_fields.h"
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "models/kernels/paths.h"
-#include "models/kernels/step_image.h"
-#include "models/kernels/thread_pool.h"
 #include "models/sampling/philox.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
+#include "models/step/staging_buffer.h"
+#include "models/step/thread_pool.h"
 
 namespace berth {
 namespace {
@@ -38,7 +38,7 @@ int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row
 bool IsPlain(const StepRow* row) { return row->sampling->num_logprobs < 0 && !ChangesLogits(*row); }
 bool IsGreedy(const StepRow* row) { return row->sampling->temperature == 0.0f; }
 
-cuda::SampleParams ParamsOf(const StepRow& row) {
+ops::SampleParams ParamsOf(const StepRow& row) {
   if (IsGreedy(&row)) return {};
   const SamplingParams& p = *row.sampling;
   return {.inverse_temperature = 1.0 / static_cast<double>(p.temperature),
@@ -49,36 +49,36 @@ cuda::SampleParams ParamsOf(const StepRow& row) {
 }
 
 int LaunchGreedy(const at::Tensor& logits, const at::Tensor& tokens) {
-  const cuda::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
-                                 .rows = logits.size(0),
-                                 .stride = logits.size(1),
-                                 .vocab = logits.size(1),
-                                 .tokens = tokens.data_ptr<int32_t>(),
-                                 .bad_token = RowResult::kBadLogits};
-  return cuda::GetKernels()->greedy(args, ops::StreamOf(logits));
+  const ops::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
+                                .rows = logits.size(0),
+                                .stride = logits.size(1),
+                                .vocab = logits.size(1),
+                                .tokens = tokens.data_ptr<int32_t>(),
+                                .bad_token = RowResult::kBadLogits};
+  return ops::cuda::GetKernels()->greedy(args, ops::StreamOf(logits));
 }
 
 int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows, const at::Tensor& tokens) {
-  std::vector<cuda::SampleParams> params;
+  std::vector<ops::SampleParams> params;
   for (const StepRow* row : rows) params.push_back(ParamsOf(*row));
-  StepImage image;
-  const int64_t at = image.Add(params);
+  StagingBuffer staging;
+  const int64_t at = staging.Add(params);
   at::Tensor copy;
-  image.Copy(logits.device(), &copy);
+  staging.Copy(logits.device(), &copy);
   const int64_t num_scratch = std::min(kMostScratch, logits.size(0));
   const at::Tensor scratch =
-      at::empty({cuda::SampleScratchBytes(num_scratch, logits.size(1))}, logits.options().dtype(at::kByte));
-  const cuda::SampleArgs args = {
+      at::empty({ops::SampleScratchBytes(num_scratch, logits.size(1))}, logits.options().dtype(at::kByte));
+  const ops::SampleArgs args = {
       .logits = logits.const_data_ptr<float>(),
       .rows = logits.size(0),
       .stride = logits.size(1),
       .vocab = logits.size(1),
-      .params = reinterpret_cast<const cuda::SampleParams*>(static_cast<const char*>(copy.const_data_ptr()) + at),
+      .params = reinterpret_cast<const ops::SampleParams*>(static_cast<const char*>(copy.const_data_ptr()) + at),
       .scratch = scratch.data_ptr(),
       .num_scratch = num_scratch,
       .tokens = tokens.data_ptr<int32_t>(),
       .bad_token = RowResult::kBadLogits};
-  return cuda::GetKernels()->sample(args, ops::StreamOf(logits));
+  return ops::cuda::GetKernels()->sample(args, ops::StreamOf(logits));
 }
 
 // One launch and one copy back, which waits for the device. False: no kernel covers the rows, nothing was done.

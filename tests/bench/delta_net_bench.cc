@@ -12,6 +12,7 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
+#include "models/kernels/cpu/kernels.h"
 #include "models/kernels/delta_net_ops.h"
 
 namespace berth {
@@ -20,11 +21,12 @@ namespace {
 // Args: tokens, whether bfloat16, which kernels.
 void BM_GatedDeltaNet(benchmark::State& state) {
   at::set_num_threads(1);
-  const cpu::Kernels* sets[] = {&cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels,
-                                &cpu::amx::kKernels, &cpu::avx512_bf16::kKernels};
-  const cpu::Kernels& kernels = *sets[state.range(2)];
-  if (!cpu::IsSupported(kernels)) return state.SkipWithError("not on this machine");
-  cpu::UseKernels(kernels);
+  const ops::cpu::Kernels* sets[] = {&ops::cpu::avx512::kKernels, &ops::cpu::avx2::kKernels,
+                                     &ops::cpu::baseline::kKernels, &ops::cpu::amx::kKernels,
+                                     &ops::cpu::avx512_bf16::kKernels};
+  const ops::cpu::Kernels& kernels = *sets[state.range(2)];
+  if (!ops::cpu::IsSupported(kernels)) return state.SkipWithError("not on this machine");
+  ops::cpu::UseKernels(kernels);
   state.SetLabel(kernels.capability);
   const int64_t tokens = state.range(0);
   const at::ScalarType type = state.range(1) == 0 ? at::kFloat : at::kBFloat16;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "models/kernels/product_ops.h"
-#include "models/kernels/thread_pool.h"
+#include "models/step/thread_pool.h"
 
 namespace berth {
 namespace {

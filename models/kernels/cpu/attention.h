@@ -5,25 +5,9 @@
 
 #include <stdint.h>
 
-namespace berth::cpu {
+#include "models/step/row.h"
 
-// One row of the ragged batch: its tokens are [first_token, first_token + num_tokens) of the packed tensors, at
-// absolute positions start, start + 1, ...
-struct Row {
-  int64_t first_token;
-  int64_t num_tokens;
-  int64_t start;
-};
-
-// A row's blocks of one KV group; see BlockTable in cache/lease.h.
-struct Blocks {
-  const int64_t* offsets;
-  int64_t sink_blocks, left_blocks;
-  int64_t num_offsets;  // for who copies them
-
-  // Byte of the arena where block `b` begins.
-  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }
-};
+namespace berth::ops {
 
 // How keys and values are stored; see KvTensor in cache/spec.h. kPlain: in the type that the model computes in.
 enum class KvStorage { kPlain, kInt8, kInt4 };
@@ -82,12 +66,11 @@ struct AttentionArgs {
   float* scratch;          // AttentionScratchFloats() per item slot
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
-inline constexpr int64_t kQueryTile = 16;      // queries of one row per item: a matrix tile's rows, of one head
 inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
 
 // Floats of scratch that one worker needs.
 int64_t AttentionScratchFloats(const AttentionArgs& args);
 
-}  // namespace berth::cpu
+}  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_CPU_ATTENTION_H_

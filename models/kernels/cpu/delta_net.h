@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-namespace berth::cpu {
+#include "models/step/row.h"
 
-struct Row;
+namespace berth::ops {
 
 // The gated delta rule (Yang et al., 2024), per value head, with q and k divided by their length and q scaled by
 // key_dim^-0.5, decay = exp(rate * softplus(a + dt_bias)) and beta = beta_scale * sigmoid(b):
@@ -40,6 +40,6 @@ inline constexpr int64_t kDeltaTileChunk = 32;  // the same, of matrix tiles
 // Floats of scratch that one worker of `delta_net` needs.
 int64_t DeltaNetScratchFloats(const DeltaNetArgs& args);
 
-}  // namespace berth::cpu
+}  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_

@@ -8,41 +8,7 @@
 
 #include "models/kernels/cpu/kernels.h"
 
-namespace berth::cpu {
-namespace {
-
-// Whether the processor has matrix tiles for bfloat16 and bytes, and the system lets this process, which asks for it,
-// use their registers.
-bool HasAmx() {
-  static const bool has = [] {
-    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBF16 | kTile | kInt8;
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kAll) != kAll) return false;
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // <asm/prctl.h>, of Linux 5.16 and later
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return has;
-}
-
-// The best set that the machine has, or the one that the environment names.
-const Kernels* Choose() {
-  const char* const named = getenv("BERTH_CPU_CAPABILITY");
-  const Kernels* best = nullptr;
-  for (const Kernels* set :
-       {&amx::kKernels, &avx512_bf16::kKernels, &avx512::kKernels, &avx2::kKernels, &baseline::kKernels}) {
-    if (!IsSupported(*set)) continue;
-    if (best == nullptr) best = set;
-    if (named != nullptr && strcmp(named, set->capability) == 0) return set;
-  }
-  return best;
-}
-
-const Kernels*& Current() {
-  static const Kernels* current = Choose();
-  return current;
-}
-
-}  // namespace
+namespace berth::ops {
 
 int64_t AttentionScratchFloats(const AttentionArgs& args) {
   constexpr int64_t kRows = 16;  // of a matrix tile, of which each may have a lane more than there are
@@ -91,6 +57,44 @@ int64_t RgLruChunks(const RgLruArgs& args) {
   return args.width / args.block_width * ((args.block_width + kRgLruChunk - 1) / kRgLruChunk);
 }
 
+}  // namespace berth::ops
+
+namespace berth::ops::cpu {
+namespace {
+
+// Whether the processor has matrix tiles for bfloat16 and bytes, and the system lets this process, which asks for it,
+// use their registers.
+bool HasAmx() {
+  static const bool has = [] {
+    constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBF16 | kTile | kInt8;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kAll) != kAll) return false;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // <asm/prctl.h>, of Linux 5.16 and later
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has;
+}
+
+// The best set that the machine has, or the one that the environment names.
+const Kernels* Choose() {
+  const char* const named = getenv("BERTH_CPU_CAPABILITY");
+  const Kernels* best = nullptr;
+  for (const Kernels* set :
+       {&amx::kKernels, &avx512_bf16::kKernels, &avx512::kKernels, &avx2::kKernels, &baseline::kKernels}) {
+    if (!IsSupported(*set)) continue;
+    if (best == nullptr) best = set;
+    if (named != nullptr && strcmp(named, set->capability) == 0) return set;
+  }
+  return best;
+}
+
+const Kernels*& Current() {
+  static const Kernels* current = Choose();
+  return current;
+}
+
+}  // namespace
+
 bool IsSupported(const Kernels& kernels) {
   const bool amx = strcmp(kernels.capability, "amx") == 0;
   if (amx && !HasAmx()) return false;
@@ -107,4 +111,4 @@ const Kernels& GetKernels() { return *Current(); }
 
 void UseKernels(const Kernels& kernels) { Current() = &kernels; }
 
-}  // namespace berth::cpu
+}  // namespace berth::ops::cpu

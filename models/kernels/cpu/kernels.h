@@ -20,7 +20,7 @@
 #include "models/kernels/cpu/rg_lru.h"
 #include "models/kernels/cpu/span_attention.h"
 
-namespace berth::cpu {
+namespace berth::ops {
 
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
 enum Activation { kSilu, kGeluTanh, kGelu, kSigmoid, kRelu, kReluSquared, kClampedSwiglu };
@@ -138,6 +138,15 @@ inline constexpr int64_t kColumnPad = 16;      // columns of matrix products are
 // Index of a storage type in the tables.
 enum TypeIndex { kF32 = 0, kBF16 = 1 };
 
+// Items of `mamba_scan` in one row, and the floats of scratch that one worker of it and of `mamba2_scan` needs.
+int64_t MambaTiles(const MambaScanArgs& args);
+int64_t MambaScratchFloats(const MambaScanArgs& args);
+int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args);
+
+}  // namespace berth::ops
+
+namespace berth::ops::cpu {
+
 struct Kernels {
   const char* capability;  // "amx", "avx512_bf16", "avx512", "avx2", "baseline"
   void (*rms_norm[2])(const RmsNormArgs&, int64_t begin, int64_t end);
@@ -159,11 +168,6 @@ struct Kernels {
   // By the type of the weight.
   void (*pack_weight[2])(const PackWeightArgs&, int64_t begin, int64_t end);
 };
-
-// Items of `mamba_scan` in one row, and the floats of scratch that one worker of it and of `mamba2_scan` needs.
-int64_t MambaTiles(const MambaScanArgs& args);
-int64_t MambaScratchFloats(const MambaScanArgs& args);
-int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args);
 
 // The best set that this machine runs; else the one that the environment's BERTH_CPU_CAPABILITY names, if the machine
 // runs it, or that UseKernels set.
@@ -194,6 +198,6 @@ namespace baseline {
 extern const Kernels kKernels;
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::ops::cpu
 
 #endif  // BERTH_MODELS_KERNELS_CPU_KERNELS_H_

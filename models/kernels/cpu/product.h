@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-namespace berth::cpu {
+namespace berth::ops {
 
 enum WeightKind { kWeightF32, kWeightBF16, kWeightInt8, kWeightInt4 };
 
@@ -95,6 +95,6 @@ inline constexpr int64_t ProductInputBytes(int64_t inputs, int64_t rows) {
   return rows * ((inputs + kQuantGroup - 1) / kQuantGroup * kQuantGroup) * 4;
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_CPU_PRODUCT_H_

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-namespace berth::cpu {
+#include "models/step/row.h"
 
-struct Row;
+namespace berth::ops {
 
 // The real-gated linear recurrent unit (De et al., 2024, section 2.4), per channel:
 //   i = sigmoid(input gate);  log a = rate * sigmoid(recurrence gate)
@@ -32,6 +32,6 @@ inline constexpr int64_t kRgLruChunk = 64;  // channels of one block, at most
 // Items of `rg_lru` in one row.
 int64_t RgLruChunks(const RgLruArgs& args);
 
-}  // namespace berth::cpu
+}  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_CPU_RG_LRU_H_

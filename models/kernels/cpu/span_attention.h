@@ -6,10 +6,9 @@
 
 #include <stdint.h>
 
-namespace berth::cpu {
+#include "models/step/row.h"
 
-struct Row;
-struct Blocks;
+namespace berth::ops {
 
 // softmax(scale * q k^T + bias) v. A row's keys are taken a span at a time: a block of the arena, or kPackedSpan packed
 // tokens; the order of every sum depends on the row's own positions only.
@@ -44,6 +43,6 @@ inline constexpr int64_t kPackedSpan = 32;
 // Floats of scratch that one worker needs.
 int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args);
 
-}  // namespace berth::cpu
+}  // namespace berth::ops
 
 #endif  // BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_

@@ -1,10 +1,8 @@
 // Causal attention over the blocks of the arena.
 #include "models/kernels/cuda/attention_kernel.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::KvLayout;
 
 // What a query sees is read in this order: the sinks that its window has left, then the window or chunk from a.kv, then
 // its newest tokens from a.recent.
@@ -22,7 +20,7 @@ __device__ inline Positions Visible(const AttentionArgs& a, int position) {
 struct CausalKeys {
   static constexpr int kNumParts = kAllParts;
 
-  cpu::TypeIndex type;
+  TypeIndex type;
   bool key_aligned, value_aligned, recent_aligned;
 
   __device__ Positions SeenBy(const AttentionArgs& a, const LaneSet& set) const {
@@ -52,7 +50,7 @@ struct CausalKeys {
 template <typename T>
 int Attention(const AttentionArgs& a, const SplitKv& split, const Work& work) {
   // Of int8, runs of eight bytes.
-  const bool is_plain = a.kv.storage == cpu::KvStorage::kPlain;
+  const bool is_plain = a.kv.storage == KvStorage::kPlain;
   CausalKeys keys = {};
   keys.type = kTypeOf<T>;
   keys.key_aligned = is_plain ? IsAligned<T>(a.kv, a.kv.key) : a.kv.key.dim % 8 == 0;
@@ -64,4 +62,4 @@ int Attention(const AttentionArgs& a, const SplitKv& split, const Work& work) {
 template int Attention<float>(const AttentionArgs&, const SplitKv&, const Work&);
 template int Attention<BFloat16>(const AttentionArgs&, const SplitKv&, const Work&);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -5,7 +5,7 @@
 
 #include "models/kernels/cuda/attention_tiles.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 template <int kColumns>  // of a thread
 struct ByLanes {
@@ -45,8 +45,7 @@ struct ByLanes {
     return floats * static_cast<int64_t>(sizeof(float));
   }
 
-  __device__ static void LoadQueries(const AttentionArgs& a, cpu::TypeIndex type, const LaneSet& set,
-                                     const Room& room) {
+  __device__ static void LoadQueries(const AttentionArgs& a, TypeIndex type, const LaneSet& set, const Room& room) {
     const int dim = static_cast<int>(a.kv.key.dim);
     for (int lane = WarpIndex(); lane < set.count; lane += kAttentionWarps) {
       const int64_t first = set.Token(lane) * a.query_stride + set.Head(lane) * dim;
@@ -158,6 +157,6 @@ struct ByLanes {
   }
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_

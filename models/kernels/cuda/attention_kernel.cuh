@@ -31,7 +31,7 @@
 #include "models/kernels/cuda/attention_by_lanes.cuh"
 #include "models/kernels/cuda/attention_by_matrices.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 inline constexpr int kSplit = static_cast<int>(kSplitTokens);
 
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 // Merges the splits: a warp for each of a token's heads. Static: a kernel of its own in each file that launches it.
 template <int kColumns>
 static __global__ void __launch_bounds__(kAttentionThreads)
-    MergeKernel(const __grid_constant__ AttentionArgs a, cpu::TypeIndex type, int num_splits) {
+    MergeKernel(const __grid_constant__ AttentionArgs a, TypeIndex type, int num_splits) {
   const int64_t token = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y) * kAttentionWarps + WarpIndex();
   if (head >= a.q_heads) return;
@@ -166,8 +166,8 @@ int LaunchWay(const AttentionArgs& a, const Keys& keys, const SplitKv& split, co
   if (a.kv.value.dim > Way::kMostColumns) return kNotCovered;
   AttentionLaunch launch = {};
   const int64_t group = a.q_heads / a.kv.kv_heads;
-  const int64_t tiles = Way::kLanes / (cpu::kQueryTile * group);
-  launch.tile_queries = static_cast<int>(cpu::kQueryTile * (tiles > 1 ? tiles : 1));
+  const int64_t tiles = Way::kLanes / (kQueryTile * group);
+  launch.tile_queries = static_cast<int>(kQueryTile * (tiles > 1 ? tiles : 1));
   const int64_t queries = work.longest_row < launch.tile_queries ? work.longest_row : launch.tile_queries;
   launch.lane_chunks = static_cast<int>(CeilDiv(queries * group, Way::kLanes));
   const int64_t heads = a.kv.kv_heads * launch.lane_chunks;
@@ -199,13 +199,13 @@ int LaunchFirst(const AttentionArgs& a, const Keys& keys, const SplitKv& split, 
 // An entry's whole work.
 template <typename Keys>
 int LaunchAttention(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
-  if (keys.type == cpu::kBF16 && a.kv.storage != cpu::KvStorage::kInt4) {
+  if (keys.type == kBF16 && a.kv.storage != KvStorage::kInt4) {
     const int result = LaunchFirst<ByMatrices<4>, ByMatrices<8>, ByMatrices<16>>(a, keys, split, work);
     if (result != kNotCovered) return result;
   }
   return LaunchFirst<ByLanes<4>, ByLanes<8>, ByLanes<16>>(a, keys, split, work);
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_KERNEL_CUH_

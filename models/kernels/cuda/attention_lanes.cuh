@@ -5,9 +5,7 @@
 
 #include "models/kernels/cuda/kv.cuh"
 
-namespace berth::cuda {
-
-using cpu::AttentionArgs;
+namespace berth::ops::cuda {
 
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
@@ -22,8 +20,8 @@ struct Positions {
 
 // How the numbers of a token's key, or value, are stored.
 struct TileFormat {
-  cpu::KvStorage storage;
-  cpu::TypeIndex type;  // of plain storage
+  KvStorage storage;
+  TypeIndex type;  // of plain storage
   int dim;
   bool aligned;  // whole runs lie on 16 bytes, of int8 on 8
 };
@@ -87,7 +85,7 @@ struct LaneSet {
 // Of this block, which has at most `most`, but for what they see.
 __device__ inline LaneSet LanesOf(const AttentionArgs& a, const AttentionLaunch& launch, int most) {
   const int64_t tile = launch.first_tile + blockIdx.x;
-  const cpu::Row& row = a.rows[a.tiles[2 * tile]];
+  const Row& row = a.rows[a.tiles[2 * tile]];
   const int first_query = static_cast<int>(a.tiles[2 * tile + 1]);
   LaneSet set;
   set.row = static_cast<int>(a.tiles[2 * tile]);
@@ -108,11 +106,11 @@ __device__ inline float Finished(const AttentionArgs& a, float score, int head, 
   return score;
 }
 
-__device__ inline float LoadAs(cpu::TypeIndex type, const void* p, int64_t i) {
-  return type == cpu::kF32 ? Load(static_cast<const float*>(p) + i) : Load(static_cast<const BFloat16*>(p) + i);
+__device__ inline float LoadAs(TypeIndex type, const void* p, int64_t i) {
+  return type == kF32 ? Load(static_cast<const float*>(p) + i) : Load(static_cast<const BFloat16*>(p) + i);
 }
-__device__ inline void StoreAs(cpu::TypeIndex type, void* p, int64_t i, float value) {
-  if (type == cpu::kF32) return Store(static_cast<float*>(p) + i, value);
+__device__ inline void StoreAs(TypeIndex type, void* p, int64_t i, float value) {
+  if (type == kF32) return Store(static_cast<float*>(p) + i, value);
   Store(static_cast<BFloat16*>(p) + i, value);
 }
 
@@ -127,6 +125,6 @@ __device__ inline float* PartialOf(const AttentionArgs& a, int64_t token, int he
   return a.scratch + ((token * a.q_heads + head) * num_splits + split) * (a.kv.value.dim + 2);
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_

@@ -4,7 +4,7 @@
 
 #include "models/kernels/cuda/attention_lanes.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 // Floats between the tokens of a tile: the numbers rounded up to whole float4, of which there is an odd number, so that
 // the eight threads that read at once read different banks.
@@ -52,7 +52,7 @@ __device__ inline void UnpackInt8(const TokenPlace& from, int i, int dim, bool a
 // Four bytes of a group of kInt4Group numbers: `chunk` counts them through all groups, kInt4Group / 8 each. They hold
 // numbers from `low` on in their low halves, and those `half` later in their high ones.
 __device__ inline void UnpackInt4(const TokenPlace& from, int chunk, int dim, float* token) {
-  constexpr int kGroup = static_cast<int>(cpu::kInt4Group);
+  constexpr int kGroup = static_cast<int>(kInt4Group);
   const int group = chunk / (kGroup / 8);
   const int begin = group * kGroup;
   const int count = dim - begin < kGroup ? dim - begin : kGroup;
@@ -70,8 +70,8 @@ __device__ inline void UnpackInt4(const TokenPlace& from, int chunk, int dim, fl
 // How many runs, of what one thread unpacks at once, make up a token.
 __device__ inline int RunsOf(const TileFormat& format) {
   const int dim = format.dim;
-  if (format.storage == cpu::KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(cpu::kInt4Group) / 8;
-  const bool wide = format.storage == cpu::KvStorage::kPlain && format.type == cpu::kF32;
+  if (format.storage == KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(kInt4Group) / 8;
+  const bool wide = format.storage == KvStorage::kPlain && format.type == kF32;
   return wide ? (dim + 3) / 4 : (dim + 7) / 8;
 }
 
@@ -79,12 +79,12 @@ __device__ inline void UnpackRun(const TileFormat& format, const TokenPlace& fro
   const int dim = format.dim;
   const int padded = (dim + 3) / 4 * 4;
   switch (format.storage) {
-    case cpu::KvStorage::kPlain:
-      if (format.type == cpu::kF32) return UnpackPlain<float>(from, run * 4, dim, format.aligned, token, padded);
+    case KvStorage::kPlain:
+      if (format.type == kF32) return UnpackPlain<float>(from, run * 4, dim, format.aligned, token, padded);
       return UnpackPlain<BFloat16>(from, run * 8, dim, format.aligned, token, padded);
-    case cpu::KvStorage::kInt8:
+    case KvStorage::kInt8:
       return UnpackInt8(from, run * 8, dim, format.aligned, token, padded);
-    case cpu::KvStorage::kInt4:
+    case KvStorage::kInt4:
       UnpackInt4(from, run, dim, token);
       for (int i = dim; run == 0 && i < padded; ++i) token[i] = 0;
   }
@@ -104,6 +104,6 @@ __device__ inline void LoadTile(const TileFormat& format, const TokenPlace& own,
   }
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_

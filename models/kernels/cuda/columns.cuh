@@ -6,7 +6,7 @@
 
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 inline constexpr int kSlices = 4;
 inline constexpr int kDepthStep = 4 * kSlices;
@@ -61,6 +61,6 @@ __device__ inline void ForRuns(int depth, const Visit& visit) {
   }
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_COLUMNS_CUH_

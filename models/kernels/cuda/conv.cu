@@ -1,18 +1,15 @@
 // The depthwise causal convolution: a thread for each channel of a tile of tokens.
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::ConvActivation;
-using cpu::ConvArgs;
 
 constexpr int kThreads = 128;
 
 // One channel of one row.
 template <typename T>
 struct ConvChannel {
-  const cpu::Row* row;
+  const Row* row;
   T* state;    // [kernel - 1, channels]
   const T* x;  // of the row's first token
   T* out;
@@ -49,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) ConvKernel(const __grid_constant__ C
   if (channel >= a.channels) return;
   const int64_t first = tiles[2 * blockIdx.x + 1];
   const ConvChannel<T> c(a, tiles[2 * blockIdx.x], channel);
-  const int64_t last = min(first + cpu::kQueryTile, c.row->num_tokens);
+  const int64_t last = min(first + kQueryTile, c.row->num_tokens);
   for (int64_t t = first; t < last; ++t) {
     float sum = a.bias == nullptr ? 0.0f : a.bias[channel];
     for (int64_t k = 0; k < a.kernel; ++k) {
@@ -60,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) ConvKernel(const __grid_constant__ C
     Store(c.out + t * a.channels, a.activation == ConvActivation::kSilu ? Silu(sum) : sum);
   }
   // A row of several tiles keeps its state until all of them have read it.
-  if (c.row->num_tokens > 0 && c.row->num_tokens <= cpu::kQueryTile) UpdateState(a, c);
+  if (c.row->num_tokens > 0 && c.row->num_tokens <= kQueryTile) UpdateState(a, c);
 }
 
 template <typename T>
@@ -68,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) ConvStateKernel(const __grid_constan
   const int64_t channel = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (channel >= a.channels) return;
   const ConvChannel<T> c(a, blockIdx.x, channel);
-  if (c.row->num_tokens > cpu::kQueryTile) UpdateState(a, c);
+  if (c.row->num_tokens > kQueryTile) UpdateState(a, c);
 }
 
 }  // namespace
@@ -77,10 +74,10 @@ template <typename T>
 int Conv(const ConvArgs& a, const Work& work) {
   const int64_t columns = CeilDiv(a.channels, kThreads);
   const int result = Launch(ConvKernel<T>, Grid(work.num_tiles, columns), kThreads, 0, work.stream, a, work.tiles);
-  if (result != kLaunched || work.longest_row <= cpu::kQueryTile) return result;
+  if (result != kLaunched || work.longest_row <= kQueryTile) return result;
   return Launch(ConvStateKernel<T>, Grid(work.num_rows, columns), kThreads, 0, work.stream, a);
 }
 
 BERTH_CUDA_ENTRY(Conv, ConvArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -1,10 +1,8 @@
 // The gated delta net, for decode and prefill alike: the state in registers, token after token.
 #include "models/kernels/cuda/columns.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::DeltaNetArgs;
 
 // What a token's pass over the state gives, summed over the key's dimensions.
 struct DeltaSums {
@@ -17,7 +15,7 @@ struct DeltaSums {
 // y = decay S^T q + (q k) d.
 template <typename T, int kSteps>
 __global__ void __launch_bounds__(kColumnThreads) DeltaNetKernel(const __grid_constant__ DeltaNetArgs a, bool aligned) {
-  const cpu::Row row = a.rows[blockIdx.x];
+  const Row row = a.rows[blockIdx.x];
   if (row.num_tokens == 0) return;
   const int head = static_cast<int>(blockIdx.y);
   const int depth = static_cast<int>(a.key_dim);
@@ -85,4 +83,4 @@ int DeltaNet(const DeltaNetArgs& a, const Work& work) {
 
 BERTH_CUDA_ENTRY(DeltaNet, DeltaNetArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

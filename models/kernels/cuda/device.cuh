@@ -12,7 +12,7 @@
 
 #include "models/kernels/cuda/entries.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
@@ -48,7 +48,7 @@ __device__ inline void LoadFour(const BFloat16* p, float* v) {
 }
 
 template <typename T>
-inline constexpr cpu::TypeIndex kTypeOf = sizeof(T) == 4 ? cpu::kF32 : cpu::kBF16;
+inline constexpr TypeIndex kTypeOf = sizeof(T) == 4 ? kF32 : kBF16;
 
 // The numbers of 16 bytes: what a thread loads at once.
 template <typename T>
@@ -163,6 +163,6 @@ int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared
   template int entry<float>(const args&, const Work&); \
   template int entry<BFloat16>(const args&, const Work&);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_DEVICE_CUH_

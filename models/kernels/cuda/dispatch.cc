@@ -1,6 +1,6 @@
 #include "models/kernels/cuda/dispatch.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 const Kernels* current = nullptr;
@@ -16,4 +16,4 @@ GraphRecorder* GetGraphRecorder() { return current_recorder; }
 
 void UseGraphRecorder(GraphRecorder* recorder) { current_recorder = recorder; }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -6,17 +6,17 @@
 #include "models/kernels/cuda/graph.h"
 #include "models/kernels/cuda/kernels.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 // Null: none, and ATen's references run on the GPU.
 const Kernels* GetKernels();
-// REQUIRES: no step is running; the kernels stay loaded. For models/device.cc, and for tests of emulated ones.
+// REQUIRES: no step is running; the kernels stay loaded. For models/runner/device.cc, and for tests of emulated ones.
 void UseKernels(const Kernels* kernels);
 
 // Null: none.
 GraphRecorder* GetGraphRecorder();
 void UseGraphRecorder(GraphRecorder* recorder);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_

@@ -1,12 +1,8 @@
 // Norms, activations and rotations: limited by memory, so each thread takes runs of 16 bytes.
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::ActivationArgs;
-using cpu::RmsNormArgs;
-using cpu::RotaryArgs;
 
 constexpr int kThreads = 256;
 // Groups of at most so many numbers are a warp's, larger ones a block's.
@@ -64,21 +60,21 @@ __global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constan
 
 __device__ inline float Positive(float x) { return x > 0.0f ? x : 0.0f * x; }  // a NaN stays one
 
-__device__ inline float Activated(cpu::Activation activation, float x, float up) {
+__device__ inline float Activated(Activation activation, float x, float up) {
   switch (activation) {
-    case cpu::kSilu:
+    case kSilu:
       return Silu(x) * up;
-    case cpu::kGeluTanh:  // 0.5 x (1 + tanh(u)) == x sigmoid(2 u)
+    case kGeluTanh:  // 0.5 x (1 + tanh(u)) == x sigmoid(2 u)
       return x * Sigmoid(2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)) * up;
-    case cpu::kGelu:
+    case kGelu:
       return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)) * up;
-    case cpu::kSigmoid:
+    case kSigmoid:
       return Sigmoid(x) * up;
-    case cpu::kRelu:
+    case kRelu:
       return Positive(x) * up;
-    case cpu::kReluSquared:
+    case kReluSquared:
       return Positive(x) * Positive(x) * up;
-    case cpu::kClampedSwiglu: {
+    case kClampedSwiglu: {
       const float gate = x > 7.0f ? 7.0f : x;
       const float limited = up > 7.0f ? 7.0f : (up < -7.0f ? -7.0f : up);
       return (limited + 1.0f) * gate * Sigmoid(1.702f * gate);
@@ -160,4 +156,4 @@ BERTH_CUDA_ENTRY(RmsNorm, RmsNormArgs)
 BERTH_CUDA_ENTRY(Activate, ActivationArgs)
 BERTH_CUDA_ENTRY(Rotary, RotaryArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -4,7 +4,7 @@
 
 #include "models/kernels/cuda/kernels.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 // The 16 bits of a bfloat16.
 struct BFloat16 {
@@ -12,27 +12,27 @@ struct BFloat16 {
 };
 
 template <typename T>
-int RmsNorm(const cpu::RmsNormArgs& args, const Work& work);
+int RmsNorm(const RmsNormArgs& args, const Work& work);
 template <typename T>
-int Activate(const cpu::ActivationArgs& args, const Work& work);
+int Activate(const ActivationArgs& args, const Work& work);
 template <typename T>
-int Rotary(const cpu::RotaryArgs& args, const Work& work);
+int Rotary(const RotaryArgs& args, const Work& work);
 template <typename T>
-int WriteKv(const cpu::WriteKvArgs& args, const Work& work);
+int WriteKv(const WriteKvArgs& args, const Work& work);
 template <typename T>
-int Attention(const cpu::AttentionArgs& args, const SplitKv& split, const Work& work);
+int Attention(const AttentionArgs& args, const SplitKv& split, const Work& work);
 template <typename T>
-int SpanAttention(const cpu::SpanAttentionArgs& args, const SplitKv& split, const Work& work);
+int SpanAttention(const SpanAttentionArgs& args, const SplitKv& split, const Work& work);
 template <typename T>
-int Conv(const cpu::ConvArgs& args, const Work& work);
+int Conv(const ConvArgs& args, const Work& work);
 template <typename T>
-int MambaScan(const cpu::MambaScanArgs& args, const Work& work);
+int MambaScan(const MambaScanArgs& args, const Work& work);
 template <typename T>
-int Mamba2Scan(const cpu::Mamba2ScanArgs& args, const Work& work);
+int Mamba2Scan(const Mamba2ScanArgs& args, const Work& work);
 template <typename T>
-int DeltaNet(const cpu::DeltaNetArgs& args, const Work& work);
+int DeltaNet(const DeltaNetArgs& args, const Work& work);
 template <typename T>
-int RgLru(const cpu::RgLruArgs& args, const Work& work);
+int RgLru(const RgLruArgs& args, const Work& work);
 template <typename T>
 int Int8Product(const Int8ProductArgs& args, const Work& work);
 template <typename T>
@@ -42,6 +42,6 @@ int ExpertProduct(const ExpertProductArgs& args, const Work& work);
 int Greedy(const GreedyArgs& args, void* stream);
 int Sample(const SampleArgs& args, void* stream);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_

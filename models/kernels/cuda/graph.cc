@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 constexpr c10::DeviceIndex kDevice = 0;
@@ -81,9 +81,9 @@ class TorchGraphRecorder final : public GraphRecorder {
 };
 
 }  // namespace
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
-extern "C" __attribute__((visibility("default"))) berth::cuda::GraphRecorder* BerthCudaGraphRecorder() {
-  static auto* const recorder = new berth::cuda::TorchGraphRecorder();
+extern "C" __attribute__((visibility("default"))) berth::ops::cuda::GraphRecorder* BerthCudaGraphRecorder() {
+  static auto* const recorder = new berth::ops::cuda::TorchGraphRecorder();
   return recorder;
 }

@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 class Graph {
  public:
@@ -26,9 +26,9 @@ class GraphRecorder {
   virtual std::unique_ptr<Graph> Record(const std::function<void()>& work) = 0;
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 // The one symbol that the library exports. It lives as long as the program.
-extern "C" berth::cuda::GraphRecorder* BerthCudaGraphRecorder();
+extern "C" berth::ops::cuda::GraphRecorder* BerthCudaGraphRecorder();
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_GRAPH_H_

@@ -1,7 +1,7 @@
 // The greedy choice: a block for each row of logits.
 #include "models/kernels/cuda/logits.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -19,4 +19,4 @@ int Greedy(const GreedyArgs& a, void* stream) {
                 AreAligned<float>(a.logits, a.stride));
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

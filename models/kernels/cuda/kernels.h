@@ -1,6 +1,6 @@
 // The CUDA kernels: the same operations on the same arguments as cpu/kernels.h, whose pointers are then of the device's
 // memory. They are compiled into a library of their own, libberth_cuda.so, which the server does not link: it is loaded
-// when a GPU is asked for (models/device.cc). What crosses that border is this table, plain data.
+// when a GPU is asked for (models/runner/device.cc). What crosses that border is this table, plain data.
 //
 // An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
 // A row may have no tokens (GraphShape in step_batch.h): its unit and its blocks are not looked at.
@@ -17,17 +17,7 @@
 
 #include "models/kernels/cpu/kernels.h"
 
-namespace berth::cuda {
-
-// The step, as far as launches depend on it.
-struct Work {
-  int64_t num_tokens;
-  int64_t num_rows;
-  const int64_t* tiles;  // [num_tiles, 2], device memory: row, first query of the tile within the row
-  int64_t num_tiles;
-  int64_t longest_row;  // in tokens
-  void* stream;         // cudaStream_t
-};
+namespace berth::ops {
 
 // The keys of the queries of the first `num_tiles` tiles, and so of the step's first `num_tokens` tokens, are divided
 // among blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All other tiles walk
@@ -111,6 +101,20 @@ inline constexpr int64_t SampleScratchBytes(int64_t num_scratch, int64_t vocab) 
   return num_scratch * ((vocab + 3) / 4 * 4) * 16;
 }
 
+}  // namespace berth::ops
+
+namespace berth::ops::cuda {
+
+// The step, as far as launches depend on it.
+struct Work {
+  int64_t num_tokens;
+  int64_t num_rows;
+  const int64_t* tiles;  // [num_tiles, 2], device memory: row, first query of the tile within the row
+  int64_t num_tiles;
+  int64_t longest_row;  // in tokens
+  void* stream;         // cudaStream_t
+};
+
 // What an entry returns; any other number is a cudaError_t.
 enum Result : int {
   kLaunched = 0,
@@ -121,17 +125,17 @@ struct Kernels {
   int64_t size_bytes;   // sizeof(Kernels): a library of another version is refused
   const char* name;     // of what they were compiled for
   bool on_host_memory;  // emulated: the pointers are the CPU's
-  int (*rms_norm[2])(const cpu::RmsNormArgs&, const Work&);
-  int (*activation[2])(const cpu::ActivationArgs&, const Work&);
-  int (*rotary[2])(const cpu::RotaryArgs&, const Work&);
-  int (*write_kv[2])(const cpu::WriteKvArgs&, const Work&);
-  int (*attention[2])(const cpu::AttentionArgs&, const SplitKv&, const Work&);
-  int (*span_attention[2])(const cpu::SpanAttentionArgs&, const SplitKv&, const Work&);
-  int (*conv[2])(const cpu::ConvArgs&, const Work&);
-  int (*mamba_scan[2])(const cpu::MambaScanArgs&, const Work&);
-  int (*mamba2_scan[2])(const cpu::Mamba2ScanArgs&, const Work&);
-  int (*delta_net[2])(const cpu::DeltaNetArgs&, const Work&);
-  int (*rg_lru[2])(const cpu::RgLruArgs&, const Work&);
+  int (*rms_norm[2])(const RmsNormArgs&, const Work&);
+  int (*activation[2])(const ActivationArgs&, const Work&);
+  int (*rotary[2])(const RotaryArgs&, const Work&);
+  int (*write_kv[2])(const WriteKvArgs&, const Work&);
+  int (*attention[2])(const AttentionArgs&, const SplitKv&, const Work&);
+  int (*span_attention[2])(const SpanAttentionArgs&, const SplitKv&, const Work&);
+  int (*conv[2])(const ConvArgs&, const Work&);
+  int (*mamba_scan[2])(const MambaScanArgs&, const Work&);
+  int (*mamba2_scan[2])(const Mamba2ScanArgs&, const Work&);
+  int (*delta_net[2])(const DeltaNetArgs&, const Work&);
+  int (*rg_lru[2])(const RgLruArgs&, const Work&);
   int (*int8_product[2])(const Int8ProductArgs&, const Work&);
   int (*expand_int8[2])(const ExpandInt8Args&, const Work&);
   int (*expert_product[2])(const ExpertProductArgs&, const Work&);
@@ -139,9 +143,9 @@ struct Kernels {
   int (*sample)(const SampleArgs&, void* stream);
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 // The one symbol that the library exports.
-extern "C" const berth::cuda::Kernels* BerthCudaKernels();
+extern "C" const berth::ops::cuda::Kernels* BerthCudaKernels();
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_KERNELS_H_

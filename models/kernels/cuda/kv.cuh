@@ -4,7 +4,7 @@
 
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 // One head's key, or value, of one token. A null `data`: no token.
 struct TokenPlace {
@@ -14,37 +14,37 @@ struct TokenPlace {
 
 __device__ inline int Int4Bytes(int dim) { return (dim + 1) / 2; }
 __device__ inline int Int4Groups(int dim) {
-  constexpr int kGroup = static_cast<int>(cpu::kInt4Group);
+  constexpr int kGroup = static_cast<int>(kInt4Group);
   return (dim + kGroup - 1) / kGroup;
 }
 
 // Positions fit into 32 bits, where a division is short. `type`: of plain storage.
-__device__ inline TokenPlace PlaceOf(const cpu::KvLayout& kv, const cpu::KvPlace& place, cpu::TypeIndex type, int row,
-                                     int head, int position) {
+__device__ inline TokenPlace PlaceOf(const KvLayout& kv, const KvPlace& place, TypeIndex type, int row, int head,
+                                     int position) {
   const int block_tokens = static_cast<int>(kv.block_tokens);
   const int block = position / block_tokens;
   const int slot = position - block * block_tokens;
-  const cpu::Blocks& blocks = kv.blocks[row];
+  const Blocks& blocks = kv.blocks[row];
   char* unit = kv.arena + blocks.offsets[block < blocks.sink_blocks ? block : block - blocks.left_blocks];
   const int64_t token = static_cast<int64_t>(head) * block_tokens + slot;
   const int dim = static_cast<int>(place.dim);
   BFloat16* scales = reinterpret_cast<BFloat16*>(unit + place.scale_offset);
   switch (kv.storage) {
-    case cpu::KvStorage::kInt8:
+    case KvStorage::kInt8:
       return {unit + place.offset + token * dim, scales + token};
-    case cpu::KvStorage::kInt4:
+    case KvStorage::kInt4:
       return {unit + place.offset + token * Int4Bytes(dim), scales + token * Int4Groups(dim)};
     default:
-      return {unit + place.offset + token * dim * (type == cpu::kF32 ? 4 : 2), nullptr};
+      return {unit + place.offset + token * dim * (type == kF32 ? 4 : 2), nullptr};
   }
 }
 
 // Whether whole runs of plain keys or values lie on 16 bytes, for all tokens. Units begin on at least as much.
 template <typename T>
-bool IsAligned(const cpu::KvLayout& kv, const cpu::KvPlace& place) {
+bool IsAligned(const KvLayout& kv, const KvPlace& place) {
   return AreAligned<T>(kv.arena, place.dim) && place.offset % 16 == 0;
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_KV_CUH_

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 // The symbol of a library, a function of the type Function.
@@ -45,4 +45,4 @@ absl::StatusOr<const Kernels*> LoadLibrary(const std::string& path) {
   return kernels;
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

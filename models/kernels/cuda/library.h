@@ -8,7 +8,7 @@
 #include "models/kernels/cuda/graph.h"
 #include "models/kernels/cuda/kernels.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 // Where a library is looked for: beside the program.
 std::string LibraryPath(const std::string& name);
@@ -20,6 +20,6 @@ absl::StatusOr<const Kernels*> LoadLibrary(const std::string& path);
 // What libberth_cuda_graph.so records with. REQUIRES: libtorch_cuda.so is loaded.
 absl::StatusOr<GraphRecorder*> LoadGraphLibrary(const std::string& path);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_LIBRARY_H_

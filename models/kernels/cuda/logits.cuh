@@ -4,7 +4,7 @@
 
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 struct Logits {
   const float* x;
@@ -75,6 +75,6 @@ __device__ inline Best BestOf(const Logits& logits, Best* room) {
   return WarpBest(Lane() < kThreads / kWarp ? room[Lane()] : none);
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_LOGITS_CUH_

@@ -2,11 +2,8 @@
 // Rows, heads and columns run side by side.
 #include "models/kernels/cuda/columns.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::Mamba2ScanArgs;
-using cpu::MambaScanArgs;
 
 constexpr int kMambaThreads = 128;
 
@@ -15,7 +12,7 @@ template <typename T, int kStates>
 __global__ void __launch_bounds__(kMambaThreads) MambaKernel(const __grid_constant__ MambaScanArgs a) {
   const int64_t channel = static_cast<int64_t>(blockIdx.y) * kMambaThreads + threadIdx.x;
   if (channel >= a.channels) return;
-  const cpu::Row row = a.rows[blockIdx.x];
+  const Row row = a.rows[blockIdx.x];
   if (row.num_tokens == 0) return;
   const int64_t group = channel / (a.channels / a.groups);
   const int states = static_cast<int>(a.state_dim);
@@ -55,7 +52,7 @@ __global__ void __launch_bounds__(kMambaThreads) MambaKernel(const __grid_consta
 // Mamba-2: blockIdx = (row, head, kBlockColumns of the head's columns).
 template <typename T, int kSteps>
 __global__ void __launch_bounds__(kColumnThreads) Mamba2Kernel(const __grid_constant__ Mamba2ScanArgs a, bool aligned) {
-  const cpu::Row row = a.rows[blockIdx.x];
+  const Row row = a.rows[blockIdx.x];
   if (row.num_tokens == 0) return;
   const int head = static_cast<int>(blockIdx.y);
   const int depth = static_cast<int>(a.state_dim);
@@ -121,4 +118,4 @@ int Mamba2Scan(const Mamba2ScanArgs& a, const Work& work) {
 BERTH_CUDA_ENTRY(MambaScan, MambaScanArgs)
 BERTH_CUDA_ENTRY(Mamba2Scan, Mamba2ScanArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -6,7 +6,7 @@
 
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 
 __device__ inline int Quad() { return Lane() / 4; }
 __device__ inline int QuadLane() { return Lane() % 4; }
@@ -63,6 +63,6 @@ __device__ inline void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t 
 #endif
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 #endif  // BERTH_MODELS_KERNELS_CUDA_MATRIX_CUH_

@@ -3,7 +3,7 @@
 // rows weights of 8 bits are expanded to the activations' type first, for a product of the library's.
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -214,4 +214,4 @@ int ExpertProduct(const ExpertProductArgs& a, const Work& work) {
 }
 BERTH_CUDA_ENTRY(ExpertProduct, ExpertProductArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

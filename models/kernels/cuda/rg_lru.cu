@@ -1,10 +1,8 @@
 // The RG-LRU: a thread for each channel of a row, which goes through its tokens.
 #include "models/kernels/cuda/device.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::RgLruArgs;
 
 constexpr int kThreads = 128;
 
@@ -12,7 +10,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) RgLruKernel(const __grid_constant__ RgLruArgs a) {
   const int64_t channel = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (channel >= a.width) return;
-  const cpu::Row row = a.rows[blockIdx.x];
+  const Row row = a.rows[blockIdx.x];
   if (row.num_tokens == 0) return;
   float* state = reinterpret_cast<float*>(a.arena + a.units[blockIdx.x] + a.state_offset) + channel;
   const int64_t block = channel / a.block_width;
@@ -50,4 +48,4 @@ int RgLru(const RgLruArgs& a, const Work& work) {
 
 BERTH_CUDA_ENTRY(RgLru, RgLruArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -7,7 +7,7 @@
 // threads of the block with the same arguments, and ends with a barrier unless it says otherwise.
 #include "models/kernels/cuda/logits.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -323,4 +323,4 @@ int Sample(const SampleArgs& a, void* stream) {
   return Launch(SampleKernel, Grid(blocks), kThreads, sizeof(Room), stream, a, AreAligned<float>(a.logits, a.stride));
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

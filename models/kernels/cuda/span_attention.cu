@@ -2,16 +2,14 @@
 // cross-attention over the blocks of the arena.
 #include "models/kernels/cuda/attention_kernel.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
-
-using cpu::SpanAttentionArgs;
 
 // All keys of the row, for each of its queries.
 struct SpanKeys {
   static constexpr int kNumParts = 1;
 
-  cpu::TypeIndex type;
+  TypeIndex type;
   bool key_aligned, value_aligned;
   const int64_t* lengths;  // by row
   const char* key;         // packed; null: in the blocks of a.kv
@@ -23,15 +21,15 @@ struct SpanKeys {
   }
   __device__ Positions VisibleIn(const AttentionArgs&, const LaneSet& set, int, int) const { return set.seen; }
   __device__ TileFormat FormatOf(const AttentionArgs& a, int, bool is_key) const {
-    const cpu::KvPlace& place = is_key ? a.kv.key : a.kv.value;
-    return {cpu::KvStorage::kPlain, type, static_cast<int>(place.dim), is_key ? key_aligned : value_aligned};
+    const KvPlace& place = is_key ? a.kv.key : a.kv.value;
+    return {KvStorage::kPlain, type, static_cast<int>(place.dim), is_key ? key_aligned : value_aligned};
   }
   __device__ TokenPlace Find(const AttentionArgs& a, const LaneSet& set, int, bool is_key, int position) const {
-    const cpu::KvPlace& place = is_key ? a.kv.key : a.kv.value;
+    const KvPlace& place = is_key ? a.kv.key : a.kv.value;
     if (key == nullptr) return PlaceOf(a.kv, place, type, set.row, set.kv_head, position);
     const int64_t token = a.rows[set.row].first_token + position;
     const char* data = is_key ? key + token * key_stride : value + token * value_stride;
-    return {const_cast<char*>(data) + set.kv_head * place.dim * (type == cpu::kF32 ? 4 : 2), nullptr};
+    return {const_cast<char*>(data) + set.kv_head * place.dim * (type == kF32 ? 4 : 2), nullptr};
   }
 };
 
@@ -40,7 +38,7 @@ AttentionArgs CommonArgs(const SpanAttentionArgs& a) {
   AttentionArgs args = {};
   args.kv = {.arena = const_cast<char*>(a.arena),
              .blocks = a.blocks,
-             .storage = cpu::KvStorage::kPlain,
+             .storage = KvStorage::kPlain,
              .key = {.offset = a.key_offset, .scale_offset = 0, .dim = a.key_dim},
              .value = {.offset = a.value_offset, .scale_offset = 0, .dim = a.value_dim},
              .block_tokens = a.block_tokens,
@@ -83,4 +81,4 @@ int SpanAttention(const SpanAttentionArgs& a, const SplitKv& split, const Work& 
 template int SpanAttention<float>(const SpanAttentionArgs&, const SplitKv&, const Work&);
 template int SpanAttention<BFloat16>(const SpanAttentionArgs&, const SplitKv&, const Work&);
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -1,7 +1,7 @@
 // The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's.
 #include "models/kernels/cuda/entries.h"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
 #define BERTH_BOTH(entry) \
@@ -30,8 +30,8 @@ const Kernels kKernels = {
 };
 
 }  // namespace
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
-extern "C" __attribute__((visibility("default"))) const berth::cuda::Kernels* BerthCudaKernels() {
-  return &berth::cuda::kKernels;
+extern "C" __attribute__((visibility("default"))) const berth::ops::cuda::Kernels* BerthCudaKernels() {
+  return &berth::ops::cuda::kKernels;
 }

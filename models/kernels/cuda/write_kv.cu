@@ -1,14 +1,10 @@
 // New keys and values into the arena, quantised or not: a warp for each token's head.
 #include "models/kernels/cuda/kv.cuh"
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 namespace {
 
-using cpu::kInt4Group;
-using cpu::KvStorage;
-using cpu::WriteKvArgs;
-
-constexpr int kThreads = cpu::kQueryTile * kWarp;
+constexpr int kThreads = kQueryTile * kWarp;
 
 // The largest of the warp's numbers without their signs. A number's bits without the sign are in its order, and those
 // of a NaN above all: one NaN makes the scale NaN.
@@ -80,13 +76,13 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     WriteKvKernel(const __grid_constant__ WriteKvArgs a, const int64_t* tiles, bool key_aligned, bool value_aligned) {
   const int row_index = static_cast<int>(tiles[2 * blockIdx.x]);
-  const cpu::Row row = a.rows[row_index];
+  const Row row = a.rows[row_index];
   const int64_t i = tiles[2 * blockIdx.x + 1] + WarpIndex();
   if (i >= row.num_tokens) return;
   const int heads = static_cast<int>(a.kv.kv_heads);
   const bool is_key = static_cast<int>(blockIdx.y) < heads;
   const int head = static_cast<int>(blockIdx.y) - (is_key ? 0 : heads);
-  const cpu::KvPlace& place = is_key ? a.kv.key : a.kv.value;
+  const KvPlace& place = is_key ? a.kv.key : a.kv.value;
   const int dim = static_cast<int>(place.dim);
   const T* x = static_cast<const T*>(is_key ? a.key : a.value) +
                (row.first_token + i) * (is_key ? a.key_stride : a.value_stride) + head * dim;
@@ -113,4 +109,4 @@ int WriteKv(const WriteKvArgs& a, const Work& work) {
 
 BERTH_CUDA_ENTRY(WriteKv, WriteKvArgs)
 
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda

@@ -31,8 +31,8 @@ constexpr int64_t kKeyDim = 24;
 constexpr int64_t kChannels = 40;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-const std::vector<KernelParam> kParams = {{&cpu::baseline::kKernels, at::kFloat, BerthCudaKernels()},
-                                          {&cpu::baseline::kKernels, at::kBFloat16, BerthCudaKernels()}};
+const std::vector<KernelParam> kParams = {{&ops::cpu::baseline::kKernels, at::kFloat, BerthCudaKernels()},
+                                          {&ops::cpu::baseline::kKernels, at::kBFloat16, BerthCudaKernels()}};
 
 // Layers 0 to 2: values as wide as each number of columns of a thread that there is code for; by matrices the second
 // is the many heads' layer's.
@@ -190,7 +190,7 @@ TEST_P(EmulatedCudaTest, LongRowsAreSplit) {
 // several in the second.
 TEST_P(EmulatedCudaTest, SplitsDoNotChangeTheBits) {
   constexpr int64_t kCompared = 24;
-  const int64_t total = 2 * cuda::kSplitTokens + kCompared;
+  const int64_t total = 2 * ops::kSplitTokens + kCompared;
   const at::Tensor q = Random(total, kQHeads * kKeyDim);
   const at::Tensor k = Random(total, kKvHeads * kKeyDim);
   const at::Tensor v = Random(total, kKvHeads * kValueDims[0]);
@@ -256,13 +256,13 @@ TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {
   logits[6].fill_(-kInfinity);
   logits[6][77] = -1;
   std::vector<int32_t> tokens(7);
-  const cuda::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
-                                 .rows = 7,
-                                 .stride = vocab,
-                                 .vocab = vocab,
-                                 .tokens = tokens.data(),
-                                 .bad_token = kBad};
-  ASSERT_EQ(BerthCudaKernels()->greedy(args, nullptr), cuda::kLaunched);
+  const ops::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
+                                .rows = 7,
+                                .stride = vocab,
+                                .vocab = vocab,
+                                .tokens = tokens.data(),
+                                .bad_token = kBad};
+  ASSERT_EQ(BerthCudaKernels()->greedy(args, nullptr), ops::cuda::kLaunched);
   EXPECT_EQ(tokens, (std::vector<int32_t>{4999, 0, 17, kBad, kBad, kBad, 77}));
 }
 

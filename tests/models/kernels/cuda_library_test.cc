@@ -9,7 +9,7 @@ namespace berth {
 namespace {
 
 TEST(CudaLibraryTest, HasEveryEntry) {
-  const auto kernels = cuda::LoadLibrary("models/kernels/cuda/libberth_cuda.so");
+  const auto kernels = ops::cuda::LoadLibrary("models/kernels/cuda/libberth_cuda.so");
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   EXPECT_STREQ((*kernels)->name, "sm_80, sm_90");
   EXPECT_FALSE((*kernels)->on_host_memory);
@@ -24,7 +24,7 @@ TEST(CudaLibraryTest, HasEveryEntry) {
 }
 
 TEST(CudaLibraryTest, SaysWhatIsMissing) {
-  const auto kernels = cuda::LoadLibrary("/nowhere/libberth_cuda.so");
+  const auto kernels = ops::cuda::LoadLibrary("/nowhere/libberth_cuda.so");
   EXPECT_EQ(kernels.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(kernels.status().message().find("/nowhere/libberth_cuda.so"), std::string::npos) << kernels.status();
 }

@@ -47,8 +47,8 @@ class DeltaNetOpsTest : public KernelTest {
 
 TEST_P(DeltaNetOpsTest, CarriesItsState) {
   std::vector<std::vector<int64_t>> steps = Steps();
-  steps.push_back({cpu::kDeltaChunk, 2 * cpu::kDeltaChunk + 5, 1, cpu::kDeltaChunked - 1, cpu::kDeltaChunk + 1});
-  steps.push_back({1, 3, cpu::kDeltaChunked, cpu::kDeltaChunk - 1, 1});
+  steps.push_back({ops::kDeltaChunk, 2 * ops::kDeltaChunk + 5, 1, ops::kDeltaChunked - 1, ops::kDeltaChunk + 1});
+  steps.push_back({1, 3, ops::kDeltaChunked, ops::kDeltaChunk - 1, 1});
   for (const ops::DeltaNetShape& shape : kShapes) {
     for (SequenceLease& lease : leases_) lease.Reset();
     const Parameters p(shape);

@@ -20,21 +20,22 @@
 #include "cache/storage.h"
 #include "models/kernels/cpu/kernels.h"
 #include "models/kernels/cuda/dispatch.h"
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 
 struct KernelParam {
-  const cpu::Kernels* kernels;
+  const ops::cpu::Kernels* kernels;
   at::ScalarType type;
-  const cuda::Kernels* emulated = nullptr;  // those that take the CPU kernels' place
+  const ops::cuda::Kernels* emulated = nullptr;  // those that take the CPU kernels' place
 };
 
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;
-  for (const cpu::Kernels* kernels : {&cpu::amx::kKernels, &cpu::amx_emulated::kKernels, &cpu::avx512_bf16::kKernels,
-                                      &cpu::avx512::kKernels, &cpu::avx2::kKernels, &cpu::baseline::kKernels}) {
-    if (!cpu::IsSupported(*kernels)) continue;
+  for (const ops::cpu::Kernels* kernels :
+       {&ops::cpu::amx::kKernels, &ops::cpu::amx_emulated::kKernels, &ops::cpu::avx512_bf16::kKernels,
+        &ops::cpu::avx512::kKernels, &ops::cpu::avx2::kKernels, &ops::cpu::baseline::kKernels}) {
+    if (!ops::cpu::IsSupported(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }
   return params;
@@ -44,7 +45,7 @@ inline std::vector<KernelParam> KernelParams() {
 inline std::vector<KernelParam> KernelParamsWithCuda() {
   std::vector<KernelParam> params = KernelParams();
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    params.push_back({&cpu::baseline::kKernels, type, BerthCudaKernels()});
+    params.push_back({&ops::cpu::baseline::kKernels, type, BerthCudaKernels()});
   }
   return params;
 }
@@ -59,8 +60,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   // Layers with these needs; five sequences without tokens yet, which have encoders of so many.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
-    cpu::UseKernels(*GetParam().kernels);
-    cuda::UseKernels(GetParam().emulated);
+    ops::cpu::UseKernels(*GetParam().kernels);
+    ops::cuda::UseKernels(GetParam().emulated);
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
     fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
@@ -76,7 +77,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     for (int64_t length : encoder_tokens) leases_.push_back(cache_->NewLease(length));
   }
 
-  void TearDown() override { cuda::UseKernels(nullptr); }
+  void TearDown() override { ops::cuda::UseKernels(nullptr); }
 
   DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 

@@ -100,8 +100,8 @@ TEST_P(MambaOpsTest, ChunksDoNotChangeTheBitsOfMambaScan) {
 
 TEST_P(MambaOpsTest, Mamba2ScanCarriesItsState) {
   std::vector<std::vector<int64_t>> steps = Steps();
-  steps.push_back({cpu::kMamba2Chunk, cpu::kMamba2Chunk + 21, 1, cpu::kMamba2Chunked - 1, cpu::kMamba2Chunk + 1});
-  steps.push_back({1, 3, cpu::kMamba2Chunked, cpu::kMamba2Chunk - 1, 1});
+  steps.push_back({ops::kMamba2Chunk, ops::kMamba2Chunk + 21, 1, ops::kMamba2Chunked - 1, ops::kMamba2Chunk + 1});
+  steps.push_back({1, 3, ops::kMamba2Chunked, ops::kMamba2Chunk - 1, 1});
   for (const ops::Mamba2Shape& shape : kShapes) {
     for (SequenceLease& lease : leases_) lease.Reset();
     const Mamba2Inputs in(shape);

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "models/kernels/thread_pool.h"
+#include "models/step/thread_pool.h"
 #include "tests/models/kernels/kernel_test.h"
 
 namespace berth {
@@ -52,7 +52,7 @@ constexpr int64_t kMostRows = 70;
 class ProductOpsTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
-    cpu::UseKernels(*GetParam().kernel.kernels);
+    ops::cpu::UseKernels(*GetParam().kernel.kernels);
     at::manual_seed(5);
   }
 
@@ -205,26 +205,26 @@ TEST_P(ProductOpsTest, NarrowFloatsAreKeptAsSuch) {
 }
 
 // By each set of kernels; the weight and the inputs are the same.
-at::Tensor ProductBy(const cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
+at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
                      WeightStorage storage) {
-  cpu::UseKernels(kernels);
+  ops::cpu::UseKernels(kernels);
   return ops::Product(x, ops::DenseWeight(weight, storage), {});
 }
 
 // The emulation is what the processor does. float32 does not go by tiles, and of quantised weights they change no bit.
 TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
-  if (!cpu::IsSupported(cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
+  if (!ops::cpu::IsSupported(ops::cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
   at::manual_seed(6);
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8, WeightStorage::kInt4}) {
       for (int64_t rows : {1, 16, 17, 70}) {
         const at::Tensor weight = at::randn({65, 1030}).to(type), x = at::randn({rows, 1030}).to(type);
-        const at::Tensor emulated = ProductBy(cpu::amx_emulated::kKernels, x, weight, storage);
+        const at::Tensor emulated = ProductBy(ops::cpu::amx_emulated::kKernels, x, weight, storage);
         if (type == at::kFloat || storage != WeightStorage::kExact) {
-          EXPECT_TRUE(at::equal(emulated, ProductBy(cpu::avx512_bf16::kKernels, x, weight, storage))) << rows;
+          EXPECT_TRUE(at::equal(emulated, ProductBy(ops::cpu::avx512_bf16::kKernels, x, weight, storage))) << rows;
         }
-        if (cpu::IsSupported(cpu::amx::kKernels)) {
-          EXPECT_TRUE(at::equal(emulated, ProductBy(cpu::amx::kKernels, x, weight, storage))) << rows;
+        if (ops::cpu::IsSupported(ops::cpu::amx::kKernels)) {
+          EXPECT_TRUE(at::equal(emulated, ProductBy(ops::cpu::amx::kKernels, x, weight, storage))) << rows;
         }
       }
     }
@@ -235,10 +235,10 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
 class CudaProductTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    cuda::UseKernels(BerthCudaKernels());
+    ops::cuda::UseKernels(BerthCudaKernels());
     at::manual_seed(6);
   }
-  void TearDown() override { cuda::UseKernels(nullptr); }
+  void TearDown() override { ops::cuda::UseKernels(nullptr); }
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
 };
 
@@ -259,7 +259,7 @@ TEST_P(CudaProductTest, IsTheProduct) {
       // The output is rounded to the type; of more rows than kInt8Rows the weights are too.
       const bool is_float = GetParam() == at::kFloat;
       const double of_output = is_float ? 0x1p-24 : 0x1p-8;
-      const double of_sum = is_float || rows <= cuda::kInt8Rows ? 0x1p-22 : 0x1p-9;
+      const double of_sum = is_float || rows <= ops::kInt8Rows ? 0x1p-22 : 0x1p-9;
       const at::Tensor most = at::linear(x.to(at::kDouble).abs(), kept.abs(), bias.to(at::kDouble).abs());
       const at::Tensor bound = of_output * expected.abs() + of_sum * most;
       EXPECT_TRUE(((got.to(at::kDouble) - expected).abs() <= bound).all().item<bool>())
@@ -271,7 +271,7 @@ TEST_P(CudaProductTest, IsTheProduct) {
 TEST_P(CudaProductTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
     const ops::DenseWeight weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
-    const at::Tensor x = Random(cuda::kInt8Rows, shape.inputs);
+    const at::Tensor x = Random(ops::kInt8Rows, shape.inputs);
     const at::Tensor whole = ops::Product(x, weight, {});
     for (int64_t rows : {1, 2, 5, 8}) {
       EXPECT_TRUE(at::equal(ops::Product(x.narrow(0, 3, rows), weight, {}), whole.narrow(0, 3, rows))) << rows;
@@ -338,8 +338,8 @@ TEST_P(CudaProductTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
   const auto product = [&](int64_t pairs) {
     return ops::ExpertProduct(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong));
   };
-  EXPECT_TRUE(product(cuda::kExpertPairs).defined());
-  EXPECT_FALSE(product(cuda::kExpertPairs + 1).defined());
+  EXPECT_TRUE(product(ops::kExpertPairs).defined());
+  EXPECT_FALSE(product(ops::kExpertPairs + 1).defined());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaProductTest, ::testing::Values(at::kFloat, at::kBFloat16),

@@ -211,9 +211,9 @@ TEST(SampleRows, TakesLogitsOfAnyStride) {
 void ExpectEmulatedIsSame(const Batch& batch, int64_t blocks) {
   const StepResult expected = batch.Fast();
   const int64_t before = cuda_emulation::NumBlocks();
-  cuda::UseKernels(BerthCudaKernels());
+  ops::cuda::UseKernels(BerthCudaKernels());
   const StepResult emulated = batch.Fast();
-  cuda::UseKernels(nullptr);
+  ops::cuda::UseKernels(nullptr);
   ExpectSame(emulated, expected);
   EXPECT_EQ(cuda_emulation::NumBlocks() - before, blocks);
 }
@@ -241,7 +241,7 @@ TEST_P(EmulatedSampleTest, TheKernelDrawsAsTheCpuDoes) {
 // The least draw, and those next to both ends of kept tokens' shares, with the tokens that they must give. A kernel
 // that keeps others moves the ends.
 struct Draws {
-  std::vector<cuda::SampleParams> params;
+  std::vector<ops::SampleParams> params;
   std::vector<int32_t> expected;
 
   Draws(const SamplingParams& p, const std::vector<std::pair<int32_t, double>>& distribution) {
@@ -275,7 +275,7 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
   const int64_t vocab = GetParam();
   const Batch batch(vocab > 10000 ? 4 : 16, vocab, 3000 + vocab, Asked::kToken);
   constexpr int64_t kRowsAtOnce = 5;
-  std::vector<double> scratch(cuda::SampleScratchBytes(kRowsAtOnce, vocab) / sizeof(double));
+  std::vector<double> scratch(ops::SampleScratchBytes(kRowsAtOnce, vocab) / sizeof(double));
   Sampler sampler;
   for (size_t r = 0; r < batch.plan().rows.size(); ++r) {
     const StepRow& row = batch.plan().rows[r];
@@ -285,16 +285,16 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
     if (result.token < 0 || row.sampling->temperature == 0) continue;
     const Draws draws(*row.sampling, sampler.LastDistribution());
     std::vector<int32_t> tokens(draws.params.size());
-    const cuda::SampleArgs args = {.logits = logits,
-                                   .rows = static_cast<int64_t>(tokens.size()),
-                                   .stride = 0,  // each from the same logits
-                                   .vocab = vocab,
-                                   .params = draws.params.data(),
-                                   .scratch = scratch.data(),
-                                   .num_scratch = kRowsAtOnce,
-                                   .tokens = tokens.data(),
-                                   .bad_token = RowResult::kBadLogits};
-    ASSERT_EQ(BerthCudaKernels()->sample(args, nullptr), cuda::kLaunched);
+    const ops::SampleArgs args = {.logits = logits,
+                                  .rows = static_cast<int64_t>(tokens.size()),
+                                  .stride = 0,  // each from the same logits
+                                  .vocab = vocab,
+                                  .params = draws.params.data(),
+                                  .scratch = scratch.data(),
+                                  .num_scratch = kRowsAtOnce,
+                                  .tokens = tokens.data(),
+                                  .bad_token = RowResult::kBadLogits};
+    ASSERT_EQ(BerthCudaKernels()->sample(args, nullptr), ops::cuda::kLaunched);
     EXPECT_EQ(tokens, draws.expected) << "row " << r;
   }
 }
@@ -323,10 +323,10 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   StepResult expected;
   SampleRows(logits, plan, lines, &expected);
   StepResult emulated;
-  cuda::UseKernels(BerthCudaKernels());
+  ops::cuda::UseKernels(BerthCudaKernels());
   const int64_t before = cuda_emulation::NumBlocks();
   SampleRows(logits, plan, lines, &emulated);
-  cuda::UseKernels(nullptr);
+  ops::cuda::UseKernels(nullptr);
   EXPECT_EQ(cuda_emulation::NumBlocks() - before, 5);
   ExpectSame(emulated, expected);
   EXPECT_EQ(emulated.rows[1].verified_tokens.size(), 2u);

@@ -12,10 +12,10 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-namespace berth::cuda {
+namespace berth::ops::cuda {
 // The kernels declare it; see models/kernels/cuda/device.cuh.
 float4 shared_memory[(kMostSharedBytes + 256) / sizeof(float4)];
-}  // namespace berth::cuda
+}  // namespace berth::ops::cuda
 
 namespace cuda_emulation {
 namespace {
@@ -189,7 +189,7 @@ void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thr
     fibres[t].running = true;
     fibres[t].exchanges = 0;
   }
-  auto* shared = reinterpret_cast<unsigned char*>(berth::cuda::shared_memory);
+  auto* shared = reinterpret_cast<unsigned char*>(berth::ops::cuda::shared_memory);
   memset(shared, kPoison, shared_bytes);
   memset(shared + shared_bytes, kFence, kFenceBytes);
   const int num_warps = threads / kWarp;

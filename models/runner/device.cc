@@ -1,4 +1,4 @@
-#include "models/device.h"
+#include "models/runner/device.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/kernels/cuda/dispatch.h"
 #include "models/kernels/cuda/library.h"
-#include "models/tensor_storage.h"
+#include "models/step/tensor_storage.h"
 
 namespace berth {
 
@@ -26,9 +26,10 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
 
 absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device) {
   if (!device.is_cuda()) return std::string();
-  const absl::StatusOr<const cuda::Kernels*> kernels = cuda::LoadLibrary(cuda::LibraryPath("libberth_cuda.so"));
+  const absl::StatusOr<const ops::cuda::Kernels*> kernels =
+      ops::cuda::LoadLibrary(ops::cuda::LibraryPath("libberth_cuda.so"));
   if (!kernels.ok()) return kernels.status();
-  cuda::UseKernels(*kernels);
+  ops::cuda::UseKernels(*kernels);
   return std::string((*kernels)->name);
 }
 
@@ -37,12 +38,12 @@ absl::Status LoadGraphs(const at::Device& device) {
     return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: runs on device cuda, not on ", device.str()));
   }
   try {
-    const absl::StatusOr<cuda::GraphRecorder*> recorder =
-        cuda::LoadGraphLibrary(cuda::LibraryPath("libberth_cuda_graph.so"));
+    const absl::StatusOr<ops::cuda::GraphRecorder*> recorder =
+        ops::cuda::LoadGraphLibrary(ops::cuda::LibraryPath("libberth_cuda_graph.so"));
     if (!recorder.ok()) {
       return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
     }
-    cuda::UseGraphRecorder(*recorder);
+    ops::cuda::UseGraphRecorder(*recorder);
     return absl::OkStatus();
   } catch (const c10::Error& error) {
     return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", error.what_without_backtrace()));

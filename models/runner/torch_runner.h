@@ -1,17 +1,17 @@
 // Runs steps of a Model: fills the batch, computes, samples. The only place where torch's exceptions end.
 // Engine thread only.
-#ifndef BERTH_MODELS_TORCH_RUNNER_H_
-#define BERTH_MODELS_TORCH_RUNNER_H_
+#ifndef BERTH_MODELS_RUNNER_TORCH_RUNNER_H_
+#define BERTH_MODELS_RUNNER_TORCH_RUNNER_H_
 
 #include <memory>
 #include <utility>
 
-#include "models/decode_graphs.h"
-#include "models/kernels/step_batch.h"
-#include "models/kernels/thread_pool.h"
 #include "models/layers/model.h"
 #include "models/model_runner.h"
-#include "models/step_memory.h"
+#include "models/runner/decode_graphs.h"
+#include "models/step/step_batch.h"
+#include "models/step/step_memory.h"
+#include "models/step/thread_pool.h"
 
 namespace berth {
 
@@ -42,4 +42,4 @@ class TorchRunner : public ModelRunner {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_TORCH_RUNNER_H_
+#endif  // BERTH_MODELS_RUNNER_TORCH_RUNNER_H_

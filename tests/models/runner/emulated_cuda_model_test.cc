@@ -171,16 +171,16 @@ std::string WriteMixtral() {
 void ExpectTheTokensOfTheCpu(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
   const auto expected = Generate(model, lengths, /*graphs=*/false);
-  cuda::UseKernels(BerthCudaKernels());
+  ops::cuda::UseKernels(BerthCudaKernels());
   const int64_t blocks = cuda_emulation::NumBlocks();
   const auto emulated = Generate(model, lengths, /*graphs=*/false);
   EXPECT_GT(cuda_emulation::NumBlocks(), blocks);
-  cuda::UseKernels(nullptr);
+  ops::cuda::UseKernels(nullptr);
   EXPECT_EQ(emulated, expected);
 }
 
 // A graph that computes its work anew at each launch, from the same addresses: what it takes from elsewhere shows.
-class FakeGraph final : public cuda::Graph {
+class FakeGraph final : public ops::cuda::Graph {
  public:
   explicit FakeGraph(std::function<void()> work) : work_(std::move(work)) {}
   void Launch() override { work_(); }
@@ -189,9 +189,9 @@ class FakeGraph final : public cuda::Graph {
   std::function<void()> work_;
 };
 
-class FakeRecorder final : public cuda::GraphRecorder {
+class FakeRecorder final : public ops::cuda::GraphRecorder {
  public:
-  std::unique_ptr<cuda::Graph> Record(const std::function<void()>& work) override {
+  std::unique_ptr<ops::cuda::Graph> Record(const std::function<void()>& work) override {
     return std::make_unique<FakeGraph>(work);
   }
 };
@@ -200,11 +200,11 @@ void ExpectTheTokensOfTheCpuByGraphs(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 270, 1};  // the shape has a fourth row, and two splits of keys
   const auto expected = Generate(model, lengths, /*graphs=*/false);
   FakeRecorder recorder;
-  cuda::UseKernels(BerthCudaKernels());
-  cuda::UseGraphRecorder(&recorder);
+  ops::cuda::UseKernels(BerthCudaKernels());
+  ops::cuda::UseGraphRecorder(&recorder);
   const auto launched = Generate(model, lengths, /*graphs=*/true);
-  cuda::UseGraphRecorder(nullptr);
-  cuda::UseKernels(nullptr);
+  ops::cuda::UseGraphRecorder(nullptr);
+  ops::cuda::UseKernels(nullptr);
   EXPECT_EQ(launched, expected);
 }
 

@@ -1,4 +1,4 @@
-#include "models/step_memory.h"
+#include "models/step/step_memory.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,4 +1,4 @@
-#include "models/kernels/thread_pool.h"
+#include "models/step/thread_pool.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "models/decode_graphs.h"
+#include "models/runner/decode_graphs.h"
 
 #include <c10/util/Exception.h>
 

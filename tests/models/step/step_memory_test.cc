@@ -1,4 +1,4 @@
-#include "models/step_memory.h"
+#include "models/step/step_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>

@@ -1,6 +1,6 @@
 // The arena on a device of ATen's: one tensor, allocated once.
-#ifndef BERTH_MODELS_TENSOR_STORAGE_H_
-#define BERTH_MODELS_TENSOR_STORAGE_H_
+#ifndef BERTH_MODELS_STEP_TENSOR_STORAGE_H_
+#define BERTH_MODELS_STEP_TENSOR_STORAGE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -52,4 +52,4 @@ class TensorStorage : public ArenaStorage {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_TENSOR_STORAGE_H_
+#endif  // BERTH_MODELS_STEP_TENSOR_STORAGE_H_

@@ -1,5 +1,5 @@
 // The arena as a tensor, on the CPU, where a fence does nothing: a GPU's copies beside the steps are not reached here.
-#include "models/tensor_storage.h"
+#include "models/step/tensor_storage.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>

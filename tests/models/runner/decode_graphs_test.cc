@@ -1,6 +1,6 @@
 // Which steps become CUDA graphs, and when they are recorded anew. The recorder is a fake: a graph computes its work at
 // each launch, from where the recording's step had it.
-#include "models/decode_graphs.h"
+#include "models/runner/decode_graphs.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>
@@ -36,9 +36,9 @@ class EchoModel final : public Model {
   bool asks_the_host = false;
 };
 
-class FakeRecorder final : public cuda::GraphRecorder {
+class FakeRecorder final : public ops::cuda::GraphRecorder {
  public:
-  std::unique_ptr<cuda::Graph> Record(const std::function<void()>& work) override {
+  std::unique_ptr<ops::cuda::Graph> Record(const std::function<void()>& work) override {
     work();  // as when it is recorded, the host's part of it runs
     ++recorded;
     return std::make_unique<FakeGraph>(work);
@@ -47,7 +47,7 @@ class FakeRecorder final : public cuda::GraphRecorder {
   int recorded = 0;
 
  private:
-  struct FakeGraph final : public cuda::Graph {
+  struct FakeGraph final : public ops::cuda::Graph {
     explicit FakeGraph(std::function<void()> work) : work(std::move(work)) {}
     void Launch() override { work(); }
     std::function<void()> work;

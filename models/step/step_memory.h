@@ -1,8 +1,8 @@
 // The memory of a step's tensors on the CPU. ATen asks for dozens of buffers a step and returns them; from malloc the
 // large ones would go back to the system each time, which clears every page of theirs again. StepMemory keeps what a
 // step returned for the next: once steps of a size have run, they take no memory from the system.
-#ifndef BERTH_MODELS_STEP_MEMORY_H_
-#define BERTH_MODELS_STEP_MEMORY_H_
+#ifndef BERTH_MODELS_STEP_STEP_MEMORY_H_
+#define BERTH_MODELS_STEP_STEP_MEMORY_H_
 
 #include <array>
 #include <cstddef>
@@ -49,4 +49,4 @@ class StepMemory {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_STEP_MEMORY_H_
+#endif  // BERTH_MODELS_STEP_STEP_MEMORY_H_

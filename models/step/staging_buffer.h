@@ -1,6 +1,6 @@
 // What kernels on a device read of a step, gathered on the host and copied in one transfer. Thread-compatible.
-#ifndef BERTH_MODELS_KERNELS_STEP_IMAGE_H_
-#define BERTH_MODELS_KERNELS_STEP_IMAGE_H_
+#ifndef BERTH_MODELS_STEP_STAGING_BUFFER_H_
+#define BERTH_MODELS_STEP_STAGING_BUFFER_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -9,11 +9,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "models/kernels/cpu/kernels.h"
+#include "models/step/row.h"
 
 namespace berth {
 
-class StepImage {
+class StagingBuffer {
  public:
   // Empty again, its memory kept.
   void Clear() {
@@ -28,11 +28,11 @@ class StepImage {
   }
   // With the tables that they point to, so that those of the copy point into the copy. The tables come after all else:
   // where that lies says the number of values alone. REQUIRES: the tables stay until Copy().
-  int64_t AddBlocks(const std::vector<cpu::Blocks>& blocks);
+  int64_t AddBlocks(const std::vector<ops::Blocks>& blocks);
 
   // All of it to the beginning of `copy`: [at least its bytes], uint8, on the device, made anew where it is not there
   // or too small; so its address stays from step to step, and changes few times. The host does not wait for the
-  // transfer; the image may be cleared at once.
+  // transfer; the buffer may be cleared at once.
   void Copy(const at::Device& device, at::Tensor* copy);
 
  private:
@@ -51,4 +51,4 @@ class StepImage {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_KERNELS_STEP_IMAGE_H_
+#endif  // BERTH_MODELS_STEP_STAGING_BUFFER_H_

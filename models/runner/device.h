@@ -1,6 +1,6 @@
 // Devices: the CPU, which is linked, and CUDA, whose libraries are loaded only when asked for. Thread-compatible.
-#ifndef BERTH_MODELS_DEVICE_H_
-#define BERTH_MODELS_DEVICE_H_
+#ifndef BERTH_MODELS_RUNNER_DEVICE_H_
+#define BERTH_MODELS_RUNNER_DEVICE_H_
 
 #include <c10/core/Device.h>
 
@@ -31,4 +31,4 @@ absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Devi
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_DEVICE_H_
+#endif  // BERTH_MODELS_RUNNER_DEVICE_H_

@@ -1,4 +1,4 @@
-#include "models/torch_runner.h"
+#include "models/runner/torch_runner.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>

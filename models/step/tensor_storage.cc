@@ -1,4 +1,4 @@
-#include "models/tensor_storage.h"
+#include "models/step/tensor_storage.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

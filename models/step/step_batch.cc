@@ -1,4 +1,4 @@
-#include "models/kernels/step_batch.h"
+#include "models/step/step_batch.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 // The tiles of one row of `count` queries.
 void AddTiles(int64_t row, int64_t count, std::vector<int64_t>* tiles) {
-  for (int64_t first = 0; first < count; first += cpu::kQueryTile) {
+  for (int64_t first = 0; first < count; first += ops::kQueryTile) {
     tiles->push_back(row);
     tiles->push_back(first);
   }
@@ -124,40 +124,40 @@ void StepBatch::PointTables() {
 }
 
 void StepBatch::CopyTables() {
-  StepImage& image = image_;
+  StagingBuffer& staging = staging_;
   EncoderTables& encoder = tables_.encoder;
-  image.Clear();
-  const int64_t rows = image.Add(rows_);
-  const int64_t tiles = image.Add(tiles_);
-  const int64_t prompt_lengths = image.Add(prompt_lengths_);
-  const int64_t cross_lengths = image.Add(cross_lengths_);
-  const int64_t token_ids = image.Add(host_token_ids_);
-  const int64_t sample_tokens = image.Add(host_sample_tokens_);
-  const int64_t positions = image.Add(positions_);
-  const int64_t encoder_rows = image.Add(encoder_.rows);
-  const int64_t encoder_lengths = image.Add(encoder_.lengths);
-  const int64_t encoder_tiles = image.Add(encoder_.tiles);
-  const int64_t encoder_token_ids = image.Add(encoder_.host_token_ids);
+  staging.Clear();
+  const int64_t rows = staging.Add(rows_);
+  const int64_t tiles = staging.Add(tiles_);
+  const int64_t prompt_lengths = staging.Add(prompt_lengths_);
+  const int64_t cross_lengths = staging.Add(cross_lengths_);
+  const int64_t token_ids = staging.Add(host_token_ids_);
+  const int64_t sample_tokens = staging.Add(host_sample_tokens_);
+  const int64_t positions = staging.Add(positions_);
+  const int64_t encoder_rows = staging.Add(encoder_.rows);
+  const int64_t encoder_lengths = staging.Add(encoder_.lengths);
+  const int64_t encoder_tiles = staging.Add(encoder_.tiles);
+  const int64_t encoder_token_ids = staging.Add(encoder_.host_token_ids);
   std::vector<int64_t> blocks, units, encoder_blocks;  // by group: where they begin
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    blocks.push_back(image.AddBlocks(blocks_[g]));
-    units.push_back(image.Add(units_[g]));
-    encoder_blocks.push_back(image.AddBlocks(encoder_.blocks[g]));
+    blocks.push_back(staging.AddBlocks(blocks_[g]));
+    units.push_back(staging.Add(units_[g]));
+    encoder_blocks.push_back(staging.AddBlocks(encoder_.blocks[g]));
   }
-  image.Copy(device_, &copy_);
+  staging.Copy(device_, &copy_);
   const char* base = static_cast<const char*>(copy_.const_data_ptr());
   const auto numbers = [&](int64_t offset) { return reinterpret_cast<const int64_t*>(base + offset); };
-  tables_.rows = reinterpret_cast<const cpu::Row*>(base + rows);
+  tables_.rows = reinterpret_cast<const ops::Row*>(base + rows);
   tables_.tiles = numbers(tiles);
   tables_.prompt_lengths = numbers(prompt_lengths);
   tables_.cross_lengths = numbers(cross_lengths);
-  encoder.rows = reinterpret_cast<const cpu::Row*>(base + encoder_rows);
+  encoder.rows = reinterpret_cast<const ops::Row*>(base + encoder_rows);
   encoder.lengths = numbers(encoder_lengths);
   encoder.tiles = numbers(encoder_tiles);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    tables_.blocks[g] = reinterpret_cast<const cpu::Blocks*>(base + blocks[g]);
+    tables_.blocks[g] = reinterpret_cast<const ops::Blocks*>(base + blocks[g]);
     tables_.units[g] = numbers(units[g]);
-    encoder.blocks[g] = reinterpret_cast<const cpu::Blocks*>(base + encoder_blocks[g]);
+    encoder.blocks[g] = reinterpret_cast<const ops::Blocks*>(base + encoder_blocks[g]);
   }
   const auto tensor = [&](int64_t offset, size_t count) {
     return copy_.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
@@ -190,7 +190,7 @@ void StepBatch::FillRow(const StepRow& row) {
                             .num_offsets = static_cast<int64_t>(table.offsets.size())});
     }
   }
-  if (count <= cpu::kQueryTile && leading_rows_.rows == index) {
+  if (count <= ops::kQueryTile && leading_rows_.rows == index) {
     ++leading_rows_.rows;
     leading_rows_.tokens += count;
     leading_rows_.keys = std::max(leading_rows_.keys, row.start + count);

@@ -1,8 +1,8 @@
 // The step as layers and kernels see it: the plan's rows packed, with their places in the arena resolved to addresses.
 //
 // Built once a step by the runner; layers only read it. Its vectors keep their capacity. Engine thread only.
-#ifndef BERTH_MODELS_KERNELS_STEP_BATCH_H_
-#define BERTH_MODELS_KERNELS_STEP_BATCH_H_
+#ifndef BERTH_MODELS_STEP_STEP_BATCH_H_
+#define BERTH_MODELS_STEP_STEP_BATCH_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -16,9 +16,9 @@
 
 #include "absl/types/span.h"
 #include "cache/spec.h"
-#include "models/kernels/cpu/kernels.h"
-#include "models/kernels/step_image.h"
 #include "models/step.h"
+#include "models/step/row.h"
+#include "models/step/staging_buffer.h"
 
 namespace berth {
 
@@ -27,29 +27,29 @@ struct EncoderBatch {
   at::Tensor token_ids;                          // [tokens], int64, on the device
   std::vector<int64_t> host_token_ids;           // the same on the host
   std::vector<int64_t> positions;                // [tokens]
-  std::vector<cpu::Row> rows;                    // start is 0
+  std::vector<ops::Row> rows;                    // start is 0
   std::vector<int64_t> lengths;                  // by row
   std::vector<int64_t> tiles;                    // as StepBatch's
-  std::vector<std::vector<cpu::Blocks>> blocks;  // by group (cross ones), by row
+  std::vector<std::vector<ops::Blocks>> blocks;  // by group (cross ones), by row
 
   bool empty() const { return rows.empty(); }
 };
 
 // The encoders as kernels read them: the vectors of EncoderBatch, in memory of the device.
 struct EncoderTables {
-  const cpu::Row* rows = nullptr;
+  const ops::Row* rows = nullptr;
   const int64_t* lengths = nullptr;
   const int64_t* tiles = nullptr;
-  std::vector<const cpu::Blocks*> blocks;  // by group
+  std::vector<const ops::Blocks*> blocks;  // by group
 };
 
 // The step as kernels read it: the vectors of StepBatch, in memory of its device.
 struct StepTables {
-  const cpu::Row* rows = nullptr;
+  const ops::Row* rows = nullptr;
   const int64_t* tiles = nullptr;
   const int64_t* prompt_lengths = nullptr;
   const int64_t* cross_lengths = nullptr;
-  std::vector<const cpu::Blocks*> blocks;  // by group; their offsets are in the same memory
+  std::vector<const ops::Blocks*> blocks;  // by group; their offsets are in the same memory
   std::vector<const int64_t*> units;       // by group
   EncoderTables encoder;
 };
@@ -116,11 +116,11 @@ class StepBatch {
 
   // What the host knows of the step.
   const std::vector<int64_t>& positions() const { return OnHost(positions_); }  // [tokens], absolute
-  const std::vector<cpu::Row>& rows() const { return OnHost(rows_); }
+  const std::vector<ops::Row>& rows() const { return OnHost(rows_); }
   // By row, in tokens: the prompt's length, and the sequence's so far with what is not computed yet.
   const std::vector<int64_t>& prompt_lengths() const { return OnHost(prompt_lengths_); }
   const std::vector<int64_t>& sequence_lengths() const { return OnHost(sequence_lengths_); }
-  const std::vector<cpu::Blocks>& blocks(int group) const { return OnHost(blocks_[group]); }  // by row
+  const std::vector<ops::Blocks>& blocks(int group) const { return OnHost(blocks_[group]); }  // by row
   const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }        // by row
   const std::vector<int64_t>& tiles() const { return OnHost(tiles_); }  // [tiles, 2]: row, first query
   // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
@@ -162,8 +162,8 @@ class StepBatch {
   bool copy_tables_;
   bool scans_in_order_ = false;
   StepTables tables_;
-  StepImage image_;  // where they are copied
-  at::Tensor copy_;  // bytes: of the image, kept
+  StagingBuffer staging_;  // on their way to the copy
+  at::Tensor copy_;        // bytes, on the device; kept from step to step
   bool for_graph_ = false;
   int64_t longest_row_ = 0;
   LeadingRows leading_rows_;
@@ -175,10 +175,10 @@ class StepBatch {
   std::vector<int64_t> host_token_ids_;
   std::vector<int64_t> host_sample_tokens_;
   std::vector<int64_t> positions_;
-  std::vector<cpu::Row> rows_;
+  std::vector<ops::Row> rows_;
   std::vector<int64_t> prompt_lengths_;
   std::vector<int64_t> sequence_lengths_;
-  std::vector<std::vector<cpu::Blocks>> blocks_;
+  std::vector<std::vector<ops::Blocks>> blocks_;
   std::vector<std::vector<int64_t>> units_;
   std::vector<int64_t> tiles_;
   std::vector<int> sample_rows_;
@@ -190,4 +190,4 @@ class StepBatch {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_KERNELS_STEP_BATCH_H_
+#endif  // BERTH_MODELS_STEP_STEP_BATCH_H_

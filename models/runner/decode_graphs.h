@@ -5,8 +5,8 @@
 // as any other, the second is recorded: by then the libraries have what they set up at first use. What does not only
 // decode, and models with cross-attention, are not recorded at all; where one step cannot be, for it asks the host
 // about itself (rotations or scales that depend on the length), no further one is. Engine thread only.
-#ifndef BERTH_MODELS_DECODE_GRAPHS_H_
-#define BERTH_MODELS_DECODE_GRAPHS_H_
+#ifndef BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
+#define BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -16,16 +16,16 @@
 #include <string>
 
 #include "models/kernels/cuda/graph.h"
-#include "models/kernels/step_batch.h"
 #include "models/layers/model.h"
 #include "models/step.h"
+#include "models/step/step_batch.h"
 
 namespace berth {
 
 class DecodeGraphs {
  public:
   // `model` and `recorder` must outlive it.
-  DecodeGraphs(const Model* model, cuda::GraphRecorder* recorder) : model_(model), recorder_(recorder) {}
+  DecodeGraphs(const Model* model, ops::cuda::GraphRecorder* recorder) : model_(model), recorder_(recorder) {}
 
   // The logits of the step's rows, [rows, vocab], float32, until the next call; what the host knows of the step is then
   // not in `batch`. Undefined: no graph computes it; `batch` is to be filled. Always the same `batch`.
@@ -37,13 +37,13 @@ class DecodeGraphs {
  private:
   struct Recorded {
     at::Tensor logits;  // [the shape's rows, vocab]
-    std::unique_ptr<cuda::Graph> graph;
+    std::unique_ptr<ops::cuda::Graph> graph;
   };
   // Null: it cannot be.
   Recorded* Record(const GraphShape& shape, StepBatch* batch);
 
   const Model* model_;
-  cuda::GraphRecorder* recorder_;
+  ops::cuda::GraphRecorder* recorder_;
   std::map<GraphShape, Recorded> shapes_;  // that were seen; without a graph: once
   const void* address_ = nullptr;          // of the batch's tables, which the graphs read
   int64_t num_launches_ = 0;
@@ -52,4 +52,4 @@ class DecodeGraphs {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_DECODE_GRAPHS_H_
+#endif  // BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_

@@ -1,4 +1,4 @@
-#include "models/kernels/step_image.h"
+#include "models/step/staging_buffer.h"
 
 #include <ATen/ops/empty.h>
 
@@ -12,25 +12,25 @@ constexpr int64_t kLeastBytes = int64_t{64} << 10;
 
 }  // namespace
 
-int64_t StepImage::AddBytes(const void* values, int64_t size_bytes) {
+int64_t StagingBuffer::AddBytes(const void* values, int64_t size_bytes) {
   const int64_t offset = static_cast<int64_t>(bytes_.size());
   bytes_.resize(offset + Padded(size_bytes));
   if (size_bytes > 0) std::memcpy(bytes_.data() + offset, values, size_bytes);
   return offset;
 }
 
-int64_t StepImage::AddBlocks(const std::vector<cpu::Blocks>& blocks) {
+int64_t StagingBuffer::AddBlocks(const std::vector<ops::Blocks>& blocks) {
   const int64_t first = Add(blocks);
   for (size_t r = 0; r < blocks.size(); ++r) {
     tables_.push_back(
-        {.pointer = first + static_cast<int64_t>(r * sizeof(cpu::Blocks) + offsetof(cpu::Blocks, offsets)),
+        {.pointer = first + static_cast<int64_t>(r * sizeof(ops::Blocks) + offsetof(ops::Blocks, offsets)),
          .offsets = blocks[r].offsets,
          .num_offsets = blocks[r].num_offsets});
   }
   return first;
 }
 
-void StepImage::Copy(const at::Device& device, at::Tensor* copy) {
+void StagingBuffer::Copy(const at::Device& device, at::Tensor* copy) {
   const auto bytes = at::TensorOptions().dtype(at::kByte);
   int64_t size = static_cast<int64_t>(bytes_.size());
   for (const Table& table : tables_) size += Padded(table.num_offsets * static_cast<int64_t>(sizeof(int64_t)));

@@ -5,8 +5,8 @@
 //
 // Nobody is waited for who has not begun: a worker that wakes late, or has no core, finds its share done by the others.
 // So work takes its pieces off a common counter, and must be whole whichever threads come.
-#ifndef BERTH_MODELS_KERNELS_THREAD_POOL_H_
-#define BERTH_MODELS_KERNELS_THREAD_POOL_H_
+#ifndef BERTH_MODELS_STEP_THREAD_POOL_H_
+#define BERTH_MODELS_STEP_THREAD_POOL_H_
 
 #include <algorithm>
 #include <atomic>
@@ -94,4 +94,4 @@ void ShareItems(int64_t items, int64_t grain, const Work& work) {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_KERNELS_THREAD_POOL_H_
+#endif  // BERTH_MODELS_STEP_THREAD_POOL_H_
