@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 namespace {
@@ -19,8 +19,8 @@ int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
 
 at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
                          const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch) {
-  const Path path = PathOf(qkv);
-  if (path == Path::kReference) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
+  const Backend backend = BackendOf(qkv);
+  if (backend == Backend::kReference) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   DeltaNetArgs args = {.arena = batch.arena(),
@@ -46,7 +46,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
                        .norm_eps = static_cast<float>(shape.norm_eps),
                        .scratch = nullptr,
                        .scratch_stride = 0};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     const int result = cuda::GetKernels()->delta_net[TypeOf(qkv)](args, WorkOf(qkv, batch));
     return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   }

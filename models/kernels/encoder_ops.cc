@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
 #include "models/kernels/split_kv.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 namespace {
@@ -58,8 +58,8 @@ cuda::Work EncoderWorkOf(const at::Tensor& x, const StepBatch& batch) {
 
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const SpanAttentionShape& shape, const StepBatch& batch) {
-  const Path path = PathOf(query);
-  if (path == Path::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
+  const Backend backend = BackendOf(query);
+  if (backend == Backend::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
   const EncoderTables& tables = batch.tables().encoder;
   SpanAttentionArgs args = CommonArgs(query, shape);
   args.rows = tables.rows;
@@ -74,7 +74,7 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   args.value_dim = shape.head_dim;
   at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
   args.out = out.data_ptr();
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     const bool has_run = RunOnCuda(args, query, /*split=*/{}, EncoderWorkOf(query, batch));
     return has_run ? out : reference::EncoderAttention(query, key, value, shape, batch);
   }
@@ -85,8 +85,8 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
 }
 
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  const Path path = PathOf(key);
-  if (path == Path::kReference) return reference::WriteCross(key, value, layer, batch);
+  const Backend backend = BackendOf(key);
+  if (backend == Backend::kReference) return reference::WriteCross(key, value, layer, batch);
   const EncoderTables& tables = batch.tables().encoder;
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
@@ -102,7 +102,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
                             .value = RowsOf(value),
                             .key_stride = key.stride(0),
                             .value_stride = value.stride(0)};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     return CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, EncoderWorkOf(key, batch)));
   }
   const int64_t rows = static_cast<int64_t>(batch.encoder().rows.size());
@@ -111,8 +111,8 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
 }
 
 at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
-  const Path path = PathOf(query);
-  if (path == Path::kReference) return reference::CrossAttention(query, shape, batch);
+  const Backend backend = BackendOf(query);
+  if (backend == Backend::kReference) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
   SpanAttentionArgs args = CommonArgs(query, shape);
@@ -131,7 +131,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& sha
   args.out = out.data_ptr();
   const std::vector<Row>& rows = batch.rows();
   const std::vector<int64_t>& lengths = batch.cross_lengths();
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     const LeadingRows& leading = batch.leading_rows();
     const SplitKv split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
     const bool has_run = RunOnCuda(args, query, split, WorkOf(query, batch));

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 namespace {
@@ -22,8 +22,8 @@ int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
 
 at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::Tensor& d, const at::Tensor& dt_bias,
                      int layer, int state, const StepBatch& batch) {
-  const Path path = PathOf(inputs.x);
-  if (path == Path::kReference) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
+  const Backend backend = BackendOf(inputs.x);
+  if (backend == Backend::kReference) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   MambaScanArgs args = {.arena = batch.arena(),
@@ -51,7 +51,7 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
                         .groups = inputs.b.size(1),
                         .scratch = nullptr,
                         .scratch_stride = 0};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     const int result = cuda::GetKernels()->mamba_scan[TypeOf(inputs.x)](args, WorkOf(inputs.x, batch));
     return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   }
@@ -65,8 +65,8 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
 
 at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
                       const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
-  const Path path = PathOf(xbc);
-  if (path == Path::kReference) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
+  const Backend backend = BackendOf(xbc);
+  if (backend == Backend::kReference) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   Mamba2ScanArgs args = {.arena = batch.arena(),
@@ -92,7 +92,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .dt_max = static_cast<float>(shape.dt_max),
                          .scratch = nullptr,
                          .scratch_stride = 0};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     const int result = cuda::GetKernels()->mamba2_scan[TypeOf(xbc)](args, WorkOf(xbc, batch));
     return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "models/kernels/mamba_ops.h"
-#include "models/kernels/reference_views.h"
+#include "models/ops/reference_views.h"
 
 namespace berth::reference {
 

@@ -7,16 +7,16 @@
 
 #include <algorithm>
 
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
 #include "models/kernels/split_kv.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 namespace {
 
 // out: what args.out is.
 void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out) {
-  if (PathOf(out) == Path::kCuda) {
+  if (BackendOf(out) == Backend::kCuda) {
     CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(out)](args, WorkOf(out)));
     return;
   }
@@ -98,7 +98,7 @@ at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activ
   at::Tensor out = at::empty({x.size(0), dim}, x.options());
   const ActivationArgs args = {
       .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
-  if (PathOf(x) == Path::kCuda) {
+  if (BackendOf(x) == Backend::kCuda) {
     CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
     return out;
   }
@@ -110,14 +110,14 @@ at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activ
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (PathOf(x) == Path::kReference) return reference::RmsNorm(x, weight, eps);
+  if (BackendOf(x) == Backend::kReference) return reference::RmsNorm(x, weight, eps);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   RunRmsNorm(PlainNorm(x, out, weight, eps), out);
   return out;
 }
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type) {
-  if (x.scalar_type() == type || PathOf(x) != Path::kCpu) return RmsNorm(x.to(type), weight, eps);
+  if (x.scalar_type() == type || BackendOf(x) != Backend::kCpu) return RmsNorm(x.to(type), weight, eps);
   TORCH_CHECK(x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
   RunRmsNorm(PlainNorm(x, out, weight, eps), out);
@@ -125,7 +125,7 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at
 }
 
 void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (PathOf(x) == Path::kReference) {
+  if (BackendOf(x) == Backend::kReference) {
     x.copy_(reference::RmsNorm(x, weight, eps));
     return;
   }
@@ -134,7 +134,7 @@ void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
 
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first) {
-  if (PathOf(x) == Path::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
+  if (BackendOf(x) == Backend::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   RmsNormArgs args = PlainNorm(x, out, weight, eps);
   args.groups = groups;
@@ -148,7 +148,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 }
 
 at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale) {
-  if (PathOf(stream) != Path::kCpu) return at::add(stream, x, scale);
+  if (BackendOf(stream) != Backend::kCpu) return at::add(stream, x, scale);
   const bool in_float32 = stream.scalar_type() == at::kFloat;
   TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
               stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
@@ -167,20 +167,20 @@ at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double sca
 }
 
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
-  if (PathOf(gate_up) == Path::kReference) return reference::GatedActivation(gate_up, activation);
+  if (BackendOf(gate_up) == Backend::kReference) return reference::GatedActivation(gate_up, activation);
   const int64_t dim = gate_up.size(1) / 2;
   return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation);
 }
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   TORCH_CHECK(activation != kClampedSwiglu, "this activation has two arguments");
-  if (PathOf(x) == Path::kReference) return reference::Activate(x, activation);
+  if (BackendOf(x) == Backend::kReference) return reference::Activate(x, activation);
   return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
-  const Path path = PathOf(x);
-  if (path == Path::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
+  const Backend backend = BackendOf(x);
+  if (backend == Backend::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
   CheckRows(x);
   const RotaryArgs args = {.x = x.data_ptr(),
                            .rows = rows.const_data_ptr<int64_t>(),
@@ -190,7 +190,7 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
                            .heads = x.size(1) / head_dim,
                            .head_dim = head_dim,
                            .rotary_dim = cos.size(1) * 2};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     CheckLaunched(cuda::GetKernels()->rotary[TypeOf(x)](args, WorkOf(x)));
     return;
   }
@@ -199,8 +199,8 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
 }
 
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  const Path path = PathOf(key);
-  if (path == Path::kReference) return reference::WriteKv(key, value, layer, batch);
+  const Backend backend = BackendOf(key);
+  if (backend == Backend::kReference) return reference::WriteKv(key, value, layer, batch);
   WriteKvArgs args = {.kv = LayoutOf(layer, batch),
                       .rows = batch.tables().rows,
                       .key = RowsOf(key),
@@ -208,7 +208,7 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
                       .key_stride = key.stride(0),
                       .value_stride = value.stride(0)};
   const auto write = [&] {
-    if (path == Path::kCuda) {
+    if (backend == Backend::kCuda) {
       CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, WorkOf(key, batch)));
       return;
     }
@@ -222,8 +222,8 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 }
 
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch) {
-  const Path path = PathOf(query);
-  if (path == Path::kReference) return reference::Attention(query, shape, batch);
+  const Backend backend = BackendOf(query);
+  if (backend == Backend::kReference) return reference::Attention(query, shape, batch);
   const int group = batch.slot(shape.layer).kv_group;
   AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
                         .rows = batch.tables().rows,
@@ -254,7 +254,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   }
   at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value.dim}, query.options());
   args.out = out.data_ptr();
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     return RunOnCuda(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
   args.scratch = WorkerScratch(AttentionScratchFloats(args), &args.scratch_stride);
@@ -270,8 +270,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch, ConvActivation activation) {
-  const Path path = PathOf(x);
-  if (path == Path::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
+  const Backend backend = BackendOf(x);
+  if (backend == Backend::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const ConvArgs args = {.arena = batch.arena(),
@@ -286,7 +286,7 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                          .channels = x.size(1),
                          .kernel = weight.size(0),
                          .activation = activation};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     CheckLaunched(cuda::GetKernels()->conv[TypeOf(x)](args, WorkOf(x, batch)));
     return out;
   }

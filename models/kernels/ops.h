@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/kernels/cpu/kernels.h"
+#include "models/ops/cpu_kernels.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {

@@ -22,7 +22,7 @@
 #include <limits>
 
 #include "models/kernels/ops.h"
-#include "models/kernels/reference_views.h"
+#include "models/ops/reference_views.h"
 
 namespace berth::reference {
 namespace {

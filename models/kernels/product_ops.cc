@@ -13,8 +13,8 @@
 #include <limits>
 
 #include "absl/types/span.h"
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 namespace {
@@ -142,7 +142,7 @@ Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, c
 // On another device than the CPU.
 at::Tensor DeviceProduct(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
   if (!weight.scales().defined()) return at::linear(x, weight.plain(), bias);
-  if (PathOf(x) == Path::kReference) {
+  if (BackendOf(x) == Backend::kReference) {
     return at::linear(x, (weight.plain() * weight.scales().unsqueeze(1)).to(weight.type()), bias);
   }
   const cuda::Kernels& kernels = *cuda::GetKernels();
@@ -174,7 +174,7 @@ DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
   PackedWeights* const kept = PackedWeights::Current();
   if (kept != nullptr && kept->mapped()) {
     packed_ = kept->Take(outputs(), inputs(), type());
-  } else if (PathOf(weight) == Path::kCpu) {
+  } else if (BackendOf(weight) == Backend::kCpu) {
     Pack(weight.contiguous(), storage);
     if (kept != nullptr) kept->Add(packed_);
   } else {
@@ -277,7 +277,7 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
 }
 
 at::Tensor AddressesOf(const std::vector<DenseWeight>& experts) {
-  if (!experts[0].plain().defined() || PathOf(experts[0].plain()) != Path::kCuda) return {};
+  if (!experts[0].plain().defined() || BackendOf(experts[0].plain()) != Backend::kCuda) return {};
   const int64_t count = static_cast<int64_t>(experts.size());
   at::Tensor addresses = at::empty({count, 2}, at::kLong);
   int64_t* at = addresses.mutable_data_ptr<int64_t>();

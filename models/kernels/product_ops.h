@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/kernels/cpu/kernels.h"
 #include "models/kernels/packed_weights.h"
 #include "models/kernels/weight_storage.h"
+#include "models/ops/cpu_kernels.h"
 
 namespace berth::ops {
 

@@ -4,15 +4,15 @@
 
 #include <algorithm>
 
-#include "models/kernels/parallel.h"
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 
 at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
                  const StepBatch& batch) {
-  const Path path = PathOf(x);
-  if (path == Path::kReference) return reference::RgLru(x, gates, weights, layer, state, batch);
+  const Backend backend = BackendOf(x);
+  if (backend == Backend::kReference) return reference::RgLru(x, gates, weights, layer, state, batch);
   const int64_t block_width = gates.size(2) / 2;
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
@@ -31,7 +31,7 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
                           .gate_token_stride = gates.stride(0),
                           .width = x.size(1),
                           .block_width = block_width};
-  if (path == Path::kCuda) {
+  if (backend == Backend::kCuda) {
     CheckLaunched(cuda::GetKernels()->rg_lru[TypeOf(x)](args, WorkOf(x, batch)));
     return out;
   }

@@ -8,8 +8,8 @@
 
 #include <vector>
 
-#include "models/kernels/reference_views.h"
 #include "models/kernels/rg_lru_ops.h"
+#include "models/ops/reference_views.h"
 
 namespace berth::reference {
 

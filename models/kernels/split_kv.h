@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "models/kernels/cuda/kernels.h"
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth::ops {
 

@@ -5,8 +5,8 @@
 #include <dlfcn.h>
 
 #include "absl/strings/str_cat.h"
-#include "models/kernels/cuda/dispatch.h"
-#include "models/kernels/cuda/library.h"
+#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_library.h"
 #include "models/step/tensor_storage.h"
 
 namespace berth {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/kernels/paths.h"
+#include "models/ops/backend.h"
 #include "models/sampling/philox.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
@@ -16,7 +16,7 @@
 namespace berth {
 namespace {
 
-// Logits of one task: 7 microseconds of a greedy scan, and more of a draw; see models/kernels/parallel.h.
+// Logits of one task: 7 microseconds of a greedy scan, and more of a draw; see models/ops/parallel.h.
 constexpr int64_t kLogitsPerTask = 16384;
 // Rows that a device draws for at once: near its number of multiprocessors, in no more memory than the reference takes.
 constexpr int64_t kMostScratch = 112;
@@ -84,7 +84,7 @@ int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows
 // One launch and one copy back, which waits for the device. False: no kernel covers the rows, nothing was done.
 bool ChooseByKernel(const at::Tensor& logits, absl::Span<const StepRow* const> rows,
                     absl::Span<RowResult* const> results) {
-  if (ops::PathOf(logits) != ops::Path::kCuda || !std::all_of(rows.begin(), rows.end(), IsPlain)) return false;
+  if (ops::BackendOf(logits) != ops::Backend::kCuda || !std::all_of(rows.begin(), rows.end(), IsPlain)) return false;
   const at::Tensor dense = logits.contiguous();
   at::Tensor tokens = at::empty({dense.size(0)}, dense.options().dtype(at::kInt));
   const bool greedy = std::all_of(rows.begin(), rows.end(), IsGreedy);
@@ -124,7 +124,7 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
               "SampleRows: logits must be float32 [", row_indices.size(), ", vocab]");
   result->rows.resize(plan.rows.size());
   for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].verified_tokens.resize(plan.rows[i].num_drafts());
-  if (ops::PathOf(logits) != ops::Path::kCpu) {
+  if (ops::BackendOf(logits) != ops::Backend::kCpu) {
     SampleOnDevice(logits, plan, row_indices, result);
     return;
   }

@@ -12,8 +12,8 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
-#include "models/kernels/cpu/kernels.h"
 #include "models/kernels/delta_net_ops.h"
+#include "models/ops/cpu_kernels.h"
 
 namespace berth {
 namespace {

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "models/kernels/cuda/entries.h"
+#include "models/ops/cuda_entries.h"
 
 namespace berth::ops::cuda {
 

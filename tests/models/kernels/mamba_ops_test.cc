@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "tests/models/kernels/kernel_test.h"
+#include "tests/models/ops/kernel_test.h"
 
 namespace berth {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <vector>
 
-#include "tests/models/kernels/kernel_test.h"
+#include "tests/models/ops/kernel_test.h"
 
 namespace berth {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "models/step/thread_pool.h"
-#include "tests/models/kernels/kernel_test.h"
+#include "tests/models/ops/kernel_test.h"
 
 namespace berth {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/cache.h"
-#include "models/kernels/cuda/dispatch.h"
 #include "models/loader.h"
+#include "models/ops/cuda_dispatch.h"
 #include "tests/models/checkpoint_writer.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 

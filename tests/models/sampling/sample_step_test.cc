@@ -13,7 +13,7 @@
 #include <limits>
 #include <random>
 
-#include "models/kernels/cuda/dispatch.h"
+#include "models/ops/cuda_dispatch.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"

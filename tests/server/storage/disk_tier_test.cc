@@ -69,7 +69,7 @@ class DiskTierTest : public ::testing::Test {
     tier_->Read(id);
     return Result();
   }
-  std::string PathOf(uint64_t id) const {
+  std::string BackendOf(uint64_t id) const {
     return absl::StrCat(folder_, "/", absl::Hex(id, absl::kZeroPad16), ".prefix");
   }
 
@@ -87,7 +87,7 @@ TEST_F(DiskTierTest, WhatIsWrittenComesBackFromThisProcessAndTheNext) {
   EXPECT_EQ(found.files[0].id, id);
   EXPECT_EQ(found.files[0].salt, "salt");
   EXPECT_EQ(found.files[0].tokens, tokens_);
-  EXPECT_EQ(found.files[0].size_bytes, static_cast<int64_t>(fs::file_size(PathOf(id))));
+  EXPECT_EQ(found.files[0].size_bytes, static_cast<int64_t>(fs::file_size(BackendOf(id))));
   EXPECT_EQ(found.files[0].size_bytes, tier_->FileBytes("salt", 10, Image()->size_bytes));
   const PrefixDisk::Result result = Read(id);
   ASSERT_TRUE(result.status.ok()) << result.status;
@@ -96,7 +96,7 @@ TEST_F(DiskTierTest, WhatIsWrittenComesBackFromThisProcessAndTheNext) {
   EXPECT_GT(Write(8), id) << "an id is never used twice";
   tier_->Remove(id);
   tier_.reset();
-  EXPECT_FALSE(fs::exists(PathOf(id)));
+  EXPECT_FALSE(fs::exists(BackendOf(id)));
 }
 
 TEST_F(DiskTierTest, TheLeastRecentlyUsedComeFirst) {
@@ -104,7 +104,7 @@ TEST_F(DiskTierTest, TheLeastRecentlyUsedComeFirst) {
   const uint64_t a = Write();
   const uint64_t b = Write();
   for (const uint64_t id : {a, b})
-    fs::last_write_time(PathOf(id), fs::file_time_type::clock::now() - std::chrono::hours(id));
+    fs::last_write_time(BackendOf(id), fs::file_time_type::clock::now() - std::chrono::hours(id));
   ASSERT_TRUE(Read(b).status.ok());
   const PrefixDisk::Found found = Reopen();
   ASSERT_EQ(found.files.size(), 2u);
@@ -114,22 +114,22 @@ TEST_F(DiskTierTest, TheLeastRecentlyUsedComeFirst) {
 TEST_F(DiskTierTest, AFileTornAnywhereIsNeverUsedAndGoes) {
   ASSERT_TRUE(Open().ok());
   const uint64_t id = Write();
-  const std::string whole = ReadBytes(PathOf(id));
+  const std::string whole = ReadBytes(BackendOf(id));
   for (int part = 0; part < 16; ++part) {
     const std::string torn = whole.substr(0, whole.size() * part / 16);
-    WriteBytes(PathOf(id), torn);
+    WriteBytes(BackendOf(id), torn);
     EXPECT_EQ(Read(id).status.code(), absl::StatusCode::kDataLoss) << part;
-    EXPECT_FALSE(fs::exists(PathOf(id)));
-    WriteBytes(PathOf(id), torn);
+    EXPECT_FALSE(fs::exists(BackendOf(id)));
+    WriteBytes(BackendOf(id), torn);
     const PrefixDisk::Found found = Reopen();
     EXPECT_TRUE(found.files.empty());
     EXPECT_EQ(found.num_torn, 1);
-    EXPECT_FALSE(fs::exists(PathOf(id)));
+    EXPECT_FALSE(fs::exists(BackendOf(id)));
   }
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string changed = whole;
     changed[i] = static_cast<char>(changed[i] ^ 0x10);
-    WriteBytes(PathOf(id), changed);
+    WriteBytes(BackendOf(id), changed);
     EXPECT_FALSE(Read(id).status.ok()) << "byte " << i;
   }
 }
@@ -159,7 +159,7 @@ TEST_F(DiskTierTest, AnotherModelsFilesAreNeverUsedAndGo) {
   const PrefixDisk::Found found = Reopen("another");
   EXPECT_TRUE(found.files.empty());
   EXPECT_EQ(found.num_foreign, 1);
-  EXPECT_FALSE(fs::exists(PathOf(id)));
+  EXPECT_FALSE(fs::exists(BackendOf(id)));
 }
 
 TEST_F(DiskTierTest, WhatACrashCutShortGoesAndStrangersStay) {
@@ -167,24 +167,24 @@ TEST_F(DiskTierTest, WhatACrashCutShortGoesAndStrangersStay) {
   const uint64_t id = Write();
   tier_.reset();
   // As it is between the write and the rename.
-  fs::rename(PathOf(id), PathOf(id) + ".tmp");
+  fs::rename(BackendOf(id), BackendOf(id) + ".tmp");
   WriteBytes(folder_ + "/notes.txt", "mine");
   WriteBytes(folder_ + "/notes.prefix", "mine");
   const PrefixDisk::Found found = Reopen();
   EXPECT_TRUE(found.files.empty());
   EXPECT_EQ(found.num_torn, 1);
-  EXPECT_FALSE(fs::exists(PathOf(id) + ".tmp"));
+  EXPECT_FALSE(fs::exists(BackendOf(id) + ".tmp"));
   EXPECT_TRUE(fs::exists(folder_ + "/notes.txt"));
   EXPECT_TRUE(fs::exists(folder_ + "/notes.prefix"));
 }
 
 TEST_F(DiskTierTest, AFullDiskIsSaidAndLeavesNothing) {
   ASSERT_TRUE(Open().ok());
-  fs::create_symlink("/dev/full", PathOf(1) + ".tmp");
+  fs::create_symlink("/dev/full", BackendOf(1) + ".tmp");
   tier_->Write("salt", tokens_, Image());
   EXPECT_EQ(Result().status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_FALSE(fs::exists(fs::symlink_status(PathOf(1) + ".tmp")));
-  EXPECT_FALSE(fs::exists(PathOf(1)));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(BackendOf(1) + ".tmp")));
+  EXPECT_FALSE(fs::exists(BackendOf(1)));
   Write();
 }
 

@@ -53,7 +53,7 @@ class SessionStoreTest : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
-  std::string PathOf(const std::string& id) const { return folder_ + "/" + id + ".session"; }
+  std::string BackendOf(const std::string& id) const { return folder_ + "/" + id + ".session"; }
 
   absl::Status Begin(RequestKey key, const std::string& id, const std::string& tenant = "tenant") {
     return store_->Begin(key, Header(id, tenant));
@@ -122,20 +122,20 @@ TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
 TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
   Open();
   Write("s");
-  const std::string whole = ReadFile(PathOf("s"));
+  const std::string whole = ReadFile(BackendOf("s"));
   for (size_t length = 0; length < whole.size(); length += 7) {
-    WriteFile(PathOf("s"), whole.substr(0, length));
+    WriteFile(BackendOf("s"), whole.substr(0, length));
     EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss) << length;
-    EXPECT_EQ(fs::file_size(PathOf("s")), length) << "a refused file was touched";
+    EXPECT_EQ(fs::file_size(BackendOf("s")), length) << "a refused file was touched";
   }
   for (size_t i = 0; i < whole.size(); i += 3) {
     std::string changed = whole;
     changed[i] = static_cast<char>(changed[i] ^ 0x10);
-    WriteFile(PathOf("s"), changed);
+    WriteFile(BackendOf("s"), changed);
     EXPECT_FALSE(Load("s").ok()) << "byte " << i;
   }
   // Found at the start, nobody can say whose it is: all see it, and a new request takes its place.
-  WriteFile(PathOf("s"), whole.substr(0, 50));
+  WriteFile(BackendOf("s"), whole.substr(0, 50));
   Open();
   EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss);
   ASSERT_EQ(store_->List("anyone").size(), 1u);
@@ -147,14 +147,14 @@ TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
   EXPECT_TRUE(store_->List("anyone").empty());
   EXPECT_EQ(store_->stats().used_bytes, static_cast<int64_t>(whole.size()));
   // Where only the cache is torn, its owner is known, and learns of it by resuming it.
-  WriteFile(PathOf("s"), whole.substr(0, whole.size() - 20) + std::string(20, 'x'));
+  WriteFile(BackendOf("s"), whole.substr(0, whole.size() - 20) + std::string(20, 'x'));
   Open();
   EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(store_->List("tenant")[0].damaged());
   EXPECT_TRUE(store_->List("anyone").empty());
   EXPECT_EQ(Begin(1, "s", "anyone").code(), absl::StatusCode::kPermissionDenied);
   EXPECT_TRUE(Delete("s").ok());
-  EXPECT_FALSE(fs::exists(PathOf("s")));
+  EXPECT_FALSE(fs::exists(BackendOf("s")));
 }
 
 TEST_F(SessionStoreTest, RefusesOtherVersionsModelsAndTenants) {
@@ -170,9 +170,9 @@ TEST_F(SessionStoreTest, RefusesOtherVersionsModelsAndTenants) {
   const absl::Status model = Load("s").status();
   EXPECT_EQ(model.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(model.message()), HasSubstr("another model"));
-  std::string newer = ReadFile(PathOf("s"));
+  std::string newer = ReadFile(BackendOf("s"));
   newer[8] = 9;
-  WriteFile(PathOf("s"), newer);
+  WriteFile(BackendOf("s"), newer);
   const absl::Status version = Load("s").status();
   EXPECT_EQ(version.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(version.message()), HasSubstr("version 9"));
@@ -204,7 +204,7 @@ TEST_F(SessionStoreTest, SaveAnswersWhenTheFileIsThere) {
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_EQ(session->output_tokens(), 2);
   EXPECT_TRUE(session->running());
-  EXPECT_EQ(session->size_bytes(), static_cast<int64_t>(fs::file_size(PathOf("s"))));
+  EXPECT_EQ(session->size_bytes(), static_cast<int64_t>(fs::file_size(BackendOf("s"))));
   // Ended without another save: whoever waits for one hears of it.
   std::promise<absl::StatusOr<v1::Session>> late;
   store_->Save(
@@ -218,7 +218,7 @@ TEST_F(SessionStoreTest, TheLimitHoldsAndTheOldFileStays) {
   Open();
   Write("s");
   const int64_t size = store_->stats().used_bytes;
-  EXPECT_EQ(size, static_cast<int64_t>(fs::file_size(PathOf("s"))));
+  EXPECT_EQ(size, static_cast<int64_t>(fs::file_size(BackendOf("s"))));
   Open(2 * size + 8);
   Write("s", FinishReason::kLength);  // both are there for a moment
   EXPECT_EQ(store_->stats().num_saves, 1);

@@ -1,6 +1,6 @@
 // Whose kernels an operation runs: the CPU's, CUDA's, or the ATen reference. Engine thread only.
-#ifndef BERTH_MODELS_KERNELS_PATHS_H_
-#define BERTH_MODELS_KERNELS_PATHS_H_
+#ifndef BERTH_MODELS_OPS_BACKEND_H_
+#define BERTH_MODELS_OPS_BACKEND_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -8,18 +8,18 @@
 
 #include <cstdint>
 
-#include "models/kernels/cuda/dispatch.h"
+#include "models/ops/cuda_dispatch.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {
 
-enum class Path { kCpu, kCuda, kReference };
+enum class Backend { kCpu, kCuda, kReference };
 
 // By where x is. Emulated CUDA kernels take the CPU's tensors.
-inline Path PathOf(const at::Tensor& x) {
+inline Backend BackendOf(const at::Tensor& x) {
   const cuda::Kernels* kernels = cuda::GetKernels();
-  if (kernels != nullptr && (kernels->on_host_memory ? x.is_cpu() : x.is_cuda())) return Path::kCuda;
-  return x.is_cpu() ? Path::kCpu : Path::kReference;
+  if (kernels != nullptr && (kernels->on_host_memory ? x.is_cpu() : x.is_cuda())) return Backend::kCuda;
+  return x.is_cpu() ? Backend::kCpu : Backend::kReference;
 }
 
 // ATen's current stream, which its own operations run on.
@@ -59,4 +59,4 @@ inline bool IsLaunched(int result) {
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_PATHS_H_
+#endif  // BERTH_MODELS_OPS_BACKEND_H_

@@ -1,6 +1,6 @@
 // What the ATen references see of a step: the arena as tensors, a row of the packed ones. Engine thread only.
-#ifndef BERTH_MODELS_KERNELS_REFERENCE_VIEWS_H_
-#define BERTH_MODELS_KERNELS_REFERENCE_VIEWS_H_
+#ifndef BERTH_MODELS_OPS_REFERENCE_VIEWS_H_
+#define BERTH_MODELS_OPS_REFERENCE_VIEWS_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
@@ -43,4 +43,4 @@ inline at::Tensor RowSlice(const at::Tensor& x, const ops::Row& row) {
 
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_REFERENCE_VIEWS_H_
+#endif  // BERTH_MODELS_OPS_REFERENCE_VIEWS_H_

@@ -1,4 +1,4 @@
 #define BERTH_ISA amx_emulated
 #define BERTH_AMX
 #define BERTH_AMX_EMULATED
-#include "models/kernels/cpu/kernels.inc"
+#include "models/ops/cpu_kernels.inc"

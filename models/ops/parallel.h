@@ -1,6 +1,6 @@
 // How the dispatch of the CPU kernels hands them rows, and splits their items over the pool's threads.
-#ifndef BERTH_MODELS_KERNELS_PARALLEL_H_
-#define BERTH_MODELS_KERNELS_PARALLEL_H_
+#ifndef BERTH_MODELS_OPS_PARALLEL_H_
+#define BERTH_MODELS_OPS_PARALLEL_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "models/kernels/cpu/kernels.h"
+#include "models/ops/cpu_kernels.h"
 #include "models/step/step_batch.h"
 #include "models/step/thread_pool.h"
 
@@ -75,4 +75,4 @@ inline float* WorkerScratch(int64_t floats, int64_t* stride) {
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_PARALLEL_H_
+#endif  // BERTH_MODELS_OPS_PARALLEL_H_

@@ -1,4 +1,4 @@
-#include "models/kernels/cuda/dispatch.h"
+#include "models/ops/cuda_dispatch.h"
 
 namespace berth::ops::cuda {
 namespace {

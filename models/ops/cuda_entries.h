@@ -1,8 +1,8 @@
 // The entries of the table, each in the .cu of its name. By the type of the activations.
-#ifndef BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_
-#define BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_
+#ifndef BERTH_MODELS_OPS_CUDA_ENTRIES_H_
+#define BERTH_MODELS_OPS_CUDA_ENTRIES_H_
 
-#include "models/kernels/cuda/kernels.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth::ops::cuda {
 
@@ -44,4 +44,4 @@ int Sample(const SampleArgs& args, void* stream);
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ENTRIES_H_
+#endif  // BERTH_MODELS_OPS_CUDA_ENTRIES_H_

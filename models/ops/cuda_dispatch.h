@@ -1,10 +1,10 @@
 // Which CUDA kernels the ops use, and what records graphs of them: those of the libraries that were loaded, or none.
 // Engine thread only.
-#ifndef BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_
-#define BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_
+#ifndef BERTH_MODELS_OPS_CUDA_DISPATCH_H_
+#define BERTH_MODELS_OPS_CUDA_DISPATCH_H_
 
 #include "models/kernels/cuda/graph.h"
-#include "models/kernels/cuda/kernels.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth::ops::cuda {
 
@@ -19,4 +19,4 @@ void UseGraphRecorder(GraphRecorder* recorder);
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_DISPATCH_H_
+#endif  // BERTH_MODELS_OPS_CUDA_DISPATCH_H_

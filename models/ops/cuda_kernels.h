@@ -10,12 +10,12 @@
 //
 // To add a kernel: 1. its entry here; 2. its code in a .cu beside, which kernels.bzl lists and table.cc names; 3. the
 // dispatch in the ops file that has the CPU kernel's. The tests of the ops run it, emulated on the CPU.
-#ifndef BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
-#define BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
+#ifndef BERTH_MODELS_OPS_CUDA_KERNELS_H_
+#define BERTH_MODELS_OPS_CUDA_KERNELS_H_
 
 #include <stdint.h>
 
-#include "models/kernels/cpu/kernels.h"
+#include "models/ops/cpu_kernels.h"
 
 namespace berth::ops {
 
@@ -148,4 +148,4 @@ struct Kernels {
 // The one symbol that the library exports.
 extern "C" const berth::ops::cuda::Kernels* BerthCudaKernels();
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_KERNELS_H_
+#endif  // BERTH_MODELS_OPS_CUDA_KERNELS_H_

@@ -1,3 +1,5 @@
+#include "models/ops/cpu_kernels.h"
+
 #include <cpuid.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,8 +7,6 @@
 #include <unistd.h>
 
 #include <initializer_list>
-
-#include "models/kernels/cpu/kernels.h"
 
 namespace berth::ops {
 

@@ -1,8 +1,8 @@
 // The fixture of the kernel tests: every instruction set that the machine has, matrix tiles emulated, the CUDA kernels
 // emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU), both types, and two equal arenas, poisoned: one
 // for the kernels, one for their ATen references. Single-threaded.
-#ifndef BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
-#define BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
+#ifndef BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
+#define BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -18,8 +18,8 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
-#include "models/kernels/cpu/kernels.h"
-#include "models/kernels/cuda/dispatch.h"
+#include "models/ops/cpu_kernels.h"
+#include "models/ops/cuda_dispatch.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -133,4 +133,4 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
 
 }  // namespace berth
 
-#endif  // BERTH_TESTS_MODELS_KERNELS_KERNEL_TEST_H_
+#endif  // BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_

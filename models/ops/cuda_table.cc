@@ -1,5 +1,5 @@
 // The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's.
-#include "models/kernels/cuda/entries.h"
+#include "models/ops/cuda_entries.h"
 
 namespace berth::ops::cuda {
 namespace {

@@ -1,15 +1,15 @@
 // The library that nvcc made of the kernels: that it loads and has them all. It needs no GPU, and runs none of them.
+#include "models/ops/cuda_library.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
-
-#include "models/kernels/cuda/library.h"
 
 namespace berth {
 namespace {
 
 TEST(CudaLibraryTest, HasEveryEntry) {
-  const auto kernels = ops::cuda::LoadLibrary("models/kernels/cuda/libberth_cuda.so");
+  const auto kernels = ops::cuda::LoadLibrary("models/ops/libberth_cuda.so");
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   EXPECT_STREQ((*kernels)->name, "sm_80, sm_90");
   EXPECT_FALSE((*kernels)->on_host_memory);

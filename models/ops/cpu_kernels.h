@@ -9,8 +9,8 @@
 //
 // To add a kernel: 1. its arguments and a table entry here; 2. its code in an .inc that kernels.inc includes; 3. the
 // dispatch and an ATen reference beside models/kernels/ops.cc; 4. a case in tests/models/kernels that compares the two.
-#ifndef BERTH_MODELS_KERNELS_CPU_KERNELS_H_
-#define BERTH_MODELS_KERNELS_CPU_KERNELS_H_
+#ifndef BERTH_MODELS_OPS_CPU_KERNELS_H_
+#define BERTH_MODELS_OPS_CPU_KERNELS_H_
 
 #include <stdint.h>
 
@@ -200,4 +200,4 @@ extern const Kernels kKernels;
 
 }  // namespace berth::ops::cpu
 
-#endif  // BERTH_MODELS_KERNELS_CPU_KERNELS_H_
+#endif  // BERTH_MODELS_OPS_CPU_KERNELS_H_

@@ -20,7 +20,7 @@
 #include "models/kernels/ops.h"
 #include "models/kernels/rg_lru_ops.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
-#include "tests/models/kernels/kernel_test.h"
+#include "tests/models/ops/kernel_test.h"
 
 namespace berth {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/kernels/cuda/library.h"
+#include "models/ops/cuda_library.h"
 
 #include <dlfcn.h>
 

@@ -1,12 +1,12 @@
 // Loads libberth_cuda.so and libberth_cuda_graph.so. Thread-compatible.
-#ifndef BERTH_MODELS_KERNELS_CUDA_LIBRARY_H_
-#define BERTH_MODELS_KERNELS_CUDA_LIBRARY_H_
+#ifndef BERTH_MODELS_OPS_CUDA_LIBRARY_H_
+#define BERTH_MODELS_OPS_CUDA_LIBRARY_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "models/kernels/cuda/graph.h"
-#include "models/kernels/cuda/kernels.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth::ops::cuda {
 
@@ -22,4 +22,4 @@ absl::StatusOr<GraphRecorder*> LoadGraphLibrary(const std::string& path);
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_LIBRARY_H_
+#endif  // BERTH_MODELS_OPS_CUDA_LIBRARY_H_

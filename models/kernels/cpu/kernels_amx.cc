@@ -1,3 +1,0 @@
-#define BERTH_ISA amx
-#define BERTH_AMX
-#include "models/kernels/cpu/kernels.inc"

@@ -1,2 +1,0 @@
-#define BERTH_ISA avx512
-#include "models/kernels/cpu/kernels.inc"

@@ -1,2 +1,0 @@
-#define BERTH_ISA baseline
-#include "models/kernels/cpu/kernels.inc"

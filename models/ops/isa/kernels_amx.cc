@@ -1,0 +1,3 @@
+#define BERTH_ISA amx
+#define BERTH_AMX
+#include "models/ops/cpu_kernels.inc"

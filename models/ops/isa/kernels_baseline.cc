@@ -1,0 +1,2 @@
+#define BERTH_ISA baseline
+#include "models/ops/cpu_kernels.inc"

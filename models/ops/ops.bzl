@@ -1,0 +1,37 @@
+"""How an operation's folder becomes targets, and the sources of its kernels."""
+
+load("//:berth.bzl", "berth_library")
+
+def berth_op(name, deps = []):
+    """The operation of folder <name>: its interface <name>.h, its dispatch and its ATen reference."""
+    berth_library(
+        name = name,
+        srcs = native.glob([name + "/*.cc"]),
+        hdrs = native.glob(
+            [name + "/*.h"],
+            exclude = [name + "/*_args.h"],
+        ),
+        deps = deps + [
+            ":backend",
+            ":cpu_kernels",
+            ":parallel",
+            ":reference_views",
+            "//models/step:step_batch",
+            "@libtorch//:torch",
+        ],
+    )
+
+# The CUDA kernels: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation.
+CUDA_SOURCES = {
+    "attention": "//models/kernels/cuda:attention.cu",
+    "conv": "//models/kernels/cuda:conv.cu",
+    "delta_net": "//models/kernels/cuda:delta_net.cu",
+    "elementwise": "//models/kernels/cuda:elementwise.cu",
+    "greedy": "//models/kernels/cuda:greedy.cu",
+    "mamba": "//models/kernels/cuda:mamba.cu",
+    "product": "//models/kernels/cuda:product.cu",
+    "rg_lru": "//models/kernels/cuda:rg_lru.cu",
+    "sample": "//models/kernels/cuda:sample.cu",
+    "span_attention": "//models/kernels/cuda:span_attention.cu",
+    "write_kv": "//models/kernels/cuda:write_kv.cu",
+}
