@@ -13,9 +13,9 @@
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
 #include "models/kernels/product_ops.h"
-#include "models/kernels/rg_lru_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/rg_lru/rg_lru.h"
 #include "models/step/step_batch.h"
 
 namespace berth {

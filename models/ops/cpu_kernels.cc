@@ -53,10 +53,6 @@ int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {
   return rows * columns + rows * width + 2 * kQ * rows + 4 * kQ * kQ + 3 * kQ * width;
 }
 
-int64_t RgLruChunks(const RgLruArgs& args) {
-  return args.width / args.block_width * ((args.block_width + kRgLruChunk - 1) / kRgLruChunk);
-}
-
 }  // namespace berth::ops
 
 namespace berth::ops::cpu {

@@ -17,8 +17,8 @@
 #include "models/kernels/cpu/attention.h"
 #include "models/kernels/cpu/delta_net.h"
 #include "models/kernels/cpu/product.h"
-#include "models/kernels/cpu/rg_lru.h"
 #include "models/kernels/cpu/span_attention.h"
+#include "models/ops/rg_lru/rg_lru_args.h"
 
 namespace berth::ops {
 

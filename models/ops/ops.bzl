@@ -30,7 +30,7 @@ CUDA_SOURCES = {
     "greedy": "//models/kernels/cuda:greedy.cu",
     "mamba": "//models/kernels/cuda:mamba.cu",
     "product": "//models/kernels/cuda:product.cu",
-    "rg_lru": "//models/kernels/cuda:rg_lru.cu",
+    "rg_lru": "//models/ops:rg_lru/cuda.cu",
     "sample": "//models/kernels/cuda:sample.cu",
     "span_attention": "//models/kernels/cuda:span_attention.cu",
     "write_kv": "//models/kernels/cuda:write_kv.cu",

@@ -1,5 +1,5 @@
 // The RG-LRU against its ATen reference.
-#include "models/kernels/rg_lru_ops.h"
+#include "models/ops/rg_lru/rg_lru.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -19,7 +19,7 @@ constexpr int64_t kBlocks = 3;
 constexpr int64_t kBlockWidth = 70;  // more than one chunk, no multiple of a vector
 constexpr int64_t kWidth = kBlocks * kBlockWidth;
 
-class RgLruOpsTest : public KernelTest {
+class RgLruTest : public KernelTest {
  protected:
   void SetUp() override {
     SetUpCache({{.states = {{.name = "recurrent", .shape = {kWidth}}}}});
@@ -32,7 +32,7 @@ class RgLruOpsTest : public KernelTest {
   ops::RgLruWeights weights_;
 };
 
-TEST_P(RgLruOpsTest, CarriesItsState) {
+TEST_P(RgLruTest, CarriesItsState) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     const at::Tensor x = Random(fast_->num_tokens(), kWidth);
@@ -42,7 +42,7 @@ TEST_P(RgLruOpsTest, CarriesItsState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RgLruOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, RgLruTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

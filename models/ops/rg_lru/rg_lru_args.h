@@ -1,6 +1,6 @@
-// The arguments of the RG-LRU's kernel; see kernels.h.
-#ifndef BERTH_MODELS_KERNELS_CPU_RG_LRU_H_
-#define BERTH_MODELS_KERNELS_CPU_RG_LRU_H_
+// The arguments of the RG-LRU's kernels.
+#ifndef BERTH_MODELS_OPS_RG_LRU_RG_LRU_ARGS_H_
+#define BERTH_MODELS_OPS_RG_LRU_RG_LRU_ARGS_H_
 
 #include <stdint.h>
 
@@ -30,8 +30,10 @@ struct RgLruArgs {
 inline constexpr int64_t kRgLruChunk = 64;  // channels of one block, at most
 
 // Items of `rg_lru` in one row.
-int64_t RgLruChunks(const RgLruArgs& args);
+inline constexpr int64_t RgLruChunks(const RgLruArgs& args) {
+  return args.width / args.block_width * ((args.block_width + kRgLruChunk - 1) / kRgLruChunk);
+}
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_CPU_RG_LRU_H_
+#endif  // BERTH_MODELS_OPS_RG_LRU_RG_LRU_ARGS_H_

@@ -1,4 +1,4 @@
-#include "models/kernels/rg_lru_ops.h"
+#include "models/ops/rg_lru/rg_lru.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,7 +1,7 @@
-// The real-gated linear recurrent unit, under the rules of ops.h: the kernels of
-// cpu/rg_lru.inc or cuda/rg_lru.cu, or the ATen reference. Thread-compatible; engine thread only.
-#ifndef BERTH_MODELS_KERNELS_RG_LRU_OPS_H_
-#define BERTH_MODELS_KERNELS_RG_LRU_OPS_H_
+// The real-gated linear recurrent unit (De et al., 2024, section 2.4). See models/ops/README.md for the rules of
+// operations. Engine thread only.
+#ifndef BERTH_MODELS_OPS_RG_LRU_RG_LRU_H_
+#define BERTH_MODELS_OPS_RG_LRU_RG_LRU_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -16,7 +16,7 @@ struct RgLruWeights {
   at::Tensor rate;                         // [width], float32, negative: -8 softplus(Lambda)
 };
 
-// The RG-LRU (De et al., 2024, section 2.4), as cpu/rg_lru.h writes it. x: [tokens, width], width being blocks *
+// One step of the recurrence, as RgLruArgs writes it. x: [tokens, width], width being blocks *
 // block_width; gates: [tokens, blocks, 2 * block_width], the products of x with the input gate's matrices and with the
 // recurrence gate's, without their biases. State `state` of the layer's states is [width], float32. Returns [tokens,
 // width].
@@ -33,4 +33,4 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruW
 
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_RG_LRU_OPS_H_
+#endif  // BERTH_MODELS_OPS_RG_LRU_RG_LRU_H_

@@ -1,4 +1,4 @@
-// The RG-LRU in ATen, one token at a time as the paper writes it: see ops_reference.cc.
+// The RG-LRU in ATen, one token at a time, as the paper writes it.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
@@ -8,8 +8,8 @@
 
 #include <vector>
 
-#include "models/kernels/rg_lru_ops.h"
 #include "models/ops/reference_views.h"
+#include "models/ops/rg_lru/rg_lru.h"
 
 namespace berth::reference {
 
