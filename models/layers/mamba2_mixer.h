@@ -14,10 +14,10 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/mamba/mamba.h"
 #include "models/step/step_batch.h"
 
 namespace berth {

@@ -27,10 +27,6 @@ int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
   return lanes * (args.key_dim + args.value_dim + 2) + span;
 }
 
-int64_t MambaTiles(const MambaScanArgs& args) {
-  return args.groups * ((args.channels / args.groups + kMambaTile - 1) / kMambaTile);
-}
-
 int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_dim * kMambaTile; }
 
 // What the recurrences' chunks pad their sizes to: a block of matrix tiles, the widest there are.

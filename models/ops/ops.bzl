@@ -28,7 +28,7 @@ CUDA_SOURCES = {
     "delta_net": "//models/kernels/cuda:delta_net.cu",
     "elementwise": "//models/kernels/cuda:elementwise.cu",
     "greedy": "//models/kernels/cuda:greedy.cu",
-    "mamba": "//models/kernels/cuda:mamba.cu",
+    "mamba": "//models/ops:mamba/cuda.cu",
     "product": "//models/kernels/cuda:product.cu",
     "rg_lru": "//models/ops:rg_lru/cuda.cu",
     "sample": "//models/kernels/cuda:sample.cu",

@@ -11,7 +11,7 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
-#include "models/kernels/mamba_ops.h"
+#include "models/ops/mamba/mamba.h"
 
 namespace berth {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "models/kernels/delta_net_ops.h"
 #include "models/kernels/encoder_ops.h"
-#include "models/kernels/mamba_ops.h"
 #include "models/kernels/ops.h"
+#include "models/ops/mamba/mamba.h"
 #include "models/ops/rg_lru/rg_lru.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/models/ops/kernel_test.h"

@@ -1,5 +1,5 @@
 // The recurrences against their ATen references, under the fixture's ragged rows and at lengths of several chunks.
-#include "models/kernels/mamba_ops.h"
+#include "models/ops/mamba/mamba.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -27,7 +27,7 @@ const std::vector<ops::Mamba2Shape> kShapes = {
     {.layer = 4, .heads = 4, .head_dim = 40, .state_dim = 72, .groups = 1},
 };
 
-class MambaOpsTest : public KernelTest {
+class MambaTest : public KernelTest {
  protected:
   void SetUp() override {
     std::vector<LayerCacheSpec> specs = {{.states = {{.name = "mamba", .shape = {kStateDim, kChannels}}}}};
@@ -59,7 +59,7 @@ int64_t Columns(const ops::Mamba2Shape& shape) {
   return shape.heads * shape.head_dim + 2 * shape.groups * shape.state_dim;
 }
 
-TEST_P(MambaOpsTest, MambaScanCarriesItsState) {
+TEST_P(MambaTest, MambaScanCarriesItsState) {
   const at::Tensor a = -at::rand({kStateDim, kChannels}) * 3;
   const at::Tensor d = at::randn({kChannels});
   const at::Tensor dt_bias = at::randn({kChannels}) * 3;
@@ -75,7 +75,7 @@ TEST_P(MambaOpsTest, MambaScanCarriesItsState) {
 }
 
 // What one token computes must not depend on its chunk: equal bits, whatever the steps' lengths.
-TEST_P(MambaOpsTest, ChunksDoNotChangeTheBitsOfMambaScan) {
+TEST_P(MambaTest, ChunksDoNotChangeTheBitsOfMambaScan) {
   const int64_t total = 50;
   const ops::MambaInputs all = MambaInputs(total, kGroups);
   const at::Tensor a = -at::rand({kStateDim, kChannels}) * 3;
@@ -98,7 +98,7 @@ TEST_P(MambaOpsTest, ChunksDoNotChangeTheBitsOfMambaScan) {
   EXPECT_TRUE(at::equal(whole, run({49, 1})));
 }
 
-TEST_P(MambaOpsTest, Mamba2ScanCarriesItsState) {
+TEST_P(MambaTest, Mamba2ScanCarriesItsState) {
   std::vector<std::vector<int64_t>> steps = Steps();
   steps.push_back({ops::kMamba2Chunk, ops::kMamba2Chunk + 21, 1, ops::kMamba2Chunked - 1, ops::kMamba2Chunk + 1});
   steps.push_back({1, 3, ops::kMamba2Chunked, ops::kMamba2Chunk - 1, 1});
@@ -115,7 +115,7 @@ TEST_P(MambaOpsTest, Mamba2ScanCarriesItsState) {
   }
 }
 
-TEST_P(MambaOpsTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
+TEST_P(MambaTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
   const int64_t total = 150;
   for (const ops::Mamba2Shape& shape : kShapes) {
     const Mamba2Inputs in(shape);
@@ -144,7 +144,7 @@ TEST_P(MambaOpsTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
 }
 
 // A sum of large decays must not blur a small difference of two of them.
-TEST_P(MambaOpsTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
+TEST_P(MambaTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
   const ops::Mamba2Shape& shape = kShapes[1];
   const Mamba2Inputs in(shape);
   ASSERT_NO_FATAL_FAILURE(NextStep({100}));
@@ -158,7 +158,7 @@ TEST_P(MambaOpsTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
               reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90), roundings);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MambaOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, MambaTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -1,4 +1,4 @@
-// The recurrences in ATen, one token at a time as they are written in the papers: see ops_reference.cc.
+// The recurrences in ATen, one token at a time, as the papers write them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/kernels/mamba_ops.h"
+#include "models/ops/mamba/mamba.h"
 #include "models/ops/reference_views.h"
 
 namespace berth::reference {

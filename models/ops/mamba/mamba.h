@@ -1,7 +1,7 @@
-// The recurrences of the state-space models, under the rules of ops.h: the kernels of
-// cpu/mamba.inc or cuda/mamba.cu, or the ATen reference. Thread-compatible; engine thread only.
-#ifndef BERTH_MODELS_KERNELS_MAMBA_OPS_H_
-#define BERTH_MODELS_KERNELS_MAMBA_OPS_H_
+// The recurrences of the state-space models Mamba-1 and Mamba-2. See models/ops/README.md for the rules of operations.
+// Engine thread only.
+#ifndef BERTH_MODELS_OPS_MAMBA_MAMBA_H_
+#define BERTH_MODELS_OPS_MAMBA_MAMBA_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -58,4 +58,4 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
 
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_MAMBA_OPS_H_
+#endif  // BERTH_MODELS_OPS_MAMBA_MAMBA_H_

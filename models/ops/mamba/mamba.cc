@@ -1,4 +1,4 @@
-#include "models/kernels/mamba_ops.h"
+#include "models/ops/mamba/mamba.h"
 
 #include <ATen/ops/empty.h>
 
