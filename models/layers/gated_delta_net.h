@@ -12,9 +12,9 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/delta_net_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 #include "models/step/step_batch.h"
 
 namespace berth {

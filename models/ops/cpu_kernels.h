@@ -15,9 +15,9 @@
 #include <stdint.h>
 
 #include "models/kernels/cpu/attention.h"
-#include "models/kernels/cpu/delta_net.h"
 #include "models/kernels/cpu/product.h"
 #include "models/kernels/cpu/span_attention.h"
+#include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
 #include "models/ops/rg_lru/rg_lru_args.h"
 

@@ -25,8 +25,8 @@ def berth_op(name, deps = []):
 CUDA_SOURCES = {
     "attention": "//models/kernels/cuda:attention.cu",
     "conv": "//models/kernels/cuda:conv.cu",
-    "delta_net": "//models/kernels/cuda:delta_net.cu",
     "elementwise": "//models/kernels/cuda:elementwise.cu",
+    "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
     "greedy": "//models/kernels/cuda:greedy.cu",
     "mamba": "//models/ops:mamba/cuda.cu",
     "product": "//models/kernels/cuda:product.cu",

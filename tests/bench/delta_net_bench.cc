@@ -12,8 +12,8 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
-#include "models/kernels/delta_net_ops.h"
 #include "models/ops/cpu_kernels.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 
 namespace berth {
 namespace {

@@ -14,9 +14,9 @@
 #include <limits>
 #include <vector>
 
-#include "models/kernels/delta_net_ops.h"
 #include "models/kernels/encoder_ops.h"
 #include "models/kernels/ops.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 #include "models/ops/mamba/mamba.h"
 #include "models/ops/rg_lru/rg_lru.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"

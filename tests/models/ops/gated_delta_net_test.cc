@@ -1,5 +1,5 @@
 // The gated delta net against its ATen reference, which goes token by token.
-#include "models/kernels/delta_net_ops.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -30,7 +30,7 @@ struct Parameters {
   at::Tensor rate, dt_bias;
 };
 
-class DeltaNetOpsTest : public KernelTest {
+class GatedDeltaNetTest : public KernelTest {
  protected:
   void SetUp() override {
     std::vector<LayerCacheSpec> specs;
@@ -45,7 +45,7 @@ class DeltaNetOpsTest : public KernelTest {
   }
 };
 
-TEST_P(DeltaNetOpsTest, CarriesItsState) {
+TEST_P(GatedDeltaNetTest, CarriesItsState) {
   std::vector<std::vector<int64_t>> steps = Steps();
   steps.push_back({ops::kDeltaChunk, 2 * ops::kDeltaChunk + 5, 1, ops::kDeltaChunked - 1, ops::kDeltaChunk + 1});
   steps.push_back({1, 3, ops::kDeltaChunked, ops::kDeltaChunk - 1, 1});
@@ -64,7 +64,7 @@ TEST_P(DeltaNetOpsTest, CarriesItsState) {
 }
 
 // A sum of large decays must not blur a small difference of two of them.
-TEST_P(DeltaNetOpsTest, ForgetsAtOnceAndNotAtAll) {
+TEST_P(GatedDeltaNetTest, ForgetsAtOnceAndNotAtAll) {
   const ops::DeltaNetShape& shape = kShapes[2];
   const Parameters p(shape);
   ASSERT_NO_FATAL_FAILURE(NextStep({100}));
@@ -78,7 +78,7 @@ TEST_P(DeltaNetOpsTest, ForgetsAtOnceAndNotAtAll) {
 }
 
 // Where a prompt is cut into steps changes the order of sums, so roundings, and nothing more.
-TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
+TEST_P(GatedDeltaNetTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
   const int64_t total = 100;
   for (const ops::DeltaNetShape& shape : kShapes) {
     const Parameters p(shape);
@@ -109,7 +109,7 @@ TEST_P(DeltaNetOpsTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeltaNetOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, GatedDeltaNetTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

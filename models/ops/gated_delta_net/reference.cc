@@ -1,4 +1,4 @@
-// The gated delta net in ATen, one token at a time as the paper writes it: see ops_reference.cc.
+// The gated delta net in ATen, one token at a time, as the paper writes it.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-#include "models/kernels/delta_net_ops.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 #include "models/ops/reference_views.h"
 
 namespace berth::reference {

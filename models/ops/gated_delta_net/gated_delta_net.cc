@@ -1,4 +1,4 @@
-#include "models/kernels/delta_net_ops.h"
+#include "models/ops/gated_delta_net/gated_delta_net.h"
 
 #include <ATen/ops/empty.h>
 

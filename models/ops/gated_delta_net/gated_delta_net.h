@@ -1,7 +1,6 @@
-// The gated delta net, under the rules of ops.h: the kernels of
-// cpu/delta_net.inc or cuda/delta_net.cu, or the ATen reference. Thread-compatible; engine thread only.
-#ifndef BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
-#define BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
+// The gated delta net (Yang et al., 2024). See models/ops/README.md for the rules of operations. Engine thread only.
+#ifndef BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_H_
+#define BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -22,7 +21,7 @@ struct DeltaNetShape {
   double norm_eps = 1e-6;  // of q's and k's length: x / sqrt(sum x^2 + eps)
 };
 
-// The gated delta rule (Yang et al., 2024), as cpu/delta_net.h writes it.
+// The gated delta rule (Yang et al., 2024), as DeltaNetArgs writes it.
 // qkv: [tokens, 2 * k_heads * key_dim + v_heads * value_dim]: q, k, v side by side, q and k before their norm.
 // a, b: [tokens, v_heads], before bias and softplus, before sigmoid. rate (negative), dt_bias: [v_heads], float32.
 // Returns [tokens, v_heads * value_dim].
@@ -39,4 +38,4 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
 
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_DELTA_NET_OPS_H_
+#endif  // BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_H_

@@ -1,6 +1,6 @@
-// The arguments of the gated delta net's kernel; see kernels.h.
-#ifndef BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_
-#define BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_
+// The arguments of the gated delta net's kernels.
+#ifndef BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_ARGS_H_
+#define BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_ARGS_H_
 
 #include <stdint.h>
 
@@ -42,4 +42,4 @@ int64_t DeltaNetScratchFloats(const DeltaNetArgs& args);
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_CPU_DELTA_NET_H_
+#endif  // BERTH_MODELS_OPS_GATED_DELTA_NET_GATED_DELTA_NET_ARGS_H_
