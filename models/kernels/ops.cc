@@ -268,32 +268,4 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   return out;
 }
 
-at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch, ConvActivation activation) {
-  const Backend backend = BackendOf(x);
-  if (backend == Backend::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
-  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  const LayerCacheSlot& slot = batch.slot(layer);
-  const ConvArgs args = {.arena = batch.arena(),
-                         .rows = batch.tables().rows,
-                         .units = batch.tables().units[slot.state_group],
-                         .state_offset = slot.state_offsets[state],
-                         .x = RowsOf(x),
-                         .out = out.data_ptr(),
-                         .weight = weight.const_data_ptr<float>(),
-                         .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
-                         .x_stride = x.stride(0),
-                         .channels = x.size(1),
-                         .kernel = weight.size(0),
-                         .activation = activation};
-  if (backend == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->conv[TypeOf(x)](args, WorkOf(x, batch)));
-    return out;
-  }
-  const int64_t chunks = (args.channels + kConvChunk - 1) / kConvChunk;
-  Parallel(batch.num_rows() * chunks, TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8),
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
-  return out;
-}
-
 }  // namespace berth::ops

@@ -62,11 +62,6 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 // blocks, within the group's window or chunk. The new tokens' keys must be written.
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch);
 
-// x: [tokens, channels] -> activation(depthwise causal convolution + bias), and the state (`state` of the layer's
-// states, [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
-at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch, ConvActivation activation = ConvActivation::kSilu);
-
 }  // namespace berth::ops
 
 namespace berth::reference {
@@ -80,9 +75,6 @@ at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
-at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch, ops::ConvActivation activation = ops::ConvActivation::kSilu);
-
 }  // namespace berth::reference
 
 #endif  // BERTH_MODELS_KERNELS_OPS_H_

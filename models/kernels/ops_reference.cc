@@ -4,7 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
@@ -16,7 +15,6 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/square.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -281,27 +279,6 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
     const at::Tensor probabilities = at::softmax(scores, -1).narrow(2, 0, k.size(1));
     const at::Tensor out = at::matmul(probabilities, v);  // [q_heads, tokens, value_dim]
     outputs.push_back(out.transpose(0, 1).reshape({row.num_tokens, -1}).to(query.scalar_type()));
-  }
-  return at::cat(outputs, 0);
-}
-
-at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
-                      const StepBatch& batch, ops::ConvActivation activation) {
-  const int64_t channels = x.size(1);
-  const int64_t history = weight.size(0) - 1;
-  const at::Tensor filter = weight.t().unsqueeze(1);  // [channels, 1, kernel]
-  std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
-    const at::Tensor view =
-        StateView(batch, layer, state, static_cast<int64_t>(r), {history, channels}, x.scalar_type());
-    const at::Tensor past = row.start == 0 ? at::zeros({history, channels}, x.options()) : view.clone();
-    const at::Tensor input = at::cat({past, RowSlice(x, row)}, 0);
-    at::Tensor out = at::conv1d(input.to(at::kFloat).t().unsqueeze(0), filter, bias, at::IntArrayRef{1},
-                                at::IntArrayRef{0}, at::IntArrayRef{1}, channels);
-    if (activation == ops::ConvActivation::kSilu) out = at::silu(out);
-    outputs.push_back(out.squeeze(0).t().to(x.scalar_type()));
-    view.copy_(input.narrow(0, row.num_tokens, history));
   }
   return at::cat(outputs, 0);
 }

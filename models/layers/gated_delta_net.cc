@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/kernels/ops.h"
+#include "models/ops/causal_conv/causal_conv.h"
 
 namespace berth {
 namespace {

@@ -6,6 +6,8 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 
+#include "models/ops/causal_conv/causal_conv.h"
+
 namespace berth {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/neg.h>
 
 #include "absl/strings/str_cat.h"
+#include "models/ops/causal_conv/causal_conv.h"
 
 namespace berth {
 namespace {

@@ -5,6 +5,7 @@
 #include <ATen/ops/softplus.h>
 
 #include "models/kernels/ops.h"
+#include "models/ops/causal_conv/causal_conv.h"
 
 namespace berth {
 namespace {

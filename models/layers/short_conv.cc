@@ -3,6 +3,7 @@
 #include <ATen/ops/mul.h>
 
 #include "models/kernels/ops.h"
+#include "models/ops/causal_conv/causal_conv.h"
 
 namespace berth {
 

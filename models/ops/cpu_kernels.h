@@ -17,6 +17,7 @@
 #include "models/kernels/cpu/attention.h"
 #include "models/kernels/cpu/product.h"
 #include "models/kernels/cpu/span_attention.h"
+#include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
 #include "models/ops/rg_lru/rg_lru_args.h"
@@ -25,7 +26,6 @@ namespace berth::ops {
 
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
 enum Activation { kSilu, kGeluTanh, kGelu, kSigmoid, kRelu, kReluSquared, kClampedSwiglu };
-enum class ConvActivation { kNone, kSilu };
 
 // out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
 struct RmsNormArgs {
@@ -68,22 +68,6 @@ struct RotaryArgs {
   const float* sin;
   int64_t stride, heads, head_dim, rotary_dim;
 };
-
-// Depthwise causal convolution, then the activation. The state holds the last kernel - 1 inputs, oldest first.
-// Items: rows * channel chunks of kConvChunk.
-struct ConvArgs {
-  char* arena;
-  const Row* rows;
-  const int64_t* units;  // by row: byte offset of the state unit
-  int64_t state_offset;  // of this layer's state inside the unit: [kernel - 1, channels]
-  const void* x;         // [tokens, x_stride]
-  void* out;             // [tokens, channels]
-  const float* weight;   // [kernel, channels]
-  const float* bias;     // [channels] or null
-  int64_t x_stride, channels, kernel;
-  ConvActivation activation;
-};
-inline constexpr int64_t kConvChunk = 256;
 
 inline constexpr int64_t kColumnPad = 16;  // columns of matrix products are padded to a multiple, the widest vector
 

@@ -24,7 +24,7 @@ def berth_op(name, deps = []):
 # The CUDA kernels: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation.
 CUDA_SOURCES = {
     "attention": "//models/kernels/cuda:attention.cu",
-    "conv": "//models/kernels/cuda:conv.cu",
+    "causal_conv": "//models/ops:causal_conv/cuda.cu",
     "elementwise": "//models/kernels/cuda:elementwise.cu",
     "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
     "greedy": "//models/kernels/cuda:greedy.cu",

@@ -21,9 +21,7 @@ namespace {
 constexpr int64_t kQHeads = 6;
 constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 20;
-constexpr int kAttentionLayers[] = {0, 1, 3, 4, 5};  // static, sliding, chunked, two with sinks
-constexpr int64_t kChannels = 301;                   // more than one conv chunk, no multiple of a vector
-constexpr int64_t kConvKernel = 4;
+constexpr int kAttentionLayers[] = {0, 1, 2, 3, 4};  // static, sliding, chunked, two with sinks
 
 class OpsTest : public KernelTest {
  protected:
@@ -37,8 +35,7 @@ class OpsTest : public KernelTest {
     few.sink_tokens = 3;
     KvSpec many = sliding;
     many.sink_tokens = 18;
-    const StateSpec conv = {.name = "conv", .shape = {kConvKernel - 1, kChannels}, .dtype = dtype()};
-    SetUpCache({{.kv = kv}, {.kv = sliding}, {.states = {conv, conv}}, {.kv = chunked}, {.kv = few}, {.kv = many}});
+    SetUpCache({{.kv = kv}, {.kv = sliding}, {.kv = chunked}, {.kv = few}, {.kv = many}});
   }
 };
 
@@ -153,29 +150,12 @@ TEST_P(OpsTest, AttentionOverTheBlocks) {
   }
 }
 
-TEST_P(OpsTest, CausalConvCarriesItsState) {
-  const at::Tensor weight = at::randn({kConvKernel, kChannels});
-  const at::Tensor bias = at::randn({kChannels});
-  for (const auto& counts : Steps()) {
-    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
-    const at::Tensor x = Random(fast_->num_tokens(), kChannels);
-    // Each activation carries a state of its own.
-    for (int state : {0, 1}) {
-      const auto activation = state == 0 ? ops::ConvActivation::kSilu : ops::ConvActivation::kNone;
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CausalConv(x, weight, bias, 2, state, *fast_, activation),
-                                          reference::CausalConv(x, weight, bias, 2, state, *reference_, activation)));
-    }
-  }
-}
-
 // What one token computes must not depend on its chunk: equal bits, whatever the steps' lengths.
 TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
   const int64_t total = 50;
   const at::Tensor q = Random(total, kQHeads * kHeadDim);
   const at::Tensor k = Random(total, kKvHeads * kHeadDim);
   const at::Tensor v = Random(total, kKvHeads * kHeadDim);
-  const at::Tensor x = Random(total, kChannels);
-  const at::Tensor weight = at::randn({kConvKernel, kChannels});
   const at::Tensor bias = at::randn({kQHeads, 2 * 11 + 1});
   const auto run = [&](const std::vector<int64_t>& chunks) {
     leases_[0].Reset();
@@ -184,7 +164,7 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
     for (int64_t count : chunks) {
       NextStep({count});
       const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
-      std::vector<at::Tensor> columns = {ops::CausalConv(slice(x), weight, {}, 2, 0, *fast_)};
+      std::vector<at::Tensor> columns;
       for (int layer : kAttentionLayers) {
         ops::WriteKv(slice(k), slice(v), layer, *fast_);
         const ops::AttentionShape shape = {

@@ -1,0 +1,28 @@
+// The short causal convolution in front of recurrences. See models/ops/README.md for the rules of operations. Engine
+// thread only.
+#ifndef BERTH_MODELS_OPS_CAUSAL_CONV_CAUSAL_CONV_H_
+#define BERTH_MODELS_OPS_CAUSAL_CONV_CAUSAL_CONV_H_
+
+#include <ATen/core/Tensor.h>
+
+#include "models/ops/causal_conv/causal_conv_args.h"
+#include "models/step/step_batch.h"
+
+namespace berth::ops {
+
+// x: [tokens, channels] -> activation(depthwise causal convolution + bias), and the state (`state` of the layer's
+// states, [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch, ConvActivation activation = ConvActivation::kSilu);
+
+}  // namespace berth::ops
+
+namespace berth::reference {
+
+// The same contract in ATen operations, on any device.
+at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
+                      const StepBatch& batch, ops::ConvActivation activation = ops::ConvActivation::kSilu);
+
+}  // namespace berth::reference
+
+#endif  // BERTH_MODELS_OPS_CAUSAL_CONV_CAUSAL_CONV_H_
