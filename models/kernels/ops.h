@@ -17,32 +17,6 @@
 
 namespace berth::ops {
 
-// x: [tokens, groups * dim], weight: [dim] shared by the groups. Returns x's shape and type.
-// x / sqrt(mean(x^2) + eps) * weight, per group of `dim` columns.
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
-// The same of x rounded to `type`, which the result has.
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type);
-// The same, in place on a slice of a fused product.
-void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps);
-
-// Mamba-2's output norm. x, gate: [tokens, dim], weight: [dim]; the mean is over dim / groups columns.
-// gate_first: norm(x * silu(gate)) * weight, else norm(x) * weight * silu(gate).
-at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
-                        int64_t groups, bool gate_first);
-
-// stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
-at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
-
-// gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
-// x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend on it and
-// its column alone; ATen's functions give the last elements of a tensor other code than the rest.
-at::Tensor Activate(const at::Tensor& x, Activation activation);
-
-// Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
-// int64, each token's row of them.
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
-
 // How one layer attends.
 struct AttentionShape {
   int layer = 0;  // of the model: finds its place in the cache
@@ -67,12 +41,6 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 namespace berth::reference {
 
 // The same contracts in ATen operations, on any device.
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
-at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
-                        int64_t groups, bool gate_first);
-at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
-at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 }  // namespace berth::reference

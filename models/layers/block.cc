@@ -1,6 +1,7 @@
 #include "models/layers/block.h"
 
 #include "models/kernels/ops.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 namespace {

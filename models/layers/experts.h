@@ -16,6 +16,7 @@
 #include "models/kernels/weight_storage.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 

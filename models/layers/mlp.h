@@ -11,6 +11,7 @@
 #include "models/kernels/ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 

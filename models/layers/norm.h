@@ -8,6 +8,7 @@
 
 #include "models/checkpoint/weight_loader.h"
 #include "models/kernels/ops.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 

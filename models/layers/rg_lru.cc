@@ -6,6 +6,7 @@
 
 #include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 namespace {

@@ -17,6 +17,7 @@
 #include <numeric>
 
 #include "models/kernels/ops.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 namespace {

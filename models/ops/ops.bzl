@@ -25,7 +25,7 @@ def berth_op(name, deps = []):
 CUDA_SOURCES = {
     "attention": "//models/kernels/cuda:attention.cu",
     "causal_conv": "//models/ops:causal_conv/cuda.cu",
-    "elementwise": "//models/kernels/cuda:elementwise.cu",
+    "elementwise": "//models/ops:elementwise/cuda.cu",
     "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
     "greedy": "//models/kernels/cuda:greedy.cu",
     "mamba": "//models/ops:mamba/cuda.cu",

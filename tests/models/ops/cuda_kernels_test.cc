@@ -17,6 +17,7 @@
 #include "models/kernels/encoder_ops.h"
 #include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
+#include "models/ops/elementwise/elementwise.h"
 #include "models/ops/gated_delta_net/gated_delta_net.h"
 #include "models/ops/mamba/mamba.h"
 #include "models/ops/rg_lru/rg_lru.h"

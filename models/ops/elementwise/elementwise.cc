@@ -1,0 +1,144 @@
+#include "models/ops/elementwise/elementwise.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "models/ops/backend.h"
+#include "models/ops/parallel.h"
+
+namespace berth::ops {
+namespace {
+
+// out: what args.out is.
+void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out) {
+  if (BackendOf(out) == Backend::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(out)](args, WorkOf(out)));
+    return;
+  }
+  Parallel(out.size(0) * args.groups, args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(out)](args, begin, end); });
+}
+
+RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
+  const int64_t dim = weight.size(0);
+  return {.x = RowsOf(x),
+          .x_is_float = x.scalar_type() == at::kFloat,
+          .out = out.data_ptr(),
+          .weight = weight.const_data_ptr<float>(),
+          .gate = nullptr,
+          .x_stride = x.stride(0),
+          .out_stride = out.stride(0),
+          .gate_stride = 0,
+          .groups = x.size(1) / dim,
+          .dim = dim,
+          .weight_per_group = false,
+          .gate_first = false,
+          .eps = static_cast<float>(eps)};
+}
+
+at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
+  at::Tensor out = at::empty({x.size(0), dim}, x.options());
+  const ActivationArgs args = {
+      .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
+  if (BackendOf(x) == Backend::kCuda) {
+    CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
+    return out;
+  }
+  Parallel(x.size(0), dim * 16,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
+  return out;
+}
+
+}  // namespace
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (BackendOf(x) == Backend::kReference) return reference::RmsNorm(x, weight, eps);
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
+  return out;
+}
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type) {
+  if (x.scalar_type() == type || BackendOf(x) != Backend::kCpu) return RmsNorm(x.to(type), weight, eps);
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
+  return out;
+}
+
+void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (BackendOf(x) == Backend::kReference) {
+    x.copy_(reference::RmsNorm(x, weight, eps));
+    return;
+  }
+  RunRmsNorm(PlainNorm(x, x, weight, eps), x);
+}
+
+at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        int64_t groups, bool gate_first) {
+  if (BackendOf(x) == Backend::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  RmsNormArgs args = PlainNorm(x, out, weight, eps);
+  args.groups = groups;
+  args.dim = x.size(1) / groups;
+  args.weight_per_group = true;
+  args.gate = RowsOf(gate);
+  args.gate_stride = gate.stride(0);
+  args.gate_first = gate_first;
+  RunRmsNorm(args, out);
+  return out;
+}
+
+at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale) {
+  if (BackendOf(stream) != Backend::kCpu) return at::add(stream, x, scale);
+  const bool in_float32 = stream.scalar_type() == at::kFloat;
+  TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
+              stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, stream.options());
+  const AddArgs args = {.x = RowsOf(stream),
+                        .x_is_float = in_float32,
+                        .y = RowsOf(x),
+                        .out = out.data_ptr(),
+                        .x_stride = stream.stride(0),
+                        .y_stride = x.stride(0),
+                        .dim = x.size(1),
+                        .scale = static_cast<float>(scale)};
+  Parallel(x.size(0), args.dim * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().add[TypeOf(x)](args, begin, end); });
+  return out;
+}
+
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
+  if (BackendOf(gate_up) == Backend::kReference) return reference::GatedActivation(gate_up, activation);
+  const int64_t dim = gate_up.size(1) / 2;
+  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation);
+}
+
+at::Tensor Activate(const at::Tensor& x, Activation activation) {
+  TORCH_CHECK(activation != kClampedSwiglu, "this activation has two arguments");
+  if (BackendOf(x) == Backend::kReference) return reference::Activate(x, activation);
+  return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
+}
+
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
+  const Backend backend = BackendOf(x);
+  if (backend == Backend::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
+  CheckRows(x);
+  const RotaryArgs args = {.x = x.data_ptr(),
+                           .rows = rows.const_data_ptr<int64_t>(),
+                           .cos = cos.const_data_ptr<float>(),
+                           .sin = sin.const_data_ptr<float>(),
+                           .stride = x.stride(0),
+                           .heads = x.size(1) / head_dim,
+                           .head_dim = head_dim,
+                           .rotary_dim = cos.size(1) * 2};
+  if (backend == Backend::kCuda) {
+    CheckLaunched(cuda::GetKernels()->rotary[TypeOf(x)](args, WorkOf(x)));
+    return;
+  }
+  Parallel(x.size(0), x.size(1) * 4,
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().rotary[TypeOf(x)](args, begin, end); });
+}
+
+}  // namespace berth::ops

@@ -1,0 +1,117 @@
+// The elementwise operations against their ATen references, at odd sizes.
+#include "models/ops/elementwise/elementwise.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "tests/models/ops/kernel_test.h"
+
+namespace berth {
+namespace {
+
+constexpr int64_t kHeads = 6;
+constexpr int64_t kHeadDim = 20;
+
+class ElementwiseTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    const KvSpec kv = {.kv_heads = 2, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype()};
+    SetUpCache({{.kv = kv}});
+  }
+};
+
+TEST_P(ElementwiseTest, RmsNorm) {
+  for (int64_t dim : {1, 20, 133, 5000}) {
+    const at::Tensor x = Random(11, 3 * dim);
+    const at::Tensor weight = at::randn({dim});
+    ExpectClose(ops::RmsNorm(x, weight, 1e-5), reference::RmsNorm(x, weight, 1e-5));
+    at::Tensor in_place = x.clone();
+    ops::RmsNormInPlace(in_place, weight, 1e-5);
+    ExpectClose(in_place, reference::RmsNorm(x, weight, 1e-5));
+  }
+}
+
+// A stream in float32 is rounded to the model's type before a norm, and stays what it is when something is added.
+TEST_P(ElementwiseTest, TheStreamMayBeWider) {
+  for (int64_t dim : {1, 20, 133, 5000}) {
+    const at::Tensor weight = at::randn({dim});
+    const at::Tensor x = Random(11, dim);
+    for (at::ScalarType type : {at::kFloat, GetParam().type}) {
+      const at::Tensor stream = at::randn({11, dim + 3}).to(type).narrow(1, 0, dim);
+      ExpectClose(ops::RmsNorm(stream, weight, 1e-5, GetParam().type),
+                  reference::RmsNorm(stream.to(GetParam().type), weight, 1e-5));
+      for (double scale : {1.0, 0.5}) {
+        const at::Tensor sum = ops::AddToStream(stream, x, scale);
+        ASSERT_EQ(sum.scalar_type(), type);
+        const at::Tensor exact = stream.to(at::kDouble) + x.to(at::kDouble) * scale;
+        ASSERT_TRUE(at::allclose(sum.to(at::kDouble), exact, type == at::kFloat ? 1e-6 : 1.0 / 256, 1e-6));
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, RefusesRowsWithAStride) {
+  at::Tensor columns = Random(12, 10).t();
+  const at::Tensor angles = at::rand({10, 6});
+  EXPECT_THROW(ops::RmsNorm(columns, at::ones({12}), 1e-5), c10::Error);
+  EXPECT_THROW(ops::GatedRmsNorm(Random(10, 12), columns, at::ones({12}), 1e-5, 1, false), c10::Error);
+  EXPECT_THROW(ops::Rotary(columns, angles, angles, at::zeros({10}, at::kLong), 12), c10::Error);
+}
+
+TEST_P(ElementwiseTest, GatedRmsNorm) {
+  for (int64_t dim : {22, 4100}) {
+    const at::Tensor x = Random(9, 3 * dim);
+    const at::Tensor gate = Random(9, 3 * dim);
+    const at::Tensor weight = at::randn({3 * dim});
+    for (bool gate_first : {false, true}) {
+      ExpectClose(ops::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first),
+                  reference::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, ActivateDependsOnTheElementAlone) {
+  const at::Tensor x = Random(7, 45);
+  for (ops::Activation activation :
+       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kSigmoid,
+        ops::Activation::kRelu, ops::Activation::kReluSquared}) {
+    const at::Tensor all = ops::Activate(x, activation);
+    ExpectClose(all, reference::Activate(x.to(at::kFloat), activation).to(x.scalar_type()));
+    for (int64_t row = 0; row < x.size(0); ++row) {
+      EXPECT_TRUE(at::equal(ops::Activate(x.narrow(0, row, 1), activation), all.narrow(0, row, 1)));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, GatedActivation) {
+  const at::Tensor x = Random(9, 2 * 77) * 6;
+  for (ops::Activation activation :
+       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kRelu,
+        ops::Activation::kReluSquared, ops::Activation::kClampedSwiglu}) {
+    ExpectClose(ops::GatedActivation(x, activation), reference::GatedActivation(x, activation));
+  }
+}
+
+TEST_P(ElementwiseTest, Rotary) {
+  const at::Tensor angles = at::rand({200, 6}) * 7;  // a rotary dimension of 12 of the head's 20
+  for (const auto& counts : Steps()) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    at::Tensor fast = Random(fast_->num_tokens(), kHeads * kHeadDim);
+    at::Tensor expected = fast.clone();
+    ops::Rotary(fast, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim);
+    reference::Rotary(expected, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim);
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(fast, expected));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ElementwiseTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+
+}  // namespace
+}  // namespace berth
