@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/kernels/split_kv.h"
 #include "models/ops/backend.h"
+#include "models/ops/paged_attention/split_kv.h"
 #include "models/ops/parallel.h"
 
 namespace berth::ops {

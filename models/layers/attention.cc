@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/ops/paged_attention/paged_attention.h"
+
 namespace berth {
 
 Attention::Attention(const AttentionConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}

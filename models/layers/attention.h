@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "cache/spec.h"
-#include "models/kernels/ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"

@@ -1,6 +1,5 @@
 #include "models/layers/block.h"
 
-#include "models/kernels/ops.h"
 #include "models/ops/elementwise/elementwise.h"
 
 namespace berth {

@@ -1,6 +1,6 @@
 #include "models/layers/encoder_attention.h"
 
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 
 namespace berth {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/index_select.h>
 
-#include "models/kernels/ops.h"
 #include "models/ops/elementwise/elementwise.h"
 
 namespace berth {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/ops.h"
 #include "models/kernels/product_ops.h"
 #include "models/kernels/weight_storage.h"
 #include "models/layers/block.h"

@@ -6,7 +6,6 @@
 
 #include <vector>
 
-#include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
 #include "models/ops/elementwise/elementwise.h"
 

@@ -14,7 +14,6 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/ops/mamba/mamba.h"

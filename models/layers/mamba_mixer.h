@@ -12,7 +12,6 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/ops.h"
 #include "models/kernels/product_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"

@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 
-#include "models/kernels/ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/ops/elementwise/elementwise.h"

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/ops.h"
 #include "models/ops/elementwise/elementwise.h"
 
 namespace berth {

@@ -4,7 +4,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softplus.h>
 
-#include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
 #include "models/ops/elementwise/elementwise.h"
 

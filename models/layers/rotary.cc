@@ -16,7 +16,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/kernels/ops.h"
 #include "models/ops/elementwise/elementwise.h"
 
 namespace berth {

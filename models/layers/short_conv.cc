@@ -2,7 +2,6 @@
 
 #include <ATen/ops/mul.h>
 
-#include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
 
 namespace berth {

@@ -1,26 +1,28 @@
 // The CPU kernels: free functions over raw pointers, compiled once per instruction set and chosen at run time.
 //
-// Each computes the items [begin, end) of its work, so that the caller splits it over threads (models/kernels/ops.cc).
-// No torch here and no standard-library templates with code in them: an inline function compiled for AVX-512 must never
-// be the copy that the linker picks for an older machine. bf16 travels as its 16 bits. All sums are in float32.
+// Each computes the items [begin, end) of its work, so that the caller splits it over threads
+// (models/ops/paged_attention/paged_attention.cc). No torch here and no standard-library templates with code in them:
+// an inline function compiled for AVX-512 must never be the copy that the linker picks for an older machine. bf16
+// travels as its 16 bits. All sums are in float32.
 //
 // For one token the order of every sum depends on positions only, never on the batch or the chunk it came in, except in
 // mamba2_scan and delta_net, where it depends on the chunk.
 //
 // To add a kernel: 1. its arguments and a table entry here; 2. its code in an .inc that kernels.inc includes; 3. the
-// dispatch and an ATen reference beside models/kernels/ops.cc; 4. a case in tests/models/kernels that compares the two.
+// dispatch and an ATen reference beside models/ops/paged_attention/paged_attention.cc; 4. a case in
+// tests/models/kernels that compares the two.
 #ifndef BERTH_MODELS_OPS_CPU_KERNELS_H_
 #define BERTH_MODELS_OPS_CPU_KERNELS_H_
 
 #include <stdint.h>
 
-#include "models/kernels/cpu/attention.h"
 #include "models/kernels/cpu/product.h"
 #include "models/kernels/cpu/span_attention.h"
 #include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
+#include "models/ops/paged_attention/paged_attention_args.h"
 #include "models/ops/rg_lru/rg_lru_args.h"
 
 namespace berth::ops {

@@ -23,15 +23,15 @@ def berth_op(name, deps = []):
 
 # The CUDA kernels: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation.
 CUDA_SOURCES = {
-    "attention": "//models/kernels/cuda:attention.cu",
     "causal_conv": "//models/ops:causal_conv/cuda.cu",
     "elementwise": "//models/ops:elementwise/cuda.cu",
     "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
     "greedy": "//models/kernels/cuda:greedy.cu",
     "mamba": "//models/ops:mamba/cuda.cu",
+    "paged_attention": "//models/ops:paged_attention/cuda.cu",
     "product": "//models/kernels/cuda:product.cu",
     "rg_lru": "//models/ops:rg_lru/cuda.cu",
     "sample": "//models/kernels/cuda:sample.cu",
     "span_attention": "//models/kernels/cuda:span_attention.cu",
-    "write_kv": "//models/kernels/cuda:write_kv.cu",
+    "write_kv": "//models/ops:paged_attention/write_kv.cu",
 }

@@ -9,7 +9,7 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 
 namespace berth {
 namespace {

@@ -1,6 +1,6 @@
 // Attention over spans of keys that every query sees: encoders, whose keys are packed beside the queries, and
 // cross-attention over the blocks of the arena.
-#include "models/kernels/cuda/attention_kernel.cuh"
+#include "models/ops/paged_attention/attention_kernel.cuh"
 
 namespace berth::ops::cuda {
 namespace {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "models/kernels/encoder_ops.h"
-#include "models/kernels/ops.h"
 #include "models/ops/causal_conv/causal_conv.h"
 #include "models/ops/elementwise/elementwise.h"
 #include "models/ops/gated_delta_net/gated_delta_net.h"
 #include "models/ops/mamba/mamba.h"
+#include "models/ops/paged_attention/paged_attention.h"
 #include "models/ops/rg_lru/rg_lru.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/models/ops/kernel_test.h"

@@ -1,6 +1,6 @@
 // Every operation against its ATen reference: every instruction set that the machine has, both types, ragged rows in
 // several chunks over a poisoned arena, odd sizes.
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -23,7 +23,7 @@ constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 20;
 constexpr int kAttentionLayers[] = {0, 1, 2, 3, 4};  // static, sliding, chunked, two with sinks
 
-class OpsTest : public KernelTest {
+class PagedAttentionTest : public KernelTest {
  protected:
   void SetUp() override {
     const KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype()};
@@ -49,7 +49,7 @@ std::vector<ops::AttentionShape> Shapes(int layer) {
   return shapes;
 }
 
-TEST_P(OpsTest, AttentionOverTheBlocks) {
+TEST_P(PagedAttentionTest, IsTheReference) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     for (int layer : kAttentionLayers) {
@@ -67,7 +67,7 @@ TEST_P(OpsTest, AttentionOverTheBlocks) {
 }
 
 // What one token computes must not depend on its chunk: equal bits, whatever the steps' lengths.
-TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
+TEST_P(PagedAttentionTest, ChunksDoNotChangeTheBits) {
   const int64_t total = 50;
   const at::Tensor q = Random(total, kQHeads * kHeadDim);
   const at::Tensor k = Random(total, kKvHeads * kHeadDim);
@@ -98,7 +98,7 @@ TEST_P(OpsTest, ChunksDoNotChangeTheBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, PagedAttentionTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -1,5 +1,4 @@
-// The operations in ATen: one row at a time, sums in float32, blocks gathered into tensors. Slow and plain on purpose:
-// the oracle of the kernel tests, and what devices without kernels of their own run.
+// Attention in ATen: one row at a time, sums in float32, blocks gathered into tensors. Slow and plain on purpose.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -13,7 +12,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 #include "models/ops/reference_views.h"
 
 namespace berth::reference {

@@ -6,11 +6,11 @@
 // Dao, 2023). A weight is cut into two numbers of bfloat16, which together hold its first 16 bits, as on the CPU
 // (cpu/attention_amx.inc). Numbers of int8 are numbers of bfloat16 too; a token's scale goes to its score, and to the
 // weight of its value. A lane's sums do not depend on the others'.
-#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_MATRICES_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_MATRICES_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_
 
-#include "models/kernels/cuda/attention_lanes.cuh"
 #include "models/kernels/cuda/matrix.cuh"
+#include "models/ops/paged_attention/attention_state.cuh"
 
 namespace berth::ops::cuda {
 
@@ -51,7 +51,7 @@ __device__ inline void LoadNumbers(const TileFormat& format, const TokenPlace& o
 }
 
 template <int kGroups>  // of 16 columns of the values
-struct ByMatrices {
+struct MmaMath {
   static constexpr int kWarpLanes = 16;
   static constexpr int kThreadLanes = 2;
   static constexpr int kLanes = kAttentionWarps * kWarpLanes;
@@ -235,4 +235,4 @@ struct ByMatrices {
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_MATRICES_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_

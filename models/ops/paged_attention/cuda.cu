@@ -1,5 +1,5 @@
 // Causal attention over the blocks of the arena.
-#include "models/kernels/cuda/attention_kernel.cuh"
+#include "models/ops/paged_attention/attention_kernel.cuh"
 
 namespace berth::ops::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // How CUDA's attention kernels divide the keys of a step's rows among blocks. Engine thread only.
-#ifndef BERTH_MODELS_KERNELS_SPLIT_KV_H_
-#define BERTH_MODELS_KERNELS_SPLIT_KV_H_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_SPLIT_KV_H_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_SPLIT_KV_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -38,4 +38,4 @@ bool LaunchSplit(int (*entry)(const Args&, const SplitKv&, const cuda::Work&), A
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_SPLIT_KV_H_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_SPLIT_KV_H_

@@ -1,18 +1,12 @@
-// The operations that layers are written in, beyond ATen's own. Free functions: on CPU tensors the kernels of cpu/, on
-// CUDA's those of cuda/ where they are loaded, elsewhere the ATen reference (namespace reference), which runs on any
-// device and is the tests' oracle.
-//
-// Activations are [tokens, columns], float32 or bfloat16, rows possibly strided (slices of a fused product). Weights of
-// norms, convolutions and state kernels are float32. Sums are float32. Thread-compatible; engine thread only.
-#ifndef BERTH_MODELS_KERNELS_OPS_H_
-#define BERTH_MODELS_KERNELS_OPS_H_
+// Causal attention over the blocks of the arena, and writing keys and values there. See models/ops/README.md for the
+// rules of operations. Engine thread only.
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_H_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
 
-#include "models/ops/cpu_kernels.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {
@@ -45,4 +39,4 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_OPS_H_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_H_

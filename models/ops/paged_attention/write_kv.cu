@@ -1,5 +1,5 @@
 // New keys and values into the arena, quantised or not: a warp for each token's head.
-#include "models/kernels/cuda/kv.cuh"
+#include "models/ops/paged_attention/kv.cuh"
 
 namespace berth::ops::cuda {
 namespace {

@@ -1,11 +1,11 @@
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 
-#include "models/kernels/split_kv.h"
 #include "models/ops/backend.h"
+#include "models/ops/paged_attention/split_kv.h"
 #include "models/ops/parallel.h"
 
 namespace berth::ops {

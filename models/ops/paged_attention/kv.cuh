@@ -1,6 +1,6 @@
 // Where a token's keys and values lie in the arena. Only for .cu files; the layout is cpu/attention.h's.
-#ifndef BERTH_MODELS_KERNELS_CUDA_KV_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_KV_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_KV_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_KV_CUH_
 
 #include "models/kernels/cuda/device.cuh"
 
@@ -47,4 +47,4 @@ bool IsAligned(const KvLayout& kv, const KvPlace& place) {
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_KV_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_KV_CUH_

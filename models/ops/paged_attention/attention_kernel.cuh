@@ -1,8 +1,8 @@
 // Attention over tiles of keys, for decode and ragged prefill alike. Part of the .cu files that launch it.
 //
-// A block of threads takes some queries of a row, of the heads that share a KV head: up to Way::kLanes lanes, a lane
-// being one head of one query. It walks over tiles of kKeyTile positions, which all its lanes share (the online softmax
-// over tiles of Milakov and Gimelshein, 2018).
+// A block of threads takes some queries of a row, of the heads that share a KV head: up to MathPolicy::kLanes lanes, a
+// lane being one head of one query. It walks over tiles of kKeyTile positions, which all its lanes share (the online
+// softmax over tiles of Milakov and Gimelshein, 2018).
 //
 // Positions are cut into splits of kSplitTokens, each with a softmax of its own, which are then merged in ascending
 // order. In decode a block has one split, and a second kernel merges; in prefill a block goes through all of them and
@@ -16,7 +16,7 @@
 //   FormatOf(a, part, is_key)           how the part's keys, or values, are stored
 //   Find(a, set, part, is_key, position)  where that of the lanes' KV head lies
 //
-// How products are computed says a class Way (attention_by_lanes.cuh, attention_by_matrices.cuh):
+// How products are computed says a class MathPolicy (attention_by_lanes.cuh, attention_by_matrices.cuh):
 //   kLanes, kThreadLanes, kValues       lanes of a block, lanes that a thread has a part in, its sums of values of each
 //   kMostColumns                        of the values that it is for
 //   Lanes                               Softmax<kValues>[kThreadLanes]
@@ -25,48 +25,48 @@
 //   LoadQueries(a, type, set, room)     before the first tile
 //   AttendTile(a, keys, set, room, part, first, read, lanes)  adds a tile of a part, of which positions `read` exist;
 //                                       all threads take part
-#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_KERNEL_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_KERNEL_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_KERNEL_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_KERNEL_CUH_
 
-#include "models/kernels/cuda/attention_by_lanes.cuh"
-#include "models/kernels/cuda/attention_by_matrices.cuh"
+#include "models/ops/paged_attention/attention_mma.cuh"
+#include "models/ops/paged_attention/attention_simt.cuh"
 
 namespace berth::ops::cuda {
 
 inline constexpr int kSplit = static_cast<int>(kSplitTokens);
 
 // All that the block's lanes see of positions [begin, begin + kSplitTokens).
-template <typename Way, typename Keys>
+template <typename MathPolicy, typename Keys>
 __device__ void AttendSplit(const AttentionArgs& a, const Keys& keys, const LaneSet& set,
-                            const typename Way::Room& room, int begin, typename Way::Lanes& lanes) {
+                            const typename MathPolicy::Room& room, int begin, typename MathPolicy::Lanes& lanes) {
   for (int part = 0; part < Keys::kNumParts; ++part) {
     const Positions of_first = keys.VisibleIn(a, set, set.Position(0), part);
     const Positions of_last = keys.VisibleIn(a, set, set.Position(set.count - 1), part);
     // What is not read may hold anything.
     const Positions read = {max(of_first.first, begin), min(of_last.last, begin + kSplit)};
     for (int first = read.first / kKeyTile * kKeyTile; first < read.last; first += kKeyTile) {
-      Way::AttendTile(a, keys, set, room, part, first, read, lanes);
+      MathPolicy::AttendTile(a, keys, set, room, part, first, read, lanes);
     }
   }
 }
 
 // Leaves the softmaxes of one split in the scratch.
-template <typename Way>
+template <typename MathPolicy>
 __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int num_splits, int split,
-                              const typename Way::Lanes& lanes) {
+                              const typename MathPolicy::Lanes& lanes) {
   const int dim = static_cast<int>(a.kv.value.dim);
 #pragma unroll
-  for (int l = 0; l < Way::kThreadLanes; ++l) {
-    const int lane = Way::LaneOf(l);
+  for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
+    const int lane = MathPolicy::LaneOf(l);
     if (lane >= set.count) break;
     float* partial = PartialOf(a, set.Token(lane), set.Head(lane), num_splits, split);
-    if (Way::IsFirst()) {
+    if (MathPolicy::IsFirst()) {
       partial[0] = lanes[l].max;
       partial[1] = lanes[l].sum;
     }
 #pragma unroll
-    for (int i = 0; i < Way::kValues; ++i) {
-      const int column = Way::ColumnOf(i);
+    for (int i = 0; i < MathPolicy::kValues; ++i) {
+      const int column = MathPolicy::ColumnOf(i);
       if (column < dim) partial[2 + column] = lanes[l].values[i];
     }
   }
@@ -74,56 +74,56 @@ __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int nu
 
 // One tile: blockIdx = (tile, KV head and chunk of lanes, split). Of one split it leaves the softmax in the scratch, of
 // all splits the result.
-template <typename Way, typename Keys>
+template <typename MathPolicy, typename Keys>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionLaunch launch,
                     const __grid_constant__ Keys keys) {
-  LaneSet set = LanesOf(a, launch, Way::kLanes);
+  LaneSet set = LanesOf(a, launch, MathPolicy::kLanes);
   if (set.count <= 0) return;
   set.seen = keys.SeenBy(a, set);
-  const typename Way::Room room(a);
-  Way::LoadQueries(a, keys.type, set, room);
+  const typename MathPolicy::Room room(a);
+  MathPolicy::LoadQueries(a, keys.type, set, room);
   const int dim = static_cast<int>(a.kv.value.dim);
-  float max[Way::kThreadLanes], sum[Way::kThreadLanes];
+  float max[MathPolicy::kThreadLanes], sum[MathPolicy::kThreadLanes];
 #pragma unroll
-  for (int l = 0; l < Way::kThreadLanes; ++l) {
-    const int lane = Way::LaneOf(l);
+  for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
+    const int lane = MathPolicy::LaneOf(l);
     max[l] = FirstScore(a, lane < set.count ? set.Head(lane) : 0);
     sum[l] = FirstSum(a);
     if (launch.num_splits > 0) continue;
 #pragma unroll
-    for (int i = 0; i < Way::kValues; ++i) {
-      if (Way::ColumnOf(i) < dim) room.totals[lane * room.value_stride + Way::ColumnOf(i)] = 0;
+    for (int i = 0; i < MathPolicy::kValues; ++i) {
+      if (MathPolicy::ColumnOf(i) < dim) room.totals[lane * room.value_stride + MathPolicy::ColumnOf(i)] = 0;
     }
   }
   const int split = static_cast<int>(blockIdx.z);
   int begin = launch.num_splits > 0 ? split * kSplit : set.seen.first / kSplit * kSplit;
   for (; begin < set.seen.last || launch.num_splits > 0; begin += kSplit) {
-    typename Way::Lanes lanes;
-    AttendSplit<Way>(a, keys, set, room, begin, lanes);
-    if (launch.num_splits > 0) return StorePartials<Way>(a, set, launch.num_splits, split, lanes);
+    typename MathPolicy::Lanes lanes;
+    AttendSplit<MathPolicy>(a, keys, set, room, begin, lanes);
+    if (launch.num_splits > 0) return StorePartials<MathPolicy>(a, set, launch.num_splits, split, lanes);
 #pragma unroll
-    for (int l = 0; l < Way::kThreadLanes; ++l) {
+    for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
       const Merging merge(max[l], sum[l], lanes[l].max, lanes[l].sum);
       max[l] = merge.max;
       sum[l] = merge.sum;
-      float* totals = room.totals + Way::LaneOf(l) * room.value_stride;
+      float* totals = room.totals + MathPolicy::LaneOf(l) * room.value_stride;
 #pragma unroll
-      for (int i = 0; i < Way::kValues; ++i) {
-        const int column = Way::ColumnOf(i);
+      for (int i = 0; i < MathPolicy::kValues; ++i) {
+        const int column = MathPolicy::ColumnOf(i);
         if (column < dim) totals[column] = merge(totals[column], lanes[l].values[i]);
       }
     }
   }
 #pragma unroll
-  for (int l = 0; l < Way::kThreadLanes; ++l) {
-    const int lane = Way::LaneOf(l);
+  for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
+    const int lane = MathPolicy::LaneOf(l);
     if (lane >= set.count) break;
     const float inverse = 1.0f / sum[l];
     const int64_t first = (set.Token(lane) * a.q_heads + set.Head(lane)) * dim;
 #pragma unroll
-    for (int i = 0; i < Way::kValues; ++i) {
-      const int column = Way::ColumnOf(i);
+    for (int i = 0; i < MathPolicy::kValues; ++i) {
+      const int column = MathPolicy::ColumnOf(i);
       if (column < dim) {
         StoreAs(keys.type, a.out, first + column, room.totals[lane * room.value_stride + column] * inverse);
       }
@@ -161,37 +161,39 @@ static __global__ void __launch_bounds__(kAttentionThreads)
   }
 }
 
-template <typename Way, typename Keys>
-int LaunchWay(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
-  if (a.kv.value.dim > Way::kMostColumns) return kNotCovered;
+template <typename MathPolicy, typename Keys>
+int LaunchWith(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
+  if (a.kv.value.dim > MathPolicy::kMostColumns) return kNotCovered;
   AttentionLaunch launch = {};
   const int64_t group = a.q_heads / a.kv.kv_heads;
-  const int64_t tiles = Way::kLanes / (kQueryTile * group);
+  const int64_t tiles = MathPolicy::kLanes / (kQueryTile * group);
   launch.tile_queries = static_cast<int>(kQueryTile * (tiles > 1 ? tiles : 1));
   const int64_t queries = work.longest_row < launch.tile_queries ? work.longest_row : launch.tile_queries;
-  launch.lane_chunks = static_cast<int>(CeilDiv(queries * group, Way::kLanes));
+  launch.lane_chunks = static_cast<int>(CeilDiv(queries * group, MathPolicy::kLanes));
   const int64_t heads = a.kv.kv_heads * launch.lane_chunks;
   if (split.num_splits > 0) {
     launch.num_splits = static_cast<int>(split.num_splits);
-    int result = Launch(AttentionKernel<Way, Keys>, Grid(split.num_tiles, heads, split.num_splits), kAttentionThreads,
-                        Way::RoomBytes(a, /*with_totals=*/false), work.stream, a, launch, keys);
+    int result =
+        Launch(AttentionKernel<MathPolicy, Keys>, Grid(split.num_tiles, heads, split.num_splits), kAttentionThreads,
+               MathPolicy::RoomBytes(a, /*with_totals=*/false), work.stream, a, launch, keys);
     if (result != kLaunched) return result;
-    result = Launch(MergeKernel<Way::kMostColumns / kWarp>, Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)),
-                    kAttentionThreads, 0, work.stream, a, keys.type, launch.num_splits);
+    result = Launch(MergeKernel<MathPolicy::kMostColumns / kWarp>,
+                    Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)), kAttentionThreads, 0, work.stream, a,
+                    keys.type, launch.num_splits);
     if (result != kLaunched) return result;
   }
   launch.first_tile = split.num_splits > 0 ? split.num_tiles : 0;
   launch.num_splits = 0;
-  return Launch(AttentionKernel<Way, Keys>, Grid(work.num_tiles - launch.first_tile, heads), kAttentionThreads,
-                Way::RoomBytes(a, /*with_totals=*/true), work.stream, a, launch, keys);
+  return Launch(AttentionKernel<MathPolicy, Keys>, Grid(work.num_tiles - launch.first_tile, heads), kAttentionThreads,
+                MathPolicy::RoomBytes(a, /*with_totals=*/true), work.stream, a, launch, keys);
 }
 
 // By the first way that is for such values and finds its room on the device.
-template <typename Way, typename... Ways, typename Keys>
+template <typename MathPolicy, typename... Others, typename Keys>
 int LaunchFirst(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
-  const int result = LaunchWay<Way>(a, keys, split, work);
-  if constexpr (sizeof...(Ways) > 0) {
-    if (result == kNotCovered) return LaunchFirst<Ways...>(a, keys, split, work);
+  const int result = LaunchWith<MathPolicy>(a, keys, split, work);
+  if constexpr (sizeof...(Others) > 0) {
+    if (result == kNotCovered) return LaunchFirst<Others...>(a, keys, split, work);
   }
   return result;
 }
@@ -200,12 +202,12 @@ int LaunchFirst(const AttentionArgs& a, const Keys& keys, const SplitKv& split, 
 template <typename Keys>
 int LaunchAttention(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
   if (keys.type == kBF16 && a.kv.storage != KvStorage::kInt4) {
-    const int result = LaunchFirst<ByMatrices<4>, ByMatrices<8>, ByMatrices<16>>(a, keys, split, work);
+    const int result = LaunchFirst<MmaMath<4>, MmaMath<8>, MmaMath<16>>(a, keys, split, work);
     if (result != kNotCovered) return result;
   }
-  return LaunchFirst<ByLanes<4>, ByLanes<8>, ByLanes<16>>(a, keys, split, work);
+  return LaunchFirst<SimtMath<4>, SimtMath<8>, SimtMath<16>>(a, keys, split, work);
 }
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_KERNEL_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_KERNEL_CUH_

@@ -1,14 +1,14 @@
 // Attention's products by plain arithmetic in float32, whatever the types: each lane is its warp's, a thread has a key,
 // and then some columns of the values. Part of attention_kernel.cuh, which says what a way of computing has.
-#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_SIMT_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_SIMT_CUH_
 
-#include "models/kernels/cuda/attention_tiles.cuh"
+#include "models/ops/paged_attention/smem_tiles.cuh"
 
 namespace berth::ops::cuda {
 
 template <int kColumns>  // of a thread
-struct ByLanes {
+struct SimtMath {
   static constexpr int kThreadLanes = 4;
   static constexpr int kLanes = kAttentionWarps * kThreadLanes;
   static constexpr int kValues = kColumns;
@@ -159,4 +159,4 @@ struct ByLanes {
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_BY_LANES_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_SIMT_CUH_

@@ -1,8 +1,8 @@
 // Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_by_lanes.cuh.
-#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_SMEM_TILES_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_SMEM_TILES_CUH_
 
-#include "models/kernels/cuda/attention_lanes.cuh"
+#include "models/ops/paged_attention/attention_state.cuh"
 
 namespace berth::ops::cuda {
 
@@ -106,4 +106,4 @@ __device__ inline void LoadTile(const TileFormat& format, const TokenPlace& own,
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_TILES_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_SMEM_TILES_CUH_

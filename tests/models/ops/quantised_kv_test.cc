@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "models/kernels/ops.h"
+#include "models/ops/paged_attention/paged_attention.h"
 #include "tests/models/ops/kernel_test.h"
 
 namespace berth {

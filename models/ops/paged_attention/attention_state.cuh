@@ -1,9 +1,9 @@
 // What a block of threads of attention_kernel.cuh works on, whichever way: its lanes, their softmaxes, and tiles of
 // positions.
-#ifndef BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_STATE_CUH_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_STATE_CUH_
 
-#include "models/kernels/cuda/kv.cuh"
+#include "models/ops/paged_attention/kv.cuh"
 
 namespace berth::ops::cuda {
 
@@ -127,4 +127,4 @@ __device__ inline float* PartialOf(const AttentionArgs& a, int64_t token, int he
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_ATTENTION_LANES_CUH_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_STATE_CUH_

@@ -1,7 +1,6 @@
-// Arguments of the kernels over keys and values in the arena: writing them, and causal attention. See kernels.h for the
-// rules that hold for all kernels.
-#ifndef BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
-#define BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
+// The arguments of the kernels over keys and values in the arena: writing them, and causal attention.
+#ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_ARGS_H_
+#define BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_ARGS_H_
 
 #include <stdint.h>
 
@@ -68,9 +67,24 @@ struct AttentionArgs {
 };
 inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
 
+// CUDA's attention. The keys of the queries of the first `num_tiles` tiles, and so of the step's first `num_tokens`
+// tokens, are divided among blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All
+// other tiles walk through the same parts one after the other and add them the same way, so that the bits do not tell
+// which was chosen.
+struct SplitKv {
+  int64_t num_tiles;
+  int64_t num_tokens;
+  int64_t num_splits;
+};
+inline constexpr int64_t kSplitTokens = 256;
+// Floats of the scratch of attention: of each token, head and split its largest score, its sum, and its sum of values.
+inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
+  return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
+}
+
 // Floats of scratch that one worker needs.
 int64_t AttentionScratchFloats(const AttentionArgs& args);
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_CPU_ATTENTION_H_
+#endif  // BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_ARGS_H_
