@@ -64,7 +64,7 @@ class BartLoader {
 
   CrossDecoderLayer LoadDecoderLayer(int index) {
     const std::string prefix = absl::StrCat("decoder.layers.", index, ".");
-    const ops::SpanAttentionShape shape = Shape(index, c_.decoder);
+    const ops::BidirectionalAttentionShape shape = Shape(index, c_.decoder);
     CrossDecoderLayer layer;
     const AttentionConfig self = {.layer = index,
                                   .q_heads = shape.q_heads,
@@ -90,7 +90,7 @@ class BartLoader {
   Norm NormOf(const std::string& name) { return LoadLayerNorm(weights_, name, c_.hidden, kNormEps, /*has_bias=*/true); }
 
  private:
-  ops::SpanAttentionShape Shape(int layer, const BartConfig::Side& side) const {
+  ops::BidirectionalAttentionShape Shape(int layer, const BartConfig::Side& side) const {
     const int64_t head_dim = c_.hidden / side.heads;
     return {.layer = layer,
             .q_heads = side.heads,

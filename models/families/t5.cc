@@ -132,8 +132,8 @@ void LoadDecoderLayers(WeightLoader& weights, const T5Config& c, EncoderDecoderM
   for (int i = 0; i < static_cast<int>(c.decoder_layers); ++i) {
     const std::string prefix = absl::StrCat("decoder.block.", i, ".layer.");
     const auto norm = [&](const char* name) { return LoadNorm(weights, prefix + name, c.hidden, c.norm_eps); };
-    const ops::SpanAttentionShape shape = {.layer = i, .q_heads = c.heads, .head_dim = c.head_dim};
-    ops::SpanAttentionShape biased = shape;
+    const ops::BidirectionalAttentionShape shape = {.layer = i, .q_heads = c.heads, .head_dim = c.head_dim};
+    ops::BidirectionalAttentionShape biased = shape;
     biased.distance_bias = bias;
     CrossDecoderLayer& layer = parts->decoder_layers.emplace_back();
     const std::string self = prefix + "0.SelfAttention.";

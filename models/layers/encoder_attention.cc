@@ -5,12 +5,12 @@
 namespace berth {
 namespace {
 
-KvSpec SpecOf(const ops::SpanAttentionShape& shape, DType dtype) {
+KvSpec SpecOf(const ops::BidirectionalAttentionShape& shape, DType dtype) {
   return {.kv_heads = shape.q_heads, .key_dim = shape.head_dim, .value_dim = shape.head_dim, .dtype = dtype};
 }
 
 // Column block `index` of a fused product.
-at::Tensor Columns(const at::Tensor& product, const ops::SpanAttentionShape& shape, int64_t index) {
+at::Tensor Columns(const at::Tensor& product, const ops::BidirectionalAttentionShape& shape, int64_t index) {
   const int64_t width = shape.q_heads * shape.head_dim;
   return product.narrow(1, index * width, width);
 }

@@ -9,16 +9,16 @@
 #include <utility>
 
 #include "cache/spec.h"
-#include "models/kernels/encoder_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
 
 // Every token of an encoder's row sees all of that row. Nothing is cached.
 struct EncoderSelfAttention {
-  ops::SpanAttentionShape shape;
+  ops::BidirectionalAttentionShape shape;
   Linear qkv;  // q, k, v side by side, each q_heads * head_dim outputs
   Linear output;
 
@@ -29,14 +29,14 @@ struct EncoderSelfAttention {
 // The decoder's own causal attention with shape.distance_bias.
 class BiasedAttention : public Mixer {
  public:
-  BiasedAttention(ops::SpanAttentionShape shape, Linear qkv, Linear output)
+  BiasedAttention(ops::BidirectionalAttentionShape shape, Linear qkv, Linear output)
       : shape_(std::move(shape)), qkv_(std::move(qkv)), output_(std::move(output)) {}
 
   LayerCacheSpec cache_spec(DType dtype) const override;
   at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const override;
 
  private:
-  ops::SpanAttentionShape shape_;
+  ops::BidirectionalAttentionShape shape_;
   Linear qkv_, output_;
 };
 
@@ -47,7 +47,7 @@ class CrossAttention : public Mixer {
     Linear q, kv;  // k and v side by side
     Linear output;
   };
-  CrossAttention(ops::SpanAttentionShape shape, Weights weights)
+  CrossAttention(ops::BidirectionalAttentionShape shape, Weights weights)
       : shape_(std::move(shape)), weights_(std::move(weights)) {}
 
   LayerCacheSpec cache_spec(DType dtype) const override;
@@ -57,7 +57,7 @@ class CrossAttention : public Mixer {
   at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const override;
 
  private:
-  ops::SpanAttentionShape shape_;
+  ops::BidirectionalAttentionShape shape_;
   Weights weights_;
 };
 

@@ -21,7 +21,7 @@ int64_t AttentionScratchFloats(const AttentionArgs& args) {
   return lanes * (key_dim + value_dim + 4) + 2 * kAttentionSpan * (key_dim + value_dim) + kPieces * kLine;
 }
 
-int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args) {
+int64_t BidirectionalAttentionScratchFloats(const BidirectionalAttentionArgs& args) {
   const int64_t lanes = kQueryTile * (args.q_heads / args.kv_heads);
   const int64_t span = args.blocks == nullptr ? kPackedSpan : args.block_tokens;
   return lanes * (args.key_dim + args.value_dim + 2) + span;

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "models/kernels/cpu/product.h"
-#include "models/kernels/cpu/span_attention.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
 #include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
@@ -45,7 +45,7 @@ struct Kernels {
   void (*write_kv[2])(const WriteKvArgs&, int64_t begin, int64_t end);
   void (*attention[2])(const AttentionArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*conv[2])(const ConvArgs&, int64_t begin, int64_t end);
-  void (*span_attention[2])(const SpanAttentionArgs&, int64_t begin, int64_t end, int64_t slot);
+  void (*bidirectional_attention[2])(const BidirectionalAttentionArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*mamba_scan[2])(const MambaScanArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*mamba2_scan[2])(const Mamba2ScanArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*delta_net[2])(const DeltaNetArgs&, int64_t begin, int64_t end, int64_t slot);

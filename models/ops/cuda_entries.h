@@ -22,7 +22,7 @@ int WriteKv(const WriteKvArgs& args, const Work& work);
 template <typename T>
 int Attention(const AttentionArgs& args, const SplitKv& split, const Work& work);
 template <typename T>
-int SpanAttention(const SpanAttentionArgs& args, const SplitKv& split, const Work& work);
+int BidirectionalAttention(const BidirectionalAttentionArgs& args, const SplitKv& split, const Work& work);
 template <typename T>
 int Conv(const ConvArgs& args, const Work& work);
 template <typename T>

@@ -116,7 +116,7 @@ struct Kernels {
   int (*rotary[2])(const RotaryArgs&, const Work&);
   int (*write_kv[2])(const WriteKvArgs&, const Work&);
   int (*attention[2])(const AttentionArgs&, const SplitKv&, const Work&);
-  int (*span_attention[2])(const SpanAttentionArgs&, const SplitKv&, const Work&);
+  int (*bidirectional_attention[2])(const BidirectionalAttentionArgs&, const SplitKv&, const Work&);
   int (*conv[2])(const ConvArgs&, const Work&);
   int (*mamba_scan[2])(const MambaScanArgs&, const Work&);
   int (*mamba2_scan[2])(const Mamba2ScanArgs&, const Work&);

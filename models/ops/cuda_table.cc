@@ -16,7 +16,7 @@ const Kernels kKernels = {
     BERTH_BOTH(Rotary),
     BERTH_BOTH(WriteKv),
     BERTH_BOTH(Attention),
-    BERTH_BOTH(SpanAttention),
+    BERTH_BOTH(BidirectionalAttention),
     BERTH_BOTH(Conv),
     BERTH_BOTH(MambaScan),
     BERTH_BOTH(Mamba2Scan),

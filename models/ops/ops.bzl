@@ -23,6 +23,7 @@ def berth_op(name, deps = []):
 
 # The CUDA kernels: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation.
 CUDA_SOURCES = {
+    "bidirectional_attention": "//models/ops:bidirectional_attention/cuda.cu",
     "causal_conv": "//models/ops:causal_conv/cuda.cu",
     "elementwise": "//models/ops:elementwise/cuda.cu",
     "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
@@ -32,6 +33,5 @@ CUDA_SOURCES = {
     "product": "//models/kernels/cuda:product.cu",
     "rg_lru": "//models/ops:rg_lru/cuda.cu",
     "sample": "//models/kernels/cuda:sample.cu",
-    "span_attention": "//models/kernels/cuda:span_attention.cu",
     "write_kv": "//models/ops:paged_attention/write_kv.cu",
 }

@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-#include "models/kernels/encoder_ops.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention.h"
 #include "models/ops/causal_conv/causal_conv.h"
 #include "models/ops/elementwise/elementwise.h"
 #include "models/ops/gated_delta_net/gated_delta_net.h"
@@ -95,7 +95,7 @@ class EmulatedCudaTest : public KernelTest {
     ExpectClose(ops::Attention(q, Shape(layer), *fast_), reference::Attention(q, Shape(layer), *reference_));
   }
 
-  ops::SpanAttentionShape SpanShape(int layer) const {
+  ops::BidirectionalAttentionShape SpanShape(int layer) const {
     return {.layer = layer, .q_heads = kQHeads, .head_dim = kKeyDim, .scale = 0.3, .distance_bias = bias_};
   }
 
@@ -239,7 +239,7 @@ TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {
   const at::Tensor ones = at::ones({1});
   EXPECT_TRUE(at::equal(ops::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *fast_),
                         reference::Mamba2Scan(xbc, dt, -ones, ones, ones, shape, *reference_)));
-  const ops::SpanAttentionShape wide = {.q_heads = 1, .head_dim = 520};
+  const ops::BidirectionalAttentionShape wide = {.q_heads = 1, .head_dim = 520};
   const at::Tensor e = Random(kEncoderTokens[0], 520);
   EXPECT_TRUE(
       at::equal(ops::EncoderAttention(e, e, e, wide, *fast_), reference::EncoderAttention(e, e, e, wide, *reference_)));

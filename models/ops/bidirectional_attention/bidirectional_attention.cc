@@ -1,4 +1,4 @@
-#include "models/kernels/encoder_ops.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention.h"
 
 #include <ATen/ops/empty.h>
 
@@ -13,8 +13,8 @@ namespace berth::ops {
 namespace {
 
 // What the two attentions have in common; keys and values are still to be named.
-SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& shape) {
-  SpanAttentionArgs args = {};
+BidirectionalAttentionArgs CommonArgs(const at::Tensor& query, const BidirectionalAttentionShape& shape) {
+  BidirectionalAttentionArgs args = {};
   args.query = RowsOf(query);
   args.query_stride = query.stride(0);
   args.q_heads = shape.q_heads;
@@ -27,18 +27,20 @@ SpanAttentionArgs CommonArgs(const at::Tensor& query, const SpanAttentionShape& 
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunOnCpu(SpanAttentionArgs args, TypeIndex type, int64_t num_tiles, int64_t keys) {
-  args.scratch = WorkerScratch(SpanAttentionScratchFloats(args), &args.scratch_stride);
+void RunOnCpu(BidirectionalAttentionArgs args, TypeIndex type, int64_t num_tiles, int64_t keys) {
+  args.scratch = WorkerScratch(BidirectionalAttentionScratchFloats(args), &args.scratch_stride);
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
   Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
-    cpu::GetKernels().span_attention[type](args, begin, end, thread);
+    cpu::GetKernels().bidirectional_attention[type](args, begin, end, thread);
   });
 }
 
 // Whether there is code for these sizes.
-bool RunOnCuda(const SpanAttentionArgs& args, const at::Tensor& query, const SplitKv& split, const cuda::Work& work) {
-  return LaunchSplit(cuda::GetKernels()->span_attention[TypeOf(query)], args, args.value_dim, split, query, work);
+bool RunOnCuda(const BidirectionalAttentionArgs& args, const at::Tensor& query, const SplitKv& split,
+               const cuda::Work& work) {
+  return LaunchSplit(cuda::GetKernels()->bidirectional_attention[TypeOf(query)], args, args.value_dim, split, query,
+                     work);
 }
 
 int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
@@ -57,11 +59,11 @@ cuda::Work EncoderWorkOf(const at::Tensor& x, const StepBatch& batch) {
 }  // namespace
 
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const SpanAttentionShape& shape, const StepBatch& batch) {
+                            const BidirectionalAttentionShape& shape, const StepBatch& batch) {
   const Backend backend = BackendOf(query);
   if (backend == Backend::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
   const EncoderTables& tables = batch.tables().encoder;
-  SpanAttentionArgs args = CommonArgs(query, shape);
+  BidirectionalAttentionArgs args = CommonArgs(query, shape);
   args.rows = tables.rows;
   args.tiles = tables.tiles;
   args.lengths = tables.lengths;
@@ -110,12 +112,12 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
            [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
 }
 
-at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch) {
+at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionShape& shape, const StepBatch& batch) {
   const Backend backend = BackendOf(query);
   if (backend == Backend::kReference) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
-  SpanAttentionArgs args = CommonArgs(query, shape);
+  BidirectionalAttentionArgs args = CommonArgs(query, shape);
   args.rows = batch.tables().rows;
   args.tiles = batch.tables().tiles;
   args.lengths = batch.tables().cross_lengths;

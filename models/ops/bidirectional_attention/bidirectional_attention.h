@@ -1,7 +1,7 @@
-// The operations of encoder-decoder models beyond those of ops.h: attention inside the encoder, which needs no cache,
-// and over the cross blocks of the encoder's output. Same rules as there. Thread-compatible; engine thread only.
-#ifndef BERTH_MODELS_KERNELS_ENCODER_OPS_H_
-#define BERTH_MODELS_KERNELS_ENCODER_OPS_H_
+// Attention whose queries see every key: inside an encoder, which needs no cache, and over the cross blocks of an
+// encoder's output. See models/ops/README.md for the rules of operations. Engine thread only.
+#ifndef BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_H_
+#define BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +13,7 @@ namespace berth::ops {
 
 // How a layer attends; as many heads of keys and values as of queries, and equal dimensions, where there is no cache
 // that says otherwise.
-struct SpanAttentionShape {
+struct BidirectionalAttentionShape {
   int layer = 0;  // of the decoder: finds its place in the cache; of no meaning in the encoder
   int64_t q_heads = 0;
   int64_t head_dim = 0;
@@ -26,7 +26,7 @@ struct SpanAttentionShape {
 // query, key, value: [encoder tokens, q_heads * head_dim] of batch.encoder() -> the query's shape: every token of a row
 // sees all tokens of that row.
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const SpanAttentionShape& shape, const StepBatch& batch);
+                            const BidirectionalAttentionShape& shape, const StepBatch& batch);
 
 // Writes keys and values of the encoder's output, [encoder tokens, kv_heads * dim], to the layer's cross blocks of the
 // rows whose encoder runs.
@@ -34,7 +34,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
 
 // query: [tokens, q_heads * head_dim] -> [tokens, q_heads * value_dim]: each row's tokens see all that its encoder
 // read.
-at::Tensor CrossAttention(const at::Tensor& query, const SpanAttentionShape& shape, const StepBatch& batch);
+at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionShape& shape, const StepBatch& batch);
 
 }  // namespace berth::ops
 
@@ -42,10 +42,11 @@ namespace berth::reference {
 
 // The same contracts in ATen operations, on any device.
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const ops::SpanAttentionShape& shape, const StepBatch& batch);
+                            const ops::BidirectionalAttentionShape& shape, const StepBatch& batch);
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
-at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch);
+at::Tensor CrossAttention(const at::Tensor& query, const ops::BidirectionalAttentionShape& shape,
+                          const StepBatch& batch);
 
 }  // namespace berth::reference
 
-#endif  // BERTH_MODELS_KERNELS_ENCODER_OPS_H_
+#endif  // BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_H_

@@ -1,7 +1,7 @@
 // Every operation of encoders against its ATen reference: every instruction set that the machine has and the CUDA
 // kernels, emulated; both types, encoders that begin in different steps beside rows that decode, over a poisoned arena,
 // odd sizes.
-#include "models/kernels/encoder_ops.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -24,7 +24,7 @@ constexpr int64_t kHeadDim = 20;
 constexpr int64_t kReach = 11;
 constexpr std::array<int64_t, 5> kEncoderTokens = {33, 1, 8, 100, 31};
 
-class EncoderOpsTest : public KernelTest {
+class BidirectionalAttentionTest : public KernelTest {
  protected:
   void SetUp() override {
     const KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kHeadDim, .value_dim = kHeadDim, .dtype = dtype()};
@@ -41,8 +41,8 @@ class EncoderOpsTest : public KernelTest {
 
   at::Tensor RandomHeads(int64_t tokens, int64_t heads) { return Random(tokens, heads * kHeadDim); }
 
-  ops::SpanAttentionShape Shape(int layer, bool biased) const {
-    ops::SpanAttentionShape shape = {.layer = layer, .q_heads = kHeads, .head_dim = kHeadDim, .scale = 0.3};
+  ops::BidirectionalAttentionShape Shape(int layer, bool biased) const {
+    ops::BidirectionalAttentionShape shape = {.layer = layer, .q_heads = kHeads, .head_dim = kHeadDim, .scale = 0.3};
     if (biased) shape.distance_bias = bias_;
     return shape;
   }
@@ -50,7 +50,7 @@ class EncoderOpsTest : public KernelTest {
   const at::Tensor bias_ = at::randn({kHeads, 2 * kReach + 1});
 };
 
-TEST_P(EncoderOpsTest, TheEncoderSeesItsWholeRow) {
+TEST_P(BidirectionalAttentionTest, TheEncoderSeesItsWholeRow) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     if (fast_->encoder().empty()) continue;
@@ -64,7 +64,7 @@ TEST_P(EncoderOpsTest, TheEncoderSeesItsWholeRow) {
   }
 }
 
-TEST_P(EncoderOpsTest, CrossAttentionReadsWhatTheFirstStepWrote) {
+TEST_P(BidirectionalAttentionTest, CrossAttentionReadsWhatTheFirstStepWrote) {
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     for (int layer : {0, 1}) {
@@ -83,7 +83,7 @@ TEST_P(EncoderOpsTest, CrossAttentionReadsWhatTheFirstStepWrote) {
   }
 }
 
-TEST_P(EncoderOpsTest, EveryOperationRunsItsKernels) {
+TEST_P(BidirectionalAttentionTest, EveryOperationRunsItsKernels) {
   NextStep({3, 1, 0, 0, 9});
   EXPECT_TRUE(at::equal(fast_->encoder().token_ids, reference_->encoder().token_ids));
   const at::Tensor e = RandomHeads(EncoderTokens(), kHeads);
@@ -100,7 +100,7 @@ TEST_P(EncoderOpsTest, EveryOperationRunsItsKernels) {
 }
 
 // What one token computes must not depend on its chunk, nor on who else is in the step: equal bits.
-TEST_P(EncoderOpsTest, NeitherChunksNorNeighboursChangeTheBits) {
+TEST_P(BidirectionalAttentionTest, NeitherChunksNorNeighboursChangeTheBits) {
   const int64_t total = 40;
   const int64_t encoder = kEncoderTokens[0];
   const at::Tensor q = RandomHeads(total, kHeads);
@@ -135,7 +135,7 @@ TEST_P(EncoderOpsTest, NeitherChunksNorNeighboursChangeTheBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EncoderOpsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+INSTANTIATE_TEST_SUITE_P(All, BidirectionalAttentionTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth

@@ -1,8 +1,7 @@
-// Arguments of the attention that encoders and cross-attention need, whose queries see every key of their row: keys
-// packed beside the queries or in blocks of the arena, with an optional bias by distance. See kernels.h for the rules
-// that hold for all kernels.
-#ifndef BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
-#define BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
+// The arguments of attention whose queries see every key of their row, for encoders and cross-attention: keys packed
+// beside the queries or in blocks of the arena, with an optional bias by distance.
+#ifndef BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_ARGS_H_
+#define BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_ARGS_H_
 
 #include <stdint.h>
 
@@ -13,7 +12,7 @@ namespace berth::ops {
 // softmax(scale * q k^T + bias) v. A row's keys are taken a span at a time: a block of the arena, or kPackedSpan packed
 // tokens; the order of every sum depends on the row's own positions only.
 // Items: query tiles * kv_heads, tile-major.
-struct SpanAttentionArgs {
+struct BidirectionalAttentionArgs {
   const Row* rows;         // of the queries
   const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row
   const int64_t* lengths;  // by row: keys
@@ -35,14 +34,14 @@ struct SpanAttentionArgs {
   // clamp(k - q, -bias_reach, bias_reach) + bias_reach.
   const float* bias;
   int64_t bias_reach;
-  float* scratch;          // SpanAttentionScratchFloats() per item slot
+  float* scratch;          // BidirectionalAttentionScratchFloats() per item slot
   int64_t scratch_stride;  // floats between slots; slot = worker index
 };
 inline constexpr int64_t kPackedSpan = 32;
 
 // Floats of scratch that one worker needs.
-int64_t SpanAttentionScratchFloats(const SpanAttentionArgs& args);
+int64_t BidirectionalAttentionScratchFloats(const BidirectionalAttentionArgs& args);
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_CPU_SPAN_ATTENTION_H_
+#endif  // BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_ARGS_H_

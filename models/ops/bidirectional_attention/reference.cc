@@ -1,4 +1,4 @@
-// The operations of encoder_ops.h in ATen: one row at a time, sums in float32. See ops_reference.cc.
+// The attentions of encoder-decoder models in ATen: one row at a time, sums in float32.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/kernels/encoder_ops.h"
+#include "models/ops/bidirectional_attention/bidirectional_attention.h"
 #include "models/ops/reference_views.h"
 
 namespace berth::reference {
@@ -53,7 +53,8 @@ KvView Gather(const StepBatch& batch, const Place& place, const ops::Blocks& blo
 }
 
 // query: [queries, q_heads * dim] at positions start, start + 1, ...; kv: all that they may see.
-at::Tensor Attend(const at::Tensor& query, const KvView& kv, const ops::SpanAttentionShape& shape, int64_t start) {
+at::Tensor Attend(const at::Tensor& query, const KvView& kv, const ops::BidirectionalAttentionShape& shape,
+                  int64_t start) {
   const int64_t queries = query.size(0);
   const int64_t repeat = shape.q_heads / kv.key.size(0);
   const at::Tensor q = query.to(at::kFloat).reshape({queries, shape.q_heads, -1}).transpose(0, 1);
@@ -77,7 +78,7 @@ at::Tensor ByHead(const at::Tensor& x, int64_t heads) { return x.unflatten(1, {h
 }  // namespace
 
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const ops::SpanAttentionShape& shape, const StepBatch& batch) {
+                            const ops::BidirectionalAttentionShape& shape, const StepBatch& batch) {
   std::vector<at::Tensor> out;
   for (const ops::Row& row : batch.encoder().rows) {
     const KvView kv = {ByHead(RowSlice(key, row), shape.q_heads), ByHead(RowSlice(value, row), shape.q_heads)};
@@ -101,7 +102,8 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
   }
 }
 
-at::Tensor CrossAttention(const at::Tensor& query, const ops::SpanAttentionShape& shape, const StepBatch& batch) {
+at::Tensor CrossAttention(const at::Tensor& query, const ops::BidirectionalAttentionShape& shape,
+                          const StepBatch& batch) {
   const Place place = CrossPlace(batch, shape.layer);
   std::vector<at::Tensor> out;
   for (size_t r = 0; r < batch.rows().size(); ++r) {

@@ -6,7 +6,7 @@ namespace berth::ops::cuda {
 namespace {
 
 // All keys of the row, for each of its queries.
-struct SpanKeys {
+struct AllKeys {
   static constexpr int kNumParts = 1;
 
   TypeIndex type;
@@ -34,7 +34,7 @@ struct SpanKeys {
 };
 
 // What both kinds of attention have, under the names of the causal one.
-AttentionArgs CommonArgs(const SpanAttentionArgs& a) {
+AttentionArgs CommonArgs(const BidirectionalAttentionArgs& a) {
   AttentionArgs args = {};
   args.kv = {.arena = const_cast<char*>(a.arena),
              .blocks = a.blocks,
@@ -59,9 +59,9 @@ AttentionArgs CommonArgs(const SpanAttentionArgs& a) {
 }  // namespace
 
 template <typename T>
-int SpanAttention(const SpanAttentionArgs& a, const SplitKv& split, const Work& work) {
+int BidirectionalAttention(const BidirectionalAttentionArgs& a, const SplitKv& split, const Work& work) {
   const AttentionArgs args = CommonArgs(a);
-  SpanKeys keys = {};
+  AllKeys keys = {};
   keys.type = kTypeOf<T>;
   keys.lengths = a.lengths;
   if (a.blocks == nullptr) {
@@ -78,7 +78,7 @@ int SpanAttention(const SpanAttentionArgs& a, const SplitKv& split, const Work& 
   return LaunchAttention(args, keys, split, work);
 }
 
-template int SpanAttention<float>(const SpanAttentionArgs&, const SplitKv&, const Work&);
-template int SpanAttention<BFloat16>(const SpanAttentionArgs&, const SplitKv&, const Work&);
+template int BidirectionalAttention<float>(const BidirectionalAttentionArgs&, const SplitKv&, const Work&);
+template int BidirectionalAttention<BFloat16>(const BidirectionalAttentionArgs&, const SplitKv&, const Work&);
 
 }  // namespace berth::ops::cuda
