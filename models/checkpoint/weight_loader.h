@@ -24,7 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "cache/spec.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/kernels/weight_storage.h"
+#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
@@ -62,7 +62,7 @@ class WeightLoader {
   // write to it in place; else a copy, converted by ATen's threads. INVALID_ARGUMENT (sticky): absent, another shape,
   // or no F32, BF16 or F16. RESOURCE_EXHAUSTED (sticky): no memory for it.
   at::Tensor Get(absl::string_view name, at::IntArrayRef shape);
-  // The same for what ops::DenseWeight will pack, and nothing else: where packed matrices come from a file, a tensor
+  // The same for what ops::PackedMatrix will pack, and nothing else: where packed matrices come from a file, a tensor
   // without values (at::kMeta). Not in weight_bytes.
   at::Tensor GetMatrix(absl::string_view name, at::IntArrayRef shape);
   // Undefined when absent.

@@ -62,9 +62,9 @@ std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std:
   const WeightStorage storage = weights.options().matrices;
   parts.up =
       PackExperts(SplitGateUp(LoadMatrices(weights, name + "gate_up_proj", n, 2 * c.intermediate, c.hidden)), storage);
-  parts.up_bias = ProductBias(SplitGateUp(weights.Get(name + "gate_up_proj_bias", {n, 2 * c.intermediate})));
+  parts.up_bias = MatMulBias(SplitGateUp(weights.Get(name + "gate_up_proj_bias", {n, 2 * c.intermediate})));
   parts.down = PackExperts(LoadMatrices(weights, name + "down_proj", n, c.hidden, c.intermediate), storage);
-  parts.down_bias = ProductBias(weights.Get(name + "down_proj_bias", {n, c.hidden}));
+  parts.down_bias = MatMulBias(weights.Get(name + "down_proj_bias", {n, c.hidden}));
   return std::make_unique<Experts>(Router::Load(weights, prefix + "router", c.hidden, router, /*has_bias=*/true),
                                    std::move(parts), Experts::Options{.activation = ops::Activation::kClampedSwiglu});
 }

@@ -110,8 +110,8 @@ at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choic
     const at::Tensor weights = choice.weights.flatten().index_select(0, pairs.order);
     rows.mul_(weights.to(rows.scalar_type()).unsqueeze(1));
   }
-  const at::Tensor up = ops::GroupedProduct(rows, weights_.up, weights_.up_bias, pairs.ends);
-  const at::Tensor out = ops::GroupedProduct(Activated(up), weights_.down, weights_.down_bias, pairs.ends);
+  const at::Tensor up = ops::GroupedMatMul(rows, weights_.up, weights_.up_bias, pairs.ends);
+  const at::Tensor out = ops::GroupedMatMul(Activated(up), weights_.down, weights_.down_bias, pairs.ends);
   return at::index_select(out, 0, pairs.places);
 }
 
@@ -119,9 +119,9 @@ at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& cho
   const at::Tensor chosen = choice.experts.flatten();
   at::Tensor rows = x;
   if (options_.scale_input) rows = (x.unsqueeze(1) * choice.weights.to(x.scalar_type()).unsqueeze(-1)).flatten(0, 1);
-  const at::Tensor up = ops::ExpertProduct(rows, weights_.up, up_addresses_, weights_.up_bias, chosen);
+  const at::Tensor up = ops::ExpertMatMul(rows, weights_.up, up_addresses_, weights_.up_bias, chosen);
   if (!up.defined()) return {};
-  return ops::ExpertProduct(Activated(up), weights_.down, down_addresses_, weights_.down_bias, chosen);
+  return ops::ExpertMatMul(Activated(up), weights_.down, down_addresses_, weights_.down_bias, chosen);
 }
 
 at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
@@ -143,8 +143,8 @@ at::Tensor Experts::operator()(const at::Tensor& x) const {
   return out + shared;
 }
 
-std::vector<ops::DenseWeight> PackExperts(const at::Tensor& stack, WeightStorage storage) {
-  std::vector<ops::DenseWeight> experts;
+std::vector<ops::PackedMatrix> PackExperts(const at::Tensor& stack, WeightStorage storage) {
+  std::vector<ops::PackedMatrix> experts;
   for (int64_t e = 0; e < stack.size(0); ++e) experts.emplace_back(stack.select(0, e), storage);
   return experts;
 }

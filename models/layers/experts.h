@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/product_ops.h"
-#include "models/kernels/weight_storage.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/ops/elementwise/elementwise.h"
+#include "models/ops/matmul/matmul.h"
+#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
@@ -72,10 +72,10 @@ class Router {
 class Experts : public FeedForward {
  public:
   struct Weights {
-    std::vector<ops::DenseWeight> up;    // by expert; gated: [2 * intermediate, hidden], gates first; else half as many
-    std::vector<ops::DenseWeight> down;  // [hidden, intermediate]
-    at::Tensor up_bias;                  // ProductBias of [experts, up's outputs], or undefined
-    at::Tensor down_bias;                // the same of [experts, hidden]
+    std::vector<ops::PackedMatrix> up;  // by expert; gated: [2 * intermediate, hidden], gates first; else half as many
+    std::vector<ops::PackedMatrix> down;  // [hidden, intermediate]
+    at::Tensor up_bias;                   // MatMulBias of [experts, up's outputs], or undefined
+    at::Tensor down_bias;                 // the same of [experts, hidden]
   };
   struct Options {
     ops::Activation activation = ops::Activation::kSilu;
@@ -110,7 +110,7 @@ class Experts : public FeedForward {
 
   Router router_;
   Weights weights_;
-  at::Tensor up_addresses_, down_addresses_;  // of ops::ExpertProduct
+  at::Tensor up_addresses_, down_addresses_;  // of ops::ExpertMatMul
   Options options_;
   std::unique_ptr<FeedForward> shared_;
   Linear shared_gate_;
@@ -125,7 +125,7 @@ struct ExpertNames {
 };
 
 // The matrices of a stack, [experts, out, in].
-std::vector<ops::DenseWeight> PackExperts(const at::Tensor& stack, WeightStorage storage);
+std::vector<ops::PackedMatrix> PackExperts(const at::Tensor& stack, WeightStorage storage);
 
 // One matrix per expert; or stacks of them, `prefix`gate_up_proj and down_proj, where the checkpoint
 // has them. Errors stick to the loader.

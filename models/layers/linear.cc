@@ -17,31 +17,31 @@ at::Tensor Scaled(const at::Tensor& tensor, double scale) {
 }  // namespace
 
 Linear::Linear(const LinearWeights& weights)
-    : weight_(weights.weight, weights.storage), bias_(ProductBias(weights.bias)) {}
+    : weight_(weights.weight, weights.storage), bias_(MatMulBias(weights.bias)) {}
 
 Linear Linear::WithAdapter(const at::Tensor& down, const at::Tensor& up) const {
   Linear adapted = *this;
-  adapted.adapter_down_ = ops::DenseWeight(down);
-  adapted.adapter_up_ = ops::DenseWeight(up);
+  adapted.adapter_down_ = ops::PackedMatrix(down);
+  adapted.adapter_up_ = ops::PackedMatrix(up);
   return adapted;
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  const at::Tensor out = ops::Product(x, weight_, bias_);
+  const at::Tensor out = ops::MatMul(x, weight_, bias_);
   if (!adapter_down_.defined()) return out;
-  return out.add(ops::Product(ops::Product(x, adapter_down_, {}), adapter_up_, {}));
+  return out.add(ops::MatMul(ops::MatMul(x, adapter_down_, {}), adapter_up_, {}));
 }
 
 at::Tensor Linear::InFloat32(const at::Tensor& x) const {
   if (adapter_down_.defined()) return (*this)(x).to(at::kFloat);
-  return ops::Product(x, weight_, bias_, /*in_float32=*/true);
+  return ops::MatMul(x, weight_, bias_, /*in_float32=*/true);
 }
 
 WeightStorage HeadStorage(WeightStorage matrices) {
   return matrices == WeightStorage::kExact ? WeightStorage::kExact : WeightStorage::kInt8;
 }
 
-at::Tensor ProductBias(const at::Tensor& bias) {
+at::Tensor MatMulBias(const at::Tensor& bias) {
   return bias.defined() && bias.is_cpu() ? bias.to(at::kFloat).contiguous() : bias;
 }
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/product_ops.h"
-#include "models/kernels/weight_storage.h"
+#include "models/ops/matmul/matmul.h"
+#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
@@ -42,9 +42,9 @@ class Linear {
   at::ScalarType type() const { return weight_.type(); }  // of inputs and outputs
 
  private:
-  ops::DenseWeight weight_;
-  at::Tensor bias_;                             // as ops::Product takes it, or undefined
-  ops::DenseWeight adapter_down_, adapter_up_;  // both or neither
+  ops::PackedMatrix weight_;
+  at::Tensor bias_;                              // as ops::MatMul takes it, or undefined
+  ops::PackedMatrix adapter_down_, adapter_up_;  // both or neither
 };
 
 // One matrix of the checkpoint: `name`.weight [out, in] and, where has_bias, `name`.bias [out].
@@ -67,8 +67,8 @@ void ScaleLinear(LinearWeights* linear, int64_t first, int64_t count, double inp
 // int8.
 WeightStorage HeadStorage(WeightStorage matrices);
 
-// A bias as ops::Product and ops::GroupedProduct take it; undefined stays so.
-at::Tensor ProductBias(const at::Tensor& bias);
+// A bias as ops::MatMul and ops::GroupedMatMul take it; undefined stays so.
+at::Tensor MatMulBias(const at::Tensor& bias);
 
 }  // namespace berth
 

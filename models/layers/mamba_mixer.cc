@@ -20,8 +20,8 @@ at::Tensor Deinterleaved(const at::Tensor& tensor) {
 }
 
 // The matrices of a stack, [groups, out, in].
-std::vector<ops::DenseWeight> PackGroups(const at::Tensor& stack, WeightStorage storage) {
-  std::vector<ops::DenseWeight> groups;
+std::vector<ops::PackedMatrix> PackGroups(const at::Tensor& stack, WeightStorage storage) {
+  std::vector<ops::PackedMatrix> groups;
   for (int64_t g = 0; g < stack.size(0); ++g) groups.emplace_back(stack[g], storage);
   return groups;
 }
@@ -92,7 +92,7 @@ LayerCacheSpec MambaMixer::cache_spec(DType dtype) const {
 
 void MambaMixer::Project(ops::MambaInputs& inputs) const {
   const int64_t tokens = inputs.x.size(0);
-  const at::Tensor parts = ops::BlockProduct(inputs.x, x_proj_).view({tokens, config_.groups(), -1});
+  const at::Tensor parts = ops::BlockDiagonalMatMul(inputs.x, x_proj_).view({tokens, config_.groups(), -1});
   const at::Tensor step = parts.narrow(2, 0, config_.dt_rank);
   inputs.b = parts.narrow(2, config_.dt_rank, config_.state_dim);
   inputs.c = parts.narrow(2, config_.dt_rank + config_.state_dim, config_.state_dim);
@@ -105,7 +105,7 @@ void MambaMixer::Project(ops::MambaInputs& inputs) const {
     norm(b_norm_, inputs.b);
     norm(c_norm_, inputs.c);
   }
-  inputs.dt = ops::BlockProduct(step.flatten(1), dt_proj_);
+  inputs.dt = ops::BlockDiagonalMatMul(step.flatten(1), dt_proj_);
 }
 
 at::Tensor MambaMixer::operator()(const at::Tensor& x, const StepBatch& batch) const {

@@ -12,11 +12,11 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/product_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/ops/mamba/mamba.h"
+#include "models/ops/matmul/matmul.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -64,7 +64,7 @@ class MambaMixer : public Mixer {
   at::Tensor conv_weight_;  // [kernel, inner], float32
   at::Tensor conv_bias_;    // [inner], float32, or undefined
   // By group: [dt_rank + 2 * state_dim, inner / groups] and [inner / groups, dt_rank].
-  std::vector<ops::DenseWeight> x_proj_, dt_proj_;
+  std::vector<ops::PackedMatrix> x_proj_, dt_proj_;
   at::Tensor a_;            // [state_dim, inner], float32
   at::Tensor d_, dt_bias_;  // [inner], float32
   Norm dt_norm_, b_norm_, c_norm_;

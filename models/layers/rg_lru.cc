@@ -24,13 +24,13 @@ ops::RgLruWeights LoadRecurrence(WeightLoader& weights, const std::string& prefi
           .rate = at::mul(at::softplus(weights.GetFloat32(prefix + "recurrent_param", {c.width})), kRate)};
 }
 
-std::vector<ops::DenseWeight> LoadGates(WeightLoader& weights, const std::string& prefix, const RgLruConfig& c) {
+std::vector<ops::PackedMatrix> LoadGates(WeightLoader& weights, const std::string& prefix, const RgLruConfig& c) {
   const int64_t block_width = c.width / c.blocks;
   const auto matrices = [&](const char* name) {
     return weights.GetMatrix(prefix + name, {c.blocks, block_width, block_width});
   };
   const at::Tensor stack = at::cat({matrices("input_gate_weight"), matrices("recurrent_gate_weight")}, 2);
-  std::vector<ops::DenseWeight> gates;
+  std::vector<ops::PackedMatrix> gates;
   for (int64_t block = 0; block < c.blocks; ++block) {
     gates.emplace_back(stack[block].t(), weights.options().matrices);
   }
@@ -67,7 +67,7 @@ at::Tensor RgLruMixer::operator()(const at::Tensor& x, const StepBatch& batch) c
   const at::Tensor projected = in_(x);
   const at::Tensor input = ops::CausalConv(projected.narrow(1, 0, config_.width), conv_weight_, conv_bias_,
                                            config_.layer, kConvState, batch, ops::ConvActivation::kNone);
-  const at::Tensor gates = ops::BlockProduct(input, gates_).unflatten(1, {config_.blocks, -1});
+  const at::Tensor gates = ops::BlockDiagonalMatMul(input, gates_).unflatten(1, {config_.blocks, -1});
   const at::Tensor y = ops::RgLru(input, gates, recurrence_, config_.layer, kRecurrentState, batch);
   return out_(at::mul(y, ops::Activate(projected.narrow(1, config_.width, config_.width), ops::Activation::kGeluTanh)));
 }

@@ -12,9 +12,9 @@
 
 #include "cache/spec.h"
 #include "models/checkpoint/weight_loader.h"
-#include "models/kernels/product_ops.h"
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
+#include "models/ops/matmul/matmul.h"
 #include "models/ops/rg_lru/rg_lru.h"
 #include "models/step/step_batch.h"
 
@@ -39,11 +39,12 @@ class RgLruMixer : public Mixer {
 
  private:
   RgLruConfig config_;
-  Linear in_;                            // the recurrence's branch and the gelu's, side by side
-  Linear out_;                           // from width
-  at::Tensor conv_weight_;               // [kernel, width], float32
-  at::Tensor conv_bias_;                 // [width], float32
-  std::vector<ops::DenseWeight> gates_;  // by block: [2 * block_width, block_width], the input's, then the recurrence's
+  Linear in_;               // the recurrence's branch and the gelu's, side by side
+  Linear out_;              // from width
+  at::Tensor conv_weight_;  // [kernel, width], float32
+  at::Tensor conv_bias_;    // [width], float32
+  std::vector<ops::PackedMatrix>
+      gates_;  // by block: [2 * block_width, block_width], the input's, then the recurrence's
   ops::RgLruWeights recurrence_;
 };
 

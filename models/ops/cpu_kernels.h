@@ -16,12 +16,12 @@
 
 #include <stdint.h>
 
-#include "models/kernels/cpu/product.h"
 #include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
 #include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
+#include "models/ops/matmul/matmul_args.h"
 #include "models/ops/paged_attention/paged_attention_args.h"
 #include "models/ops/rg_lru/rg_lru_args.h"
 
@@ -51,11 +51,11 @@ struct Kernels {
   void (*delta_net[2])(const DeltaNetArgs&, int64_t begin, int64_t end, int64_t slot);
   void (*rg_lru[2])(const RgLruArgs&, int64_t begin, int64_t end);
   // By the type of x and out.
-  void (*prepare_inputs[2])(const ProductArgs&, int64_t begin, int64_t end);
-  void (*dense_product[2])(const ProductArgs&, int64_t begin, int64_t end);
-  int64_t (*product_tiles[2])(WeightKind kind, int64_t rows);
+  void (*prepare_inputs[2])(const MatMulArgs&, int64_t begin, int64_t end);
+  void (*matmul[2])(const MatMulArgs&, int64_t begin, int64_t end);
+  int64_t (*matmul_tiles[2])(WeightKind kind, int64_t rows);
   // By the type of the weight.
-  void (*pack_weight[2])(const PackWeightArgs&, int64_t begin, int64_t end);
+  void (*pack_matrix[2])(const PackMatrixArgs&, int64_t begin, int64_t end);
 };
 
 // The best set that this machine runs; else the one that the environment's BERTH_CPU_CAPABILITY names, if the machine

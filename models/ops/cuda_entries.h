@@ -34,11 +34,11 @@ int DeltaNet(const DeltaNetArgs& args, const Work& work);
 template <typename T>
 int RgLru(const RgLruArgs& args, const Work& work);
 template <typename T>
-int Int8Product(const Int8ProductArgs& args, const Work& work);
+int Int8MatMul(const Int8MatMulArgs& args, const Work& work);
 template <typename T>
 int ExpandInt8(const ExpandInt8Args& args, const Work& work);
 template <typename T>
-int ExpertProduct(const ExpertProductArgs& args, const Work& work);
+int ExpertMatMul(const ExpertMatMulArgs& args, const Work& work);
 int Greedy(const GreedyArgs& args, void* stream);
 int Sample(const SampleArgs& args, void* stream);
 

@@ -27,42 +27,6 @@ struct GreedyArgs {
   int32_t bad_token;
 };
 
-// A matrix [outputs, inputs] of 8 bits, symmetric: an output's row times its scale.
-struct Int8Weight {
-  const int8_t* values;
-  const float* scales;  // [outputs]
-  int64_t outputs, inputs;
-};
-
-// out = x W^T + bias, of at most kInt8Rows rows. x, bias and out are of one type; sums are in float32.
-struct Int8ProductArgs {
-  Int8Weight weight;
-  const void* x;     // [rows, x_stride]
-  const void* bias;  // [outputs] or null
-  void* out;         // [rows, out_stride]
-  int64_t rows, x_stride, out_stride;
-};
-inline constexpr int64_t kInt8Rows = 16;
-
-// out[p] = W x + bias of pair p, which is a row of x and one of the experts chosen for it. An expert's matrix is read
-// once for some of its pairs, and not at all without any. Of at most kExpertPairs pairs.
-struct ExpertProductArgs {
-  const int64_t* addresses;  // [experts, 2]: where each one's matrix [outputs, inputs] lies, and its scales
-  bool is_int8;              // as Int8Weight; else of x's type, without scales
-  const int64_t* chosen;     // [pairs]: the expert
-  const void* x;             // [pairs / pairs_per_row, x_stride]
-  const void* bias;          // [experts, outputs] or null
-  void* out;                 // [pairs, outputs]
-  int64_t experts, pairs, pairs_per_row, outputs, inputs, x_stride;
-};
-inline constexpr int64_t kExpertPairs = 4096;  // 256 rows of a CUDA graph, and 16 experts of each
-
-// out: [outputs, inputs], the weights rounded to its type.
-struct ExpandInt8Args {
-  Int8Weight weight;
-  void* out;
-};
-
 // How one row's token is chosen, by the rules of models/sampling/sampler.h.
 struct SampleParams {
   double inverse_temperature;  // 0: greedy, and the rest is not read
@@ -122,9 +86,9 @@ struct Kernels {
   int (*mamba2_scan[2])(const Mamba2ScanArgs&, const Work&);
   int (*delta_net[2])(const DeltaNetArgs&, const Work&);
   int (*rg_lru[2])(const RgLruArgs&, const Work&);
-  int (*int8_product[2])(const Int8ProductArgs&, const Work&);
+  int (*int8_matmul[2])(const Int8MatMulArgs&, const Work&);
   int (*expand_int8[2])(const ExpandInt8Args&, const Work&);
-  int (*expert_product[2])(const ExpertProductArgs&, const Work&);
+  int (*expert_matmul[2])(const ExpertMatMulArgs&, const Work&);
   int (*greedy)(const GreedyArgs&, void* stream);
   int (*sample)(const SampleArgs&, void* stream);
 };

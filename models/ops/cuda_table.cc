@@ -22,9 +22,9 @@ const Kernels kKernels = {
     BERTH_BOTH(Mamba2Scan),
     BERTH_BOTH(DeltaNet),
     BERTH_BOTH(RgLru),
-    BERTH_BOTH(Int8Product),
+    BERTH_BOTH(Int8MatMul),
     BERTH_BOTH(ExpandInt8),
-    BERTH_BOTH(ExpertProduct),
+    BERTH_BOTH(ExpertMatMul),
     Greedy,
     Sample,
 };

@@ -1,7 +1,7 @@
 // The threads that share a step's kernels. After their share the workers look out for the next for a while (kLookOut),
 // then sleep, so an idle server burns no core. On a virtual machine of two cores work is handed over and done in 0.8
 // microseconds to workers that look out, and in 400 to workers that sleep:
-//   bazel run -c opt //tests/bench:product_bench -- --threads=2 --benchmark_filter=HandOver
+//   bazel run -c opt //tests/bench:matmul_bench -- --threads=2 --benchmark_filter=HandOver
 //
 // Nobody is waited for who has not begun: a worker that wakes late, or has no core, finds its share done by the others.
 // So work takes its pieces off a common counter, and must be whole whichever threads come.

@@ -1,4 +1,4 @@
-// Where a model's packed matrices are kept from one start to the next (models/kernels/packed_weights.h). Reads the
+// Where a model's packed matrices are kept from one start to the next (models/ops/matmul/packed_weights.h). Reads the
 // disk; thread-safe.
 #ifndef BERTH_SERVER_STORAGE_PACKED_FILE_H_
 #define BERTH_SERVER_STORAGE_PACKED_FILE_H_

@@ -1,30 +1,30 @@
-// Dense products x W^T, under the rules of ops.h, with weights that are packed once at load time: on the CPU for the
-// kernels of cpu/product.h, whose contract holds here too (a row's result does not depend on its neighbours, to the
-// bit); on other devices the weight stays a plain matrix, which ATen multiplies with, or of 8 bits cuda/product.cu.
-// Engine thread only; packing belongs to loading.
-#ifndef BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
-#define BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
+// Dense products x W^T with matrices that are packed once at load time: on the CPU for the kernels of matmul_args.h,
+// whose contract holds here too (a row's result does not depend on its neighbours, to the bit). On other devices the
+// matrix stays plain, which ATen multiplies with, or of 8 bits for CUDA's kernels. See models/ops/README.md for the
+// rules of operations. Engine thread only; packing belongs to loading.
+#ifndef BERTH_MODELS_OPS_MATMUL_MATMUL_H_
+#define BERTH_MODELS_OPS_MATMUL_MATMUL_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "models/kernels/packed_weights.h"
-#include "models/kernels/weight_storage.h"
-#include "models/ops/cpu_kernels.h"
+#include "models/kernels/cpu/panels.h"
+#include "models/ops/matmul/packed_weights.h"
+#include "models/ops/matmul/weight_storage.h"
 
 namespace berth::ops {
 
 // A matrix [outputs, inputs]. Copies share its memory. On the CPU it is stored as asked for; float32 weights all of
 // which are numbers of bfloat16 are stored as such, which loses nothing. On other devices it is exact or kInt8.
-class DenseWeight {
+class PackedMatrix {
  public:
-  DenseWeight() = default;
+  PackedMatrix() = default;
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
   // read once on the CPU, and kept on other devices. Where PackedWeights::Current() has a file, its next matrix is
   // taken and `weight` need have no values (at::kMeta).
-  explicit DenseWeight(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact);
+  explicit PackedMatrix(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact);
 
   bool defined() const { return outputs() > 0; }
   int64_t inputs() const { return packed_.inputs; }
@@ -39,33 +39,33 @@ class DenseWeight {
   void Pack(const at::Tensor& weight, WeightStorage storage);
   void KeepInt8(const at::Tensor& weight);
 
-  PackedMatrix packed_;  // of another device the shape and type only
+  PackedPanels packed_;  // of another device the shape and type only
   at::Tensor plain_;
 };
 
 // x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32. in_float32: the same
 // numbers, rounded to x's type, as float32.
-at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias, bool in_float32 = false);
+at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, bool in_float32 = false);
 
 // The i-th weight times the i-th of x's blocks of columns, side by side. The blocks are as wide as the weights' inputs,
 // the same for all; x: [tokens, blocks * inputs].
-at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& weights);
+at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights);
 
 // x: [pairs, inputs], the pairs of one expert side by side: expert e's are rows [ends[e - 1], ends[e]).
-// bias: [experts, outputs] as in Product. Returns [pairs, outputs]. Work grows with the experts that have pairs, not
+// bias: [experts, outputs] as in MatMul. Returns [pairs, outputs]. Work grows with the experts that have pairs, not
 // with all of them.
-at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& bias,
-                          const std::vector<int64_t>& ends);
+at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& bias,
+                         const std::vector<int64_t>& ends);
 
-// What ExpertProduct needs of the experts of a GPU; undefined where it is not for them.
-at::Tensor AddressesOf(const std::vector<DenseWeight>& experts);
+// What ExpertMatMul needs of the experts of a GPU; undefined where it is not for them.
+at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts);
 
 // On a GPU alone, without the host's knowing who chose whom: pair p is row p / (chosen / rows) of x and expert
 // chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Undefined: there is
 // no kernel for so many pairs.
-at::Tensor ExpertProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& addresses,
-                         const at::Tensor& bias, const at::Tensor& chosen);
+at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
+                        const at::Tensor& bias, const at::Tensor& chosen);
 
 }  // namespace berth::ops
 
-#endif  // BERTH_MODELS_KERNELS_PRODUCT_OPS_H_
+#endif  // BERTH_MODELS_OPS_MATMUL_MATMUL_H_

@@ -1,7 +1,7 @@
 // Dense products of LLaMA's shapes, beside at::linear and beside what reading memory takes, in the same run: GB/s of
 // weights where rows are few (decode), GFLOP/s where they are many (prefill). Weights are taken in turn from more than
 // the last cache holds. Run:
-//   bazel run -c opt //tests/bench:product_bench -- --threads=1
+//   bazel run -c opt //tests/bench:matmul_bench -- --threads=1
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "models/kernels/product_ops.h"
+#include "models/ops/matmul/matmul.h"
 #include "models/step/thread_pool.h"
 
 namespace berth {
@@ -56,12 +56,12 @@ void Berth(benchmark::State& state, Kind kind) {
   const ThreadPool::Use use(&pool);
   const Shape shape(state);
   const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind));
-  std::vector<ops::DenseWeight> copies = {ops::DenseWeight(weight, StorageOf(kind))};
+  std::vector<ops::PackedMatrix> copies = {ops::PackedMatrix(weight, StorageOf(kind))};
   const int64_t bytes = copies[0].size_bytes();
   while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) copies.emplace_back(weight, StorageOf(kind));
   const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
   size_t turn = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(ops::Product(x, copies[turn++ % copies.size()], {}));
+  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, copies[turn++ % copies.size()], {}));
   Report(state, shape, bytes);
 }
 
@@ -149,9 +149,9 @@ void CallAndFork(benchmark::State& state) {
   ThreadPool pool(num_threads);
   const ThreadPool::Use use(&pool);
   const int64_t inputs = state.range(0);
-  const ops::DenseWeight weight(at::randn({inputs, inputs}));
+  const ops::PackedMatrix weight(at::randn({inputs, inputs}));
   const at::Tensor x = at::randn({1, inputs});
-  for (auto _ : state) benchmark::DoNotOptimize(ops::Product(x, weight, {}));
+  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, weight, {}));
 }
 BENCHMARK(CallAndFork)->Arg(32)->Arg(160)->Arg(288)->UseRealTime();
 

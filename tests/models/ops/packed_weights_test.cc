@@ -1,6 +1,6 @@
 // Packed matrices in a file: what comes back is what was packed, and no file but a whole one of the same identity is
 // used.
-#include "models/kernels/packed_weights.h"
+#include "models/ops/matmul/packed_weights.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "models/kernels/product_ops.h"
+#include "models/ops/matmul/matmul.h"
 
 namespace berth {
 namespace {
@@ -46,11 +46,11 @@ class PackedWeightsTest : public testing::Test {
   }
 
   // Packs what was not packed yet, and waits until that is kept.
-  std::vector<ops::DenseWeight> Load(bool* mapped, const std::string& identity = kIdentity) {
+  std::vector<ops::PackedMatrix> Load(bool* mapped, const std::string& identity = kIdentity) {
     PackedWeights packed(path(), identity);
     *mapped = packed.mapped();
     const PackedWeights::Use use(&packed);
-    std::vector<ops::DenseWeight> weights;
+    std::vector<ops::PackedMatrix> weights;
     int64_t size_bytes = 0;
     for (const Matrix& matrix : matrices_) {
       weights.emplace_back(
@@ -80,17 +80,17 @@ class PackedWeightsTest : public testing::Test {
 
 TEST_F(PackedWeightsTest, WhatIsMappedComputesWhatWasPacked) {
   bool mapped = true;
-  const std::vector<ops::DenseWeight> packed = Load(&mapped);
+  const std::vector<ops::PackedMatrix> packed = Load(&mapped);
   EXPECT_FALSE(mapped);
   ASSERT_TRUE(last_kept_.ok()) << last_kept_;
   // The mapping lives as long as a weight of it.
-  const std::vector<ops::DenseWeight> again = Load(&mapped);
+  const std::vector<ops::PackedMatrix> again = Load(&mapped);
   ASSERT_TRUE(mapped);
   fs::remove(path());
   for (size_t i = 0; i < packed.size(); ++i) {
     const at::Tensor x = at::randn({5, packed[i].inputs()}).to(packed[i].type());
     EXPECT_EQ(again[i].size_bytes(), packed[i].size_bytes());
-    EXPECT_TRUE(at::equal(ops::Product(x, packed[i], {}), ops::Product(x, again[i], {}))) << i;
+    EXPECT_TRUE(at::equal(ops::MatMul(x, packed[i], {}), ops::MatMul(x, again[i], {}))) << i;
   }
 }
 
@@ -134,7 +134,7 @@ TEST_F(PackedWeightsTest, AnotherModelsMatrixIsRefused) {
   Load(&mapped);
   PackedWeights packed(path(), kIdentity);
   const PackedWeights::Use use(&packed);
-  EXPECT_THROW(ops::DenseWeight(at::empty({40, 101}, at::kMeta)), c10::Error);
+  EXPECT_THROW(ops::PackedMatrix(at::empty({40, 101}, at::kMeta)), c10::Error);
 }
 
 TEST_F(PackedWeightsTest, WhatCannotBeKeptIsSaid) {
@@ -149,7 +149,7 @@ TEST_F(PackedWeightsTest, WhoGoesBeforeItIsWrittenLeavesNothing) {
   {
     PackedWeights packed(path(), kIdentity);
     const PackedWeights::Use use(&packed);
-    const ops::DenseWeight weight(at::randn({4096, 4096}));
+    const ops::PackedMatrix weight(at::randn({4096, 4096}));
     packed.Keep([](const absl::Status&) {});
   }
   EXPECT_TRUE(Mapped() || (!fs::exists(path()) && !fs::exists(path() + ".part")));
@@ -158,7 +158,7 @@ TEST_F(PackedWeightsTest, WhoGoesBeforeItIsWrittenLeavesNothing) {
 TEST_F(PackedWeightsTest, WithoutAFileItOnlyCounts) {
   PackedWeights packed;
   const PackedWeights::Use use(&packed);
-  const ops::DenseWeight weight(at::randn({64, 64}), WeightStorage::kInt8);
+  const ops::PackedMatrix weight(at::randn({64, 64}), WeightStorage::kInt8);
   EXPECT_EQ(packed.size_bytes(), weight.size_bytes());
   packed.Keep([](const absl::Status&) { FAIL() << "there is no file to write"; });
 }

@@ -100,7 +100,7 @@ __device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, i
 
 template <typename T, int kRows>
 __global__ void __launch_bounds__(kThreads)
-    Int8ProductKernel(const __grid_constant__ Int8ProductArgs a, bool x_aligned) {
+    Int8ProductKernel(const __grid_constant__ Int8MatMulArgs a, bool x_aligned) {
   const Weight<int8_t> weight = {a.weight.values, a.weight.scales, a.weight.outputs, a.weight.inputs};
   const Rows<T> rows = {static_cast<const T*>(a.x),
                         static_cast<const T*>(a.bias),
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The pairs of an expert, in ascending order, and their rows of x, by one warp; returns how many.
-__device__ inline int FindPairs(const ExpertProductArgs& a, int64_t expert, int* pairs, int* rows) {
+__device__ inline int FindPairs(const ExpertMatMulArgs& a, int64_t expert, int* pairs, int* rows) {
   int count = 0;
   for (int64_t first = 0; first < a.pairs; first += kWarp) {
     const int64_t pair = first + Lane();
@@ -133,7 +133,7 @@ __device__ inline int FindPairs(const ExpertProductArgs& a, int64_t expert, int*
 // blockIdx = (kBlockOutputs outputs, expert).
 template <typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
-    ExpertProductKernel(const __grid_constant__ ExpertProductArgs a, bool x_aligned) {
+    ExpertProductKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
   int* const count = reinterpret_cast<int*>(shared_memory);
   int* const pairs = count + 1;         // [pairs]
   int* const x_rows = pairs + a.pairs;  // [pairs]
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int kRows>
-int LaunchRows(const Int8ProductArgs& a, const Work& work) {
+int LaunchRows(const Int8MatMulArgs& a, const Work& work) {
   return Launch(Int8ProductKernel<T, kRows>, Grid(CeilDiv(a.weight.outputs, kBlockOutputs)), kThreads, 0, work.stream,
                 a, AreAligned<T>(a.x, a.x_stride));
 }
@@ -186,7 +186,7 @@ int LaunchRows(const Int8ProductArgs& a, const Work& work) {
 }  // namespace
 
 template <typename T>
-int Int8Product(const Int8ProductArgs& a, const Work& work) {
+int Int8MatMul(const Int8MatMulArgs& a, const Work& work) {
   if (a.rows == 0) return kLaunched;
   if (a.rows == 1) return LaunchRows<T, 1>(a, work);
   if (a.rows <= 4) return LaunchRows<T, 4>(a, work);
@@ -194,7 +194,7 @@ int Int8Product(const Int8ProductArgs& a, const Work& work) {
   if (a.rows <= kInt8Rows) return LaunchRows<T, kInt8Rows>(a, work);
   return kNotCovered;
 }
-BERTH_CUDA_ENTRY(Int8Product, Int8ProductArgs)
+BERTH_CUDA_ENTRY(Int8MatMul, Int8MatMulArgs)
 
 template <typename T>
 int ExpandInt8(const ExpandInt8Args& a, const Work& work) {
@@ -205,13 +205,13 @@ int ExpandInt8(const ExpandInt8Args& a, const Work& work) {
 BERTH_CUDA_ENTRY(ExpandInt8, ExpandInt8Args)
 
 template <typename T>
-int ExpertProduct(const ExpertProductArgs& a, const Work& work) {
+int ExpertMatMul(const ExpertMatMulArgs& a, const Work& work) {
   if (a.pairs > kExpertPairs) return kNotCovered;
   const auto kernel = a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>;
   const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
   return Launch(kernel, Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts), kThreads, room, work.stream, a,
                 AreAligned<T>(a.x, a.x_stride));
 }
-BERTH_CUDA_ENTRY(ExpertProduct, ExpertProductArgs)
+BERTH_CUDA_ENTRY(ExpertMatMul, ExpertMatMulArgs)
 
 }  // namespace berth::ops::cuda

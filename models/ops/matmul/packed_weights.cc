@@ -1,4 +1,4 @@
-#include "models/kernels/packed_weights.h"
+#include "models/ops/matmul/packed_weights.h"
 
 #define XXH_INLINE_ALL
 #include <ATen/ops/from_blob.h>
@@ -209,7 +209,7 @@ std::shared_ptr<const PackedWeights::Mapping> PackedWeights::Mapping::Open(const
   return mapping;
 }
 
-int64_t PackedMatrix::size_bytes() const { return SizeOf(panels) + SizeOf(scales); }
+int64_t PackedPanels::size_bytes() const { return SizeOf(panels) + SizeOf(scales); }
 
 PackedWeights::PackedWeights(std::string path, std::string identity)
     : path_(std::move(path)), identity_(std::move(identity)), mapping_(Mapping::Open(path_, identity_)) {
@@ -221,14 +221,14 @@ PackedWeights::~PackedWeights() {
   if (writer_.joinable()) writer_.join();
 }
 
-PackedMatrix PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType type) {
+PackedPanels PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType type) {
   TORCH_CHECK(num_taken_ < mapping_->entries.size(), path_, " has ", num_taken_,
               " matrices, the model more: remove it");
   const Entry& e = mapping_->entries[num_taken_++];
   TORCH_CHECK(e.outputs == outputs && e.inputs == inputs && e.type == static_cast<int32_t>(type), path_, ": matrix ",
               num_taken_ - 1, " is ", e.outputs, " x ", e.inputs, ", the model's ", outputs, " x ", inputs, " of ",
               type, ": remove it");
-  PackedMatrix matrix = {.type = type,
+  PackedPanels matrix = {.type = type,
                          .kind = static_cast<ops::WeightKind>(e.kind),
                          .inputs = inputs,
                          .outputs = outputs,
@@ -240,7 +240,7 @@ PackedMatrix PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType
   return matrix;
 }
 
-void PackedWeights::Add(const PackedMatrix& matrix) {
+void PackedWeights::Add(const PackedPanels& matrix) {
   size_bytes_ += matrix.size_bytes();
   if (!path_.empty()) matrices_.push_back(matrix);
 }
@@ -281,7 +281,7 @@ absl::Status PackedWeights::WriteTo(int file) const {
   PieceWriter writer(file, &stop_);
   std::vector<Entry> entries;
   writer.SkipTo(HeadBytes(static_cast<int64_t>(matrices_.size())));
-  for (const PackedMatrix& matrix : matrices_) {
+  for (const PackedPanels& matrix : matrices_) {
     writer.SkipTo(RoundUp(writer.offset(), kCacheLine));
     Entry& e = entries.emplace_back();
     e = {.type = static_cast<int32_t>(matrix.type),

@@ -1,5 +1,5 @@
 // Dense products against ATen in float64, and the contract that a row's bits depend on that row alone.
-#include "models/kernels/product_ops.h"
+#include "models/ops/matmul/matmul.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -49,7 +49,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1}, {7, 33}, {32, 32}, {100, 70}, {512, 64}, {1030, 65}};
 constexpr int64_t kMostRows = 70;
 
-class ProductOpsTest : public ::testing::TestWithParam<Param> {
+class MatMulTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
     ops::cpu::UseKernels(*GetParam().kernel.kernels);
@@ -93,18 +93,18 @@ class ProductOpsTest : public ::testing::TestWithParam<Param> {
   }
 };
 
-TEST_P(ProductOpsTest, IsTheProduct) {
+TEST_P(MatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor weight = Random(shape.outputs, shape.inputs);
     const at::Tensor bias = at::randn({shape.outputs});
-    const ops::DenseWeight packed(weight, GetParam().storage);
+    const ops::PackedMatrix packed(weight, GetParam().storage);
     for (int64_t rows : {int64_t{1}, int64_t{5}, kMostRows, int64_t{300}}) {
       const at::Tensor x = Rows(rows, shape.inputs);
       for (const at::Tensor& b : {at::Tensor(), bias}) {
-        const at::Tensor out = ops::Product(x, packed, b);
+        const at::Tensor out = ops::MatMul(x, packed, b);
         ASSERT_EQ(out.scalar_type(), type());
         ASSERT_NO_FATAL_FAILURE(ExpectClose(out, x, weight, b));
-        const at::Tensor in_float32 = ops::Product(x, packed, b, /*in_float32=*/true);
+        const at::Tensor in_float32 = ops::MatMul(x, packed, b, /*in_float32=*/true);
         ASSERT_EQ(in_float32.scalar_type(), at::kFloat);
         ASSERT_TRUE(at::equal(in_float32, out.to(at::kFloat)));
       }
@@ -112,20 +112,20 @@ TEST_P(ProductOpsTest, IsTheProduct) {
   }
 }
 
-TEST_P(ProductOpsTest, ARowsBitsDependOnThatRowAlone) {
+TEST_P(MatMulTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
-    const ops::DenseWeight packed(Random(shape.outputs, shape.inputs), GetParam().storage);
+    const ops::PackedMatrix packed(Random(shape.outputs, shape.inputs), GetParam().storage);
     const at::Tensor bias = at::randn({shape.outputs});
     const at::Tensor x = Rows(kMostRows, shape.inputs);
     std::vector<at::Tensor> alone;
-    for (int64_t row = 0; row < kMostRows; ++row) alone.push_back(ops::Product(x.narrow(0, row, 1), packed, bias));
+    for (int64_t row = 0; row < kMostRows; ++row) alone.push_back(ops::MatMul(x.narrow(0, row, 1), packed, bias));
     const at::Tensor expected = at::cat(alone);
     for (int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       const ThreadPool::Use use(&pool);
       for (int64_t rows = 1; rows <= kMostRows; ++rows) {
         const int64_t first = (rows * 7) % (kMostRows - rows + 1);
-        const at::Tensor out = ops::Product(x.narrow(0, first, rows), packed, bias);
+        const at::Tensor out = ops::MatMul(x.narrow(0, first, rows), packed, bias);
         ASSERT_TRUE(at::equal(out, expected.narrow(0, first, rows)))
             << rows << " rows, " << shape.outputs << " x " << shape.inputs << ", " << threads << " threads";
       }
@@ -134,25 +134,25 @@ TEST_P(ProductOpsTest, ARowsBitsDependOnThatRowAlone) {
 }
 
 // Large enough for threads and for more than one chunk of rows.
-TEST_P(ProductOpsTest, ManyRowsHaveTheBitsOfOne) {
+TEST_P(MatMulTest, ManyRowsHaveTheBitsOfOne) {
   constexpr int64_t kRows = 450, kInputs = 600, kOutputs = 200;
-  const ops::DenseWeight packed(Random(kOutputs, kInputs), GetParam().storage);
+  const ops::PackedMatrix packed(Random(kOutputs, kInputs), GetParam().storage);
   const at::Tensor x = Rows(kRows, kInputs);
   ThreadPool pool(2);
   const ThreadPool::Use use(&pool);
-  const at::Tensor out = ops::Product(x, packed, {});
+  const at::Tensor out = ops::MatMul(x, packed, {});
   for (int64_t row : {0, 1, 95, 96, 191, 192, 400, 449}) {
-    ASSERT_TRUE(at::equal(out.narrow(0, row, 1), ops::Product(x.narrow(0, row, 1), packed, {}))) << row;
+    ASSERT_TRUE(at::equal(out.narrow(0, row, 1), ops::MatMul(x.narrow(0, row, 1), packed, {}))) << row;
   }
 }
 
-TEST_P(ProductOpsTest, ANumberThatIsNoneStaysInItsRow) {
-  const ops::DenseWeight packed(Random(40, 100), GetParam().storage);
+TEST_P(MatMulTest, ANumberThatIsNoneStaysInItsRow) {
+  const ops::PackedMatrix packed(Random(40, 100), GetParam().storage);
   const at::Tensor x = Random(9, 100);
-  const at::Tensor clean = ops::Product(x, packed, {});
+  const at::Tensor clean = ops::MatMul(x, packed, {});
   x[3][50] = std::numeric_limits<float>::quiet_NaN();
   x[6][99] = std::numeric_limits<float>::infinity();
-  const at::Tensor out = ops::Product(x, packed, {});
+  const at::Tensor out = ops::MatMul(x, packed, {});
   for (int64_t row = 0; row < 9; ++row) {
     if (row == 3 || row == 6) {
       EXPECT_FALSE(out[row].isfinite().any().item<bool>()) << row;
@@ -162,53 +162,53 @@ TEST_P(ProductOpsTest, ANumberThatIsNoneStaysInItsRow) {
   }
 }
 
-TEST_P(ProductOpsTest, BlocksAreProductsOfTheirColumns) {
+TEST_P(MatMulTest, BlocksAreProductsOfTheirColumns) {
   const at::Tensor x = Rows(6, 3 * 20);
-  std::vector<ops::DenseWeight> packed;
+  std::vector<ops::PackedMatrix> packed;
   std::vector<at::Tensor> expected;
   for (int64_t block = 0; block < 3; ++block) {
     packed.emplace_back(Random(11, 20), GetParam().storage);
-    expected.push_back(ops::Product(x.narrow(1, block * 20, 20), packed.back(), {}));
+    expected.push_back(ops::MatMul(x.narrow(1, block * 20, 20), packed.back(), {}));
   }
-  EXPECT_TRUE(at::equal(ops::BlockProduct(x, packed), at::cat(expected, 1)));
+  EXPECT_TRUE(at::equal(ops::BlockDiagonalMatMul(x, packed), at::cat(expected, 1)));
 }
 
-TEST_P(ProductOpsTest, GroupsLeaveIdleExpertsAlone) {
+TEST_P(MatMulTest, GroupsLeaveIdleExpertsAlone) {
   const at::Tensor x = Rows(9, 20);
   const at::Tensor bias = at::randn({5, 7});
-  std::vector<ops::DenseWeight> experts;
+  std::vector<ops::PackedMatrix> experts;
   for (int64_t e = 0; e < 5; ++e) experts.emplace_back(Random(7, 20), GetParam().storage);
   const std::vector<int64_t> ends = {4, 4, 5, 9, 9};
   for (const at::Tensor& b : {at::Tensor(), bias}) {
-    const at::Tensor out = ops::GroupedProduct(x, experts, b, ends);
+    const at::Tensor out = ops::GroupedMatMul(x, experts, b, ends);
     for (int64_t e : {0, 2, 3}) {
       const int64_t begin = e == 0 ? 0 : ends[e - 1];
       const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
       EXPECT_TRUE(
-          at::equal(out.narrow(0, begin, ends[e] - begin), ops::Product(rows, experts[e], b.defined() ? b[e] : b)));
+          at::equal(out.narrow(0, begin, ends[e] - begin), ops::MatMul(rows, experts[e], b.defined() ? b[e] : b)));
     }
   }
-  EXPECT_EQ(ops::GroupedProduct(x.narrow(0, 0, 0), experts, {}, {0, 0, 0, 0, 0}).size(0), 0);
+  EXPECT_EQ(ops::GroupedMatMul(x.narrow(0, 0, 0), experts, {}, {0, 0, 0, 0, 0}).size(0), 0);
 }
 
-TEST_P(ProductOpsTest, NarrowFloatsAreKeptAsSuch) {
+TEST_P(MatMulTest, NarrowFloatsAreKeptAsSuch) {
   if (!exact() || type() != at::kFloat) return;
   const at::Tensor weight = at::randn({64, 300});
   const at::Tensor narrow = weight.to(at::kBFloat16).to(at::kFloat);
-  EXPECT_EQ(ops::DenseWeight(weight).size_bytes(), 64 * 300 * 4);
-  EXPECT_EQ(ops::DenseWeight(narrow).size_bytes(), 64 * 320 * 2);  // whole groups
+  EXPECT_EQ(ops::PackedMatrix(weight).size_bytes(), 64 * 300 * 4);
+  EXPECT_EQ(ops::PackedMatrix(narrow).size_bytes(), 64 * 320 * 2);  // whole groups
   // Multiplied as the same numbers in float32 are: one that is not narrow makes the other rows take the wider form.
   const at::Tensor wide = at::cat({narrow, weight.narrow(0, 0, 1)});
   const at::Tensor x = at::randn({13, 300});
-  EXPECT_TRUE(at::equal(ops::Product(x, ops::DenseWeight(narrow), {}),
-                        ops::Product(x, ops::DenseWeight(wide), {}).narrow(1, 0, 64)));
+  EXPECT_TRUE(at::equal(ops::MatMul(x, ops::PackedMatrix(narrow), {}),
+                        ops::MatMul(x, ops::PackedMatrix(wide), {}).narrow(1, 0, 64)));
 }
 
 // By each set of kernels; the weight and the inputs are the same.
 at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
                      WeightStorage storage) {
   ops::cpu::UseKernels(kernels);
-  return ops::Product(x, ops::DenseWeight(weight, storage), {});
+  return ops::MatMul(x, ops::PackedMatrix(weight, storage), {});
 }
 
 // The emulation is what the processor does. float32 does not go by tiles, and of quantised weights they change no bit.
@@ -232,7 +232,7 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
 }
 
 // Weights of 8 bits and experts on a GPU, by the emulated CUDA kernels.
-class CudaProductTest : public ::testing::TestWithParam<at::ScalarType> {
+class CudaMatMulTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     ops::cuda::UseKernels(BerthCudaKernels());
@@ -242,10 +242,10 @@ class CudaProductTest : public ::testing::TestWithParam<at::ScalarType> {
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
 };
 
-TEST_P(CudaProductTest, IsTheProduct) {
+TEST_P(CudaMatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor exact = Random(shape.outputs, shape.inputs);
-    const ops::DenseWeight weight(exact, WeightStorage::kInt8);
+    const ops::PackedMatrix weight(exact, WeightStorage::kInt8);
     EXPECT_EQ(weight.size_bytes(), shape.outputs * (shape.inputs + 4));
     const at::Tensor kept = weight.plain().to(at::kDouble) * weight.scales().to(at::kDouble).unsqueeze(1);
     const at::Tensor off = (kept - exact.to(at::kDouble)).abs() / weight.scales().unsqueeze(1);
@@ -254,7 +254,7 @@ TEST_P(CudaProductTest, IsTheProduct) {
     for (int64_t rows : {0, 1, 3, 4, 7, 16, 17, 40}) {
       const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
       const at::Tensor expected = at::linear(x.to(at::kDouble), kept, bias.to(at::kDouble));
-      const at::Tensor got = ops::Product(x, weight, bias);
+      const at::Tensor got = ops::MatMul(x, weight, bias);
       ASSERT_EQ(got.scalar_type(), GetParam());
       // The output is rounded to the type; of more rows than kInt8Rows the weights are too.
       const bool is_float = GetParam() == at::kFloat;
@@ -268,46 +268,46 @@ TEST_P(CudaProductTest, IsTheProduct) {
   }
 }
 
-TEST_P(CudaProductTest, ARowsBitsDependOnThatRowAlone) {
+TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
-    const ops::DenseWeight weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
+    const ops::PackedMatrix weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
     const at::Tensor x = Random(ops::kInt8Rows, shape.inputs);
-    const at::Tensor whole = ops::Product(x, weight, {});
+    const at::Tensor whole = ops::MatMul(x, weight, {});
     for (int64_t rows : {1, 2, 5, 8}) {
-      EXPECT_TRUE(at::equal(ops::Product(x.narrow(0, 3, rows), weight, {}), whole.narrow(0, 3, rows))) << rows;
+      EXPECT_TRUE(at::equal(ops::MatMul(x.narrow(0, 3, rows), weight, {}), whole.narrow(0, 3, rows))) << rows;
     }
   }
 }
 
-TEST_P(CudaProductTest, AnOutputOfZerosIsZero) {
+TEST_P(CudaMatMulTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
-  const at::Tensor got = ops::Product(Random(3, 40), ops::DenseWeight(exact, WeightStorage::kInt8), {});
+  const at::Tensor got = ops::MatMul(Random(3, 40), ops::PackedMatrix(exact, WeightStorage::kInt8), {});
   EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
 }
 
-TEST_P(CudaProductTest, FourBitsAreRefused) {
-  EXPECT_THROW(ops::DenseWeight(Random(9, 40), WeightStorage::kInt4), c10::Error);
+TEST_P(CudaMatMulTest, FourBitsAreRefused) {
+  EXPECT_THROW(ops::PackedMatrix(Random(9, 40), WeightStorage::kInt4), c10::Error);
 }
 
 // The numbers that a weight stands for, in float64.
-at::Tensor NumbersOf(const ops::DenseWeight& weight) {
+at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
   const at::Tensor plain = weight.plain().to(at::kDouble);
   return weight.scales().defined() ? plain * weight.scales().to(at::kDouble).unsqueeze(1) : plain;
 }
 
-TEST_P(CudaProductTest, ExpertsMultiplyThePairsThatChoseThem) {
+TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
   constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
   const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // the last one by nobody
   for (const Shape& shape : kShapes) {
     for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
-      std::vector<ops::DenseWeight> experts;
+      std::vector<ops::PackedMatrix> experts;
       for (int e = 0; e < kExperts; ++e) experts.emplace_back(Random(shape.outputs, shape.inputs), storage);
       const at::Tensor addresses = ops::AddressesOf(experts);
       const at::Tensor bias = Random(kExperts, shape.outputs);
       for (int64_t rows : {kTokens, kTokens * kTopK}) {
         const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
-        const at::Tensor got = ops::ExpertProduct(x, experts, addresses, bias, chosen).to(at::kDouble);
+        const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, bias, chosen).to(at::kDouble);
         for (int64_t p = 0; p < kTokens * kTopK; ++p) {
           const int64_t e = chosen[p].item<int64_t>();
           const at::Tensor row = x[p * rows / (kTokens * kTopK)].to(at::kDouble);
@@ -322,29 +322,29 @@ TEST_P(CudaProductTest, ExpertsMultiplyThePairsThatChoseThem) {
   }
 }
 
-TEST_P(CudaProductTest, AWeightMayBeTransposed) {
+TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
   const at::Tensor transposed = Random(40, 9).t(), x = Random(3, 40);
   for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
-    const std::vector<ops::DenseWeight> experts = {ops::DenseWeight(transposed, storage)};
-    const at::Tensor expected = ops::Product(x, ops::DenseWeight(transposed.contiguous(), storage), {});
-    EXPECT_TRUE(at::equal(ops::Product(x, experts[0], {}), expected));
-    const at::Tensor got = ops::ExpertProduct(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong));
+    const std::vector<ops::PackedMatrix> experts = {ops::PackedMatrix(transposed, storage)};
+    const at::Tensor expected = ops::MatMul(x, ops::PackedMatrix(transposed.contiguous(), storage), {});
+    EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}), expected));
+    const at::Tensor got = ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong));
     EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
   }
 }
 
-TEST_P(CudaProductTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
-  const std::vector<ops::DenseWeight> experts(2, ops::DenseWeight(Random(9, 40)));
+TEST_P(CudaMatMulTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
+  const std::vector<ops::PackedMatrix> experts(2, ops::PackedMatrix(Random(9, 40)));
   const auto product = [&](int64_t pairs) {
-    return ops::ExpertProduct(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong));
+    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong));
   };
   EXPECT_TRUE(product(ops::kExpertPairs).defined());
   EXPECT_FALSE(product(ops::kExpertPairs + 1).defined());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaProductTest, ::testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(All, CudaMatMulTest, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(at::toString(info.param)); });
-INSTANTIATE_TEST_SUITE_P(All, ProductOpsTest, ::testing::ValuesIn(Params()), ParamName);
+INSTANTIATE_TEST_SUITE_P(All, MatMulTest, ::testing::ValuesIn(Params()), ParamName);
 
 }  // namespace
 }  // namespace berth

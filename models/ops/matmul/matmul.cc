@@ -1,4 +1,4 @@
-#include "models/kernels/product_ops.h"
+#include "models/ops/matmul/matmul.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -66,7 +66,7 @@ constexpr int64_t kPreparedPerNanosecond = 2;
 constexpr int64_t kWorthThreads = 15000;
 
 struct Task {
-  ProductArgs args;
+  MatMulArgs args;
   int64_t tiles = 0;      // of rows
   int64_t last_item = 0;  // of all tasks' items, this one's end here
 
@@ -99,11 +99,11 @@ void Run(absl::Span<Task> tasks, TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) {
-    return RoundUp(ProductInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
+    return RoundUp(PreparedInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
   };
   for (Task& task : tasks) {
-    task.tiles = kernels.product_tiles[type](task.args.weight.kind, task.args.rows);
-    items += ProductItems(task.args.weight.outputs, task.tiles);
+    task.tiles = kernels.matmul_tiles[type](task.args.weight.kind, task.args.rows);
+    items += MatMulItems(task.args.weight.outputs, task.tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
@@ -119,13 +119,13 @@ void Run(absl::Span<Task> tasks, TypeIndex type) {
         std::upper_bound(tasks.begin(), tasks.end(), begin, [](int64_t i, const Task& t) { return i < t.last_item; });
     for (; begin < end; begin = (task++)->last_item) {
       const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
-      kernels.dense_product[type](task->args, begin - first, std::min(end, task->last_item) - first);
+      kernels.matmul[type](task->args, begin - first, std::min(end, task->last_item) - first);
     }
   });
 }
 
 // x and out: rows of the weight's type, out maybe of float32, of which the columns side by side.
-Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, const at::Tensor& out) {
+Task TaskOf(const at::Tensor& x, const PackedMatrix& weight, const float* bias, const at::Tensor& out) {
   TORCH_CHECK(x.size(1) == weight.inputs() && x.scalar_type() == weight.type(), "a product of ", x.sizes(), " ",
               x.scalar_type(), " and ", weight.outputs(), " x ", weight.inputs(), " ", weight.type());
   return {.args = {.weight = weight.packed(),
@@ -140,7 +140,7 @@ Task TaskOf(const at::Tensor& x, const DenseWeight& weight, const float* bias, c
 }
 
 // On another device than the CPU.
-at::Tensor DeviceProduct(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias) {
+at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias) {
   if (!weight.scales().defined()) return at::linear(x, weight.plain(), bias);
   if (BackendOf(x) == Backend::kReference) {
     return at::linear(x, (weight.plain() * weight.scales().unsqueeze(1)).to(weight.type()), bias);
@@ -151,14 +151,14 @@ at::Tensor DeviceProduct(const at::Tensor& x, const DenseWeight& weight, const a
                            .outputs = weight.outputs(),
                            .inputs = weight.inputs()};
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options());
-  const Int8ProductArgs args = {.weight = int8,
-                                .x = RowsOf(x),
-                                .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-                                .out = out.data_ptr(),
-                                .rows = x.size(0),
-                                .x_stride = x.stride(0),
-                                .out_stride = out.stride(0)};
-  if (IsLaunched(kernels.int8_product[TypeOf(x)](args, WorkOf(x)))) return out;
+  const Int8MatMulArgs args = {.weight = int8,
+                               .x = RowsOf(x),
+                               .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                               .out = out.data_ptr(),
+                               .rows = x.size(0),
+                               .x_stride = x.stride(0),
+                               .out_stride = out.stride(0)};
+  if (IsLaunched(kernels.int8_matmul[TypeOf(x)](args, WorkOf(x)))) return out;
   const at::Tensor expanded = at::empty({weight.outputs(), weight.inputs()}, x.options());
   CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, WorkOf(x)));
   return at::linear(x, expanded, bias);
@@ -168,7 +168,7 @@ const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const
 
 }  // namespace
 
-DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
+PackedMatrix::PackedMatrix(const at::Tensor& weight, WeightStorage storage)
     : packed_{.type = weight.scalar_type(), .inputs = weight.size(1), .outputs = weight.size(0)} {
   TORCH_CHECK(type() == at::kFloat || type() == at::kBFloat16, "a weight of type ", type());
   PackedWeights* const kept = PackedWeights::Current();
@@ -188,12 +188,12 @@ DenseWeight::DenseWeight(const at::Tensor& weight, WeightStorage storage)
   }
 }
 
-void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
+void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage) {
   packed_.kind = KindOf(weight, storage);
   const int64_t panels = PanelCount(outputs());
   packed_.panels = AllocatePanels(panels * PanelBytes(packed_.kind, inputs()));
   if (IsQuantised(packed_.kind)) packed_.scales = at::empty({outputs()}, at::kFloat);
-  const PackWeightArgs args = {.kind = packed_.kind,
+  const PackMatrixArgs args = {.kind = packed_.kind,
                                .inputs = inputs(),
                                .outputs = outputs(),
                                .weight = weight.const_data_ptr(),
@@ -202,10 +202,10 @@ void DenseWeight::Pack(const at::Tensor& weight, WeightStorage storage) {
                                .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
   const TypeIndex type = TypeOf(weight);
   Parallel(panels, inputs() * kPanel,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_weight[type](args, begin, end); });
+           [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_matrix[type](args, begin, end); });
 }
 
-void DenseWeight::KeepInt8(const at::Tensor& weight) {
+void PackedMatrix::KeepInt8(const at::Tensor& weight) {
   packed_.kind = kWeightInt8;
   const at::Tensor exact = weight.to(at::kFloat);
   const at::Tensor scales = exact.abs().amax(1).div_(127);
@@ -214,7 +214,7 @@ void DenseWeight::KeepInt8(const at::Tensor& weight) {
       (exact / scales.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1)).round_().to(at::kChar).contiguous();
 }
 
-PackedWeight DenseWeight::packed() const {
+PackedWeight PackedMatrix::packed() const {
   return {.kind = packed_.kind,
           .inputs = inputs(),
           .outputs = outputs(),
@@ -222,14 +222,14 @@ PackedWeight DenseWeight::packed() const {
           .scales = packed_.scales.defined() ? packed_.scales.const_data_ptr<float>() : nullptr};
 }
 
-int64_t DenseWeight::size_bytes() const {
+int64_t PackedMatrix::size_bytes() const {
   if (!plain_.defined()) return packed_.size_bytes();
   return static_cast<int64_t>(plain_.nbytes() + (packed_.scales.defined() ? packed_.scales.nbytes() : 0));
 }
 
-at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Tensor& bias, bool in_float32) {
+at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, bool in_float32) {
   const at::ScalarType type = in_float32 ? at::kFloat : x.scalar_type();
-  if (weight.plain().defined()) return DeviceProduct(x, weight, bias).to(type);
+  if (weight.plain().defined()) return DeviceMatMul(x, weight, bias).to(type);
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options().dtype(type));
   if (x.size(0) == 0) return out;
   Task task = TaskOf(x, weight, BiasOf(bias), out);
@@ -237,14 +237,14 @@ at::Tensor Product(const at::Tensor& x, const DenseWeight& weight, const at::Ten
   return out;
 }
 
-at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& weights) {
+at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights) {
   std::vector<at::Tensor> blocks = x.chunk(static_cast<int64_t>(weights.size()), 1);
   if (weights[0].plain().defined()) {
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = DeviceProduct(blocks[i], weights[i], {});
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = DeviceMatMul(blocks[i], weights[i], {});
     return at::cat(blocks, 1);
   }
   int64_t outputs = 0;
-  for (const DenseWeight& weight : weights) outputs += weight.outputs();
+  for (const PackedMatrix& weight : weights) outputs += weight.outputs();
   at::Tensor out = at::empty({x.size(0), outputs}, x.options());
   if (x.size(0) == 0) return out;
   std::vector<Task> tasks;
@@ -256,8 +256,8 @@ at::Tensor BlockProduct(const at::Tensor& x, const std::vector<DenseWeight>& wei
   return out;
 }
 
-at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& bias,
-                          const std::vector<int64_t>& ends) {
+at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& bias,
+                         const std::vector<int64_t>& ends) {
   at::Tensor out = at::empty({x.size(0), experts[0].outputs()}, x.options());
   std::vector<Task> tasks;
   int64_t begin = 0;
@@ -267,7 +267,7 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
     at::Tensor into = out.narrow(0, begin, ends[e] - begin);
     const at::Tensor of_expert = bias.defined() ? bias.select(0, static_cast<int64_t>(e)) : bias;
     if (experts[e].plain().defined()) {
-      into.copy_(DeviceProduct(rows, experts[e], of_expert));
+      into.copy_(DeviceMatMul(rows, experts[e], of_expert));
     } else {
       tasks.push_back(TaskOf(rows, experts[e], BiasOf(of_expert), into));
     }
@@ -276,38 +276,38 @@ at::Tensor GroupedProduct(const at::Tensor& x, const std::vector<DenseWeight>& e
   return out;
 }
 
-at::Tensor AddressesOf(const std::vector<DenseWeight>& experts) {
+at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts) {
   if (!experts[0].plain().defined() || BackendOf(experts[0].plain()) != Backend::kCuda) return {};
   const int64_t count = static_cast<int64_t>(experts.size());
   at::Tensor addresses = at::empty({count, 2}, at::kLong);
   int64_t* at = addresses.mutable_data_ptr<int64_t>();
-  for (const DenseWeight& expert : experts) {
+  for (const PackedMatrix& expert : experts) {
     *at++ = reinterpret_cast<int64_t>(expert.plain().const_data_ptr());
     *at++ = expert.scales().defined() ? reinterpret_cast<int64_t>(expert.scales().const_data_ptr()) : 0;
   }
   return addresses.to(experts[0].plain().device());
 }
 
-at::Tensor ExpertProduct(const at::Tensor& x, const std::vector<DenseWeight>& experts, const at::Tensor& addresses,
-                         const at::Tensor& bias, const at::Tensor& chosen) {
-  const DenseWeight& first = experts[0];
+at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
+                        const at::Tensor& bias, const at::Tensor& chosen) {
+  const PackedMatrix& first = experts[0];
   TORCH_CHECK(x.size(1) == first.inputs() && x.scalar_type() == first.type() && chosen.is_contiguous(), "a product of ",
               x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
   const int64_t pairs = chosen.numel();
   at::Tensor out = at::empty({pairs, first.outputs()}, x.options());
-  const ExpertProductArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
-                                  .is_int8 = first.scales().defined(),
-                                  .chosen = chosen.const_data_ptr<int64_t>(),
-                                  .x = RowsOf(x),
-                                  .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
-                                  .out = out.data_ptr(),
-                                  .experts = static_cast<int64_t>(experts.size()),
-                                  .pairs = pairs,
-                                  .pairs_per_row = pairs / x.size(0),
-                                  .outputs = first.outputs(),
-                                  .inputs = first.inputs(),
-                                  .x_stride = x.stride(0)};
-  const bool has_run = IsLaunched(cuda::GetKernels()->expert_product[TypeOf(x)](args, WorkOf(x)));
+  const ExpertMatMulArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
+                                 .is_int8 = first.scales().defined(),
+                                 .chosen = chosen.const_data_ptr<int64_t>(),
+                                 .x = RowsOf(x),
+                                 .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                 .out = out.data_ptr(),
+                                 .experts = static_cast<int64_t>(experts.size()),
+                                 .pairs = pairs,
+                                 .pairs_per_row = pairs / x.size(0),
+                                 .outputs = first.outputs(),
+                                 .inputs = first.inputs(),
+                                 .x_stride = x.stride(0)};
+  const bool has_run = IsLaunched(cuda::GetKernels()->expert_matmul[TypeOf(x)](args, WorkOf(x)));
   return has_run ? out : at::Tensor();
 }
 

@@ -11,8 +11,8 @@
 // next page on the matrices' panels, each from a cache line on, and scales.
 //
 // Thread-compatible; load time only.
-#ifndef BERTH_MODELS_KERNELS_PACKED_WEIGHTS_H_
-#define BERTH_MODELS_KERNELS_PACKED_WEIGHTS_H_
+#ifndef BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_
+#define BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,12 +25,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "models/kernels/cpu/product.h"
+#include "models/kernels/cpu/panels.h"
 
 namespace berth {
 
-// One matrix as DenseWeight keeps it.
-struct PackedMatrix {
+// One matrix as PackedMatrix keeps it.
+struct PackedPanels {
   at::ScalarType type = at::kFloat;  // of inputs and outputs
   ops::WeightKind kind = ops::kWeightF32;
   int64_t inputs = 0, outputs = 0;
@@ -62,9 +62,9 @@ class PackedWeights {
   int64_t size_bytes() const { return size_bytes_; }
 
   // The next matrix of the file. Throws c10::Error where that is of another shape or type. REQUIRES: mapped().
-  PackedMatrix Take(int64_t outputs, int64_t inputs, at::ScalarType type);
+  PackedPanels Take(int64_t outputs, int64_t inputs, at::ScalarType type);
   // The next matrix was packed, or is kept as it is (`size_bytes`).
-  void Add(const PackedMatrix& matrix);
+  void Add(const PackedPanels& matrix);
   void AddPlain(int64_t size_bytes) { size_bytes_ += size_bytes; }
 
   // All matrices are there: begins to write the file, if there shall be one and it was not mapped. Its folder is made,
@@ -91,7 +91,7 @@ class PackedWeights {
 
   std::string path_, identity_;
   std::shared_ptr<const Mapping> mapping_;
-  std::vector<PackedMatrix> matrices_;  // until they are written
+  std::vector<PackedPanels> matrices_;  // until they are written
   size_t num_taken_ = 0;
   int64_t size_bytes_ = 0;
   std::atomic<bool> stop_{false};
@@ -100,4 +100,4 @@ class PackedWeights {
 
 }  // namespace berth
 
-#endif  // BERTH_MODELS_KERNELS_PACKED_WEIGHTS_H_
+#endif  // BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_

@@ -1,0 +1,95 @@
+// The arguments of the kernels of dense products y = x W^T + bias, for a matrix that was packed at load time.
+//
+// Contract: the sum of an output element runs in an order that depends on the weight's kind and its number of inputs
+// alone: equal bits for a row alone, among others, wherever it stands, by however many threads. (Between instruction
+// sets the last bits differ.) The order of floats: inputs are summed one after the other, in a chain for each kSumBlock
+// of them, and the blocks' sums are added in order. (Of bfloat16 inputs and weights on a processor with matrix tiles
+// product_amx.inc says it.) Then the output's scale and bias are applied, then the result is rounded.
+//
+// Of the four kinds, float32 and bfloat16 weights are multiplied as they are, products exact in bfloat16. int8 has one
+// scale per output. int4 is int8 on coarser grids: each kWeightGroup inputs of an output have a whole number, their
+// width, of which they are -8 to 7 times as much. Their inputs are rounded to 8 bits too, with a scale for each row and
+// kQuantGroup inputs, which depends on the row alone. The sums of a group's products are then exact integers, however
+// they are computed; in float32 the groups' sums, times the group's scale, are added in a chain.
+#ifndef BERTH_MODELS_OPS_MATMUL_MATMUL_ARGS_H_
+#define BERTH_MODELS_OPS_MATMUL_MATMUL_ARGS_H_
+
+#include <stdint.h>
+
+#include "models/kernels/cpu/panels.h"
+
+namespace berth::ops {
+
+// Packs panels [begin, end).
+struct PackMatrixArgs {
+  WeightKind kind;
+  int64_t inputs, outputs;
+  const void* weight;  // [outputs, stride], by the entry's type
+  int64_t stride;
+  char* panels;   // out
+  float* scales;  // out, of int8 and int4: [outputs]
+};
+
+// prepare_inputs first, for all rows, then matmul. Items of the first: the rows' tiles, of which matmul_tiles
+// says how many there are; of the second: MatMulItems.
+inline constexpr int64_t kChunkTiles = 16;  // row tiles of one item
+struct MatMulArgs {
+  PackedWeight weight;
+  const void* x;      // [rows, x_stride]
+  void* out;          // [rows, out_stride]: of the entry's type, or float32
+  bool out_is_float;  // the results of the entry's type, widened
+  const float* bias;  // [outputs] or null
+  int64_t rows, x_stride, out_stride;
+  char* prepared;  // PreparedInputBytes(), aligned to 64
+};
+
+inline constexpr int64_t MatMulItems(int64_t outputs, int64_t tiles) {
+  return PanelCount(outputs) * ((tiles + kChunkTiles - 1) / kChunkTiles);
+}
+// Enough for each kind: 4 bytes for each input, of whole groups. Matrix tiles take at most half of that, and fill up
+// the last tile to at most twice the rows.
+inline constexpr int64_t PreparedInputBytes(int64_t inputs, int64_t rows) {
+  return rows * ((inputs + kQuantGroup - 1) / kQuantGroup * kQuantGroup) * 4;
+}
+
+// CUDA's products.
+
+// A matrix [outputs, inputs] of 8 bits, symmetric: an output's row times its scale.
+struct Int8Weight {
+  const int8_t* values;
+  const float* scales;  // [outputs]
+  int64_t outputs, inputs;
+};
+
+// out = x W^T + bias, of at most kInt8Rows rows. x, bias and out are of one type; sums are in float32.
+struct Int8MatMulArgs {
+  Int8Weight weight;
+  const void* x;     // [rows, x_stride]
+  const void* bias;  // [outputs] or null
+  void* out;         // [rows, out_stride]
+  int64_t rows, x_stride, out_stride;
+};
+inline constexpr int64_t kInt8Rows = 16;
+
+// out[p] = W x + bias of pair p, which is a row of x and one of the experts chosen for it. An expert's matrix is read
+// once for some of its pairs, and not at all without any. Of at most kExpertPairs pairs.
+struct ExpertMatMulArgs {
+  const int64_t* addresses;  // [experts, 2]: where each one's matrix [outputs, inputs] lies, and its scales
+  bool is_int8;              // as Int8Weight; else of x's type, without scales
+  const int64_t* chosen;     // [pairs]: the expert
+  const void* x;             // [pairs / pairs_per_row, x_stride]
+  const void* bias;          // [experts, outputs] or null
+  void* out;                 // [pairs, outputs]
+  int64_t experts, pairs, pairs_per_row, outputs, inputs, x_stride;
+};
+inline constexpr int64_t kExpertPairs = 4096;  // 256 rows of a CUDA graph, and 16 experts of each
+
+// out: [outputs, inputs], the weights rounded to its type.
+struct ExpandInt8Args {
+  Int8Weight weight;
+  void* out;
+};
+
+}  // namespace berth::ops
+
+#endif  // BERTH_MODELS_OPS_MATMUL_MATMUL_ARGS_H_
