@@ -27,7 +27,7 @@ struct LoadOptions {
   bool chunk_invariant_scans = false;           // sum recurrences token by token in prefill too; see StepBatch
 
   // The file that keeps the packed matrices for the next start; "": none. CPU only. It is used if it was written with
-  // the same `packed_identity`: 32 characters that identify everything packing depends on (kernels/packed_weights.h).
+  // the same `packed_identity`: 32 characters that identify everything packing depends on (see packed_weights.h).
   std::string packed_file;
   std::string packed_identity;
   // Called from another thread, some time after Load, when a new file was written or could not be.

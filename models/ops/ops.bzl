@@ -27,11 +27,11 @@ CUDA_SOURCES = {
     "causal_conv": "//models/ops:causal_conv/cuda.cu",
     "elementwise": "//models/ops:elementwise/cuda.cu",
     "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
-    "greedy": "//models/kernels/cuda:greedy.cu",
+    "greedy": "//models/sampling:greedy.cu",
     "mamba": "//models/ops:mamba/cuda.cu",
     "matmul": "//models/ops:matmul/cuda.cu",
     "paged_attention": "//models/ops:paged_attention/cuda.cu",
     "rg_lru": "//models/ops:rg_lru/cuda.cu",
-    "sample": "//models/kernels/cuda:sample.cu",
+    "sample": "//models/sampling:sample.cu",
     "write_kv": "//models/ops:paged_attention/write_kv.cu",
 }

@@ -1,6 +1,6 @@
 // A row of logits that a block walks through, and its likeliest token. Only for .cu files.
-#ifndef BERTH_MODELS_KERNELS_CUDA_LOGITS_CUH_
-#define BERTH_MODELS_KERNELS_CUDA_LOGITS_CUH_
+#ifndef BERTH_MODELS_SAMPLING_LOGITS_CUH_
+#define BERTH_MODELS_SAMPLING_LOGITS_CUH_
 
 #include "models/kernels/cuda/device.cuh"
 
@@ -77,4 +77,4 @@ __device__ inline Best BestOf(const Logits& logits, Best* room) {
 
 }  // namespace berth::ops::cuda
 
-#endif  // BERTH_MODELS_KERNELS_CUDA_LOGITS_CUH_
+#endif  // BERTH_MODELS_SAMPLING_LOGITS_CUH_

@@ -1,5 +1,5 @@
 // The greedy choice: a block for each row of logits.
-#include "models/kernels/cuda/logits.cuh"
+#include "models/sampling/logits.cuh"
 
 namespace berth::ops::cuda {
 namespace {

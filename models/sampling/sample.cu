@@ -5,7 +5,7 @@
 //
 // No sort: a cut is found digit by digit of the tokens' ranks (RankReaching). What takes the `room` is called by all
 // threads of the block with the same arguments, and ends with a barrier unless it says otherwise.
-#include "models/kernels/cuda/logits.cuh"
+#include "models/sampling/logits.cuh"
 
 namespace berth::ops::cuda {
 namespace {

@@ -1,0 +1,44 @@
+// The arguments of the CUDA kernels that choose tokens.
+#ifndef BERTH_MODELS_SAMPLING_SAMPLE_ARGS_H_
+#define BERTH_MODELS_SAMPLING_SAMPLE_ARGS_H_
+
+#include <stdint.h>
+
+namespace berth::ops {
+
+// tokens[row] = the lowest argmax of logits, or `bad_token` where one is NaN or +inf or none is above -inf.
+struct GreedyArgs {
+  const float* logits;  // [rows, stride]
+  int64_t rows, stride, vocab;
+  int32_t* tokens;  // [rows]
+  int32_t bad_token;
+};
+
+// How one row's token is chosen, by the rules of models/sampling/sampler.h.
+struct SampleParams {
+  double inverse_temperature;  // 0: greedy, and the rest is not read
+  double uniform;              // the draw, in [0, 1)
+  double top_p;                // 1 or more: all tokens
+  double min_p;                // at most 1; 0: all tokens
+  int64_t top_k;               // 0: all tokens
+};
+
+// tokens[row] = the token that Sampler chooses, or `bad_token` in the cases of GreedyArgs.
+// Vocabularies have at most 2^21 tokens.
+struct SampleArgs {
+  const float* logits;  // [rows, stride]
+  int64_t rows, stride, vocab;
+  const SampleParams* params;  // [rows], device memory
+  void* scratch;               // SampleScratchBytes(num_scratch, vocab), on 16 bytes
+  int64_t num_scratch;         // how many rows are worked at at once
+  int32_t* tokens;             // [rows]
+  int32_t bad_token;
+};
+// Each row that is worked at has room for its weights, and for the logits and ids of what top_k keeps.
+inline constexpr int64_t SampleScratchBytes(int64_t num_scratch, int64_t vocab) {
+  return num_scratch * ((vocab + 3) / 4 * 4) * 16;
+}
+
+}  // namespace berth::ops
+
+#endif  // BERTH_MODELS_SAMPLING_SAMPLE_ARGS_H_
