@@ -22,19 +22,19 @@ at::Tensor Block::Forward(const at::Tensor& x, const StepBatch& batch) const {
   if (mixer != nullptr) {
     at::Tensor mixed = (*mixer)(InputOf(stream, input_norm, dtype), batch);
     if (post_mixer_norm.defined()) mixed = post_mixer_norm(mixed);
-    stream = ops::AddToStream(stream, mixed, residual_scale);
+    stream = ops::AddResidual(stream, mixed, residual_scale);
   }
   if (mlp != nullptr) {
     at::Tensor fed = (*mlp)(InputOf(stream, pre_mlp_norm, dtype));
     if (post_mlp_norm.defined()) fed = post_mlp_norm(fed);
-    stream = ops::AddToStream(stream, fed, residual_scale);
+    stream = ops::AddResidual(stream, fed, residual_scale);
   }
   return stream;
 }
 
 at::Tensor ParallelBlock::Forward(const at::Tensor& x, const StepBatch& batch) const {
   const at::Tensor normed = input_norm(x);
-  return ops::AddToStream(ops::AddToStream(x, (*mixer)(normed, batch)), (*mlp)(normed));
+  return ops::AddResidual(ops::AddResidual(x, (*mixer)(normed, batch)), (*mlp)(normed));
 }
 
 LayerCacheSpec MixerPair::cache_spec(DType dtype) const {

@@ -25,8 +25,8 @@ at::Tensor EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_
 
 template <typename Part>
 at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const Part& part) const {
-  if (parts_.norm_side == NormSide::kBefore) return ops::AddToStream(x, part(norm(x)));
-  return norm(ops::AddToStream(x, part(x)));
+  if (parts_.norm_side == NormSide::kBefore) return ops::AddResidual(x, part(norm(x)));
+  return norm(ops::AddResidual(x, part(x)));
 }
 
 void EncoderDecoderModel::Encode(const StepBatch& batch) const {

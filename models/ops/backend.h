@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "models/ops/cuda_dispatch.h"
+#include "models/ops/parallel.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {
@@ -29,21 +30,21 @@ inline void* StreamOf(const at::Tensor& x) {
 }
 
 // Of an operation on x's rows alone.
-inline cuda::Work WorkOf(const at::Tensor& x) {
-  cuda::Work work = {};
-  work.num_tokens = x.size(0);
-  work.stream = StreamOf(x);
-  return work;
+inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x) {
+  cuda::LaunchParams launch = {};
+  launch.num_tokens = x.size(0);
+  launch.stream = StreamOf(x);
+  return launch;
 }
 
 // Of an operation on the step's rows.
-inline cuda::Work WorkOf(const at::Tensor& x, const StepBatch& batch) {
-  cuda::Work work = WorkOf(x);
-  work.num_rows = batch.num_rows();
-  work.tiles = batch.tables().tiles;
-  work.num_tiles = batch.num_tiles();
-  work.longest_row = batch.longest_row();
-  return work;
+inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& batch) {
+  cuda::LaunchParams launch = LaunchParamsFor(x);
+  launch.num_rows = batch.num_rows();
+  launch.tiles = batch.tables().tiles;
+  launch.num_tiles = batch.num_tiles();
+  launch.longest_row = batch.longest_row();
+  return launch;
 }
 
 // Of an entry that has code for all sizes.
@@ -55,6 +56,13 @@ inline void CheckLaunched(int result) {
 inline bool IsLaunched(int result) {
   if (result != cuda::kNotCovered) CheckLaunched(result);
   return result == cuda::kLaunched;
+}
+
+// Enqueues an operation on the stream of `launch`. `entry` is a member of cuda::Kernels. Returns a Result.
+template <typename Args>
+int RunOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], TypeIndex type, const Args& args,
+              const cuda::LaunchParams& launch) {
+  return (cuda::GetKernels()->*entry)[type](args, launch);
 }
 
 }  // namespace berth::ops

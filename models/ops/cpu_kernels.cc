@@ -8,49 +8,6 @@
 
 #include <initializer_list>
 
-namespace berth::ops {
-
-int64_t AttentionScratchFloats(const AttentionArgs& args) {
-  constexpr int64_t kRows = 16;  // of a matrix tile, of which each may have a lane more than there are
-  const int64_t in_use = kQueryTile * (args.q_heads / args.kv.kv_heads);
-  const int64_t lanes = in_use + (in_use + kRows - 1) / kRows;
-  const int64_t value_dim = PanelCount(args.kv.value.dim) * kPanel;
-  constexpr int64_t kPieces = 7, kLine = 16;  // pieces that begin on a cache line
-  // For each lane its query, its sums and its state; for each position of a span its key and value, twice.
-  const int64_t key_dim = PanelCount(args.kv.key.dim) * kPanel;
-  return lanes * (key_dim + value_dim + 4) + 2 * kAttentionSpan * (key_dim + value_dim) + kPieces * kLine;
-}
-
-int64_t BidirectionalAttentionScratchFloats(const BidirectionalAttentionArgs& args) {
-  const int64_t lanes = kQueryTile * (args.q_heads / args.kv_heads);
-  const int64_t span = args.blocks == nullptr ? kPackedSpan : args.block_tokens;
-  return lanes * (args.key_dim + args.value_dim + 2) + span;
-}
-
-int64_t MambaScratchFloats(const MambaScanArgs& args) { return 2 * args.state_dim * kMambaTile; }
-
-// What the recurrences' chunks pad their sizes to: a block of matrix tiles, the widest there are.
-constexpr int64_t kBlock = 32;
-
-int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args) {
-  constexpr int64_t kQ = kMamba2Chunk;
-  const int64_t rows = (args.state_dim + kBlock - 1) / kBlock * kBlock;
-  const int64_t columns = (args.head_dim + kBlock - 1) / kBlock * kBlock;
-  // The states, one of them as pairs; B and C, B transposed; the tokens' products; x, what is kept of it, and y.
-  return (args.heads_per_item + 1) * rows * columns + 2 * rows * kQ + 2 * kQ * kQ + 3 * kQ * columns;
-}
-
-int64_t DeltaNetScratchFloats(const DeltaNetArgs& args) {
-  constexpr int64_t kQ = kDeltaTileChunk;
-  const int64_t rows = (args.key_dim + kBlock - 1) / kBlock * kBlock;
-  const int64_t columns = (args.value_dim + kBlock - 1) / kBlock * kBlock;
-  const int64_t width = columns < 2 * kBlock ? 2 * kBlock : columns;  // of what goes by columns
-  // A state, and columns of it as pairs; q and k, k transposed twice; tokens by tokens; corrections, twice, and y.
-  return rows * columns + rows * width + 2 * kQ * rows + 4 * kQ * kQ + 3 * kQ * width;
-}
-
-}  // namespace berth::ops
-
 namespace berth::ops::cpu {
 namespace {
 

@@ -1,32 +1,30 @@
 // The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's.
-#include "models/ops/cuda_entries.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth::ops::cuda {
+
+#define BERTH_DECLARE(entry, Function, Args) \
+  template <typename T>                      \
+  int Function(const Args& args, const LaunchParams& launch);
+BERTH_OPS(BERTH_DECLARE)
+BERTH_CUDA_OPS(BERTH_DECLARE)
+int Greedy(const GreedyArgs& args, const LaunchParams& launch);
+int Sample(const SampleArgs& args, const LaunchParams& launch);
+
 namespace {
 
-#define BERTH_BOTH(entry) \
-  { entry<float>, entry<BFloat16> }
+#define BERTH_ENTRY(entry, Function, Args) .entry = {Function<float>, Function<BFloat16>},
 
 const Kernels kKernels = {
-    sizeof(Kernels),
-    BERTH_CUDA_NAME,
-    BERTH_CUDA_ON_HOST,
-    BERTH_BOTH(RmsNorm),
-    BERTH_BOTH(Activate),
-    BERTH_BOTH(Rotary),
-    BERTH_BOTH(WriteKv),
-    BERTH_BOTH(Attention),
-    BERTH_BOTH(BidirectionalAttention),
-    BERTH_BOTH(Conv),
-    BERTH_BOTH(MambaScan),
-    BERTH_BOTH(Mamba2Scan),
-    BERTH_BOTH(DeltaNet),
-    BERTH_BOTH(RgLru),
-    BERTH_BOTH(Int8MatMul),
-    BERTH_BOTH(ExpandInt8),
-    BERTH_BOTH(ExpertMatMul),
-    Greedy,
-    Sample,
+    // clang-format off
+    .size_bytes = sizeof(Kernels),
+    .name = BERTH_CUDA_NAME,
+    .on_host_memory = BERTH_CUDA_ON_HOST,
+    BERTH_OPS(BERTH_ENTRY)
+    BERTH_CUDA_OPS(BERTH_ENTRY)
+    .greedy = Greedy,
+    .sample = Sample,
+    // clang-format on
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""How an operation's folder becomes targets, and the sources of its kernels."""
+"""How an operation's folder becomes a target."""
 
 load("//:berth.bzl", "berth_library")
 
@@ -20,18 +20,3 @@ def berth_op(name, deps = []):
             "@libtorch//:torch",
         ],
     )
-
-# The CUDA kernels: for nvcc, and for the emulation in tests/models/kernels/cuda_emulation.
-CUDA_SOURCES = {
-    "bidirectional_attention": "//models/ops:bidirectional_attention/cuda.cu",
-    "causal_conv": "//models/ops:causal_conv/cuda.cu",
-    "elementwise": "//models/ops:elementwise/cuda.cu",
-    "gated_delta_net": "//models/ops:gated_delta_net/cuda.cu",
-    "greedy": "//models/sampling:greedy.cu",
-    "mamba": "//models/ops:mamba/cuda.cu",
-    "matmul": "//models/ops:matmul/cuda.cu",
-    "paged_attention": "//models/ops:paged_attention/cuda.cu",
-    "rg_lru": "//models/ops:rg_lru/cuda.cu",
-    "sample": "//models/sampling:sample.cu",
-    "write_kv": "//models/ops:paged_attention/write_kv.cu",
-}

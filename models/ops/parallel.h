@@ -64,13 +64,18 @@ inline char* OnCacheLine(int64_t size_bytes, std::vector<char>* kept) {
   return reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(kept->data()), kCacheLine));
 }
 
-// Room of `floats` for each of the pool's threads, at thread * *stride, kept for the next call on this thread. Each
-// begins on a cache line, so that rows of whole lines do not lie across two (matrix tiles load half as fast then).
-inline float* WorkerScratch(int64_t floats, int64_t* stride) {
-  constexpr int64_t kLineFloats = kCacheLine / static_cast<int64_t>(sizeof(float));
-  static thread_local std::vector<char> kept;
-  *stride = RoundUp(floats, kLineFloats);
-  return reinterpret_cast<float*>(OnCacheLine(NumThreads() * *stride * static_cast<int64_t>(sizeof(float)), &kept));
+// Runs an operation's items [0, items) on the CPU, each costing about `operations`, by the pool's threads. `entry` is a
+// member of cpu::Kernels.
+template <typename Args>
+void RunOnCpu(cpu::Kernel<Args> (cpu::Kernels::*entry)[2], TypeIndex type, const Args& args, int64_t items,
+              int64_t operations) {
+  static thread_local std::vector<char> kept;  // the workers' scratch, for the next call on this thread
+  const cpu::Kernel<Args>& kernel = (cpu::GetKernels().*entry)[type];
+  const int64_t worker_bytes = RoundUp(kernel.scratch_bytes(args), kCacheLine);
+  char* const scratch = worker_bytes > 0 ? OnCacheLine(NumThreads() * worker_bytes, &kept) : nullptr;
+  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
+    kernel.run(args, begin, end, scratch + thread * worker_bytes);
+  });
 }
 
 }  // namespace berth::ops

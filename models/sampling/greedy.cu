@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(kThreads) GreedyKernel(const __grid_constant__
 
 }  // namespace
 
-int Greedy(const GreedyArgs& a, void* stream) {
-  return Launch(GreedyKernel, Grid(a.rows), kThreads, kThreads / kWarp * sizeof(Best), stream, a,
+int Greedy(const GreedyArgs& a, const LaunchParams& launch) {
+  return Launch(GreedyKernel, Grid(a.rows), kThreads, kThreads / kWarp * sizeof(Best), launch.stream, a,
                 AreAligned<float>(a.logits, a.stride));
 }
 

@@ -3,6 +3,7 @@
 #define BERTH_MODELS_SAMPLING_LOGITS_CUH_
 
 #include "models/kernels/cuda/device.cuh"
+#include "models/sampling/sample_args.h"
 
 namespace berth::ops::cuda {
 

@@ -317,10 +317,11 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__
 
 }  // namespace
 
-int Sample(const SampleArgs& a, void* stream) {
+int Sample(const SampleArgs& a, const LaunchParams& launch) {
   if (a.vocab > int64_t{kMostValues} * kSumBlock) return kNotCovered;
   const int64_t blocks = a.rows < a.num_scratch ? a.rows : a.num_scratch;
-  return Launch(SampleKernel, Grid(blocks), kThreads, sizeof(Room), stream, a, AreAligned<float>(a.logits, a.stride));
+  return Launch(SampleKernel, Grid(blocks), kThreads, sizeof(Room), launch.stream, a,
+                AreAligned<float>(a.logits, a.stride));
 }
 
 }  // namespace berth::ops::cuda

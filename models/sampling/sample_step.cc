@@ -55,7 +55,7 @@ int LaunchGreedy(const at::Tensor& logits, const at::Tensor& tokens) {
                                 .vocab = logits.size(1),
                                 .tokens = tokens.data_ptr<int32_t>(),
                                 .bad_token = RowResult::kBadLogits};
-  return ops::cuda::GetKernels()->greedy(args, ops::StreamOf(logits));
+  return ops::cuda::GetKernels()->greedy(args, ops::LaunchParamsFor(logits));
 }
 
 int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows, const at::Tensor& tokens) {
@@ -78,7 +78,7 @@ int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows
       .num_scratch = num_scratch,
       .tokens = tokens.data_ptr<int32_t>(),
       .bad_token = RowResult::kBadLogits};
-  return ops::cuda::GetKernels()->sample(args, ops::StreamOf(logits));
+  return ops::cuda::GetKernels()->sample(args, ops::LaunchParamsFor(logits));
 }
 
 // One launch and one copy back, which waits for the device. False: no kernel covers the rows, nothing was done.

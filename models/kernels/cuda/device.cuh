@@ -2,7 +2,7 @@
 // numbers, and the launch. Only for .cu files.
 //
 // Everything used of CUDA is in cuda_runtime.h, so that tests/models/kernels/cuda_emulation can stand in its place; but
-// for the one instruction of matrix.cuh, which is a function of the emulation's where no CUDA compiler is at work.
+// for the one instruction of matrix.cuh, which is a function of the emulation's where no CUDA compiler is at launch.
 #ifndef BERTH_MODELS_KERNELS_CUDA_DEVICE_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_DEVICE_CUH_
 
@@ -10,7 +10,8 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "models/ops/cuda_entries.h"
+#include "models/kernels/cpu/panels.h"
+#include "models/kernels/cuda/launch.h"
 
 namespace berth::ops::cuda {
 
@@ -159,9 +160,9 @@ int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared
 }
 
 // Defines both types of an entry.
-#define BERTH_CUDA_ENTRY(entry, args)                  \
-  template int entry<float>(const args&, const Work&); \
-  template int entry<BFloat16>(const args&, const Work&);
+#define BERTH_CUDA_ENTRY(entry, args)                          \
+  template int entry<float>(const args&, const LaunchParams&); \
+  template int entry<BFloat16>(const args&, const LaunchParams&);
 
 }  // namespace berth::ops::cuda
 

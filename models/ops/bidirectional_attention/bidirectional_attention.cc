@@ -27,33 +27,28 @@ BidirectionalAttentionArgs CommonArgs(const at::Tensor& query, const Bidirection
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunOnCpu(BidirectionalAttentionArgs args, TypeIndex type, int64_t num_tiles, int64_t keys) {
-  args.scratch = WorkerScratch(BidirectionalAttentionScratchFloats(args), &args.scratch_stride);
+void RunTilesOnCpu(const BidirectionalAttentionArgs& args, TypeIndex type, int64_t num_tiles, int64_t keys) {
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
-  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
-    cpu::GetKernels().bidirectional_attention[type](args, begin, end, thread);
-  });
+  RunOnCpu(&cpu::Kernels::bidirectional_attention, type, args, items, operations);
 }
 
-// Whether there is code for these sizes.
-bool RunOnCuda(const BidirectionalAttentionArgs& args, const at::Tensor& query, const SplitKv& split,
-               const cuda::Work& work) {
-  return LaunchSplit(cuda::GetKernels()->bidirectional_attention[TypeOf(query)], args, args.value_dim, split, query,
-                     work);
+// False: there is no code for these sizes.
+bool Launch(const BidirectionalAttentionArgs& args, const at::Tensor& query, const cuda::LaunchParams& launch) {
+  return RunSplitOnCuda(&cuda::Kernels::bidirectional_attention, args, args.value_dim, query, launch);
 }
 
 int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
 
 // Of an operation on the step's encoders.
-cuda::Work EncoderWorkOf(const at::Tensor& x, const StepBatch& batch) {
+cuda::LaunchParams EncoderLaunchParams(const at::Tensor& x, const StepBatch& batch) {
   const EncoderBatch& encoder = batch.encoder();
-  cuda::Work work = WorkOf(x);
-  work.num_rows = static_cast<int64_t>(encoder.rows.size());
-  work.tiles = batch.tables().encoder.tiles;
-  work.num_tiles = NumTiles(encoder.tiles);
-  for (int64_t length : encoder.lengths) work.longest_row = std::max(work.longest_row, length);
-  return work;
+  cuda::LaunchParams launch = LaunchParamsFor(x);
+  launch.num_rows = static_cast<int64_t>(encoder.rows.size());
+  launch.tiles = batch.tables().encoder.tiles;
+  launch.num_tiles = NumTiles(encoder.tiles);
+  for (int64_t length : encoder.lengths) launch.longest_row = std::max(launch.longest_row, length);
+  return launch;
 }
 
 }  // namespace
@@ -77,12 +72,12 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
   args.out = out.data_ptr();
   if (backend == Backend::kCuda) {
-    const bool has_run = RunOnCuda(args, query, /*split=*/{}, EncoderWorkOf(query, batch));
+    const bool has_run = Launch(args, query, EncoderLaunchParams(query, batch));
     return has_run ? out : reference::EncoderAttention(query, key, value, shape, batch);
   }
   int64_t keys = 0;
   for (int64_t length : batch.encoder().lengths) keys += length * length;
-  RunOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys);
+  RunTilesOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys);
   return out;
 }
 
@@ -105,11 +100,10 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
                             .key_stride = key.stride(0),
                             .value_stride = value.stride(0)};
   if (backend == Backend::kCuda) {
-    return CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, EncoderWorkOf(key, batch)));
+    return CheckLaunched(RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, EncoderLaunchParams(key, batch)));
   }
   const int64_t rows = static_cast<int64_t>(batch.encoder().rows.size());
-  Parallel(rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows),
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows));
 }
 
 at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionShape& shape, const StepBatch& batch) {
@@ -135,13 +129,14 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
   const std::vector<int64_t>& lengths = batch.cross_lengths();
   if (backend == Backend::kCuda) {
     const LeadingRows& leading = batch.leading_rows();
-    const SplitKv split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
-    const bool has_run = RunOnCuda(args, query, split, WorkOf(query, batch));
+    cuda::LaunchParams launch = LaunchParamsFor(query, batch);
+    launch.split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
+    const bool has_run = Launch(args, query, launch);
     return has_run ? out : reference::CrossAttention(query, shape, batch);
   }
   int64_t keys = 0;
   for (size_t r = 0; r < rows.size(); ++r) keys += rows[r].num_tokens * lengths[r];
-  RunOnCpu(args, TypeOf(query), batch.num_tiles(), keys);
+  RunTilesOnCpu(args, TypeOf(query), batch.num_tiles(), keys);
   return out;
 }
 

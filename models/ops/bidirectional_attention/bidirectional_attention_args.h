@@ -34,13 +34,9 @@ struct BidirectionalAttentionArgs {
   // clamp(k - q, -bias_reach, bias_reach) + bias_reach.
   const float* bias;
   int64_t bias_reach;
-  float* scratch;          // BidirectionalAttentionScratchFloats() per item slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
+  float* partials;  // CUDA: SplitKvFloats() where keys are divided; else null
 };
 inline constexpr int64_t kPackedSpan = 32;
-
-// Floats of scratch that one worker needs.
-int64_t BidirectionalAttentionScratchFloats(const BidirectionalAttentionArgs& args);
 
 }  // namespace berth::ops
 

@@ -1,5 +1,6 @@
 // Attention over spans of keys that every query sees: encoders, whose keys are packed beside the queries, and
 // cross-attention over the blocks of the arena.
+#include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
 #include "models/ops/paged_attention/attention_kernel.cuh"
 
 namespace berth::ops::cuda {
@@ -52,14 +53,14 @@ AttentionArgs CommonArgs(const BidirectionalAttentionArgs& a) {
   args.bias = a.bias;
   args.bias_reach = a.bias_reach;
   args.scale = a.scale;
-  args.scratch = a.scratch;
+  args.partials = a.partials;
   return args;
 }
 
 }  // namespace
 
 template <typename T>
-int BidirectionalAttention(const BidirectionalAttentionArgs& a, const SplitKv& split, const Work& work) {
+int BidirectionalAttention(const BidirectionalAttentionArgs& a, const LaunchParams& launch) {
   const AttentionArgs args = CommonArgs(a);
   AllKeys keys = {};
   keys.type = kTypeOf<T>;
@@ -75,10 +76,10 @@ int BidirectionalAttention(const BidirectionalAttentionArgs& a, const SplitKv& s
     keys.key_aligned = IsAligned<T>(args.kv, args.kv.key);
     keys.value_aligned = IsAligned<T>(args.kv, args.kv.value);
   }
-  return LaunchAttention(args, keys, split, work);
+  return LaunchAttention(args, keys, launch);
 }
 
-template int BidirectionalAttention<float>(const BidirectionalAttentionArgs&, const SplitKv&, const Work&);
-template int BidirectionalAttention<BFloat16>(const BidirectionalAttentionArgs&, const SplitKv&, const Work&);
+template int BidirectionalAttention<float>(const BidirectionalAttentionArgs&, const LaunchParams&);
+template int BidirectionalAttention<BFloat16>(const BidirectionalAttentionArgs&, const LaunchParams&);
 
 }  // namespace berth::ops::cuda

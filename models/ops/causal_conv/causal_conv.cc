@@ -28,12 +28,12 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                          .kernel = weight.size(0),
                          .activation = activation};
   if (backend == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->conv[TypeOf(x)](args, WorkOf(x, batch)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::conv, TypeOf(x), args, LaunchParamsFor(x, batch)));
     return out;
   }
   const int64_t chunks = (args.channels + kConvChunk - 1) / kConvChunk;
-  Parallel(batch.num_rows() * chunks, TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8),
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().conv[TypeOf(x)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::conv, TypeOf(x), args, batch.num_rows() * chunks,
+           TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8));
   return out;
 }
 

@@ -1,5 +1,6 @@
 // The depthwise causal convolution: a thread for each channel of a tile of tokens.
 #include "models/kernels/cuda/device.cuh"
+#include "models/ops/causal_conv/causal_conv_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -71,11 +72,12 @@ __global__ void __launch_bounds__(kThreads) ConvStateKernel(const __grid_constan
 }  // namespace
 
 template <typename T>
-int Conv(const ConvArgs& a, const Work& work) {
+int Conv(const ConvArgs& a, const LaunchParams& launch) {
   const int64_t columns = CeilDiv(a.channels, kThreads);
-  const int result = Launch(ConvKernel<T>, Grid(work.num_tiles, columns), kThreads, 0, work.stream, a, work.tiles);
-  if (result != kLaunched || work.longest_row <= kQueryTile) return result;
-  return Launch(ConvStateKernel<T>, Grid(work.num_rows, columns), kThreads, 0, work.stream, a);
+  const int result =
+      Launch(ConvKernel<T>, Grid(launch.num_tiles, columns), kThreads, 0, launch.stream, a, launch.tiles);
+  if (result != kLaunched || launch.longest_row <= kQueryTile) return result;
+  return Launch(ConvStateKernel<T>, Grid(launch.num_rows, columns), kThreads, 0, launch.stream, a);
 }
 
 BERTH_CUDA_ENTRY(Conv, ConvArgs)

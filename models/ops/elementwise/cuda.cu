@@ -1,5 +1,6 @@
 // Norms, activations and rotations: limited by memory, so each thread takes runs of 16 bytes.
 #include "models/kernels/cuda/device.cuh"
+#include "models/ops/elementwise/elementwise_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -126,30 +127,30 @@ __global__ void __launch_bounds__(kThreads) RotaryKernel(const __grid_constant__
 }  // namespace
 
 template <typename T>
-int RmsNorm(const RmsNormArgs& a, const Work& work) {
+int RmsNorm(const RmsNormArgs& a, const LaunchParams& launch) {
   const bool aligned = AreAligned<T>(a.x, a.x_stride) && AreAligned<T>(a.out, a.out_stride) &&
                        AreAligned<T>(a.gate, a.gate_stride) && AreAligned<T>(nullptr, a.dim);
-  const int64_t items = work.num_tokens * a.groups;
+  const int64_t items = launch.num_tokens * a.groups;
   if (a.dim > kWarpNorm) {
     const int64_t room = kThreads / kWarp * sizeof(float);
-    return Launch(BlockNormKernel<T>, Grid(items), kThreads, room, work.stream, a, aligned);
+    return Launch(BlockNormKernel<T>, Grid(items), kThreads, room, launch.stream, a, aligned);
   }
   const int64_t blocks = CeilDiv(items, kWarpNormThreads / kWarp);
-  return Launch(WarpNormKernel<T>, Grid(blocks), kWarpNormThreads, 0, work.stream, a, items, aligned);
+  return Launch(WarpNormKernel<T>, Grid(blocks), kWarpNormThreads, 0, launch.stream, a, items, aligned);
 }
 
 template <typename T>
-int Activate(const ActivationArgs& a, const Work& work) {
+int Activate(const ActivationArgs& a, const LaunchParams& launch) {
   const bool aligned = AreAligned<T>(a.x, a.stride) && AreAligned<T>(a.up, a.stride) && AreAligned<T>(a.out, a.dim);
   const int64_t columns = CeilDiv(a.dim, kThreads * kRun<T>);
-  return Launch(ActivationKernel<T>, Grid(work.num_tokens, columns), kThreads, 0, work.stream, a, aligned);
+  return Launch(ActivationKernel<T>, Grid(launch.num_tokens, columns), kThreads, 0, launch.stream, a, aligned);
 }
 
 template <typename T>
-int Rotary(const RotaryArgs& a, const Work& work) {
+int Rotary(const RotaryArgs& a, const LaunchParams& launch) {
   const bool aligned =
       AreAligned<T>(a.x, a.stride) && AreAligned<T>(nullptr, a.head_dim) && AreAligned<T>(nullptr, a.rotary_dim / 2);
-  return Launch(RotaryKernel<T>, Grid(work.num_tokens), kThreads, 0, work.stream, a, aligned);
+  return Launch(RotaryKernel<T>, Grid(launch.num_tokens), kThreads, 0, launch.stream, a, aligned);
 }
 
 BERTH_CUDA_ENTRY(RmsNorm, RmsNormArgs)

@@ -13,11 +13,10 @@ namespace {
 // out: what args.out is.
 void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out) {
   if (BackendOf(out) == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->rms_norm[TypeOf(out)](args, WorkOf(out)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rms_norm, TypeOf(out), args, LaunchParamsFor(out)));
     return;
   }
-  Parallel(out.size(0) * args.groups, args.dim * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().rms_norm[TypeOf(out)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::rms_norm, TypeOf(out), args, out.size(0) * args.groups, args.dim * 4);
 }
 
 RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
@@ -42,11 +41,10 @@ at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activ
   const ActivationArgs args = {
       .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
   if (BackendOf(x) == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->activation[TypeOf(x)](args, WorkOf(x)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::activation, TypeOf(x), args, LaunchParamsFor(x)));
     return out;
   }
-  Parallel(x.size(0), dim * 16,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().activation[TypeOf(x)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::activation, TypeOf(x), args, x.size(0), dim * 16);
   return out;
 }
 
@@ -90,22 +88,21 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   return out;
 }
 
-at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale) {
+at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, double scale) {
   if (BackendOf(stream) != Backend::kCpu) return at::add(stream, x, scale);
   const bool in_float32 = stream.scalar_type() == at::kFloat;
   TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
               stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
   at::Tensor out = at::empty({x.size(0), x.size(1)}, stream.options());
-  const AddArgs args = {.x = RowsOf(stream),
-                        .x_is_float = in_float32,
-                        .y = RowsOf(x),
-                        .out = out.data_ptr(),
-                        .x_stride = stream.stride(0),
-                        .y_stride = x.stride(0),
-                        .dim = x.size(1),
-                        .scale = static_cast<float>(scale)};
-  Parallel(x.size(0), args.dim * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().add[TypeOf(x)](args, begin, end); });
+  const AddResidualArgs args = {.x = RowsOf(stream),
+                                .x_is_float = in_float32,
+                                .y = RowsOf(x),
+                                .out = out.data_ptr(),
+                                .x_stride = stream.stride(0),
+                                .y_stride = x.stride(0),
+                                .dim = x.size(1),
+                                .scale = static_cast<float>(scale)};
+  RunOnCpu(&cpu::Kernels::add_residual, TypeOf(x), args, x.size(0), args.dim * 4);
   return out;
 }
 
@@ -134,11 +131,10 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
                            .head_dim = head_dim,
                            .rotary_dim = cos.size(1) * 2};
   if (backend == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->rotary[TypeOf(x)](args, WorkOf(x)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rotary, TypeOf(x), args, LaunchParamsFor(x)));
     return;
   }
-  Parallel(x.size(0), x.size(1) * 4,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().rotary[TypeOf(x)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::rotary, TypeOf(x), args, x.size(0), x.size(1) * 4);
 }
 
 }  // namespace berth::ops

@@ -25,7 +25,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
                         int64_t groups, bool gate_first);
 
 // stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
-at::Tensor AddToStream(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
+at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);

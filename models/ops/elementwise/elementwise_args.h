@@ -24,7 +24,7 @@ struct RmsNormArgs {
 };
 
 // out = x + scale * y. Items: tokens.
-struct AddArgs {
+struct AddResidualArgs {
   const void* x;    // [tokens, x_stride]
   bool x_is_float;  // and so is out, whatever the entry's type is
   const void* y;    // [tokens, y_stride]

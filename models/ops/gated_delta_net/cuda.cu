@@ -1,5 +1,6 @@
 // The gated delta net, for decode and prefill alike: the state in registers, token after token.
 #include "models/kernels/cuda/columns.cuh"
+#include "models/ops/gated_delta_net/gated_delta_net_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -72,12 +73,12 @@ __global__ void __launch_bounds__(kColumnThreads) DeltaNetKernel(const __grid_co
 }  // namespace
 
 template <typename T>
-int DeltaNet(const DeltaNetArgs& a, const Work& work) {
-  const dim3 grid = Grid(work.num_rows, a.v_heads, CeilDiv(a.value_dim, kBlockColumns));
+int DeltaNet(const DeltaNetArgs& a, const LaunchParams& launch) {
+  const dim3 grid = Grid(launch.num_rows, a.v_heads, CeilDiv(a.value_dim, kBlockColumns));
   const bool aligned = AreAligned<T>(a.qkv, a.qkv_stride) && AreAligned<T>(nullptr, a.key_dim);
   const int64_t steps = CeilDiv(a.key_dim, kDepthStep);
-  if (steps <= 8) return Launch(DeltaNetKernel<T, 8>, grid, kColumnThreads, 0, work.stream, a, aligned);
-  if (steps <= 16) return Launch(DeltaNetKernel<T, 16>, grid, kColumnThreads, 0, work.stream, a, aligned);
+  if (steps <= 8) return Launch(DeltaNetKernel<T, 8>, grid, kColumnThreads, 0, launch.stream, a, aligned);
+  if (steps <= 16) return Launch(DeltaNetKernel<T, 16>, grid, kColumnThreads, 0, launch.stream, a, aligned);
   return kNotCovered;
 }
 

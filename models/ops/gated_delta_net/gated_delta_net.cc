@@ -43,19 +43,13 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
                        .heads_per_item = HeadsPerItem(shape, batch),
                        .chunked_from = batch.chunked_from(kDeltaChunked),
                        .beta_scale = static_cast<float>(shape.beta_scale),
-                       .norm_eps = static_cast<float>(shape.norm_eps),
-                       .scratch = nullptr,
-                       .scratch_stride = 0};
+                       .norm_eps = static_cast<float>(shape.norm_eps)};
   if (backend == Backend::kCuda) {
-    const int result = cuda::GetKernels()->delta_net[TypeOf(qkv)](args, WorkOf(qkv, batch));
+    const int result = RunOnCuda(&cuda::Kernels::delta_net, TypeOf(qkv), args, LaunchParamsFor(qkv, batch));
     return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   }
-  args.scratch = WorkerScratch(DeltaNetScratchFloats(args), &args.scratch_stride);
-  Parallel(batch.num_rows() * shape.v_heads / args.heads_per_item,
-           TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6,
-           [&](int64_t begin, int64_t end, int thread) {
-             cpu::GetKernels().delta_net[TypeOf(qkv)](args, begin, end, thread);
-           });
+  RunOnCpu(&cpu::Kernels::delta_net, TypeOf(qkv), args, batch.num_rows() * shape.v_heads / args.heads_per_item,
+           TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6);
   return out;
 }
 

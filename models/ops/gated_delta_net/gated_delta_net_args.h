@@ -29,16 +29,11 @@ struct DeltaNetArgs {
   int64_t heads_per_item;  // divides v_heads / k_heads: they share q and k
   int64_t chunked_from;    // tokens of a row in this step: kDeltaChunked, or none
   float beta_scale;
-  float norm_eps;          // inside the square root of q's and k's length
-  float* scratch;          // DeltaNetScratchFloats() per slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
+  float norm_eps;  // inside the square root of q's and k's length
 };
 inline constexpr int64_t kDeltaChunked = 8;     // tokens of a row in this step
 inline constexpr int64_t kDeltaChunk = 16;      // tokens of one matrix product
 inline constexpr int64_t kDeltaTileChunk = 32;  // the same, of matrix tiles
-
-// Floats of scratch that one worker of `delta_net` needs.
-int64_t DeltaNetScratchFloats(const DeltaNetArgs& args);
 
 }  // namespace berth::ops
 

@@ -1,6 +1,7 @@
 // The recurrences of the state-space models, for decode and prefill alike: the state in registers, token after token.
 // Rows, heads and columns run side by side.
 #include "models/kernels/cuda/columns.cuh"
+#include "models/ops/mamba/mamba_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -97,21 +98,21 @@ __global__ void __launch_bounds__(kColumnThreads) Mamba2Kernel(const __grid_cons
 }  // namespace
 
 template <typename T>
-int MambaScan(const MambaScanArgs& a, const Work& work) {
-  const dim3 grid = Grid(work.num_rows, CeilDiv(a.channels, kMambaThreads));
-  if (a.state_dim <= 16) return Launch(MambaKernel<T, 16>, grid, kMambaThreads, 0, work.stream, a);
-  if (a.state_dim <= 64) return Launch(MambaKernel<T, 64>, grid, kMambaThreads, 0, work.stream, a);
+int MambaScan(const MambaScanArgs& a, const LaunchParams& launch) {
+  const dim3 grid = Grid(launch.num_rows, CeilDiv(a.channels, kMambaThreads));
+  if (a.state_dim <= 16) return Launch(MambaKernel<T, 16>, grid, kMambaThreads, 0, launch.stream, a);
+  if (a.state_dim <= 64) return Launch(MambaKernel<T, 64>, grid, kMambaThreads, 0, launch.stream, a);
   return kNotCovered;
 }
 
 template <typename T>
-int Mamba2Scan(const Mamba2ScanArgs& a, const Work& work) {
-  const dim3 grid = Grid(work.num_rows, a.heads, CeilDiv(a.head_dim, kBlockColumns));
+int Mamba2Scan(const Mamba2ScanArgs& a, const LaunchParams& launch) {
+  const dim3 grid = Grid(launch.num_rows, a.heads, CeilDiv(a.head_dim, kBlockColumns));
   const bool aligned = AreAligned<T>(a.xbc, a.xbc_stride) && AreAligned<T>(nullptr, a.heads * a.head_dim) &&
                        AreAligned<T>(nullptr, a.state_dim);
   const int64_t steps = CeilDiv(a.state_dim, kDepthStep);
-  if (steps <= 8) return Launch(Mamba2Kernel<T, 8>, grid, kColumnThreads, 0, work.stream, a, aligned);
-  if (steps <= 16) return Launch(Mamba2Kernel<T, 16>, grid, kColumnThreads, 0, work.stream, a, aligned);
+  if (steps <= 8) return Launch(Mamba2Kernel<T, 8>, grid, kColumnThreads, 0, launch.stream, a, aligned);
+  if (steps <= 16) return Launch(Mamba2Kernel<T, 16>, grid, kColumnThreads, 0, launch.stream, a, aligned);
   return kNotCovered;
 }
 

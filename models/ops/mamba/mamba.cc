@@ -48,18 +48,13 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
                         .c_group_stride = inputs.c.stride(1),
                         .channels = inputs.x.size(1),
                         .state_dim = inputs.b.size(2),
-                        .groups = inputs.b.size(1),
-                        .scratch = nullptr,
-                        .scratch_stride = 0};
+                        .groups = inputs.b.size(1)};
   if (backend == Backend::kCuda) {
-    const int result = cuda::GetKernels()->mamba_scan[TypeOf(inputs.x)](args, WorkOf(inputs.x, batch));
+    const int result = RunOnCuda(&cuda::Kernels::mamba_scan, TypeOf(inputs.x), args, LaunchParamsFor(inputs.x, batch));
     return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   }
-  args.scratch = WorkerScratch(MambaScratchFloats(args), &args.scratch_stride);
-  Parallel(batch.num_rows() * MambaTiles(args), TokensPerRow(batch) * kMambaTile * args.state_dim * 16,
-           [&](int64_t begin, int64_t end, int thread) {
-             cpu::GetKernels().mamba_scan[TypeOf(inputs.x)](args, begin, end, thread);
-           });
+  RunOnCpu(&cpu::Kernels::mamba_scan, TypeOf(inputs.x), args, batch.num_rows() * MambaTiles(args),
+           TokensPerRow(batch) * kMambaTile * args.state_dim * 16);
   return out;
 }
 
@@ -89,19 +84,13 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .heads_per_item = batch.scans_in_order() ? 1 : HeadsPerItem(shape, batch),
                          .chunked_from = batch.chunked_from(kMamba2Chunked),
                          .dt_min = static_cast<float>(shape.dt_min),
-                         .dt_max = static_cast<float>(shape.dt_max),
-                         .scratch = nullptr,
-                         .scratch_stride = 0};
+                         .dt_max = static_cast<float>(shape.dt_max)};
   if (backend == Backend::kCuda) {
-    const int result = cuda::GetKernels()->mamba2_scan[TypeOf(xbc)](args, WorkOf(xbc, batch));
+    const int result = RunOnCuda(&cuda::Kernels::mamba2_scan, TypeOf(xbc), args, LaunchParamsFor(xbc, batch));
     return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   }
-  args.scratch = WorkerScratch(Mamba2ScratchFloats(args), &args.scratch_stride);
-  Parallel(batch.num_rows() * shape.heads / args.heads_per_item,
-           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4,
-           [&](int64_t begin, int64_t end, int thread) {
-             cpu::GetKernels().mamba2_scan[TypeOf(xbc)](args, begin, end, thread);
-           });
+  RunOnCpu(&cpu::Kernels::mamba2_scan, TypeOf(xbc), args, batch.num_rows() * shape.heads / args.heads_per_item,
+           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4);
   return out;
 }
 

@@ -27,8 +27,6 @@ struct MambaScanArgs {
   void* out;             // [tokens, channels]
   int64_t x_stride, gate_stride, dt_stride, b_stride, b_group_stride, c_stride, c_group_stride;
   int64_t channels, state_dim, groups;
-  float* scratch;          // MambaScratchFloats() per slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
 };
 inline constexpr int64_t kMambaTile = 64;  // channels of one group per item
 
@@ -52,8 +50,6 @@ struct Mamba2ScanArgs {
   int64_t heads_per_item;         // divides heads / groups: they share the product of B and C
   int64_t chunked_from;           // rows of so many tokens in this step go in chunks: kMamba2Chunked, or none
   float dt_min, dt_max;
-  float* scratch;          // Mamba2ScratchFloats() per slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
 };
 inline constexpr int64_t kMamba2Chunked = 16;  // tokens of a row in this step
 inline constexpr int64_t kMamba2Chunk = 64;    // tokens of one matrix product
@@ -62,10 +58,6 @@ inline constexpr int64_t kMamba2Chunk = 64;    // tokens of one matrix product
 inline constexpr int64_t MambaTiles(const MambaScanArgs& args) {
   return args.groups * ((args.channels / args.groups + kMambaTile - 1) / kMambaTile);
 }
-
-// Floats of scratch that one worker needs.
-int64_t MambaScratchFloats(const MambaScanArgs& args);
-int64_t Mamba2ScratchFloats(const Mamba2ScanArgs& args);
 
 }  // namespace berth::ops
 

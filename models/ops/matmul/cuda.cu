@@ -2,6 +2,7 @@
 // warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. Of more
 // rows weights of 8 bits are expanded to the activations' type first, for a product of the library's.
 #include "models/kernels/cuda/device.cuh"
+#include "models/ops/matmul/matmul_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -178,38 +179,38 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int kRows>
-int LaunchRows(const Int8MatMulArgs& a, const Work& work) {
-  return Launch(Int8ProductKernel<T, kRows>, Grid(CeilDiv(a.weight.outputs, kBlockOutputs)), kThreads, 0, work.stream,
+int LaunchRows(const Int8MatMulArgs& a, const LaunchParams& launch) {
+  return Launch(Int8ProductKernel<T, kRows>, Grid(CeilDiv(a.weight.outputs, kBlockOutputs)), kThreads, 0, launch.stream,
                 a, AreAligned<T>(a.x, a.x_stride));
 }
 
 }  // namespace
 
 template <typename T>
-int Int8MatMul(const Int8MatMulArgs& a, const Work& work) {
+int Int8MatMul(const Int8MatMulArgs& a, const LaunchParams& launch) {
   if (a.rows == 0) return kLaunched;
-  if (a.rows == 1) return LaunchRows<T, 1>(a, work);
-  if (a.rows <= 4) return LaunchRows<T, 4>(a, work);
-  if (a.rows <= 8) return LaunchRows<T, 8>(a, work);
-  if (a.rows <= kInt8Rows) return LaunchRows<T, kInt8Rows>(a, work);
+  if (a.rows == 1) return LaunchRows<T, 1>(a, launch);
+  if (a.rows <= 4) return LaunchRows<T, 4>(a, launch);
+  if (a.rows <= 8) return LaunchRows<T, 8>(a, launch);
+  if (a.rows <= kInt8Rows) return LaunchRows<T, kInt8Rows>(a, launch);
   return kNotCovered;
 }
 BERTH_CUDA_ENTRY(Int8MatMul, Int8MatMulArgs)
 
 template <typename T>
-int ExpandInt8(const ExpandInt8Args& a, const Work& work) {
+int ExpandInt8(const ExpandInt8Args& a, const LaunchParams& launch) {
   const Int8Weight& w = a.weight;
-  return Launch(ExpandInt8Kernel<T>, Grid(w.outputs, CeilDiv(w.inputs, kThreads * kBytes)), kThreads, 0, work.stream, w,
-                static_cast<T*>(a.out), AreAligned<int8_t>(w.values, w.inputs), AreAligned<T>(a.out, w.inputs));
+  return Launch(ExpandInt8Kernel<T>, Grid(w.outputs, CeilDiv(w.inputs, kThreads * kBytes)), kThreads, 0, launch.stream,
+                w, static_cast<T*>(a.out), AreAligned<int8_t>(w.values, w.inputs), AreAligned<T>(a.out, w.inputs));
 }
 BERTH_CUDA_ENTRY(ExpandInt8, ExpandInt8Args)
 
 template <typename T>
-int ExpertMatMul(const ExpertMatMulArgs& a, const Work& work) {
+int ExpertMatMul(const ExpertMatMulArgs& a, const LaunchParams& launch) {
   if (a.pairs > kExpertPairs) return kNotCovered;
   const auto kernel = a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>;
   const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
-  return Launch(kernel, Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts), kThreads, room, work.stream, a,
+  return Launch(kernel, Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts), kThreads, room, launch.stream, a,
                 AreAligned<T>(a.x, a.x_stride));
 }
 BERTH_CUDA_ENTRY(ExpertMatMul, ExpertMatMulArgs)

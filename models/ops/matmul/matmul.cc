@@ -67,7 +67,7 @@ constexpr int64_t kWorthThreads = 15000;
 
 struct Task {
   MatMulArgs args;
-  int64_t tiles = 0;      // of rows
+  MatMulLayout layout = {};
   int64_t last_item = 0;  // of all tasks' items, this one's end here
 
   int64_t Nanoseconds() const {
@@ -89,8 +89,10 @@ void Share(int64_t items, int64_t nanoseconds, const Work& work) {
 void Prepare(absl::Span<const Task> tasks, TypeIndex type) {
   for (const Task& task : tasks) {
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
-    Share(task.tiles, nanoseconds,
-          [&](int64_t begin, int64_t end) { cpu::GetKernels().prepare_inputs[type](task.args, begin, end); });
+    const PrepareInputsArgs args = {task.args};
+    Share(task.layout.row_tiles, nanoseconds, [&](int64_t begin, int64_t end) {
+      cpu::GetKernels().prepare_inputs[type].run(args, begin, end, /*scratch=*/nullptr);
+    });
   }
 }
 
@@ -98,12 +100,10 @@ void Prepare(absl::Span<const Task> tasks, TypeIndex type) {
 void Run(absl::Span<Task> tasks, TypeIndex type) {
   const cpu::Kernels& kernels = cpu::GetKernels();
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
-  const auto bytes_of = [](const Task& task) {
-    return RoundUp(PreparedInputBytes(task.args.weight.inputs, task.args.rows), kCacheLine);
-  };
+  const auto bytes_of = [](const Task& task) { return RoundUp(task.layout.prepared_bytes, kCacheLine); };
   for (Task& task : tasks) {
-    task.tiles = kernels.matmul_tiles[type](task.args.weight.kind, task.args.rows);
-    items += MatMulItems(task.args.weight.outputs, task.tiles);
+    task.layout = kernels.matmul_layout[type](task.args);
+    items += MatMulItems(task.args.weight.outputs, task.layout.row_tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
@@ -119,7 +119,7 @@ void Run(absl::Span<Task> tasks, TypeIndex type) {
         std::upper_bound(tasks.begin(), tasks.end(), begin, [](int64_t i, const Task& t) { return i < t.last_item; });
     for (; begin < end; begin = (task++)->last_item) {
       const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
-      kernels.matmul[type](task->args, begin - first, std::min(end, task->last_item) - first);
+      kernels.matmul[type].run(task->args, begin - first, std::min(end, task->last_item) - first, /*scratch=*/nullptr);
     }
   });
 }
@@ -158,9 +158,9 @@ at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const a
                                .rows = x.size(0),
                                .x_stride = x.stride(0),
                                .out_stride = out.stride(0)};
-  if (IsLaunched(kernels.int8_matmul[TypeOf(x)](args, WorkOf(x)))) return out;
+  if (IsLaunched(kernels.int8_matmul[TypeOf(x)](args, LaunchParamsFor(x)))) return out;
   const at::Tensor expanded = at::empty({weight.outputs(), weight.inputs()}, x.options());
-  CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, WorkOf(x)));
+  CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, LaunchParamsFor(x)));
   return at::linear(x, expanded, bias);
 }
 
@@ -201,8 +201,7 @@ void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage) {
                                .panels = static_cast<char*>(packed_.panels.data_ptr()),
                                .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
   const TypeIndex type = TypeOf(weight);
-  Parallel(panels, inputs() * kPanel,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().pack_matrix[type](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::pack_matrix, type, args, panels, inputs() * kPanel);
 }
 
 void PackedMatrix::KeepInt8(const at::Tensor& weight) {
@@ -307,7 +306,7 @@ at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& ex
                                  .outputs = first.outputs(),
                                  .inputs = first.inputs(),
                                  .x_stride = x.stride(0)};
-  const bool has_run = IsLaunched(cuda::GetKernels()->expert_matmul[TypeOf(x)](args, WorkOf(x)));
+  const bool has_run = IsLaunched(RunOnCuda(&cuda::Kernels::expert_matmul, TypeOf(x), args, LaunchParamsFor(x)));
   return has_run ? out : at::Tensor();
 }
 

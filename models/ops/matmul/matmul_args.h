@@ -4,7 +4,7 @@
 // alone: equal bits for a row alone, among others, wherever it stands, by however many threads. (Between instruction
 // sets the last bits differ.) The order of floats: inputs are summed one after the other, in a chain for each kSumBlock
 // of them, and the blocks' sums are added in order. (Of bfloat16 inputs and weights on a processor with matrix tiles
-// product_amx.inc says it.) Then the output's scale and bias are applied, then the result is rounded.
+// cpu_amx.inc says it.) Then the output's scale and bias are applied, then the result is rounded.
 //
 // Of the four kinds, float32 and bfloat16 weights are multiplied as they are, products exact in bfloat16. int8 has one
 // scale per output. int4 is int8 on coarser grids: each kWeightGroup inputs of an output have a whole number, their
@@ -30,8 +30,8 @@ struct PackMatrixArgs {
   float* scales;  // out, of int8 and int4: [outputs]
 };
 
-// prepare_inputs first, for all rows, then matmul. Items of the first: the rows' tiles, of which matmul_tiles
-// says how many there are; of the second: MatMulItems.
+// prepare_inputs first, for all rows, then matmul. Items of the first: MatMulLayout's row tiles; of the second:
+// MatMulItems.
 inline constexpr int64_t kChunkTiles = 16;  // row tiles of one item
 struct MatMulArgs {
   PackedWeight weight;
@@ -40,17 +40,21 @@ struct MatMulArgs {
   bool out_is_float;  // the results of the entry's type, widened
   const float* bias;  // [outputs] or null
   int64_t rows, x_stride, out_stride;
-  char* prepared;  // PreparedInputBytes(), aligned to 64
+  char* prepared;  // MatMulLayout::prepared_bytes, aligned to 64
 };
 
 inline constexpr int64_t MatMulItems(int64_t outputs, int64_t tiles) {
   return PanelCount(outputs) * ((tiles + kChunkTiles - 1) / kChunkTiles);
 }
-// Enough for each kind: 4 bytes for each input, of whole groups. Matrix tiles take at most half of that, and fill up
-// the last tile to at most twice the rows.
-inline constexpr int64_t PreparedInputBytes(int64_t inputs, int64_t rows) {
-  return rows * ((inputs + kQuantGroup - 1) / kQuantGroup * kQuantGroup) * 4;
-}
+struct PrepareInputsArgs {
+  MatMulArgs matmul;
+};
+
+// How an instruction set lays out the inputs of a product.
+struct MatMulLayout {
+  int64_t row_tiles;
+  int64_t prepared_bytes;
+};
 
 // CUDA's products.
 

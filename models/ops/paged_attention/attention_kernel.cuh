@@ -16,7 +16,7 @@
 //   FormatOf(a, part, is_key)           how the part's keys, or values, are stored
 //   Find(a, set, part, is_key, position)  where that of the lanes' KV head lies
 //
-// How products are computed says a class MathPolicy (attention_by_lanes.cuh, attention_by_matrices.cuh):
+// How products are computed says a class MathPolicy (attention_simt.cuh, attention_mma.cuh):
 //   kLanes, kThreadLanes, kValues       lanes of a block, lanes that a thread has a part in, its sums of values of each
 //   kMostColumns                        of the values that it is for
 //   Lanes                               Softmax<kValues>[kThreadLanes]
@@ -50,7 +50,7 @@ __device__ void AttendSplit(const AttentionArgs& a, const Keys& keys, const Lane
   }
 }
 
-// Leaves the softmaxes of one split in the scratch.
+// Leaves the softmaxes of one split in a.partials.
 template <typename MathPolicy>
 __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int num_splits, int split,
                               const typename MathPolicy::Lanes& lanes) {
@@ -72,7 +72,7 @@ __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int nu
   }
 }
 
-// One tile: blockIdx = (tile, KV head and chunk of lanes, split). Of one split it leaves the softmax in the scratch, of
+// One tile: blockIdx = (tile, KV head and chunk of lanes, split). Of one split it leaves the softmax in a.partials, of
 // all splits the result.
 template <typename MathPolicy, typename Keys>
 __global__ void __launch_bounds__(kAttentionThreads)
@@ -162,50 +162,51 @@ static __global__ void __launch_bounds__(kAttentionThreads)
 }
 
 template <typename MathPolicy, typename Keys>
-int LaunchWith(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
+int LaunchWith(const AttentionArgs& a, const Keys& keys, const LaunchParams& params) {
   if (a.kv.value.dim > MathPolicy::kMostColumns) return kNotCovered;
+  const SplitKv& split = params.split;
   AttentionLaunch launch = {};
   const int64_t group = a.q_heads / a.kv.kv_heads;
   const int64_t tiles = MathPolicy::kLanes / (kQueryTile * group);
   launch.tile_queries = static_cast<int>(kQueryTile * (tiles > 1 ? tiles : 1));
-  const int64_t queries = work.longest_row < launch.tile_queries ? work.longest_row : launch.tile_queries;
+  const int64_t queries = params.longest_row < launch.tile_queries ? params.longest_row : launch.tile_queries;
   launch.lane_chunks = static_cast<int>(CeilDiv(queries * group, MathPolicy::kLanes));
   const int64_t heads = a.kv.kv_heads * launch.lane_chunks;
   if (split.num_splits > 0) {
     launch.num_splits = static_cast<int>(split.num_splits);
     int result =
         Launch(AttentionKernel<MathPolicy, Keys>, Grid(split.num_tiles, heads, split.num_splits), kAttentionThreads,
-               MathPolicy::RoomBytes(a, /*with_totals=*/false), work.stream, a, launch, keys);
+               MathPolicy::RoomBytes(a, /*with_totals=*/false), params.stream, a, launch, keys);
     if (result != kLaunched) return result;
     result = Launch(MergeKernel<MathPolicy::kMostColumns / kWarp>,
-                    Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)), kAttentionThreads, 0, work.stream, a,
+                    Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)), kAttentionThreads, 0, params.stream, a,
                     keys.type, launch.num_splits);
     if (result != kLaunched) return result;
   }
   launch.first_tile = split.num_splits > 0 ? split.num_tiles : 0;
   launch.num_splits = 0;
-  return Launch(AttentionKernel<MathPolicy, Keys>, Grid(work.num_tiles - launch.first_tile, heads), kAttentionThreads,
-                MathPolicy::RoomBytes(a, /*with_totals=*/true), work.stream, a, launch, keys);
+  return Launch(AttentionKernel<MathPolicy, Keys>, Grid(params.num_tiles - launch.first_tile, heads), kAttentionThreads,
+                MathPolicy::RoomBytes(a, /*with_totals=*/true), params.stream, a, launch, keys);
 }
 
 // By the first way that is for such values and finds its room on the device.
 template <typename MathPolicy, typename... Others, typename Keys>
-int LaunchFirst(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
-  const int result = LaunchWith<MathPolicy>(a, keys, split, work);
+int LaunchFirst(const AttentionArgs& a, const Keys& keys, const LaunchParams& launch) {
+  const int result = LaunchWith<MathPolicy>(a, keys, launch);
   if constexpr (sizeof...(Others) > 0) {
-    if (result == kNotCovered) return LaunchFirst<Others...>(a, keys, split, work);
+    if (result == kNotCovered) return LaunchFirst<Others...>(a, keys, launch);
   }
   return result;
 }
 
-// An entry's whole work.
+// An entry's whole launch.
 template <typename Keys>
-int LaunchAttention(const AttentionArgs& a, const Keys& keys, const SplitKv& split, const Work& work) {
+int LaunchAttention(const AttentionArgs& a, const Keys& keys, const LaunchParams& launch) {
   if (keys.type == kBF16 && a.kv.storage != KvStorage::kInt4) {
-    const int result = LaunchFirst<MmaMath<4>, MmaMath<8>, MmaMath<16>>(a, keys, split, work);
+    const int result = LaunchFirst<MmaMath<4>, MmaMath<8>, MmaMath<16>>(a, keys, launch);
     if (result != kNotCovered) return result;
   }
-  return LaunchFirst<SimtMath<4>, SimtMath<8>, SimtMath<16>>(a, keys, split, work);
+  return LaunchFirst<SimtMath<4>, SimtMath<8>, SimtMath<16>>(a, keys, launch);
 }
 
 }  // namespace berth::ops::cuda

@@ -122,7 +122,7 @@ __device__ inline float FirstSum(const AttentionArgs& a) { return a.sinks == nul
 
 // Where the softmax of a token's head over a split waits to be merged: largest score, sum, values.
 __device__ inline float* PartialOf(const AttentionArgs& a, int64_t token, int head, int num_splits, int split) {
-  return a.scratch + ((token * a.q_heads + head) * num_splits + split) * (a.kv.value.dim + 2);
+  return a.partials + ((token * a.q_heads + head) * num_splits + split) * (a.kv.value.dim + 2);
 }
 
 }  // namespace berth::ops::cuda

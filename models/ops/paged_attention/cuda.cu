@@ -48,7 +48,7 @@ struct CausalKeys {
 }  // namespace
 
 template <typename T>
-int Attention(const AttentionArgs& a, const SplitKv& split, const Work& work) {
+int Attention(const AttentionArgs& a, const LaunchParams& launch) {
   // Of int8, runs of eight bytes.
   const bool is_plain = a.kv.storage == KvStorage::kPlain;
   CausalKeys keys = {};
@@ -56,10 +56,10 @@ int Attention(const AttentionArgs& a, const SplitKv& split, const Work& work) {
   keys.key_aligned = is_plain ? IsAligned<T>(a.kv, a.kv.key) : a.kv.key.dim % 8 == 0;
   keys.value_aligned = is_plain ? IsAligned<T>(a.kv, a.kv.value) : a.kv.value.dim % 8 == 0;
   keys.recent_aligned = IsAligned<T>(a.recent, a.recent.key) && IsAligned<T>(a.recent, a.recent.value);
-  return LaunchAttention(a, keys, split, work);
+  return LaunchAttention(a, keys, launch);
 }
 
-template int Attention<float>(const AttentionArgs&, const SplitKv&, const Work&);
-template int Attention<BFloat16>(const AttentionArgs&, const SplitKv&, const Work&);
+template int Attention<float>(const AttentionArgs&, const LaunchParams&);
+template int Attention<BFloat16>(const AttentionArgs&, const LaunchParams&);
 
 }  // namespace berth::ops::cuda

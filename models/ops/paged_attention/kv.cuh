@@ -1,8 +1,9 @@
-// Where a token's keys and values lie in the arena. Only for .cu files; the layout is cpu/attention.h's.
+// Where a token's keys and values lie in the arena. Only for .cu files; see paged_attention_args.h for the layout.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_KV_CUH_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_KV_CUH_
 
 #include "models/kernels/cuda/device.cuh"
+#include "models/ops/paged_attention/paged_attention_args.h"
 
 namespace berth::ops::cuda {
 

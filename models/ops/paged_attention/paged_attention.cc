@@ -56,12 +56,13 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   return keys;
 }
 
-// Whether there is code for these sizes.
-bool RunOnCuda(const AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
+// False: there is no code for these sizes.
+bool LaunchAttention(const AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
   const int64_t value_dim = args.kv.value.dim;
   const LeadingRows& leading = batch.leading_rows();
-  const SplitKv split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
-  return LaunchSplit(cuda::GetKernels()->attention[TypeOf(query)], args, value_dim, split, query, WorkOf(query, batch));
+  cuda::LaunchParams launch = LaunchParamsFor(query, batch);
+  launch.split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
+  return RunSplitOnCuda(&cuda::Kernels::attention, args, value_dim, query, launch);
 }
 
 }  // namespace
@@ -77,11 +78,11 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
                       .value_stride = value.stride(0)};
   const auto write = [&] {
     if (backend == Backend::kCuda) {
-      CheckLaunched(cuda::GetKernels()->write_kv[TypeOf(key)](args, WorkOf(key, batch)));
+      CheckLaunched(RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, LaunchParamsFor(key, batch)));
       return;
     }
-    Parallel(batch.num_rows(), batch.num_tokens() * key.size(1) / batch.num_rows(),
-             [&](int64_t begin, int64_t end) { cpu::GetKernels().write_kv[TypeOf(key)](args, begin, end); });
+    RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, batch.num_rows(),
+             batch.num_tokens() * key.size(1) / batch.num_rows());
   };
   write();
   if (batch.slot(layer).recent_group < 0) return;
@@ -109,9 +110,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                         .bias = nullptr,
                         .bias_reach = 0,
                         .scale = static_cast<float>(shape.scale),
-                        .softcap = static_cast<float>(shape.softcap),
-                        .scratch = nullptr,
-                        .scratch_stride = 0};
+                        .softcap = static_cast<float>(shape.softcap)};
   if (const int recent = batch.slot(shape.layer).recent_group; recent >= 0) {
     args.recent = RecentLayoutOf(shape.layer, batch);
     args.recent_tokens = batch.group(recent).kv.window;
@@ -123,16 +122,13 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   at::Tensor out = at::empty({query.size(0), shape.q_heads * args.kv.value.dim}, query.options());
   args.out = out.data_ptr();
   if (backend == Backend::kCuda) {
-    return RunOnCuda(args, query, batch) ? out : reference::Attention(query, shape, batch);
+    return LaunchAttention(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
-  args.scratch = WorkerScratch(AttentionScratchFloats(args), &args.scratch_stride);
 
   const int64_t items = batch.num_tiles() * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
                              (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
-  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
-    cpu::GetKernels().attention[TypeOf(query)](args, begin, end, thread);
-  });
+  RunOnCpu(&cpu::Kernels::attention, TypeOf(query), args, items, operations);
   return out;
 }
 

@@ -61,29 +61,10 @@ struct AttentionArgs {
   const float* bias;
   int64_t bias_reach;
   float scale;
-  float softcap;           // 0: none; else scores become softcap * tanh(score / softcap), before the bias
-  float* scratch;          // AttentionScratchFloats() per item slot
-  int64_t scratch_stride;  // floats between slots; slot = worker index
+  float softcap;    // 0: none; else scores become softcap * tanh(score / softcap), before the bias
+  float* partials;  // CUDA: SplitKvFloats() where keys are divided; else null
 };
 inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
-
-// CUDA's attention. The keys of the queries of the first `num_tiles` tiles, and so of the step's first `num_tokens`
-// tokens, are divided among blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All
-// other tiles walk through the same parts one after the other and add them the same way, so that the bits do not tell
-// which was chosen.
-struct SplitKv {
-  int64_t num_tiles;
-  int64_t num_tokens;
-  int64_t num_splits;
-};
-inline constexpr int64_t kSplitTokens = 256;
-// Floats of the scratch of attention: of each token, head and split its largest score, its sum, and its sum of values.
-inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
-  return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
-}
-
-// Floats of scratch that one worker needs.
-int64_t AttentionScratchFloats(const AttentionArgs& args);
 
 }  // namespace berth::ops
 

@@ -1,4 +1,4 @@
-// Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_by_lanes.cuh.
+// Tiles of keys or values in shared memory, as float32 whatever they are stored as. Part of attention_simt.cuh.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_SMEM_TILES_CUH_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_SMEM_TILES_CUH_
 

@@ -9,6 +9,7 @@
 
 #include "models/ops/backend.h"
 #include "models/ops/cuda_kernels.h"
+#include "models/ops/parallel.h"
 
 namespace berth::ops {
 
@@ -23,17 +24,17 @@ inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads
   return is_worth_it ? split : SplitKv{};
 }
 
-// Launches an entry of the table with the scratch that it needs. Whether there is code for these sizes.
+// Enqueues attention with the memory for the parts' results. False: there is no code for these sizes.
 template <typename Args>
-bool LaunchSplit(int (*entry)(const Args&, const SplitKv&, const cuda::Work&), Args args, int64_t value_dim,
-                 const SplitKv& split, const at::Tensor& query, const cuda::Work& work) {
-  at::Tensor scratch;  // ATen keeps it from others until the stream has come by
-  if (split.num_splits > 0) {
-    const int64_t floats = SplitKvFloats(split, args.q_heads, value_dim);
-    scratch = at::empty({floats}, query.options().dtype(at::kFloat));
-    args.scratch = scratch.data_ptr<float>();
+bool RunSplitOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], Args args, int64_t value_dim,
+                    const at::Tensor& query, const cuda::LaunchParams& launch) {
+  at::Tensor partials;  // ATen keeps it from others until the stream has come by
+  if (launch.split.num_splits > 0) {
+    const int64_t floats = SplitKvFloats(launch.split, args.q_heads, value_dim);
+    partials = at::empty({floats}, query.options().dtype(at::kFloat));
+    args.partials = partials.data_ptr<float>();
   }
-  return IsLaunched(entry(args, split, work));
+  return IsLaunched(RunOnCuda(entry, TypeOf(query), args, launch));
 }
 
 }  // namespace berth::ops

@@ -100,11 +100,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <typename T>
-int WriteKv(const WriteKvArgs& a, const Work& work) {
+int WriteKv(const WriteKvArgs& a, const LaunchParams& launch) {
   const bool key_aligned = AreAligned<T>(a.key, a.key_stride) && IsAligned<T>(a.kv, a.kv.key);
   const bool value_aligned = AreAligned<T>(a.value, a.value_stride) && IsAligned<T>(a.kv, a.kv.value);
-  return Launch(WriteKvKernel<T>, Grid(work.num_tiles, 2 * a.kv.kv_heads), kThreads, 0, work.stream, a, work.tiles,
-                key_aligned, value_aligned);
+  return Launch(WriteKvKernel<T>, Grid(launch.num_tiles, 2 * a.kv.kv_heads), kThreads, 0, launch.stream, a,
+                launch.tiles, key_aligned, value_aligned);
 }
 
 BERTH_CUDA_ENTRY(WriteKv, WriteKvArgs)

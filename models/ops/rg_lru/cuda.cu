@@ -1,5 +1,6 @@
 // The RG-LRU: a thread for each channel of a row, which goes through its tokens.
 #include "models/kernels/cuda/device.cuh"
+#include "models/ops/rg_lru/rg_lru_args.h"
 
 namespace berth::ops::cuda {
 namespace {
@@ -42,8 +43,8 @@ __global__ void __launch_bounds__(kThreads) RgLruKernel(const __grid_constant__ 
 }  // namespace
 
 template <typename T>
-int RgLru(const RgLruArgs& a, const Work& work) {
-  return Launch(RgLruKernel<T>, Grid(work.num_rows, CeilDiv(a.width, kThreads)), kThreads, 0, work.stream, a);
+int RgLru(const RgLruArgs& a, const LaunchParams& launch) {
+  return Launch(RgLruKernel<T>, Grid(launch.num_rows, CeilDiv(a.width, kThreads)), kThreads, 0, launch.stream, a);
 }
 
 BERTH_CUDA_ENTRY(RgLru, RgLruArgs)

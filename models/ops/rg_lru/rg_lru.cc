@@ -32,11 +32,11 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
                           .width = x.size(1),
                           .block_width = block_width};
   if (backend == Backend::kCuda) {
-    CheckLaunched(cuda::GetKernels()->rg_lru[TypeOf(x)](args, WorkOf(x, batch)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rg_lru, TypeOf(x), args, LaunchParamsFor(x, batch)));
     return out;
   }
-  Parallel(batch.num_rows() * RgLruChunks(args), TokensPerRow(batch) * std::min(block_width, kRgLruChunk) * 60,
-           [&](int64_t begin, int64_t end) { cpu::GetKernels().rg_lru[TypeOf(x)](args, begin, end); });
+  RunOnCpu(&cpu::Kernels::rg_lru, TypeOf(x), args, batch.num_rows() * RgLruChunks(args),
+           TokensPerRow(batch) * std::min(block_width, kRgLruChunk) * 60);
   return out;
 }
 

@@ -264,7 +264,7 @@ TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {
                                 .vocab = vocab,
                                 .tokens = tokens.data(),
                                 .bad_token = kBad};
-  ASSERT_EQ(BerthCudaKernels()->greedy(args, nullptr), ops::cuda::kLaunched);
+  ASSERT_EQ(BerthCudaKernels()->greedy(args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
   EXPECT_EQ(tokens, (std::vector<int32_t>{4999, 0, 17, kBad, kBad, kBad, 77}));
 }
 

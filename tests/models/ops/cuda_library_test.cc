@@ -14,7 +14,7 @@ TEST(CudaLibraryTest, HasEveryEntry) {
   EXPECT_STREQ((*kernels)->name, "sm_80, sm_90");
   EXPECT_FALSE((*kernels)->on_host_memory);
   // The entries are the table's end, from the first to the last.
-  const auto* first = reinterpret_cast<const char*>(&(*kernels)->rms_norm);
+  const auto* first = reinterpret_cast<const char*>(&(*kernels)->activation);
   const auto* end = reinterpret_cast<const char*>(*kernels + 1);
   for (const char* at = first; at < end; at += sizeof(void*)) {
     void* entry = nullptr;

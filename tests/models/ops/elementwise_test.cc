@@ -39,7 +39,7 @@ TEST_P(ElementwiseTest, RmsNorm) {
 }
 
 // A stream in float32 is rounded to the model's type before a norm, and stays what it is when something is added.
-TEST_P(ElementwiseTest, TheStreamMayBeWider) {
+TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
   for (int64_t dim : {1, 20, 133, 5000}) {
     const at::Tensor weight = at::randn({dim});
     const at::Tensor x = Random(11, dim);
@@ -48,7 +48,7 @@ TEST_P(ElementwiseTest, TheStreamMayBeWider) {
       ExpectClose(ops::RmsNorm(stream, weight, 1e-5, GetParam().type),
                   reference::RmsNorm(stream.to(GetParam().type), weight, 1e-5));
       for (double scale : {1.0, 0.5}) {
-        const at::Tensor sum = ops::AddToStream(stream, x, scale);
+        const at::Tensor sum = ops::AddResidual(stream, x, scale);
         ASSERT_EQ(sum.scalar_type(), type);
         const at::Tensor exact = stream.to(at::kDouble) + x.to(at::kDouble) * scale;
         ASSERT_TRUE(at::allclose(sum.to(at::kDouble), exact, type == at::kFloat ? 1e-6 : 1.0 / 256, 1e-6));

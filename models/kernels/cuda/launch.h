@@ -1,0 +1,51 @@
+// What a CUDA kernel is launched with, and what an entry of the table returns. Plain data, for g++ and nvcc alike.
+#ifndef BERTH_MODELS_KERNELS_CUDA_LAUNCH_H_
+#define BERTH_MODELS_KERNELS_CUDA_LAUNCH_H_
+
+#include <stdint.h>
+
+namespace berth::ops {
+
+// How attention divides the keys of the step's first `num_tiles` tiles, and so of its first `num_tokens` tokens, among
+// blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All other tiles walk through
+// the same parts one after the other and add them the same way, so a token's bits do not depend on the choice.
+struct SplitKv {
+  int64_t num_tiles;
+  int64_t num_tokens;
+  int64_t num_splits;  // 0: no keys are divided
+};
+inline constexpr int64_t kSplitTokens = 256;
+// Floats of the parts' results: for each token, head and split its largest score, its sum, and its sum of values.
+inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
+  return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
+}
+
+}  // namespace berth::ops
+
+namespace berth::ops::cuda {
+
+// The step, as far as launches depend on it.
+struct LaunchParams {
+  int64_t num_tokens;
+  int64_t num_rows;
+  const int64_t* tiles;  // [num_tiles, 2], device memory: row, first query of the tile within the row
+  int64_t num_tiles;
+  int64_t longest_row;  // in tokens
+  SplitKv split;        // for attention
+  void* stream;         // cudaStream_t
+};
+
+// What an entry returns; any other number is a cudaError_t.
+enum Result : int {
+  kLaunched = 0,
+  kNotCovered = -1,  // nothing was done: there is no code for these sizes
+};
+
+// The 16 bits of a bfloat16.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+}  // namespace berth::ops::cuda
+
+#endif  // BERTH_MODELS_KERNELS_CUDA_LAUNCH_H_

@@ -1,0 +1,66 @@
+// The one list of operations that have kernels. It makes the table of the CPU's kernels for each instruction set
+// (cpu_kernels.h) and the table of CUDA's (cuda_kernels.h), with an entry for each type of activations: float32,
+// bfloat16.
+//
+// A row OP(entry, Function, Args) says that the code of each kind defines, in its namespace,
+//   CPU:  template <typename T> void Function(const Args& args, int64_t begin, int64_t end, char* scratch);
+//   CUDA: template <typename T> int Function(const Args& args, const LaunchParams& launch);
+// Each Args belongs to one row, so what does not fit, or stands in another's place, does not compile or link.
+#ifndef BERTH_MODELS_OPS_OP_LIST_H_
+#define BERTH_MODELS_OPS_OP_LIST_H_
+
+#include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
+#include "models/ops/causal_conv/causal_conv_args.h"
+#include "models/ops/elementwise/elementwise_args.h"
+#include "models/ops/gated_delta_net/gated_delta_net_args.h"
+#include "models/ops/mamba/mamba_args.h"
+#include "models/ops/matmul/matmul_args.h"
+#include "models/ops/paged_attention/paged_attention_args.h"
+#include "models/ops/rg_lru/rg_lru_args.h"
+
+// With kernels for both.
+#define BERTH_OPS(OP)                                                             \
+  OP(activation, Activate, ActivationArgs)                                        \
+  OP(attention, Attention, AttentionArgs)                                         \
+  OP(bidirectional_attention, BidirectionalAttention, BidirectionalAttentionArgs) \
+  OP(conv, Conv, ConvArgs)                                                        \
+  OP(delta_net, DeltaNet, DeltaNetArgs)                                           \
+  OP(mamba_scan, MambaScan, MambaScanArgs)                                        \
+  OP(mamba2_scan, Mamba2Scan, Mamba2ScanArgs)                                     \
+  OP(rg_lru, RgLru, RgLruArgs)                                                    \
+  OP(rms_norm, RmsNorm, RmsNormArgs)                                              \
+  OP(rotary, Rotary, RotaryArgs)                                                  \
+  OP(write_kv, WriteKv, WriteKvArgs)
+
+// For the CPU alone: on CUDA, ATen computes them.
+#define BERTH_CPU_OPS(OP)                        \
+  OP(add_residual, AddResidual, AddResidualArgs) \
+  OP(matmul, MatMul, MatMulArgs)                 \
+  OP(pack_matrix, PackMatrix, PackMatrixArgs)    \
+  OP(prepare_inputs, PrepareInputs, PrepareInputsArgs)
+
+// For CUDA alone: products with matrices that are not packed.
+#define BERTH_CUDA_OPS(OP)                          \
+  OP(expand_int8, ExpandInt8, ExpandInt8Args)       \
+  OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs) \
+  OP(int8_matmul, Int8MatMul, Int8MatMulArgs)
+
+#endif  // BERTH_MODELS_OPS_OP_LIST_H_
+
+// The CPU's code of the operations, for cpu_kernels.inc: each after what it needs.
+#if defined(BERTH_INCLUDE_CPU_CODE)
+// clang-format off
+#include "models/ops/elementwise/cpu.inc"
+#include "models/ops/matmul/cpu.inc"
+#if defined(BERTH_AMX)
+#include "models/kernels/cpu/matrix_amx.inc"  // made of matmul's tiles
+#endif
+#include "models/ops/paged_attention/cpu.inc"  // so is attention
+#include "models/ops/bidirectional_attention/cpu.inc"
+#include "models/ops/causal_conv/cpu.inc"
+#include "models/ops/gated_delta_net/cpu.inc"
+#include "models/ops/mamba/cpu.inc"
+#include "models/ops/matmul/cpu_pack.inc"
+#include "models/ops/rg_lru/cpu.inc"
+// clang-format on
+#endif
