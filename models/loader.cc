@@ -49,7 +49,7 @@ class TorchModel : public LoadedModel {
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
     StepBatch batch(plan_, storage->base(), device_, /*copy_tables=*/!device_.is_cpu() || graphs_);
-    batch.set_scans_in_order(chunk_invariant_scans_);
+    batch.set_chunk_invariant_scans(chunk_invariant_scans_);
     auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), ops::cuda::GetGraphRecorder()) : nullptr;
     return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch), std::move(graphs));
   }

@@ -23,7 +23,7 @@ using LoadFeedForward = std::function<std::unique_ptr<FeedForward>(WeightLoader&
 std::unique_ptr<Model> Build(WeightLoader& weights, const TransformerConfig& t, Mamba2Config mixer,
                              const std::vector<std::string>& types, const Names& names, double residual_scale,
                              const LoadFeedForward& load_mlp) {
-  DecoderModel::Parts parts = LoadEnds(weights, t, names.final_norm);
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, names.final_norm);
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     std::unique_ptr<Mixer> tokens;

@@ -19,7 +19,7 @@ std::unique_ptr<Model> BuildCohere2(ConfigReader& config, WeightLoader& weights)
   std::vector<bool> rotates;
   for (int64_t layer_window : c.windows) rotates.push_back(layer_window > 0);
   ReadSharedRotary(config, weights, {.types = RotaryTypes()}, rotates, &c);
-  c.edit_attention = [&](int, LoadedAttention* parts) {
+  c.transform_attention_weights = [&](int, LoadedAttention* parts) {
     SplitRotaryPairs(&parts->qkv, parts->config.q_heads + parts->config.kv_heads, parts->config.head_dim);
   };
   return BuildTransformer(config, weights, c);

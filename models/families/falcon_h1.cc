@@ -78,14 +78,14 @@ std::unique_ptr<Model> BuildFalconH1(ConfigReader& config, WeightLoader& weights
   TransformerConfig& t = c.transformer;
   ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
   if (!config.status().ok()) return nullptr;
-  t.edit_attention = [&](int, LoadedAttention* parts) { ScaleAttention(c, parts); };
+  t.transform_attention_weights = [&](int, LoadedAttention* parts) { ScaleAttention(c, parts); };
   const MlpConfig mlp = {.hidden = t.hidden,
                          .intermediate = t.intermediate,
                          .bias = t.mlp_bias,
                          .activation = t.activation,
                          .gate_scale = c.gate_multiplier,
                          .output_scale = c.down_multiplier};
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.final_layernorm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.final_layernorm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     parts.layers.push_back(LoadHybridBlock(weights, prefix, t, LoadMixers(weights, prefix, c, i),

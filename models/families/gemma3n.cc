@@ -182,7 +182,7 @@ class Gemma3nModel : public Model {
   Gemma3nModel(WeightLoader& weights, const Gemma3nConfig& c)
       : dtype_(weights.options().dtype), num_layers_(c.transformer.num_layers), input_dim_(c.input_dim) {
     const TransformerConfig& t = c.transformer;
-    DecoderModel::Parts ends = LoadEnds(weights, t, "model.norm");
+    DecoderModel::Parts ends = LoadEmbeddingAndHead(weights, t, "model.norm");
     embedding_ = ends.embedding;
     head_ = std::move(ends.head);
     embedding_scale_ = t.embedding_scale;
@@ -313,9 +313,10 @@ std::unique_ptr<Model> BuildGemma3n(ConfigReader& config, WeightLoader& weights)
                    "leaves a layer without one of its type to borrow keys and values from");
   }
   if (!config.status().ok()) return nullptr;
-  t.lenders.assign(t.num_layers, -1);
-  for (int i = static_cast<int>(first_borrowing); i < t.num_layers; ++i) t.lenders[i] = LenderOf(t, i, first_borrowing);
-  t.edit_attention = [&](int, LoadedAttention* parts) {
+  t.kv_source_layers.assign(t.num_layers, -1);
+  for (int i = static_cast<int>(first_borrowing); i < t.num_layers; ++i)
+    t.kv_source_layers[i] = LenderOf(t, i, first_borrowing);
+  t.transform_attention_weights = [&](int, LoadedAttention* parts) {
     parts->weights.v_norm = UnitNorm(weights, t.head_dim, t.norm_eps);
   };
   return std::make_unique<Gemma3nModel>(weights, c);

@@ -86,7 +86,7 @@ std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights) 
     config.Require(c.hidden % kBlockValues == 0 && c.intermediate % kBlockValues == 0, "hidden_size",
                    "or intermediate_size is no multiple of 32, which MXFP4 needs");
   }
-  c.edit_attention = [&](int layer, LoadedAttention* parts) {
+  c.transform_attention_weights = [&](int layer, LoadedAttention* parts) {
     parts->weights.sinks = weights.GetFloat32(absl::StrCat("model.layers.", layer, ".self_attn.sinks"), {c.q_heads});
   };
   c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int) {

@@ -65,7 +65,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 std::unique_ptr<Model> BuildJamba(ConfigReader& config, WeightLoader& weights) {
   JambaConfig c = Read(config);
   if (!config.status().ok()) return nullptr;
-  DecoderModel::Parts parts = LoadEnds(weights, c.transformer, "model.final_layernorm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, c.transformer, "model.final_layernorm");
   for (int i = 0; i < static_cast<int>(c.transformer.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     std::unique_ptr<Mixer> mixer;

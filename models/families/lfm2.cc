@@ -80,7 +80,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Lfm2Config c) {
   if (!config.status().ok()) return nullptr;
   const TransformerConfig& t = c.transformer;
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.embedding_norm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.embedding_norm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     c.conv.layer = i;

@@ -94,7 +94,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 std::unique_ptr<Model> BuildLlama4(ConfigReader& config, WeightLoader& weights) {
   Llama4Config c = Read(config, weights);
   TransformerConfig& t = c.transformer;
-  t.edit_attention = [&](int layer, LoadedAttention* parts) {
+  t.transform_attention_weights = [&](int layer, LoadedAttention* parts) {
     AttentionConfig* const attention = &parts->config;
     attention->chunk = c.chunks[layer];
     if (!c.rotates[layer]) {

@@ -47,7 +47,7 @@ std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Config
   // The first checkpoints call it embedding, transformers embeddings.
   const bool first = weights.Has("backbone.embedding.weight");
   DecoderModel::Parts parts =
-      LoadEnds(weights, t, "backbone.norm_f", first ? "backbone.embedding" : "backbone.embeddings");
+      LoadEmbeddingAndHead(weights, t, "backbone.norm_f", first ? "backbone.embedding" : "backbone.embeddings");
   parts.float32_residual = float32_residual;
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("backbone.layers.", i, ".");

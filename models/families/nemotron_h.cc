@@ -134,7 +134,7 @@ std::unique_ptr<Model> BuildNemotronH(ConfigReader& config, WeightLoader& weight
   if (!config.status().ok()) return nullptr;
   const std::string root = weights.Has("model.norm_f.weight") ? "model." : "backbone.";
   weights.IgnoreUnder("mtp.");  // layers that guess several tokens at once
-  DecoderModel::Parts parts = LoadEnds(weights, c.transformer, root + "norm_f", root + "embeddings");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, c.transformer, root + "norm_f", root + "embeddings");
   for (int i = 0; i < static_cast<int>(c.transformer.num_layers); ++i) {
     parts.layers.push_back(LoadLayer(weights, absl::StrCat(root, "layers.", i, "."), c, i));
   }

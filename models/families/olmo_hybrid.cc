@@ -73,7 +73,7 @@ std::unique_ptr<Model> BuildOlmoHybrid(ConfigReader& config, WeightLoader& weigh
   }
   if (!config.status().ok()) return nullptr;
 
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.norm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.norm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     delta_net.layer = i;
     parts.layers.push_back(LoadLayer(weights, absl::StrCat("model.layers.", i, "."), t, delta_net,

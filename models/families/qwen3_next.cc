@@ -74,7 +74,7 @@ std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Qwen3N
   if (!config.status().ok()) return nullptr;
   const TransformerConfig& t = c.transformer;
   weights.IgnoreUnder("mtp.");  // layers that guess several tokens at once
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.norm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.norm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     c.delta_net.layer = i;

@@ -53,7 +53,7 @@ std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& w
   RgLruConfig recurrence = ReadRecurrence(config, t);
   if (!config.status().ok()) return nullptr;
 
-  DecoderModel::Parts parts = LoadEnds(weights, t, "model.final_norm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.final_norm");
   for (int i = 0; i < static_cast<int>(t.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     recurrence.layer = i;

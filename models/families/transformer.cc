@@ -202,7 +202,7 @@ double SqrtEmbeddingScale(int64_t hidden, DType dtype) {
 std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,
                                          int layer) {
   LoadedAttention loaded;
-  const int lender = c.lenders.empty() ? -1 : c.lenders[layer];
+  const int lender = c.kv_source_layers.empty() ? -1 : c.kv_source_layers[layer];
   loaded.qkv = c.output_gate ? LoadGatedQkv(weights, prefix, c) : LoadQkv(weights, prefix, c, lender >= 0);
   loaded.output = LoadLinear(weights, c.q_heads * c.head_dim,
                              {{.name = prefix + c.attention_names.output, .out = c.hidden, .has_bias = c.output_bias}});
@@ -225,9 +225,9 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
                    .window = c.windows[layer],
                    .scale = c.score_scale != 0 ? c.score_scale : 1 / std::sqrt(static_cast<double>(c.head_dim)),
                    .softcap = c.score_softcap,
-                   .borrows_layer = lender,
+                   .kv_source_layer = lender,
                    .output_gate = c.output_gate};
-  if (c.edit_attention) c.edit_attention(layer, &loaded);
+  if (c.transform_attention_weights) c.transform_attention_weights(layer, &loaded);
   parts.qkv = loaded.qkv;
   parts.output = loaded.output;
   return std::make_unique<Attention>(loaded.config, std::move(parts));
@@ -250,8 +250,8 @@ Norm LoadNormOf(WeightLoader& weights, const std::string& name, const Transforme
   return LoadNorm(weights, name + ".weight", c.hidden, c.norm_eps, c.norm_adds_one);
 }
 
-DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, const std::string& norm_name,
-                             const std::string& embed_name) {
+DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const TransformerConfig& c,
+                                         const std::string& norm_name, const std::string& embed_name) {
   DecoderModel::Parts parts;
   parts.embedding = weights.Get(embed_name + ".weight", {c.vocab_size, c.hidden});
   parts.embedding_scale = c.embedding_scale;
@@ -302,7 +302,7 @@ std::unique_ptr<Block> LoadBlock(WeightLoader& weights, const std::string& prefi
 
 std::unique_ptr<Model> BuildTransformer(const ConfigReader& config, WeightLoader& weights, const TransformerConfig& c) {
   if (!config.status().ok()) return nullptr;
-  DecoderModel::Parts parts = LoadEnds(weights, c, "model.norm");
+  DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, c, "model.norm");
   for (int i = 0; i < static_cast<int>(c.num_layers); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     auto attention = LoadAttention(weights, prefix + "self_attn.", c, i);

@@ -83,8 +83,8 @@ struct TransformerConfig {
   std::vector<int64_t> windows;                            // by layer; 0: none
   std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;  // by layer; null: no positions
   // By layer: whose keys and values it reads instead of its own, -1: its own; empty: all their own.
-  std::vector<int> lenders;
-  std::function<void(int layer, LoadedAttention*)> edit_attention;  // a family's last word, or {}
+  std::vector<int> kv_source_layers;
+  std::function<void(int layer, LoadedAttention*)> transform_attention_weights;  // or {}: they stay as loaded
   // The feed-forward of a layer, whose names begin with `prefix`; {}: a dense gated one.
   std::function<std::unique_ptr<FeedForward>(WeightLoader&, const std::string& prefix, int layer)> load_mlp;
 };
@@ -148,8 +148,9 @@ Norm LoadNormOf(WeightLoader& weights, const std::string& name, const Transforme
 
 // The parts around the layers: `embed_name`, the final norm under `norm_name` (both without ".weight"), lm_head or the
 // tied embedding.
-DecoderModel::Parts LoadEnds(WeightLoader& weights, const TransformerConfig& c, const std::string& norm_name,
-                             const std::string& embed_name = "model.embed_tokens");
+DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const TransformerConfig& c,
+                                         const std::string& norm_name,
+                                         const std::string& embed_name = "model.embed_tokens");
 
 // A mixer, a feed-forward and their norms, by llama's names; either may be null.
 std::unique_ptr<Block> LoadBlock(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c,

@@ -217,8 +217,8 @@ std::unique_ptr<Model> Build(WeightLoader& weights, const ZambaConfig& c,
     }
     layers.push_back(std::move(layer));
   }
-  return std::make_unique<ZambaModel>(LoadEnds(weights, c.transformer, "model.final_layernorm"), std::move(layers),
-                                      weights.options().dtype);
+  return std::make_unique<ZambaModel>(LoadEmbeddingAndHead(weights, c.transformer, "model.final_layernorm"),
+                                      std::move(layers), weights.options().dtype);
 }
 
 MambaConfig ReadMambaMixer(ConfigReader& config, int64_t hidden) {

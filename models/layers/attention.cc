@@ -13,7 +13,7 @@ namespace berth {
 Attention::Attention(const AttentionConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
 
 LayerCacheSpec Attention::cache_spec(DType dtype) const {
-  if (config_.borrows_layer >= 0) return {};
+  if (config_.kv_source_layer >= 0) return {};
   return {.kv = KvSpec{.kv_heads = config_.kv_heads,
                        .key_dim = config_.head_dim,
                        .value_dim = config_.head_dim,
@@ -38,7 +38,7 @@ void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
 
 Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& batch) const {
   const int64_t q_columns = config_.q_heads * config_.head_dim;
-  const int64_t kv_columns = config_.borrows_layer >= 0 ? 0 : config_.kv_heads * config_.head_dim;
+  const int64_t kv_columns = config_.kv_source_layer >= 0 ? 0 : config_.kv_heads * config_.head_dim;
   const at::Tensor qkv = weights_.qkv(x);
   Projected p;
   p.q = qkv.narrow(1, 0, q_columns);
@@ -61,7 +61,7 @@ Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& ba
 
 at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) const {
   const Projected p = Project(x, batch);
-  const int layer = config_.borrows_layer >= 0 ? config_.borrows_layer : config_.layer;
+  const int layer = config_.kv_source_layer >= 0 ? config_.kv_source_layer : config_.layer;
   if (p.k.defined()) ops::WriteKv(p.k, p.v, layer, batch);
   at::Tensor out = ops::Attention(p.q,
                                   {.layer = layer,

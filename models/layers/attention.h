@@ -27,7 +27,7 @@ struct AttentionConfig {
   double scale = 0;    // of the scores, head_dim^-0.5 mostly
   double softcap = 0;  // 0: none
   // The layer whose keys and values this one reads; it then writes none and its product gives q alone. -1: its own.
-  int borrows_layer = -1;
+  int kv_source_layer = -1;
   bool norms_after_rotary = false;  // of q and k
   bool output_gate = false;         // the product's last q_heads * head_dim columns gate the output by their sigmoid
   // Llama 4's temperature of layers without positions: q *= 1 + position_scale * log1p(floor((p + 1) /

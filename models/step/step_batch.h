@@ -86,10 +86,12 @@ class StepBatch {
 
   // Whether recurrences sum token by token in prefill too, so that no bit depends on the chunks that a prompt is cut
   // into. Else Mamba-2 and the gated delta net go in matrix products, which is faster and sums by the chunk.
-  void set_scans_in_order(bool in_order) { scans_in_order_ = in_order; }
-  bool scans_in_order() const { return scans_in_order_; }
+  void set_chunk_invariant_scans(bool invariant) { chunk_invariant_scans_ = invariant; }
+  bool chunk_invariant_scans() const { return chunk_invariant_scans_; }
   // From how many tokens of a row on they go in matrix products: from `tokens` on, or never.
-  int64_t chunked_from(int64_t tokens) const { return scans_in_order_ ? std::numeric_limits<int64_t>::max() : tokens; }
+  int64_t chunked_from(int64_t tokens) const {
+    return chunk_invariant_scans_ ? std::numeric_limits<int64_t>::max() : tokens;
+  }
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
@@ -160,7 +162,7 @@ class StepBatch {
   char* arena_;
   at::Device device_;
   bool copy_tables_;
-  bool scans_in_order_ = false;
+  bool chunk_invariant_scans_ = false;
   StepTables tables_;
   StagingBuffer staging_;  // on their way to the copy
   at::Tensor copy_;        // bytes, on the device; kept from step to step

@@ -81,7 +81,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .state_dim = shape.state_dim,
                          .groups = shape.groups,
                          .prompt_lengths = batch.tables().prompt_lengths,
-                         .heads_per_item = batch.scans_in_order() ? 1 : HeadsPerItem(shape, batch),
+                         .heads_per_item = batch.chunk_invariant_scans() ? 1 : HeadsPerItem(shape, batch),
                          .chunked_from = batch.chunked_from(kMamba2Chunked),
                          .dt_min = static_cast<float>(shape.dt_min),
                          .dt_max = static_cast<float>(shape.dt_max)};
