@@ -305,7 +305,7 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
                                               " of group ", g, " at byte ", group.offsets[i],
                                               ", which is free or lies elsewhere"));
     }
-    const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
+    const int64_t end = group.expired_blocks + static_cast<int64_t>(group.units.size());
     int64_t wanted = lease.EndUnit(static_cast<int>(g), lease.num_tokens());
     if (lease.HoldsCheckpoint() && plan_.groups[g].of_states()) wanted = 1 - wanted;
     const bool settled = lease.room_until_ == 0 || !plan_.groups[g].grows() ||

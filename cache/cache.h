@@ -29,11 +29,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "cache/image.h"
 #include "cache/lease.h"
 #include "cache/occupancy.h"
 #include "cache/prefix_index.h"
 #include "cache/slab_arena.h"
+#include "cache/snapshot.h"
 #include "cache/spec.h"
 #include "cache/storage.h"
 #include "cache/unit_pool.h"
@@ -66,21 +66,21 @@ class Cache {
   // ignored by a model without cross-attention.
   SequenceLease NewLease(int64_t num_cross_tokens = 0);
 
-  // Restores the lease that `image` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the
+  // Restores the lease that `snapshot` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the
   // snapshot does not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move units.
-  absl::StatusOr<SequenceLease> Restore(const CacheImage& image);
+  absl::StatusOr<SequenceLease> Restore(const CacheSnapshot& snapshot);
   // The same without the bytes, which are undefined until SequenceLease::Load has copied all of them.
-  absl::StatusOr<SequenceLease> Reserve(const CacheImage& image);
+  absl::StatusOr<SequenceLease> Reserve(const CacheSnapshot& snapshot);
 
   // Copies bytes [from, to) of the snapshot of `tokens` out of the units that the index holds for them under `salt`.
   // Does not change how recently they were used. Returns false if the index no longer holds all of them.
-  // REQUIRES: `image` has PrefixLayout and its bytes.
+  // REQUIRES: `snapshot` has PrefixLayout and its bytes.
   bool ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                  CacheImage* image);
+                  CacheSnapshot* snapshot);
   // Adds where those bytes lie, without copying; valid until a unit moves or is evicted. No step writes to the added
   // spans. A last block that a lease may still write, past `tokens`, is copied at once instead.
   bool LocatePrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                    CacheImage* image, std::vector<ImageSpan>* spans);
+                    CacheSnapshot* snapshot, std::vector<SnapshotSpan>* spans);
 
   // Returns whether a new sequence could grow to `num_tokens` now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;

@@ -34,7 +34,7 @@ SequenceLease& SequenceLease::operator=(SequenceLease&& other) noexcept {
   cursor_ = std::exchange(other.cursor_, nullptr);
   published_blocks_ = std::exchange(other.published_blocks_, 0);
   room_until_ = std::exchange(other.room_until_, 0);
-  stays_until_ = other.stays_until_;
+  expiry_stable_until_ = other.expiry_stable_until_;
   if (cache_ != nullptr) {
     cache_->leases_.erase(&other);
     cache_->leases_.insert(this);
@@ -53,8 +53,8 @@ int64_t SequenceLease::SinkBlocks(int g) const {
   return cache_->plan().groups[g].kv.SinkBlocks(cache_->plan().block_tokens);
 }
 
-int64_t SequenceLease::LeftBlocks(int g, int64_t position) const {
-  return cache_->plan().groups[g].kv.LeftBlocks(position, cache_->plan().block_tokens);
+int64_t SequenceLease::ExpiredBlocks(int g, int64_t position) const {
+  return cache_->plan().groups[g].kv.ExpiredBlocks(position, cache_->plan().block_tokens);
 }
 
 int64_t SequenceLease::EndUnit(int g, int64_t num_tokens) const {
@@ -93,7 +93,7 @@ bool SequenceLease::MustCopy(int g) const {
 // room too: its states wait in host memory until their unit is allocated.
 absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   // Most decoded tokens fit the tail block: no unit comes or goes, and no group needs a look.
-  if (num_tokens_ + n <= room_until_ && first_query < stays_until_) {
+  if (num_tokens_ + n <= room_until_ && first_query < expiry_stable_until_) {
     num_tokens_ += n;
     return absl::OkStatus();
   }
@@ -102,14 +102,14 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
     Cache::UnitCounts units(num_groups);
     for (int g = 0; g < num_groups; ++g) {
       const Group& group = groups_[g];
-      const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
-      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, LeftBlocks(g, first_query)));
+      const int64_t end = group.expired_blocks + static_cast<int64_t>(group.units.size());
+      units[g] = std::max<int64_t>(0, EndUnit(g, num_tokens_ + n) - std::max(end, ExpiredBlocks(g, first_query)));
       units[g] += MustCopy(g) ? 1 : 0;
     }
     return units;
   };
   // Expired blocks make room for the new ones, unless another lease shares them.
-  const int64_t leaving = LeavingBytes(first_query);
+  const int64_t leaving = ExpiringBytes(first_query);
   bool fits = cache_->CanAllocate(wanted(), leaving);
   std::unique_ptr<std::byte[]> states;
   if (!fits) {
@@ -124,12 +124,12 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
         absl::StrCat("the cache has no room for ", n, " more tokens of a sequence of ", num_tokens_,
                      num_cross_tokens_ > 0 ? absl::StrCat(" with ", num_cross_tokens_, " of its encoder") : ""));
   }
-  for (int g = 0; g < num_groups; ++g) FreeHead(g, LeftBlocks(g, first_query) - groups_[g].left_blocks);
+  for (int g = 0; g < num_groups; ++g) FreeHead(g, ExpiredBlocks(g, first_query) - groups_[g].expired_blocks);
   for (int g = 0; g < num_groups; ++g) {
     Group& group = groups_[g];
     if (MustCopy(g)) CopyTail(g);
     const int64_t end = EndUnit(g, num_tokens_ + n);
-    while (group.left_blocks + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
+    while (group.expired_blocks + static_cast<int64_t>(group.units.size()) < end) Append(g, cache_->AllocateUnit(g));
     group.tail_shared = false;
   }
   if (states != nullptr || HoldsCheckpoint()) ExpandCheckpoint(std::move(states));
@@ -142,13 +142,13 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
 // end it.
 void SequenceLease::Settle(int64_t first_query) {
   room_until_ = std::numeric_limits<int64_t>::max();
-  stays_until_ = std::numeric_limits<int64_t>::max();
+  expiry_stable_until_ = std::numeric_limits<int64_t>::max();
   const int64_t block = cache_->plan().block_tokens;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const CacheGroup& group = cache_->plan().groups[g];
     if (!group.grows()) continue;
     room_until_ = std::min(room_until_, EndUnit(g, num_tokens_) * block);
-    stays_until_ = std::min(stays_until_, group.kv.StaysUntil(first_query, block));
+    expiry_stable_until_ = std::min(expiry_stable_until_, group.kv.ExpiryStableUntil(first_query, block));
   }
 }
 
@@ -194,11 +194,11 @@ void SequenceLease::ExpandCheckpoint(std::unique_ptr<std::byte[]> states) {
   FreeTail(g, 1);
 }
 
-int64_t SequenceLease::LeavingBytes(int64_t position) const {
+int64_t SequenceLease::ExpiringBytes(int64_t position) const {
   int64_t bytes = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Group& group = groups_[g];
-    const int64_t leaving = LeftBlocks(g, position) - group.left_blocks;
+    const int64_t leaving = ExpiredBlocks(g, position) - group.expired_blocks;
     for (int64_t i = SinkBlocks(g); i < SinkBlocks(g) + leaving; ++i) {
       if (cache_->pools_[g].num_leases(group.units[i]) == 1) bytes += cache_->pools_[g].unit_bytes();
     }
@@ -242,7 +242,7 @@ int64_t SequenceLease::ResumePoint(int64_t length) const {
     length = snapshot == nullptr ? 0 : snapshot->position;
   }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (groups_[g].left_blocks > LeftBlocks(g, length)) return 0;
+    if (groups_[g].expired_blocks > ExpiredBlocks(g, length)) return 0;
   }
   return length;
 }
@@ -253,7 +253,7 @@ int64_t SequenceLease::Crop(int64_t length) {
   const StateSnapshot* snapshot = length > 0 ? SnapshotAt(length) : nullptr;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     Group& group = groups_[g];
-    const int64_t end = group.left_blocks + static_cast<int64_t>(group.units.size());
+    const int64_t end = group.expired_blocks + static_cast<int64_t>(group.units.size());
     if (cache_->plan().groups[g].of_states()) {
       FreeTail(g, end);
       if (snapshot != nullptr && snapshot->group == g) {
@@ -261,9 +261,9 @@ int64_t SequenceLease::Crop(int64_t length) {
         Append(g, snapshot->unit);
       }
     } else {
-      FreeTail(g, end - std::max(group.left_blocks, EndUnit(g, length)));
+      FreeTail(g, end - std::max(group.expired_blocks, EndUnit(g, length)));
     }
-    if (length == 0) group.left_blocks = 0;
+    if (length == 0) group.expired_blocks = 0;
     ShareTail(g);
   }
   DropSnapshotsAfter(length);
@@ -272,7 +272,7 @@ int64_t SequenceLease::Crop(int64_t length) {
   return length;
 }
 
-void SequenceLease::Snapshot(int64_t keep) {
+void SequenceLease::SnapshotStates(int64_t keep) {
   const int g = HeldStateGroup();
   if (g < 0) return;
   if (!snapshots_.empty() && snapshots_.back().position == num_tokens_) return;
@@ -329,9 +329,9 @@ PrefixHit SequenceLease::Adopt(absl::string_view salt, absl::Span<const int32_t>
       Append(g, match.state);
     }
     if (cache_->plan().groups[g].of_states()) continue;
-    group.left_blocks = LeftBlocks(g, num_tokens_);
-    for (int64_t i = 0; i < EndUnit(g, num_tokens_) - group.left_blocks; ++i) {
-      const int64_t b = i < SinkBlocks(g) ? i : i + group.left_blocks;
+    group.expired_blocks = ExpiredBlocks(g, num_tokens_);
+    for (int64_t i = 0; i < EndUnit(g, num_tokens_) - group.expired_blocks; ++i) {
+      const int64_t b = i < SinkBlocks(g) ? i : i + group.expired_blocks;
       const UnitId unit = PrefixIndex::UnitOf(match.path[b], g);
       cache_->AddLease(g, unit);
       Append(g, unit);
@@ -350,8 +350,8 @@ void SequenceLease::AddUnitsTo(PrefixIndex::Node* node, int64_t block) {
     const Group& group = groups_[g];
     if (!cache_->plan().groups[g].grows()) continue;
     const int64_t sinks = SinkBlocks(g);
-    if (block >= sinks && block < sinks + group.left_blocks) continue;
-    cache_->index_.AddUnit(node, g, group.units[block < sinks ? block : block - group.left_blocks]);
+    if (block >= sinks && block < sinks + group.expired_blocks) continue;
+    cache_->index_.AddUnit(node, g, group.units[block < sinks ? block : block - group.expired_blocks]);
   }
 }
 
@@ -429,7 +429,7 @@ void SequenceLease::FreeHead(int g, int64_t count) {
   for (int64_t i = first; i < first + count; ++i) cache_->DropLease(g, group.units[i]);
   group.units.erase(group.units.begin() + first, group.units.begin() + first + count);
   group.offsets.erase(group.offsets.begin() + first, group.offsets.begin() + first + count);
-  group.left_blocks += count;
+  group.expired_blocks += count;
 }
 
 void SequenceLease::FreeTail(int g, int64_t count) {
@@ -445,7 +445,7 @@ int64_t SequenceLease::TokensIn(int g) const {
   const CacheKind kind = cache_->plan().groups[g].kind;
   if (cache_->plan().groups[g].of_states()) return static_cast<int64_t>(groups_[g].units.size());
   if (kind == CacheKind::kCross) return groups_[g].units.empty() ? 0 : num_cross_tokens_;
-  return num_tokens_ - groups_[g].left_blocks * cache_->plan().block_tokens;
+  return num_tokens_ - groups_[g].expired_blocks * cache_->plan().block_tokens;
 }
 
 }  // namespace berth

@@ -6,12 +6,13 @@
 // only if the step's start is > 0: start == 0 *means* zero state, so nothing is cleared on reuse. Cross blocks come
 // with the first growth, all at once, and are written once, in the step that follows.
 //
-// Units may be shared with forks of the sequence, with the prefix index and with snapshots. Growing copies only the
-// units that the step would write and that another holder still reads.
+// Units may be shared with forks of the sequence, with the prefix index and with state snapshots. Growing copies only
+// the units that the step would write and that another holder still reads.
 //
 // With quantised checkpoints (CachePlan::checkpoint_group), the index keeps quantised copies instead of state units. A
 // lease that starts from one, by Adopt or from a tier, holds it in place of its states. The next growth expands it into
-// a state unit. So a lease's own states are never rounded, and its snapshots restore exactly the states that it had.
+// a state unit. So a lease's own states are never rounded, and its state snapshots restore exactly the states that it
+// had.
 #ifndef BERTH_CACHE_LEASE_H_
 #define BERTH_CACHE_LEASE_H_
 
@@ -23,8 +24,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "cache/image.h"
 #include "cache/prefix_index.h"
+#include "cache/snapshot.h"
 #include "cache/unit_pool.h"
 
 namespace berth {
@@ -32,18 +33,18 @@ namespace berth {
 class Cache;
 
 // Blocks of one KV or cross group; block b holds tokens [b * block_tokens, (b + 1) * block_tokens). The first
-// `sink_blocks` stay. The next `left_blocks` have expired: the window has passed them.
+// `sink_blocks` stay. The next `expired_blocks` have expired: the window has passed them.
 //
-//   block    0     1 |   2     3     4 |   5     6     7      sink_blocks = 2, left_blocks = 3
+//   block    0     1 |   2     3     4 |   5     6     7      sink_blocks = 2, expired_blocks = 3
 //          sinks     |     expired     |  in the window
 //   offsets  0     1                       2     3     4      At(5) == offsets[2]
 struct BlockTable {
   int64_t sink_blocks = 0;
-  int64_t left_blocks = 0;
+  int64_t expired_blocks = 0;
   absl::Span<const int64_t> offsets;  // byte offsets in the arena, of the blocks that are held
 
   // REQUIRES: block `b` is held.
-  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }
+  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - expired_blocks]; }
 };
 
 // The result of Adopt.
@@ -70,13 +71,13 @@ class SequenceLease {
 
   // Drops the cache of tokens from position `length` on. Returns the position r <= length from which the caller must
   // replay. r == length if every group still holds what tokens >= length see. Else r is the position of the latest
-  // snapshot that serves, or 0. Afterwards num_tokens() == r. Cross blocks stay: they hold none of these tokens.
+  // state snapshot that serves, or 0. Afterwards num_tokens() == r. Cross blocks stay: they hold none of these tokens.
   // REQUIRES: 0 <= length <= num_tokens().
   int64_t Crop(int64_t length);
 
-  // Keeps the states at num_tokens(), so that Crop can return to them. Drops the oldest snapshots beyond `keep`. Does
-  // nothing for a model without states. Costs the copy of a unit when the lease grows.
-  void Snapshot(int64_t keep);
+  // Keeps the states at num_tokens(), so that Crop can return to them. Drops the oldest state snapshots beyond `keep`.
+  // Does nothing for a model without states. Costs the copy of a unit when the lease grows.
+  void SnapshotStates(int64_t keep);
 
   // Returns whether states allow Crop(position) to return `position`.
   bool CanCropTo(int64_t position) const;
@@ -84,21 +85,21 @@ class SequenceLease {
   // Returns a snapshot of all that later tokens can see, for Cache::Restore, without the lease's own state snapshots.
   // Its bytes are undefined until Save has copied all of them out of the arena, bytes [from, to) at a time. The lease
   // must not change meanwhile. REQUIRES: the step that computed the lease's tokens is done.
-  CacheImage NewImage() const;
-  void Save(int64_t from, int64_t to, CacheImage* image) const;
+  CacheSnapshot NewSnapshot() const;
+  void Save(int64_t from, int64_t to, CacheSnapshot* snapshot) const;
   // Adds where those bytes come from and go to, without copying; valid until a unit moves. Expands a checkpoint at
   // once.
-  void LocateSaved(int64_t from, int64_t to, CacheImage* image, std::vector<ImageSpan>* spans) const;
-  // Returns NewImage() with its bytes.
-  CacheImage Save() const;
+  void LocateSaved(int64_t from, int64_t to, CacheSnapshot* snapshot, std::vector<SnapshotSpan>* spans) const;
+  // Returns NewSnapshot() with its bytes.
+  CacheSnapshot Save() const;
   // Copies bytes [from, to) of the lease's own bytes into the arena, in the order of the snapshot that it was reserved
-  // for. `image` may be of more tokens than the lease (see ImageServes). REQUIRES: the lease is as Cache::Reserve
+  // for. `snapshot` may be of more tokens than the lease (see SnapshotServes). REQUIRES: the lease is as Cache::Reserve
   // returned it.
-  void Load(const CacheImage& image, int64_t from, int64_t to);
+  void Load(const CacheSnapshot& snapshot, int64_t from, int64_t to);
   // Adds where those bytes come from and go to, without copying; valid until a unit moves.
-  void Locate(const CacheImage& image, int64_t from, int64_t to, std::vector<ImageSpan>* spans) const;
+  void Locate(const CacheSnapshot& snapshot, int64_t from, int64_t to, std::vector<SnapshotSpan>* spans) const;
   // The size of the lease's snapshot.
-  int64_t image_bytes() const;
+  int64_t snapshot_bytes() const;
 
   // Returns another lease of the same tokens. The two share every unit until one of them writes it. Never fails.
   SequenceLease Fork();
@@ -127,8 +128,9 @@ class SequenceLease {
   int64_t num_cross_tokens() const { return num_cross_tokens_; }
   uint64_t generation() const { return generation_; }
   BlockTable blocks(int group) const {
-    return {
-        .sink_blocks = SinkBlocks(group), .left_blocks = groups_[group].left_blocks, .offsets = groups_[group].offsets};
+    return {.sink_blocks = SinkBlocks(group),
+            .expired_blocks = groups_[group].expired_blocks,
+            .offsets = groups_[group].offsets};
   }
   // Returns the byte offset of the sequence's state unit. REQUIRES: the lease has grown since Adopt, Reserve or Crop.
   int64_t state_unit(int group) const { return groups_[group].offsets[0]; }
@@ -136,7 +138,7 @@ class SequenceLease {
  private:
   friend class Cache;
   struct Group {
-    int64_t left_blocks = 0;
+    int64_t expired_blocks = 0;
     std::vector<UnitId> units;     // in the order of BlockTable's offsets; at most one in a group of states
     std::vector<int64_t> offsets;  // of the units
     bool tail_shared = false;      // another holder may read what the next step writes in the last unit
@@ -151,7 +153,7 @@ class SequenceLease {
   void Release();
   // KvSpec's methods of these names, for group `g`.
   int64_t SinkBlocks(int g) const;
-  int64_t LeftBlocks(int g, int64_t position) const;
+  int64_t ExpiredBlocks(int g, int64_t position) const;
   // The number of units, expired ones included, that group `g` needs for tokens [0, num_tokens). A cross group needs
   // those of the encoder's tokens. The group of checkpoints needs none once the lease has grown.
   int64_t EndUnit(int g, int64_t num_tokens) const;
@@ -175,7 +177,7 @@ class SequenceLease {
   // Adds the states after cursor_'s tokens and `rest` to the index.
   void PublishStates(absl::Span<const int32_t> rest);
   // Bytes of the blocks that no query at `position` or later sees and that no other lease holds.
-  int64_t LeavingBytes(int64_t position) const;
+  int64_t ExpiringBytes(int64_t position) const;
   // Removes from the index the tails that only the index shares, so that they need no copy. Removes a held checkpoint
   // too, so that it can be freed.
   void UncacheTails();
@@ -184,7 +186,7 @@ class SequenceLease {
   void FreeHead(int g, int64_t count);
   void FreeTail(int g, int64_t count);
   void DropSnapshotsAfter(int64_t position);
-  // The latest snapshot at `position` or before; null: none.
+  // The latest state snapshot at `position` or before; null: none.
   const StateSnapshot* SnapshotAt(int64_t position) const;
   // The position from which the sequence can continue after a crop to `length`.
   int64_t ResumePoint(int64_t length) const;
@@ -200,7 +202,7 @@ class SequenceLease {
   int64_t num_cross_tokens_ = 0;
   // GrowFor's fast path: growing to at most room_until_ tokens, for queries before the second, changes no group.
   int64_t room_until_ = 0;
-  int64_t stays_until_ = 0;
+  int64_t expiry_stable_until_ = 0;
   std::vector<Group> groups_;
   std::vector<StateSnapshot> snapshots_;  // by position, ascending
   PrefixIndex::Node* root_ = nullptr;     // of its salt; null: it shares nothing. Pinned, as the next

@@ -147,7 +147,7 @@ bool PrefixIndex::HasBlocks(const Match& match, int64_t length) const {
     if (length > match.matched_tokens) return false;
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
     const int64_t sinks = plan.groups[g].kv.SinkBlocks(plan.block_tokens);
-    const int64_t left = plan.groups[g].kv.LeftBlocks(length, plan.block_tokens);
+    const int64_t left = plan.groups[g].kv.ExpiredBlocks(length, plan.block_tokens);
     for (int64_t i = 0; i < end - left; ++i) {
       const int64_t b = i < sinks ? i : i + left;
       if (match.path[b]->units[g].index < 0) return false;

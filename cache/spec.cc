@@ -197,11 +197,11 @@ int64_t KvSpec::FirstVisible(int64_t position) const {
 
 int64_t KvSpec::SinkBlocks(int64_t block_tokens) const { return (sink_tokens + block_tokens - 1) / block_tokens; }
 
-int64_t KvSpec::LeftBlocks(int64_t position, int64_t block_tokens) const {
+int64_t KvSpec::ExpiredBlocks(int64_t position, int64_t block_tokens) const {
   return std::max<int64_t>(0, FirstVisible(position) / block_tokens - SinkBlocks(block_tokens));
 }
 
-int64_t KvSpec::StaysUntil(int64_t position, int64_t block_tokens) const {
+int64_t KvSpec::ExpiryStableUntil(int64_t position, int64_t block_tokens) const {
   if (Reach() == 0) return std::numeric_limits<int64_t>::max();
   if (chunk > 0) return (position / chunk + 1) * chunk;
   return (FirstVisible(position) / block_tokens + 1) * block_tokens + window - 1;

@@ -54,9 +54,9 @@ struct KvSpec {
   // The number of blocks of the sinks, which every query sees; and the number of blocks after them that have expired:
   // no query at `position` or later sees them.
   int64_t SinkBlocks(int64_t block_tokens) const;
-  int64_t LeftBlocks(int64_t position, int64_t block_tokens) const;
-  // LeftBlocks is the same for all positions from `position` up to, but not including, the returned one.
-  int64_t StaysUntil(int64_t position, int64_t block_tokens) const;
+  int64_t ExpiredBlocks(int64_t position, int64_t block_tokens) const;
+  // ExpiredBlocks is the same for all positions from `position` up to, but not including, the returned one.
+  int64_t ExpiryStableUntil(int64_t position, int64_t block_tokens) const;
 
   friend bool operator==(const KvSpec&, const KvSpec&) = default;
 };

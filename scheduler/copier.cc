@@ -20,8 +20,8 @@ Copier::~Copier() {
 }
 
 template <typename CopyPiece>
-void Copier::CopySpans(const std::vector<ImageSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes) {
-  for (const ImageSpan& span : spans) {
+void Copier::CopySpans(const std::vector<SnapshotSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes) {
+  for (const SnapshotSpan& span : spans) {
     for (int64_t at = 0; at < span.size_bytes;) {
       // At least one piece in each step, so that every copy ends some day.
       if (stop_.load(std::memory_order_relaxed) && done_.in_bytes + done_.out_bytes > 0) return;

@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "cache/image.h"
+#include "cache/snapshot.h"
 #include "cache/storage.h"
 #include "scheduler/mutex.h"
 
@@ -36,8 +36,8 @@ class Copier {
   Copier& operator=(const Copier&) = delete;
 
   // The spans that Start copies, into the arena and out of it. REQUIRES: not between Start and Finish.
-  std::vector<ImageSpan>& in() { return in_; }
-  std::vector<ImageSpan>& out() { return out_; }
+  std::vector<SnapshotSpan>& in() { return in_; }
+  std::vector<SnapshotSpan>& out() { return out_; }
 
   // Begins to copy: first in, then out. Until Finish, only the copier may access what the spans name.
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,13 +50,13 @@ class Copier {
   void Copy();
   // Adds the bytes that it copied to `done_bytes`.
   template <typename CopyPiece>
-  void CopySpans(const std::vector<ImageSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes);
+  void CopySpans(const std::vector<SnapshotSpan>& spans, CopyPiece copy_piece, int64_t* done_bytes);
 
   ArenaStorage* const storage_;
   absl::Time (*const clock_)();
   // The copier's thread owns these between Start and Finish, the engine thread else.
-  std::vector<ImageSpan> in_;
-  std::vector<ImageSpan> out_;
+  std::vector<SnapshotSpan> in_;
+  std::vector<SnapshotSpan> out_;
   Done done_;
 
   std::atomic<bool> stop_{false};  // after the piece at hand

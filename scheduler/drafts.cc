@@ -21,7 +21,7 @@ void ProposeDrafts(Sequence* sequence) {
   const absl::Span<const int32_t> drafts = LookUpDraft(sequence->tokens, limit);
   sequence->drafts.assign(drafts.begin(), drafts.end());
   // States cannot be cropped: when the model disagrees, the lease goes back to this snapshot.
-  if (!drafts.empty()) sequence->lease.Snapshot(/*keep=*/1);
+  if (!drafts.empty()) sequence->lease.SnapshotStates(/*keep=*/1);
 }
 
 }  // namespace berth

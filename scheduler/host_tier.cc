@@ -4,8 +4,9 @@
 
 namespace berth {
 
-SwappedCache::SwappedCache(CacheImage image, int64_t* tier_bytes) : image_(std::move(image)), tier_bytes_(tier_bytes) {
-  *tier_bytes_ += image_.size_bytes;
+SwappedCache::SwappedCache(CacheSnapshot snapshot, int64_t* tier_bytes)
+    : snapshot_(std::move(snapshot)), tier_bytes_(tier_bytes) {
+  *tier_bytes_ += snapshot_.size_bytes;
 }
 
 SwappedCache::SwappedCache(SwappedCache&& other) noexcept { *this = std::move(other); }
@@ -13,15 +14,15 @@ SwappedCache::SwappedCache(SwappedCache&& other) noexcept { *this = std::move(ot
 SwappedCache& SwappedCache::operator=(SwappedCache&& other) noexcept {
   if (this == &other) return *this;
   Drop();
-  image_ = std::exchange(other.image_, {});
+  snapshot_ = std::exchange(other.snapshot_, {});
   tier_bytes_ = std::exchange(other.tier_bytes_, nullptr);
   return *this;
 }
 
 void SwappedCache::Drop() {
-  if (tier_bytes_ != nullptr) *tier_bytes_ -= image_.size_bytes;
+  if (tier_bytes_ != nullptr) *tier_bytes_ -= snapshot_.size_bytes;
   tier_bytes_ = nullptr;
-  image_ = {};
+  snapshot_ = {};
 }
 
 }  // namespace berth

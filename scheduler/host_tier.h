@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cache/image.h"
+#include "cache/snapshot.h"
 
 namespace berth {
 
@@ -22,19 +22,19 @@ struct HostTier {
 class SwappedCache {
  public:
   SwappedCache() = default;
-  // Adds the image's size to `*tier_bytes`, which must outlive this.
-  SwappedCache(CacheImage image, int64_t* tier_bytes);
+  // Adds the snapshot's size to `*tier_bytes`, which must outlive this.
+  SwappedCache(CacheSnapshot snapshot, int64_t* tier_bytes);
   ~SwappedCache() { Drop(); }
   SwappedCache(SwappedCache&& other) noexcept;
   SwappedCache& operator=(SwappedCache&& other) noexcept;
 
-  bool empty() const { return image_.empty(); }
-  const CacheImage& image() const { return image_; }
-  CacheImage* mutable_image() { return &image_; }
+  bool empty() const { return snapshot_.empty(); }
+  const CacheSnapshot& snapshot() const { return snapshot_; }
+  CacheSnapshot* mutable_snapshot() { return &snapshot_; }
   void Drop();
 
  private:
-  CacheImage image_;
+  CacheSnapshot snapshot_;
   int64_t* tier_bytes_ = nullptr;
 };
 

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache/image.h"
+#include "cache/snapshot.h"
 
 namespace berth {
 
@@ -36,11 +36,11 @@ class PrefixDisk {
   virtual Found TakeFound() = 0;
 
   // The size of the file for such a prefix.
-  virtual int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const = 0;
+  virtual int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t snapshot_bytes) const = 0;
 
   // Each of these two gives one Result later. Write returns the id of a new file.
   virtual uint64_t Write(absl::string_view salt, absl::Span<const int32_t> tokens,
-                         std::shared_ptr<const CacheImage> image) = 0;
+                         std::shared_ptr<const CacheSnapshot> snapshot) = 0;
   virtual void Read(uint64_t id) = 0;
   // Removes a file, after all that was asked for before.
   virtual void Remove(uint64_t id) = 0;
@@ -51,8 +51,8 @@ class PrefixDisk {
     // RESOURCE_EXHAUSTED: the disk is full; DATA_LOSS: the file is torn; UNAVAILABLE: anything else. After an error the
     // file is gone.
     absl::Status status;
-    std::shared_ptr<CacheImage> image;  // what was read
-    absl::Duration time;                // how long it took
+    std::shared_ptr<CacheSnapshot> snapshot;  // what was read
+    absl::Duration time;                      // how long it took
   };
   virtual std::vector<Result> TakeResults() = 0;
 };

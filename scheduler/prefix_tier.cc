@@ -32,9 +32,9 @@ int64_t ArenaBytes(const CachePlan& plan, int64_t num_tokens) {
 struct PrefixTier::Entry {
   std::string salt;
   std::vector<int32_t> tokens;
-  int64_t image_bytes = 0;
+  int64_t snapshot_bytes = 0;
   int64_t arena_bytes = 0;
-  std::shared_ptr<CacheImage> image;  // whole when `place` is kHost; in part while it is saved
+  std::shared_ptr<CacheSnapshot> snapshot;  // whole when `place` is kHost; in part while it is saved
   int64_t copied_bytes = 0;
   uint64_t file = 0;  // 0: none
   int64_t file_bytes = 0;
@@ -97,7 +97,7 @@ PrefixTier::Entry* PrefixTier::Add(absl::string_view salt, absl::Span<const int3
   auto entry = std::make_unique<Entry>();
   entry->salt = std::string(salt);
   entry->tokens.assign(tokens.begin(), tokens.end());
-  entry->image_bytes = PrefixLayout(cache_->plan(), entry->num_tokens()).size_bytes;
+  entry->snapshot_bytes = PrefixLayout(cache_->plan(), entry->num_tokens()).size_bytes;
   entry->arena_bytes = ArenaBytes(cache_->plan(), entry->num_tokens());
   entry->used = now;
   entry->place = place;
@@ -122,16 +122,16 @@ void PrefixTier::Touch(Entry* entry, absl::Time now) {
 
 void PrefixTier::Erase(Entry* entry) {
   if (offloading_ == entry) offloading_ = nullptr;
-  if (entry->image != nullptr) host_->prefix_bytes -= entry->image_bytes;
+  if (entry->snapshot != nullptr) host_->prefix_bytes -= entry->snapshot_bytes;
   if (entry->place == kArena) queued_bytes_ -= entry->arena_bytes;
   places_[entry->place].erase(entry->at);
   entries_.erase(entries_.find(View{.salt = entry->salt, .tokens = entry->tokens}));
 }
 
-void PrefixTier::DropImage(Entry* entry) {
+void PrefixTier::DropSnapshot(Entry* entry) {
   if (entry->file == 0) return Erase(entry);
-  host_->prefix_bytes -= entry->image_bytes;
-  entry->image = nullptr;
+  host_->prefix_bytes -= entry->snapshot_bytes;
+  entry->snapshot = nullptr;
   MoveTo(kDisk, entry);
 }
 
@@ -181,9 +181,10 @@ void PrefixTier::StartOffload(absl::Time now, int64_t needed_bytes) {
   if (limit <= 0) return;
   if (offloading_ == nullptr) offloading_ = NextToOffload(now, needed_bytes);
   if (offloading_ == nullptr) return;
-  const int64_t end = offloading_->copied_bytes + std::min(limit, offloading_->image_bytes - offloading_->copied_bytes);
+  const int64_t end =
+      offloading_->copied_bytes + std::min(limit, offloading_->snapshot_bytes - offloading_->copied_bytes);
   if (copies_->StartPrefixOut(offloading_->salt, offloading_->tokens, offloading_->copied_bytes, end,
-                              offloading_->image.get())) {
+                              offloading_->snapshot.get())) {
     return;
   }
   ++counts_.lost;
@@ -194,7 +195,7 @@ void PrefixTier::OnOffloaded(int64_t size_bytes, absl::Time now) {
   if (size_bytes == 0) return;
   Entry* const entry = offloading_;
   entry->copied_bytes += size_bytes;
-  if (entry->copied_bytes < entry->image_bytes) return;
+  if (entry->copied_bytes < entry->snapshot_bytes) return;
   offloading_ = nullptr;
   MoveTo(kHost, entry);
   DropShorter(entry, /*all=*/true);
@@ -206,11 +207,11 @@ PrefixTier::Entry* PrefixTier::NextToOffload(absl::Time now, int64_t needed_byte
     Entry* const entry = places_[kArena].front();
     const bool tight = queued_bytes_ > (cache_->available_bytes() - needed_bytes) / 2;
     if (!tight && now - entry->used < options_.idle) return nullptr;
-    if (MakeRoom(entry->image_bytes)) {
-      entry->image = std::make_shared<CacheImage>(PrefixLayout(cache_->plan(), entry->num_tokens()));
-      entry->image->bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(entry->image_bytes));
+    if (MakeRoom(entry->snapshot_bytes)) {
+      entry->snapshot = std::make_shared<CacheSnapshot>(PrefixLayout(cache_->plan(), entry->num_tokens()));
+      entry->snapshot->bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(entry->snapshot_bytes));
       entry->copied_bytes = 0;
-      host_->prefix_bytes += entry->image_bytes;
+      host_->prefix_bytes += entry->snapshot_bytes;
       return entry;
     }
     if (num_disk_busy_ > 0) return nullptr;  // what is being written can go soon
@@ -222,8 +223,9 @@ PrefixTier::Entry* PrefixTier::NextToOffload(absl::Time now, int64_t needed_byte
 
 void PrefixTier::FinishOffload(absl::Time now) {
   Entry* const entry = offloading_;
-  const int64_t rest = entry->image_bytes - entry->copied_bytes;
-  if (copies_->CopyPrefixOut(entry->salt, entry->tokens, entry->copied_bytes, entry->image_bytes, entry->image.get())) {
+  const int64_t rest = entry->snapshot_bytes - entry->copied_bytes;
+  if (copies_->CopyPrefixOut(entry->salt, entry->tokens, entry->copied_bytes, entry->snapshot_bytes,
+                             entry->snapshot.get())) {
     return OnOffloaded(rest, now);
   }
   ++counts_.lost;
@@ -249,7 +251,7 @@ absl::Time PrefixTier::NextIdleWork(absl::Time now) const {
 
 void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
   if (options_.disk == nullptr || now < next_write_) return;
-  const int64_t size = options_.disk->FileBytes(entry->salt, entry->num_tokens(), entry->image_bytes);
+  const int64_t size = options_.disk->FileBytes(entry->salt, entry->num_tokens(), entry->snapshot_bytes);
   if (size > options_.disk_limit_bytes) return;
   const auto idle_file = [](const Entry* other) { return other->file != 0 && !other->busy(); };
   for (const Place place : {kDisk, kHost}) {
@@ -261,7 +263,7 @@ void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
     }
   }
   if (counts_.disk_bytes + size > options_.disk_limit_bytes) return;
-  entry->file = options_.disk->Write(entry->salt, entry->tokens, entry->image);
+  entry->file = options_.disk->Write(entry->salt, entry->tokens, entry->snapshot);
   entry->file_bytes = size;
   entry->writing = true;
   by_file_[entry->file] = entry;
@@ -290,15 +292,16 @@ void PrefixTier::Poll(absl::Time now) {
 
 void PrefixTier::OnRead(Entry* entry, PrefixDisk::Result* result) {
   entry->reading = false;
-  host_->prefix_bytes -= entry->image_bytes;  // as was set aside for it
+  host_->prefix_bytes -= entry->snapshot_bytes;  // as was set aside for it
   if (!result->status.ok()) return Erase(entry);
-  if (!CheckPrefixImage(cache_->plan(), *result->image).ok() || result->image->num_tokens != entry->num_tokens()) {
+  if (!CheckPrefixSnapshot(cache_->plan(), *result->snapshot).ok() ||
+      result->snapshot->num_tokens != entry->num_tokens()) {
     ++counts_.foreign_files;
     return DropFile(entry);
   }
-  reads_.Add(entry->image_bytes, result->time);
-  entry->image = std::move(result->image);
-  host_->prefix_bytes += entry->image_bytes;
+  reads_.Add(entry->snapshot_bytes, result->time);
+  entry->snapshot = std::move(result->snapshot);
+  host_->prefix_bytes += entry->snapshot_bytes;
   MoveTo(kHost, entry);
 }
 
@@ -318,7 +321,7 @@ PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_
   const auto consider = [&](Entry* entry) {
     if (entry->salt != salt) return;
     const int64_t num_tokens = CommonPrefix(entry->tokens, tokens) / multiple * multiple;
-    if (num_tokens <= hit.num_tokens || !ImageServes(cache_->plan(), entry->num_tokens(), num_tokens)) return;
+    if (num_tokens <= hit.num_tokens || !SnapshotServes(cache_->plan(), entry->num_tokens(), num_tokens)) return;
     if (num_tokens > used.num_tokens) used = {.entry = entry, .num_tokens = num_tokens};
     if (entry->place != kArena) hit = {.entry = entry, .num_tokens = num_tokens};
   };
@@ -339,16 +342,16 @@ PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_
 }
 
 bool PrefixTier::WorthFetching(const Hit& hit, int64_t num_tokens) const {
-  const bool here = hit.entry->image != nullptr;
+  const bool here = hit.entry->snapshot != nullptr;
   return cost_->IsWorthCopying(PrefixLayout(cache_->plan(), hit.num_tokens).size_bytes, num_tokens,
-                               here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->image_bytes));
+                               here ? absl::ZeroDuration() : reads_.TimeFor(hit.entry->snapshot_bytes));
 }
 
 PrefixTier::Fetched PrefixTier::Fetch(Entry* entry) {
   if (entry->place == kHost) return Fetched::kHere;
   if (entry->reading) return Fetched::kComing;
-  if (!MakeRoom(entry->image_bytes)) return Fetched::kNoRoom;
-  host_->prefix_bytes += entry->image_bytes;
+  if (!MakeRoom(entry->snapshot_bytes)) return Fetched::kNoRoom;
+  host_->prefix_bytes += entry->snapshot_bytes;
   entry->reading = true;
   ++num_disk_busy_;
   ++counts_.num_disk_reads;
@@ -356,9 +359,9 @@ PrefixTier::Fetched PrefixTier::Fetch(Entry* entry) {
   return Fetched::kComing;
 }
 
-const CacheImage& PrefixTier::Pin(Entry* entry) {
+const CacheSnapshot& PrefixTier::Pin(Entry* entry) {
   ++entry->pins;
-  return *entry->image;
+  return *entry->snapshot;
 }
 
 void PrefixTier::Unpin(Entry* entry) { --entry->pins; }
@@ -373,7 +376,7 @@ bool PrefixTier::MakeRoom(int64_t size_bytes) {
     Entry* const entry = *at++;
     if (entry->busy()) continue;
     ++counts_.host_evictions;
-    DropImage(entry);
+    DropSnapshot(entry);
   }
   return host_->free_bytes() >= size_bytes;
 }

@@ -1,11 +1,11 @@
 // Keeps prefixes that the arena drops: in host memory, and below that in files. Part of the SwapManager. Engine thread
 // only.
 //
-// What moves is one CacheImage of a whole prefix. It ends where a later sequence can resume: where a sequence ended,
+// What moves is one CacheSnapshot of a whole prefix. It ends where a later sequence can resume: where a sequence ended,
 // where two prompts part, or at the last point of the grid of kept states. Single units would not do. A sequence needs
-// all units of a prefix, and with states anything less is useless. One image is one copy, one piece of memory and one
-// file, so nothing is ever half there. Images that share a beginning hold it twice. Without states and windows, an
-// image serves all its beginnings, and only the longest image is kept.
+// all units of a prefix, and with states anything less is useless. One snapshot is one copy, one piece of memory and
+// one file, so nothing is ever half there. Snapshots that share a beginning hold it twice. Without states and windows,
+// an snapshot serves all its beginnings, and only the longest snapshot is kept.
 //
 // Prefixes move ahead of need. The index gives up unit by unit in the middle of a growth, where nothing may be slow. So
 // a prefix is queued when its sequence leaves it behind, and copied later, beside a step, least recently used first. It
@@ -17,7 +17,8 @@
 //
 // Invariants:
 //   - an entry is in the list of one place: the fastest that holds it;
-//   - HostTier::prefix_bytes is the size of the images here and of those being read; disk_bytes is that of the files,
+//   - HostTier::prefix_bytes is the size of the snapshots here and of those being read; disk_bytes is that of the
+//   files,
 //     those being written included, and at most disk_limit_bytes.
 #ifndef BERTH_SCHEDULER_PREFIX_TIER_H_
 #define BERTH_SCHEDULER_PREFIX_TIER_H_
@@ -34,7 +35,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/cache.h"
-#include "cache/image.h"
+#include "cache/snapshot.h"
 #include "scheduler/copy_cost.h"
 #include "scheduler/host_tier.h"
 #include "scheduler/prefix_disk.h"
@@ -52,7 +53,7 @@ class PrefixTier {
     int64_t num_hits = 0;        // prefixes brought back to the arena
     int64_t num_disk_reads = 0;  // prefixes brought back to host memory
     int64_t restored_tokens = 0;
-    int64_t host_evictions = 0;  // images dropped for others; their files stay
+    int64_t host_evictions = 0;  // snapshots dropped for others; their files stay
     int64_t disk_evictions = 0;
     int64_t lost = 0;  // prefixes gone from the arena before they were copied
     // Errors, by what happened.
@@ -95,16 +96,16 @@ class PrefixTier {
   Hit Find(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple, absl::Time now);
   // Whether bringing the hit back costs less than computing `num_tokens` tokens.
   bool WorthFetching(const Hit& hit, int64_t num_tokens) const;
-  // Brings the entry's image to host memory, now or in time. kNoRoom: host memory is full of what must stay.
+  // Brings the entry's snapshot to host memory, now or in time. kNoRoom: host memory is full of what must stay.
   enum class Fetched { kHere, kComing, kNoRoom };
   Fetched Fetch(Entry* entry);
-  // The image of an entry that is here. The entry stays as long as it is pinned.
-  const CacheImage& Pin(Entry* entry);
+  // The snapshot of an entry that is here. The entry stays as long as it is pinned.
+  const CacheSnapshot& Pin(Entry* entry);
   void Unpin(Entry* entry);
   // A sequence resumes from an entry, and has `num_tokens` more than the arena held.
   void OnRestored(int64_t num_tokens);
 
-  // Drops images until `size_bytes` of the host tier are free. False: they cannot be had.
+  // Drops snapshots until `size_bytes` of the host tier are free. False: they cannot be had.
   bool MakeRoom(int64_t size_bytes);
 
   const Counts& counts() const { return counts_; }
@@ -130,17 +131,18 @@ class PrefixTier {
   void MoveTo(Place place, Entry* entry);
   void Touch(Entry* entry, absl::Time now);
   void Erase(Entry* entry);
-  // Drops the entry's image. The entry moves to where its file is, or is erased.
-  void DropImage(Entry* entry);
+  // Drops the entry's snapshot. The entry moves to where its file is, or is erased.
+  void DropSnapshot(Entry* entry);
   void DropFile(Entry* entry);
-  // The entry to be copied next, with room for its image. Null: none is due, or there is no room.
+  // The entry to be copied next, with room for its snapshot. Null: none is due, or there is no room.
   Entry* NextToOffload(absl::Time now, int64_t needed_bytes);
   // Copies the rest of offloading_.
   void FinishOffload(absl::Time now);
   void StartWriting(Entry* entry, absl::Time now);
   void OnRead(Entry* entry, PrefixDisk::Result* result);
   void CountError(const absl::Status& status, bool written);
-  // Where images serve their beginnings: drops the entries that `entry` makes superfluous, those not copied yet or all.
+  // Where snapshots serve their beginnings: drops the entries that `entry` makes superfluous, those not copied yet or
+  // all.
   void DropShorter(Entry* entry, bool all);
 
   const Options options_;
@@ -148,7 +150,7 @@ class PrefixTier {
   HostTier* const host_;
   StepCopies* const copies_;
   const CopyCost* const cost_;
-  const bool serves_beginnings_;  // any image serves all of its beginnings
+  const bool serves_beginnings_;  // any snapshot serves all of its beginnings
   std::set<std::unique_ptr<Entry>, Less> entries_;
   std::list<Entry*> places_[kNumPlaces];  // least recently used first
   std::unordered_map<uint64_t, Entry*> by_file_;

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cache/image.h"
+#include "cache/snapshot.h"
 #include "models/step.h"
 
 namespace berth {
@@ -36,7 +36,7 @@ struct Progress {
   std::vector<OutputLogprobs> logprobs;       // one per token, if the request asks for them
   FinishReason finish = FinishReason::kNone;  // kStop, kLength: it had ended
   int32_t stop_token = -1;                    // as in TokenEvent
-  CacheImage image;                           // of the first tokens of prompt and output; empty: compute them again
+  CacheSnapshot snapshot;                     // of the first tokens of prompt and output; empty: compute them again
 };
 
 // When a beam search ends, once it has num_beams ended beams. In quotes: the value of transformers' early_stopping.
@@ -73,8 +73,8 @@ struct Request {
   std::string cache_salt;       // its tenant: it shares prefixes with requests of the same salt only
   bool saved = false;           // hand it to the SaveSink when asked to, and when it ends
   int64_t autosave_tokens = 0;  // save it after this many output tokens, again and again; 0: never
-  // Resume from here: emit these tokens again, as replayed ones, then continue. The scheduler moves the image out when
-  // it takes the request. Null: the request is new.
+  // Resume from here: emit these tokens again, as replayed ones, then continue. The scheduler moves the snapshot out
+  // when it takes the request. Null: the request is new.
   std::shared_ptr<Progress> progress;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();

@@ -13,15 +13,15 @@ Progress ProgressOf(const Sequence& sequence) {
   return progress;
 }
 
-// The size of an image of its cache.
-int64_t ImageBytes(const Sequence& sequence) {
-  if (!sequence.swapped.empty()) return sequence.swapped.image().size_bytes;
-  return sequence.num_computed() > 0 ? sequence.lease.image_bytes() : 0;
+// The size of a snapshot of its cache.
+int64_t SnapshotBytes(const Sequence& sequence) {
+  if (!sequence.swapped.empty()) return sequence.swapped.snapshot().size_bytes;
+  return sequence.num_computed() > 0 ? sequence.lease.snapshot_bytes() : 0;
 }
 
-CacheImage ImageOf(const Sequence& sequence, StepCopies* copies) {
-  if (!sequence.swapped.empty()) return copies->Duplicate(sequence.swapped.image());
-  return sequence.num_computed() > 0 ? copies->ImageOf(sequence.lease) : CacheImage();
+CacheSnapshot SnapshotOf(const Sequence& sequence, StepCopies* copies) {
+  if (!sequence.swapped.empty()) return copies->Duplicate(sequence.swapped.snapshot());
+  return sequence.num_computed() > 0 ? copies->SnapshotOf(sequence.lease) : CacheSnapshot();
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ void Saver::OnEnd(FinishReason reason, Sequence* sequence) {
     if (reason == FinishReason::kStop || reason == FinishReason::kLength) saved.progress->finish = reason;
     const bool stopped = reason == FinishReason::kStop && sequence->num_generated() > 0;
     if (stopped && sequence->StopsAt(sequence->tokens.back())) saved.progress->stop_token = sequence->tokens.back();
-    if (sink_->ready() && copies_->MayCopy(ImageBytes(*sequence))) {
-      saved.progress->image = ImageOf(*sequence, copies_);
+    if (sink_->ready() && copies_->MayCopy(SnapshotBytes(*sequence))) {
+      saved.progress->snapshot = SnapshotOf(*sequence, copies_);
     }
   }
   sink_->Take(std::move(saved));
@@ -66,11 +66,11 @@ void Saver::HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
 }
 
 bool Saver::Save(Sequence* sequence) {
-  const int64_t bytes = ImageBytes(*sequence);
+  const int64_t bytes = SnapshotBytes(*sequence);
   const bool ever = copies_->MayEverCopy(bytes);
   if (!sink_->ready() || (ever && !copies_->MayCopy(bytes))) return false;
   SavedRequest saved = {.key = sequence->request.key, .progress = ProgressOf(*sequence)};
-  if (ever) saved.progress->image = ImageOf(*sequence, copies_);
+  if (ever) saved.progress->snapshot = SnapshotOf(*sequence, copies_);
   sink_->Take(std::move(saved));
   sequence->save_due = false;
   --num_due_;

@@ -77,8 +77,8 @@ Forks Scheduler::ForksOf(int64_t prompt_tokens, int64_t num_sequences) const {
 }
 
 void Scheduler::Add(Request request) {
-  CacheImage image;
-  if (request.progress != nullptr) image = std::move(request.progress->image);
+  CacheSnapshot snapshot;
+  if (request.progress != nullptr) snapshot = std::move(request.progress->snapshot);
   auto sequence = std::make_unique<Sequence>(std::move(request));
   if (sequence->request.num_sequences() > 1) OutputGroup::Create(sequence.get());
   if (!by_key_.emplace(sequence->request.key, sequence.get()).second) {
@@ -86,9 +86,9 @@ void Scheduler::Add(Request request) {
   }
   next_deadline_ = std::min(next_deadline_, sequence->request.deadline);
   // A cache that was saved under another plan is computed again.
-  if (!image.empty() && CheckImage(cache_->plan(), image).ok() && image.num_tokens < sequence->num_tokens() &&
-      image.num_cross_tokens == sequence->num_encoder_tokens()) {
-    swap_.KeepResumed(std::move(image), sequence.get());
+  if (!snapshot.empty() && CheckSnapshot(cache_->plan(), snapshot).ok() &&
+      snapshot.num_tokens < sequence->num_tokens() && snapshot.num_cross_tokens == sequence->num_encoder_tokens()) {
+    swap_.KeepResumed(std::move(snapshot), sequence.get());
   }
   CountWaiting(*sequence, +1);
   policy_->OnArrival(*sequence);
@@ -222,7 +222,7 @@ void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
 void Scheduler::CountSwapOut(const Sequence* sequence) {
   if (sequence == nullptr) return;
   ++counts_.num_suspensions;
-  // It waits as one that has all to compute; now it has its image.
+  // It waits as one that has all to compute; now it has its snapshot.
   counts_.waiting_tokens -= sequence->num_tokens() + sequence->num_encoder_tokens() - sequence->num_to_prefill();
 }
 

@@ -138,7 +138,7 @@ void Scheduler::Preempt(size_t first, size_t last) {
   for (size_t i = last; i > first; --i) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
     sharing_.Publish(sequence.get(), /*at_end=*/true);
-    // Outputs that share a prompt are computed again: their images would hold it once for each.
+    // Outputs that share a prompt are computed again: their snapshots would hold it once for each.
     if (sequence->group == nullptr) swap_.SwapOut(sequence.get());
     sequence->lease = SequenceLease();
     sequence->encoded = false;
@@ -199,8 +199,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   }
 }
 
-// Where the sequence's cache may come from, the best first: its own lease, whose swap-out has not ended; its own image
-// or a prefix below the arena; what the prefix index holds. What none of them has is computed.
+// Where the sequence's cache may come from, the best first: its own lease, whose swap-out has not ended; its own
+// snapshot or a prefix below the arena; what the prefix index holds. What none of them has is computed.
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   const auto fits = [&](const SequenceLease& lease) {
     return cache_->CanFit(lease, length, options_.prefill_chunk_tokens, promised, forks);

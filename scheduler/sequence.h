@@ -49,7 +49,7 @@ struct Sequence {
   int64_t num_remaining() const { return std::max<int64_t>(0, num_tokens() - num_computed()); }
   // Tokens to compute once it gets a lease, as far as that is known before.
   int64_t num_to_prefill() const {
-    return swapped.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - swapped.image().num_tokens;
+    return swapped.empty() ? num_tokens() + num_encoder_tokens() : num_tokens() - swapped.snapshot().num_tokens;
   }
   // Tokens that it still has to compute itself. A parked sequence gets the rest of its prompt from another.
   int64_t num_owed() const { return parked ? num_tokens() - (prompt_length - 1) : num_remaining(); }

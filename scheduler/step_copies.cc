@@ -10,19 +10,19 @@ void StepCopies::BeginStep() {
   time_at_once_ = absl::ZeroDuration();
 }
 
-void StepCopies::StartIn(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease) {
-  lease.Locate(image, from, to, &copier_.in());
+void StepCopies::StartIn(const CacheSnapshot& snapshot, int64_t from, int64_t to, const SequenceLease& lease) {
+  lease.Locate(snapshot, from, to, &copier_.in());
   left_bytes_ -= to - from;
 }
 
-void StepCopies::StartOut(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image) {
-  lease.LocateSaved(from, to, image, &copier_.out());
+void StepCopies::StartOut(const SequenceLease& lease, int64_t from, int64_t to, CacheSnapshot* snapshot) {
+  lease.LocateSaved(from, to, snapshot, &copier_.out());
   left_bytes_ -= to - from;
 }
 
 bool StepCopies::StartPrefixOut(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                                CacheImage* image) {
-  if (!cache_->LocatePrefix(salt, tokens, from, to, image, &copier_.out())) return false;
+                                CacheSnapshot* snapshot) {
+  if (!cache_->LocatePrefix(salt, tokens, from, to, snapshot, &copier_.out())) return false;
   left_bytes_ -= to - from;
   return true;
 }
@@ -33,40 +33,41 @@ Copier::Done StepCopies::Finish() {
   return done;
 }
 
-void StepCopies::CopyIn(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease) {
+void StepCopies::CopyIn(const CacheSnapshot& snapshot, int64_t from, int64_t to, SequenceLease* lease) {
   const absl::Time start = options_.copy_clock();
-  lease->Load(image, from, to);
+  lease->Load(snapshot, from, to);
   OnCopyAtOnce(to - from, start);
 }
 
-void StepCopies::CopyOut(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image) {
+void StepCopies::CopyOut(const SequenceLease& lease, int64_t from, int64_t to, CacheSnapshot* snapshot) {
   const absl::Time start = options_.copy_clock();
-  lease.Save(from, to, image);
+  lease.Save(from, to, snapshot);
   OnCopyAtOnce(to - from, start);
 }
 
 bool StepCopies::CopyPrefixOut(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                               CacheImage* image) {
+                               CacheSnapshot* snapshot) {
   const absl::Time start = options_.copy_clock();
-  if (!cache_->ReadPrefix(salt, tokens, from, to, image)) return false;
+  if (!cache_->ReadPrefix(salt, tokens, from, to, snapshot)) return false;
   OnCopyAtOnce(to - from, start);
   return true;
 }
 
-CacheImage StepCopies::ImageOf(const SequenceLease& lease) {
-  CacheImage image = lease.NewImage();
-  CopyOut(lease, 0, image.size_bytes, &image);
-  return image;
+CacheSnapshot StepCopies::SnapshotOf(const SequenceLease& lease) {
+  CacheSnapshot snapshot = lease.NewSnapshot();
+  CopyOut(lease, 0, snapshot.size_bytes, &snapshot);
+  return snapshot;
 }
 
-CacheImage StepCopies::Duplicate(const CacheImage& image) {
-  CacheImage copy = {.num_tokens = image.num_tokens,
-                     .num_cross_tokens = image.num_cross_tokens,
-                     .groups = image.groups,
-                     .bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(image.size_bytes)),
-                     .size_bytes = image.size_bytes};
-  if (image.size_bytes > 0) std::memcpy(copy.bytes.get(), image.bytes.get(), static_cast<size_t>(image.size_bytes));
-  left_bytes_ -= image.size_bytes;
+CacheSnapshot StepCopies::Duplicate(const CacheSnapshot& snapshot) {
+  CacheSnapshot copy = {.num_tokens = snapshot.num_tokens,
+                        .num_cross_tokens = snapshot.num_cross_tokens,
+                        .groups = snapshot.groups,
+                        .bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(snapshot.size_bytes)),
+                        .size_bytes = snapshot.size_bytes};
+  if (snapshot.size_bytes > 0)
+    std::memcpy(copy.bytes.get(), snapshot.bytes.get(), static_cast<size_t>(snapshot.size_bytes));
+  left_bytes_ -= snapshot.size_bytes;
   return copy;
 }
 

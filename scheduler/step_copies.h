@@ -13,8 +13,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/cache.h"
-#include "cache/image.h"
 #include "cache/lease.h"
+#include "cache/snapshot.h"
 #include "scheduler/copier.h"
 #include "scheduler/copy_cost.h"
 #include "scheduler/scheduler_options.h"
@@ -43,28 +43,28 @@ class StepCopies {
   // The time that copies at once have taken since BeginStep.
   absl::Duration time_at_once() const { return time_at_once_; }
 
-  // Copies that run beside the next step, and are taken from its budget. Each copies bytes [from, to) of an image: in
-  // from `image`, out to `image`, or out of the prefix index. Call each at most once for a step, in this order.
+  // Copies that run beside the next step, and are taken from its budget. Each copies bytes [from, to) of a snapshot: in
+  // from `snapshot`, out to `snapshot`, or out of the prefix index. Call each at most once for a step, in this order.
   // REQUIRES: nothing changes in the cache until Finish.
-  void StartIn(const CacheImage& image, int64_t from, int64_t to, const SequenceLease& lease);
-  void StartOut(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image);
+  void StartIn(const CacheSnapshot& snapshot, int64_t from, int64_t to, const SequenceLease& lease);
+  void StartOut(const SequenceLease& lease, int64_t from, int64_t to, CacheSnapshot* snapshot);
   // False: the index no longer holds the prefix.
   bool StartPrefixOut(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                      CacheImage* image);
+                      CacheSnapshot* snapshot);
   // Starts what was named above.
   void Start() { copier_.Start(); }
   // Ends those copies. Says how many bytes came in and went out before the step ended.
   Copier::Done Finish();
 
   // The same copies at once, measured and taken from the budget. `to` may be past the budget where nothing runs.
-  void CopyIn(const CacheImage& image, int64_t from, int64_t to, SequenceLease* lease);
-  void CopyOut(const SequenceLease& lease, int64_t from, int64_t to, CacheImage* image);
+  void CopyIn(const CacheSnapshot& snapshot, int64_t from, int64_t to, SequenceLease* lease);
+  void CopyOut(const SequenceLease& lease, int64_t from, int64_t to, CacheSnapshot* snapshot);
   bool CopyPrefixOut(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
-                     CacheImage* image);
-  // An image of the whole lease.
-  CacheImage ImageOf(const SequenceLease& lease);
-  // A second image of the same bytes. REQUIRES: MayCopy.
-  CacheImage Duplicate(const CacheImage& image);
+                     CacheSnapshot* snapshot);
+  // A snapshot of the whole lease.
+  CacheSnapshot SnapshotOf(const SequenceLease& lease);
+  // A second snapshot of the same bytes. REQUIRES: MayCopy.
+  CacheSnapshot Duplicate(const CacheSnapshot& snapshot);
 
  private:
   void OnCopyAtOnce(int64_t size_bytes, absl::Time start);

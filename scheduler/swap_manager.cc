@@ -36,11 +36,11 @@ void SwapManager::BeginStep(absl::Time now, const Sequence* next, bool nothing_r
 void SwapManager::StartCopies(absl::Time now, const Sequence* next) {
   // In order of urgency: a sequence waits for what comes in, others wait for the room of what goes out, and nobody
   // waits for a prefix.
-  if (in_.due_bytes > in_.done_bytes) copies_.StartIn(*in_.image, in_.done_bytes, in_.due_bytes, in_.lease);
+  if (in_.due_bytes > in_.done_bytes) copies_.StartIn(*in_.snapshot, in_.done_bytes, in_.due_bytes, in_.lease);
   const int64_t out_bytes = std::min(out_.size_bytes() - out_.done_bytes, copies_.left_bytes());
   if (out_bytes > 0) {
     out_.due_bytes = out_.done_bytes + out_bytes;
-    copies_.StartOut(out_.lease, out_.done_bytes, out_.due_bytes, out_.cache.mutable_image());
+    copies_.StartOut(out_.lease, out_.done_bytes, out_.due_bytes, out_.cache.mutable_snapshot());
   }
   prefixes_.StartOffload(now, NeededBytes(next));
   copies_.Start();
@@ -60,27 +60,27 @@ const Sequence* SwapManager::FinishCopies(absl::Time now) {
 
 int64_t SwapManager::NeededBytes(const Sequence* next) const {
   if (next == nullptr || host_.limit_bytes == 0) return 0;
-  return ImageLayout(cache_->plan(), next->num_tokens() + 1, next->num_encoder_tokens()).size_bytes;
+  return SnapshotLayout(cache_->plan(), next->num_tokens() + 1, next->num_encoder_tokens()).size_bytes;
 }
 
 bool SwapManager::ShouldSwapOut(const SequenceLease& lease) const {
   if (lease.num_tokens() == 0) return false;
-  const int64_t bytes = lease.image_bytes();
+  const int64_t bytes = lease.snapshot_bytes();
   // Out now, and in again later.
   return bytes <= host_.limit_bytes - host_.sequence_bytes &&
          cost_.IsWorthCopying(2 * bytes, lease.num_tokens() + lease.num_cross_tokens());
 }
 
 bool SwapManager::SwapOut(Sequence* sequence) {
-  if (!ShouldSwapOut(sequence->lease) || !prefixes_.MakeRoom(sequence->lease.image_bytes())) return false;
+  if (!ShouldSwapOut(sequence->lease) || !prefixes_.MakeRoom(sequence->lease.snapshot_bytes())) return false;
   out_.sequence = sequence;
-  out_.cache = SwappedCache(sequence->lease.NewImage(), &host_.sequence_bytes);
+  out_.cache = SwappedCache(sequence->lease.NewSnapshot(), &host_.sequence_bytes);
   out_.lease = std::move(sequence->lease);
   return true;
 }
 
 const Sequence* SwapManager::FinishSwapOut() {
-  copies_.CopyOut(out_.lease, out_.done_bytes, out_.size_bytes(), out_.cache.mutable_image());
+  copies_.CopyOut(out_.lease, out_.done_bytes, out_.size_bytes(), out_.cache.mutable_snapshot());
   return EndSwapOut();
 }
 
@@ -100,12 +100,13 @@ bool SwapManager::CancelSwapOut(Fits fits) {
 }
 
 SwapManager::SwapInResult SwapManager::SwapIn(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits) {
-  const CacheImage& image = sequence->swapped.image();
+  const CacheSnapshot& snapshot = sequence->swapped.snapshot();
   // What the index still holds of it need not be computed, so it counts for computing.
-  if (!cost_.IsWorthCopying(image.size_bytes, image.num_tokens - sequence->num_computed())) {
+  if (!cost_.IsWorthCopying(snapshot.size_bytes, snapshot.num_tokens - sequence->num_computed())) {
     return SwapInPrefix(sequence, now, nothing_runs, fits);
   }
-  if (!CopyIn(sequence, image, /*entry=*/nullptr, image.num_tokens, nothing_runs, fits)) return SwapInResult::kWaits;
+  if (!CopyIn(sequence, snapshot, /*entry=*/nullptr, snapshot.num_tokens, nothing_runs, fits))
+    return SwapInResult::kWaits;
   sequence->hit = PrefixHit();
   if (sharing_->MayShare(*sequence)) sequence->lease.Share(sequence->request.cache_salt);
   return SwapInResult::kTaken;
@@ -125,8 +126,8 @@ SwapManager::SwapInResult SwapManager::SwapInPrefix(Sequence* sequence, absl::Ti
     sequence->lease = SequenceLease();
     return SwapInResult::kWaits;
   }
-  const CacheImage& image = prefixes_.Pin(hit.entry);
-  const bool taken = CopyIn(sequence, image, hit.entry, hit.num_tokens, nothing_runs, fits);
+  const CacheSnapshot& snapshot = prefixes_.Pin(hit.entry);
+  const bool taken = CopyIn(sequence, snapshot, hit.entry, hit.num_tokens, nothing_runs, fits);
   prefixes_.Unpin(hit.entry);
   if (!taken) return SwapInResult::kWaits;
   sequence->hit = {.num_tokens = hit.num_tokens,
@@ -137,12 +138,12 @@ SwapManager::SwapInResult SwapManager::SwapInPrefix(Sequence* sequence, absl::Ti
   return SwapInResult::kTaken;
 }
 
-bool SwapManager::CopyIn(Sequence* sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens,
-                         bool nothing_runs, Fits fits) {
+bool SwapManager::CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry,
+                         int64_t num_tokens, bool nothing_runs, Fits fits) {
   // What the sequence shares has to go first: its bytes would count as taken.
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   // A longer prefix may have come up since the last step; then the copy starts again.
-  const bool resumes = in_.sequence == sequence && in_.image == &image && in_.lease.num_tokens() == num_tokens;
+  const bool resumes = in_.sequence == sequence && in_.snapshot == &snapshot && in_.lease.num_tokens() == num_tokens;
   if (!resumes) CancelSwapIn();
   const bool fit = fits(resumes ? in_.lease : sequence->lease);
   sequence->lease = SequenceLease();
@@ -150,27 +151,27 @@ bool SwapManager::CopyIn(Sequence* sequence, const CacheImage& image, PrefixTier
     CancelSwapIn();
     return false;
   }
-  if (!resumes) Reserve(*sequence, image, entry, num_tokens);
+  if (!resumes) Reserve(*sequence, snapshot, entry, num_tokens);
   const int64_t left = in_.size_bytes - in_.done_bytes;
   if (left > 0 && !nothing_runs) {
     in_.due_bytes = in_.done_bytes + std::min(left, std::max<int64_t>(0, copies_.left_bytes()));
     return false;
   }
-  if (left > 0) copies_.CopyIn(image, in_.done_bytes, in_.size_bytes, &in_.lease);
+  if (left > 0) copies_.CopyIn(snapshot, in_.done_bytes, in_.size_bytes, &in_.lease);
   sequence->lease = std::move(in_.lease);
   sequence->encoded = true;
   CancelSwapIn();
   return true;
 }
 
-void SwapManager::Reserve(const Sequence& sequence, const CacheImage& image, PrefixTier::Entry* entry,
+void SwapManager::Reserve(const Sequence& sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry,
                           int64_t num_tokens) {
-  const CacheImage layout = entry != nullptr ? PrefixLayout(cache_->plan(), num_tokens)
-                                             : ImageLayout(cache_->plan(), num_tokens, image.num_cross_tokens);
+  const CacheSnapshot layout = entry != nullptr ? PrefixLayout(cache_->plan(), num_tokens)
+                                                : SnapshotLayout(cache_->plan(), num_tokens, snapshot.num_cross_tokens);
   absl::StatusOr<SequenceLease> lease = cache_->Reserve(layout);
   if (!lease.ok()) ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", lease.status().ToString().c_str());
   in_ = {.sequence = &sequence,
-         .image = &image,
+         .snapshot = &snapshot,
          .entry = entry,
          .lease = *std::move(lease),
          .size_bytes = layout.size_bytes};
@@ -184,10 +185,10 @@ bool SwapManager::CancelSwapIn() {
   return true;
 }
 
-void SwapManager::KeepResumed(CacheImage image, Sequence* sequence) {
-  prefixes_.MakeRoom(image.size_bytes);
-  if (host_.limit_bytes > 0 && image.size_bytes > host_.free_bytes()) return;
-  sequence->swapped = SwappedCache(std::move(image), &host_.sequence_bytes);
+void SwapManager::KeepResumed(CacheSnapshot snapshot, Sequence* sequence) {
+  prefixes_.MakeRoom(snapshot.size_bytes);
+  if (host_.limit_bytes > 0 && snapshot.size_bytes > host_.free_bytes()) return;
+  sequence->swapped = SwappedCache(std::move(snapshot), &host_.sequence_bytes);
 }
 
 void SwapManager::OnEnd(const Sequence& sequence, bool complete, absl::Time now) {

@@ -3,7 +3,7 @@
 //
 // A preempted sequence is either *swapped out*, so its cache waits in host memory, or computed again later. The cheaper
 // way is taken (CopyCost). What the prefix index still holds by then costs nothing either way. A waiting sequence is
-// *swapped in*: from its own image, or from a prefix that others left (PrefixTier).
+// *swapped in*: from its own snapshot, or from a prefix that others left (PrefixTier).
 //
 // There is no third way that keeps the recurrent state and computes keys and values again. The keys at position p of
 // layer l follow from the layers below at every position up to p. Computing them runs all tokens through all layers,
@@ -23,8 +23,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "cache/cache.h"
-#include "cache/image.h"
 #include "cache/lease.h"
+#include "cache/snapshot.h"
 #include "scheduler/copy_cost.h"
 #include "scheduler/host_tier.h"
 #include "scheduler/prefix_sharing.h"
@@ -78,9 +78,9 @@ class SwapManager {
   // Whether the last SwapIn of this step waits for the disk.
   bool awaits_disk() const { return awaits_disk_; }
 
-  // Keeps the image that came with a resumed sequence, if there is room. It is in host memory already, so it is also
+  // Keeps the snapshot that came with a resumed sequence, if there is room. It is in host memory already, so it is also
   // kept where there is no tier.
-  void KeepResumed(CacheImage image, Sequence* sequence);
+  void KeepResumed(CacheSnapshot snapshot, Sequence* sequence);
 
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.
   void OnEnd(const Sequence& sequence, bool complete, absl::Time now);
@@ -104,13 +104,13 @@ class SwapManager {
     int64_t done_bytes = 0;
     int64_t due_bytes = 0;  // to be copied by the end of the planned step
 
-    int64_t size_bytes() const { return cache.image().size_bytes; }
+    int64_t size_bytes() const { return cache.snapshot().size_bytes; }
   };
   // A cache on its way back to the arena. Not the sequence's yet.
   struct Incoming {
     const Sequence* sequence = nullptr;  // null: there is none
-    const CacheImage* image = nullptr;
-    PrefixTier::Entry* entry = nullptr;  // pinned; null: the image is the sequence's own
+    const CacheSnapshot* snapshot = nullptr;
+    PrefixTier::Entry* entry = nullptr;  // pinned; null: the snapshot is the sequence's own
     SequenceLease lease;
     int64_t size_bytes = 0;
     int64_t done_bytes = 0;
@@ -119,12 +119,12 @@ class SwapManager {
 
   bool ShouldSwapOut(const SequenceLease& lease) const;
   SwapInResult SwapInPrefix(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits);
-  // Continues to bring back the first `num_tokens` tokens' cache of `image`, which `entry` owns, or the sequence if
+  // Continues to bring back the first `num_tokens` tokens' cache of `snapshot`, which `entry` owns, or the sequence if
   // that is null. True: the sequence's lease holds it.
-  bool CopyIn(Sequence* sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens,
+  bool CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry, int64_t num_tokens,
               bool nothing_runs, Fits fits);
   // Reserves the room for that.
-  void Reserve(const Sequence& sequence, const CacheImage& image, PrefixTier::Entry* entry, int64_t num_tokens);
+  void Reserve(const Sequence& sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry, int64_t num_tokens);
   const Sequence* EndSwapOut();
   // The bytes of the arena that `next` will take.
   int64_t NeededBytes(const Sequence* next) const;

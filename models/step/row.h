@@ -17,11 +17,11 @@ struct Row {
 // A row's blocks of one KV group; see BlockTable in cache/lease.h.
 struct Blocks {
   const int64_t* offsets;
-  int64_t sink_blocks, left_blocks;
+  int64_t sink_blocks, expired_blocks;
   int64_t num_offsets;  // for who copies them
 
   // Byte of the arena where block `b` begins.
-  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - left_blocks]; }
+  int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - expired_blocks]; }
 };
 
 // Attention works on tiles of a row's queries: up to this many, a matrix tile's rows of one head.

@@ -186,7 +186,7 @@ void StepBatch::FillRow(const StepRow& row) {
       const BlockTable table = row.lease->blocks(static_cast<int>(g));
       blocks_[g].push_back({.offsets = table.offsets.data(),
                             .sink_blocks = table.sink_blocks,
-                            .left_blocks = table.left_blocks,
+                            .expired_blocks = table.expired_blocks,
                             .num_offsets = static_cast<int64_t>(table.offsets.size())});
     }
   }

@@ -90,7 +90,7 @@ absl::StatusOr<ValidatedRequest> ResumeSession(SessionFileContent content, const
         absl::StrCat("session_id: \"", content.file.request().session_id(),
                      "\" cannot be resumed by this server: ", valid.status().message()));
   }
-  valid->request.progress->image = std::move(content.image);
+  valid->request.progress->snapshot = std::move(content.snapshot);
   return valid;
 }
 

@@ -63,7 +63,7 @@ absl::Status DiskTier::Scan() {
     if (number.size() != 16 || number.size() == name.size() || !absl::SimpleHexAtoi(number, &id)) continue;
     last_id_ = std::max(last_id_, id);
     absl::StatusOr<PrefixFile> file = absl::DataLossError("of a write that a crash cut short");
-    if (!temporary) file = ReadPrefixFile(path, options_.plan, /*image=*/nullptr);
+    if (!temporary) file = ReadPrefixFile(path, options_.plan, /*snapshot=*/nullptr);
     const bool ours = file.ok() && file->identity == options_.identity;
     if (ours) {
       PrefixDisk::File& out = seen.emplace_back(entry.last_write_time(error), PrefixDisk::File()).second;
@@ -88,17 +88,17 @@ std::string DiskTier::PathOf(uint64_t id) const {
   return absl::StrCat(options_.folder, "/", absl::Hex(id, absl::kZeroPad16), kSuffix);
 }
 
-int64_t DiskTier::FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const {
-  return PrefixFileBytes(options_.identity, salt, num_tokens, image_bytes);
+int64_t DiskTier::FileBytes(absl::string_view salt, int64_t num_tokens, int64_t snapshot_bytes) const {
+  return PrefixFileBytes(options_.identity, salt, num_tokens, snapshot_bytes);
 }
 
 uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> tokens,
-                         std::shared_ptr<const CacheImage> image) {
+                         std::shared_ptr<const CacheSnapshot> snapshot) {
   const uint64_t id = ++last_id_;
   queue_.Add([this, id, salt = std::string(salt), tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
-              image = std::move(image)] {
+              snapshot = std::move(snapshot)] {
     const absl::Time start = absl::Now();
-    absl::Status status = WriteFile(id, salt, tokens, *image);
+    absl::Status status = WriteFile(id, salt, tokens, *snapshot);
     // Every write to a full disk fails; the first line says it.
     if (!status.ok() && !std::exchange(failing_, true)) {
       spdlog::warn("disk tier: {}", std::string(status.message()));
@@ -111,10 +111,10 @@ uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> token
 }
 
 absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
-                                 const CacheImage& image) {
+                                 const CacheSnapshot& snapshot) {
   const std::string path = PathOf(id);
   const std::string temporary = absl::StrCat(absl::StripSuffix(path, kSuffix), kTemporarySuffix);
-  absl::Status status = WritePrefixFile(temporary, options_.identity, salt, tokens, image);
+  absl::Status status = WritePrefixFile(temporary, options_.identity, salt, tokens, snapshot);
   if (status.ok()) status = RenameOnDisk(temporary, path);
   if (!status.ok()) unlink(path.c_str());
   return status;
@@ -123,10 +123,10 @@ absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span
 void DiskTier::Read(uint64_t id) {
   queue_.Add([this, id] {
     const absl::Time start = absl::Now();
-    absl::StatusOr<std::shared_ptr<CacheImage>> image = ReadFile(id);
-    Result result = {.id = id, .status = image.status(), .time = absl::Now() - start};
-    if (image.ok()) {
-      result.image = *std::move(image);
+    absl::StatusOr<std::shared_ptr<CacheSnapshot>> snapshot = ReadFile(id);
+    Result result = {.id = id, .status = snapshot.status(), .time = absl::Now() - start};
+    if (snapshot.ok()) {
+      result.snapshot = *std::move(snapshot);
     } else {
       spdlog::warn("disk tier: {}; removed", std::string(result.status.message()));
       unlink(PathOf(id).c_str());
@@ -136,14 +136,14 @@ void DiskTier::Read(uint64_t id) {
   });
 }
 
-absl::StatusOr<std::shared_ptr<CacheImage>> DiskTier::ReadFile(uint64_t id) {
+absl::StatusOr<std::shared_ptr<CacheSnapshot>> DiskTier::ReadFile(uint64_t id) {
   const std::string path = PathOf(id);
-  auto image = std::make_shared<CacheImage>();
-  const absl::StatusOr<PrefixFile> file = ReadPrefixFile(path, options_.plan, image.get());
+  auto snapshot = std::make_shared<CacheSnapshot>();
+  const absl::StatusOr<PrefixFile> file = ReadPrefixFile(path, options_.plan, snapshot.get());
   if (!file.ok()) return file.status();
   if (file->identity != options_.identity) return absl::DataLossError(absl::StrCat(path, " belongs to another model"));
   utimensat(AT_FDCWD, path.c_str(), /*times=*/nullptr, /*flags=*/0);  // the next start knows that it was used
-  return image;
+  return snapshot;
 }
 
 void DiskTier::Remove(uint64_t id) {

@@ -36,9 +36,9 @@ class DiskTier final : public PrefixDisk {
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(Options options);
 
   Found TakeFound() override { return std::move(found_); }
-  int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const override;
+  int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t snapshot_bytes) const override;
   uint64_t Write(absl::string_view salt, absl::Span<const int32_t> tokens,
-                 std::shared_ptr<const CacheImage> image) override ABSL_LOCKS_EXCLUDED(mutex_);
+                 std::shared_ptr<const CacheSnapshot> snapshot) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Read(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Result> TakeResults() override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,8 +51,8 @@ class DiskTier final : public PrefixDisk {
   std::string PathOf(uint64_t id) const;
   // The methods below are the tier's thread's.
   absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
-                         const CacheImage& image);
-  absl::StatusOr<std::shared_ptr<CacheImage>> ReadFile(uint64_t id);
+                         const CacheSnapshot& snapshot);
+  absl::StatusOr<std::shared_ptr<CacheSnapshot>> ReadFile(uint64_t id);
 
   const Options options_;
   std::unique_ptr<berth::File> lock_;

@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/storage/image_file.h"
+#include "server/storage/snapshot_file.h"
 #include "server/version.h"
 
 namespace berth {
 namespace {
 
 // The version of the header.
-constexpr ImageFormat kFormat = {.magic = "BERTHPRE", .version = 2, .what = "prefix"};
+constexpr SnapshotFormat kFormat = {.magic = "BERTHPRE", .version = 2, .what = "prefix"};
 
 void Append(const void* data, size_t size, size_t count, std::string* out) {
   const uint64_t n = count;
@@ -56,22 +56,23 @@ std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& 
   return identity;
 }
 
-int64_t PrefixFileBytes(absl::string_view identity, absl::string_view salt, int64_t num_tokens, int64_t image_bytes) {
+int64_t PrefixFileBytes(absl::string_view identity, absl::string_view salt, int64_t num_tokens,
+                        int64_t snapshot_bytes) {
   const auto texts = static_cast<int64_t>(3 * sizeof(uint64_t) + identity.size() + salt.size());
-  return ImageFileBytes(texts + num_tokens * static_cast<int64_t>(sizeof(int32_t)), image_bytes);
+  return SnapshotFileBytes(texts + num_tokens * static_cast<int64_t>(sizeof(int32_t)), snapshot_bytes);
 }
 
 absl::Status WritePrefixFile(const std::string& path, absl::string_view identity, absl::string_view salt,
-                             absl::Span<const int32_t> tokens, const CacheImage& image) {
+                             absl::Span<const int32_t> tokens, const CacheSnapshot& snapshot) {
   std::string header;
   Append(identity.data(), 1, identity.size(), &header);
   Append(salt.data(), 1, salt.size(), &header);
   Append(tokens.data(), sizeof(int32_t), tokens.size(), &header);
-  return WriteImageFile(path, kFormat, header, image);
+  return WriteSnapshotFile(path, kFormat, header, snapshot);
 }
 
-absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePlan& plan, CacheImage* image) {
-  absl::StatusOr<ImageFile> in = ImageFile::Open(path, kFormat);
+absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePlan& plan, CacheSnapshot* snapshot) {
+  absl::StatusOr<SnapshotFile> in = SnapshotFile::Open(path, kFormat);
   if (!in.ok()) return in.status();
   absl::string_view rest = in->header();
   PrefixFile file = {.size_bytes = in->size_bytes()};
@@ -79,9 +80,9 @@ absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePl
       file.tokens.empty()) {
     return in->Torn("its header is not a prefix's");
   }
-  if (image == nullptr) return file;
-  *image = PrefixLayout(plan, static_cast<int64_t>(file.tokens.size()));
-  if (absl::Status status = in->ReadImage(image); !status.ok()) return status;
+  if (snapshot == nullptr) return file;
+  *snapshot = PrefixLayout(plan, static_cast<int64_t>(file.tokens.size()));
+  if (absl::Status status = in->ReadSnapshot(snapshot); !status.ok()) return status;
   return file;
 }
 

@@ -1,7 +1,7 @@
 // A prefix's cache as a file, and back. Functions; thread-safe; all but CacheIdentity block on the disk.
 //
-// It is an image file (server/storage/image_file.h) whose header is: identity and salt, each u64 bytes and the bytes;
-// u64 tokens and each as i32. The image's layout follows from the plan, which the identity names.
+// It is a snapshot file (server/storage/snapshot_file.h) whose header is: identity and salt, each u64 bytes and the
+// bytes; u64 tokens and each as i32. The snapshot's layout follows from the plan, which the identity names.
 #ifndef BERTH_SERVER_STORAGE_PREFIX_FILE_H_
 #define BERTH_SERVER_STORAGE_PREFIX_FILE_H_
 
@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "cache/image.h"
+#include "cache/snapshot.h"
 #include "cache/spec.h"
 
 namespace berth {
@@ -31,16 +31,16 @@ struct PrefixFile {
 };
 
 // Bytes on the disk.
-int64_t PrefixFileBytes(absl::string_view identity, absl::string_view salt, int64_t num_tokens, int64_t image_bytes);
+int64_t PrefixFileBytes(absl::string_view identity, absl::string_view salt, int64_t num_tokens, int64_t snapshot_bytes);
 
 // Writes and syncs `path`. RESOURCE_EXHAUSTED: the disk is full; UNAVAILABLE for other failures; both name the cause,
 // and leave no file.
 absl::Status WritePrefixFile(const std::string& path, absl::string_view identity, absl::string_view salt,
-                             absl::Span<const int32_t> tokens, const CacheImage& image);
+                             absl::Span<const int32_t> tokens, const CacheSnapshot& snapshot);
 
 // NOT_FOUND; FAILED_PRECONDITION: another version; DATA_LOSS: torn or damaged; UNAVAILABLE: cannot be read; all name
-// the reason. Null `image`: only the header is read and checked. The image has the layout of `plan`.
-absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePlan& plan, CacheImage* image);
+// the reason. Null `snapshot`: only the header is read and checked. The snapshot has the layout of `plan`.
+absl::StatusOr<PrefixFile> ReadPrefixFile(const std::string& path, const CachePlan& plan, CacheSnapshot* snapshot);
 
 }  // namespace berth
 

@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "server/storage/image_file.h"
+#include "server/storage/snapshot_file.h"
 
 namespace berth {
 namespace {
 
 // The version of SessionFile.
-constexpr ImageFormat kFormat = {.magic = "BERTHSES", .version = 3, .what = "session"};
+constexpr SnapshotFormat kFormat = {.magic = "BERTHSES", .version = 3, .what = "session"};
 
 FinishReason FromProto(v1::FinishReason reason) {
   if (reason == v1::FINISH_REASON_STOP) return FinishReason::kStop;
@@ -34,12 +34,12 @@ void SetProgress(const Progress& progress, v1::SessionFile* file) {
                    : progress.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
                                                               : v1::FINISH_REASON_UNSPECIFIED);
   file->set_stop_token(progress.stop_token);
-  file->set_image_tokens(progress.image.num_tokens);
-  file->set_image_cross_tokens(progress.image.num_cross_tokens);
-  file->clear_image_groups();
-  for (const CacheImage::Group& group : progress.image.groups) {
-    v1::SessionFile::ImageGroup* out = file->add_image_groups();
-    out->set_left_blocks(group.left_blocks);
+  file->set_snapshot_tokens(progress.snapshot.num_tokens);
+  file->set_snapshot_cross_tokens(progress.snapshot.num_cross_tokens);
+  file->clear_snapshot_groups();
+  for (const CacheSnapshot::Group& group : progress.snapshot.groups) {
+    v1::SessionFile::SnapshotGroup* out = file->add_snapshot_groups();
+    out->set_expired_blocks(group.expired_blocks);
     out->set_num_units(group.num_units);
     out->set_unit_bytes(group.unit_bytes);
   }
@@ -58,30 +58,30 @@ Progress ReadProgress(const v1::SessionFile& file) {
   return progress;
 }
 
-int64_t SessionFileBytes(const v1::SessionFile& file, const CacheImage& image) {
-  return ImageFileBytes(static_cast<int64_t>(file.ByteSizeLong()), image.size_bytes);
+int64_t SessionFileBytes(const v1::SessionFile& file, const CacheSnapshot& snapshot) {
+  return SnapshotFileBytes(static_cast<int64_t>(file.ByteSizeLong()), snapshot.size_bytes);
 }
 
-absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& file, const CacheImage& image) {
-  return WriteImageFile(path, kFormat, file.SerializeAsString(), image);
+absl::Status WriteSessionFile(const std::string& path, const v1::SessionFile& file, const CacheSnapshot& snapshot) {
+  return WriteSnapshotFile(path, kFormat, file.SerializeAsString(), snapshot);
 }
 
-absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool with_image) {
-  absl::StatusOr<ImageFile> in = ImageFile::Open(path, kFormat);
+absl::StatusOr<SessionFileContent> ReadSessionFile(const std::string& path, bool with_snapshot) {
+  absl::StatusOr<SnapshotFile> in = SnapshotFile::Open(path, kFormat);
   if (!in.ok()) return in.status();
   SessionFileContent content;
   content.size_bytes = in->size_bytes();
   if (!content.file.ParseFromString(in->header())) return in->Torn("its header is not that of a session");
-  if (!with_image) return content;
-  CacheImage& image = content.image;
-  image.num_tokens = content.file.image_tokens();
-  image.num_cross_tokens = content.file.image_cross_tokens();
-  for (const v1::SessionFile::ImageGroup& group : content.file.image_groups()) {
-    image.groups.push_back(
-        {.left_blocks = group.left_blocks(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
+  if (!with_snapshot) return content;
+  CacheSnapshot& snapshot = content.snapshot;
+  snapshot.num_tokens = content.file.snapshot_tokens();
+  snapshot.num_cross_tokens = content.file.snapshot_cross_tokens();
+  for (const v1::SessionFile::SnapshotGroup& group : content.file.snapshot_groups()) {
+    snapshot.groups.push_back(
+        {.expired_blocks = group.expired_blocks(), .num_units = group.num_units(), .unit_bytes = group.unit_bytes()});
   }
-  image.size_bytes = in->image_bytes();
-  if (absl::Status status = in->ReadImage(&image); !status.ok()) return status;
+  snapshot.size_bytes = in->snapshot_bytes();
+  if (absl::Status status = in->ReadSnapshot(&snapshot); !status.ok()) return status;
   return content;
 }
 

@@ -61,7 +61,7 @@ absl::Status SessionStore::Scan() {
     if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(path, error);  // a crash interrupted its write
     const std::string id(absl::StripSuffix(name, kSuffix));
     if (!absl::EndsWith(name, kSuffix) || !CheckSessionId("", id).ok()) continue;
-    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(path.string(), /*with_image=*/false);
+    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(path.string(), /*with_snapshot=*/false);
     Entry& entry = entries_[id];
     const auto size = fs::file_size(path, error);
     entry.size_bytes = error ? 0 : static_cast<int64_t>(size);
@@ -86,7 +86,7 @@ std::string SessionStore::PathOf(const std::string& id) const {
 bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_relaxed) < kMaxPendingBytes; }
 
 void SessionStore::Take(SavedRequest saved) {
-  if (saved.progress.has_value()) pending_bytes_ += saved.progress->image.size_bytes;
+  if (saved.progress.has_value()) pending_bytes_ += saved.progress->snapshot.size_bytes;
   // A std::function must be able to copy what it holds.
   queue_.Add([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
 }
@@ -198,8 +198,8 @@ void SessionStore::Write(const SavedRequest& saved) {
   absl::Status status;
   if (saved.progress.has_value()) {
     SetProgress(*saved.progress, &file);
-    status = WriteFile(id, file, saved.progress->image);
-    pending_bytes_ -= saved.progress->image.size_bytes;
+    status = WriteFile(id, file, saved.progress->snapshot);
+    pending_bytes_ -= saved.progress->snapshot.size_bytes;
     if (!status.ok()) spdlog::warn("sessions: \"{}\" was not saved: {}", id, std::string(status.message()));
   }
   std::vector<SaveCallback> waiting;
@@ -218,8 +218,9 @@ void SessionStore::Write(const SavedRequest& saved) {
   for (const SaveCallback& done : waiting) done(status.ok() ? absl::StatusOr<v1::Session>(session) : status);
 }
 
-absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFile& file, const CacheImage& image) {
-  const int64_t size = SessionFileBytes(file, image);
+absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFile& file,
+                                     const CacheSnapshot& snapshot) {
+  const int64_t size = SessionFileBytes(file, snapshot);
   {
     MutexLock lock(&mutex_);
     // The old file stays until the new one is whole.
@@ -229,7 +230,7 @@ absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFil
     }
   }
   const std::string temporary = absl::StrCat(options_.folder, "/", id, kTemporarySuffix);
-  if (absl::Status s = WriteSessionFile(temporary, file, image); !s.ok()) return s;
+  if (absl::Status s = WriteSessionFile(temporary, file, snapshot); !s.ok()) return s;
   if (std::rename(temporary.c_str(), PathOf(id).c_str()) != 0) {
     const std::string cause = std::strerror(errno);
     unlink(temporary.c_str());
@@ -253,7 +254,7 @@ absl::StatusOr<SessionFileContent> SessionStore::Read(const std::string& id, con
     if (IsLive(id)) return IsRunning(id);
     if (absl::Status s = Check(id, tenant); !s.ok()) return s;
   }
-  absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_image=*/true);
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_snapshot=*/true);
   if (absl::IsDataLoss(content.status())) {
     MutexLock lock(&mutex_);
     if (const auto found = entries_.find(id); found != entries_.end()) found->second.damaged = true;

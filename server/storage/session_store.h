@@ -92,7 +92,7 @@ class SessionStore final : public SaveSink {
   std::string PathOf(const std::string& id) const;
   // Called on the store's thread only.
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheImage& image)
+  absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheSnapshot& snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SessionFileContent> Read(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Remove(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -43,7 +43,7 @@ struct Row {
 };
 
 struct Saved {
-  CacheImage image;
+  CacheSnapshot snapshot;
   std::vector<int32_t> tokens;
   uint64_t salt = 0;
 };
@@ -119,8 +119,8 @@ class Simulation {
       int64_t end = (length + n + kBlock - 1) / kBlock;
       if (group.kind == CacheKind::kRecurrent) end = 1;
       if (group.kind == CacheKind::kCross) end = (row.lease.num_cross_tokens() + kBlock - 1) / kBlock;
-      need += (end - table.left_blocks - static_cast<int64_t>(table.offsets.size())) * group.unit_bytes;
-      if (group.grows()) free += (group.kv.LeftBlocks(length, kBlock) - table.left_blocks) * group.unit_bytes;
+      need += (end - table.expired_blocks - static_cast<int64_t>(table.offsets.size())) * group.unit_bytes;
+      if (group.grows()) free += (group.kv.ExpiredBlocks(length, kBlock) - table.expired_blocks) * group.unit_bytes;
     }
     return {need, free};
   }
@@ -183,7 +183,7 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
     int64_t num_restored = 0;
     int64_t num_not_restored = 0;
     int64_t num_snapshots_of_checkpoints = 0;
-    std::vector<Saved> images;
+    std::vector<Saved> snapshots;
     for (int i = 0; i < NumOperations(); ++i) {
       const int choice = sim.Below(100);
       Row* row = rows.empty() ? nullptr : &rows[sim.Below(static_cast<int>(rows.size()))];
@@ -217,7 +217,7 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
         row->lease.Publish(row->tokens, sim.Below(2) == 0);
       } else if (choice < 76) {
         if (row->lease.num_tokens() > 0 && !sim.HasGrown(*row)) ++num_snapshots_of_checkpoints;
-        row->lease.Snapshot(2);
+        row->lease.SnapshotStates(2);
       } else if (choice < 84) {
         const int64_t length = sim.Below(static_cast<int>(row->lease.num_tokens()) + 1);
         const int64_t at = row->lease.Crop(length);
@@ -235,23 +235,23 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
         sim.cache().Compact(1 << 20);
       } else if (choice < 97) {
         // Saved, given up, and brought back later, among whatever came meanwhile.
-        const int64_t size = row->lease.image_bytes();
-        images.push_back({.image = row->lease.Save(), .tokens = row->tokens, .salt = row->salt});
-        ASSERT_EQ(images.back().image.size_bytes, size);
+        const int64_t size = row->lease.snapshot_bytes();
+        snapshots.push_back({.snapshot = row->lease.Save(), .tokens = row->tokens, .salt = row->salt});
+        ASSERT_EQ(snapshots.back().snapshot.size_bytes, size);
         std::swap(*row, rows.back());
         rows.pop_back();
       } else if (choice < 99) {
-        if (!images.empty()) {
-          std::swap(images[sim.Below(static_cast<int>(images.size()))], images.back());
+        if (!snapshots.empty()) {
+          std::swap(snapshots[sim.Below(static_cast<int>(snapshots.size()))], snapshots.back());
           const int64_t free = sim.cache().available_bytes();
-          auto restored = sim.cache().Restore(images.back().image);
-          ASSERT_EQ(restored.ok(), images.back().image.size_bytes <= free);
+          auto restored = sim.cache().Restore(snapshots.back().snapshot);
+          ASSERT_EQ(restored.ok(), snapshots.back().snapshot.size_bytes <= free);
           if (restored.ok()) {
-            Saved& saved = images.back();
-            ASSERT_EQ(restored->num_tokens(), saved.image.num_tokens);
+            Saved& saved = snapshots.back();
+            ASSERT_EQ(restored->num_tokens(), saved.snapshot.num_tokens);
             rows.push_back({.lease = *std::move(restored), .tokens = std::move(saved.tokens), .salt = saved.salt});
             if (sim.Below(2) == 0) rows.back().lease.Share(std::to_string(rows.back().salt));
-            images.pop_back();
+            snapshots.pop_back();
             ++num_restored;
           } else {
             ASSERT_EQ(restored.status().code(), absl::StatusCode::kResourceExhausted);
@@ -308,9 +308,9 @@ TEST(CacheProperty, NothingIsRefusedWhileItsBytesAreFree) {
     if (granted && sim.Below(20) == 0) {
       // Away and back: into the units that it left, or others.
       Row& row = rows[index];
-      const CacheImage image = row.lease.Save();
+      const CacheSnapshot snapshot = row.lease.Save();
       row.lease = SequenceLease();
-      auto restored = sim.cache().Restore(image);
+      auto restored = sim.cache().Restore(snapshot);
       ASSERT_TRUE(restored.ok()) << restored.status();
       row.lease = *std::move(restored);
     }

@@ -126,7 +126,7 @@ TEST_F(CheckpointLeaseTest, OneThatHasNotGrownCanBeForkedCroppedPublishedAndDrop
 
 TEST_F(CheckpointLeaseTest, SnapshotsGoBackToTheVeryStates) {
   SequenceLease first = Serve(Tokens(10), 1);
-  first.Snapshot(2);
+  first.SnapshotStates(2);
   const std::vector<float> exact = Read(first);
   ASSERT_TRUE(first.Grow(3).ok());
   Write(first, 2);
@@ -137,7 +137,7 @@ TEST_F(CheckpointLeaseTest, SnapshotsGoBackToTheVeryStates) {
 
   SequenceLease lease = cache().NewLease();
   ASSERT_EQ(lease.Adopt("", Tokens(12)).num_tokens, 10);
-  lease.Snapshot(2);
+  lease.SnapshotStates(2);
   ASSERT_TRUE(lease.Grow(1).ok());
   const std::vector<float> started_from = Read(lease);
   Write(lease, 3);
@@ -196,29 +196,29 @@ TEST_F(CheckpointLeaseTest, WithoutRoomForBothTheCheckpointMakesWayForItsStates)
   EXPECT_EQ(Pool(kCheckpoints).live_units + Pool(kCheckpoints).cached_units, 0);
 }
 
-TEST_F(CheckpointLeaseTest, ASequencesImageHoldsItsStatesAndAPrefixsACheckpoint) {
+TEST_F(CheckpointLeaseTest, ASequencesSnapshotHoldsItsStatesAndAPrefixsACheckpoint) {
   SequenceLease first = Serve(Tokens(10), 1);
   const CachePlan& plan = cache().plan();
-  const CacheImage exact = first.Save();
+  const CacheSnapshot exact = first.Save();
   EXPECT_EQ(std::memcmp(exact.bytes.get() + 3 * kBlockBytes, State(first), kStateBytes), 0);
   SequenceLease lease = cache().NewLease();
   ASSERT_EQ(lease.Adopt("", Tokens(12)).num_tokens, 10);
-  const CacheImage image = lease.Save();
-  EXPECT_EQ(image.size_bytes, lease.image_bytes());
-  EXPECT_EQ(image.size_bytes, 3 * kBlockBytes + kStateBytes);
-  EXPECT_TRUE(CheckImage(plan, image).ok()) << CheckImage(plan, image);
-  EXPECT_FALSE(CheckPrefixImage(plan, image).ok());
+  const CacheSnapshot snapshot = lease.Save();
+  EXPECT_EQ(snapshot.size_bytes, lease.snapshot_bytes());
+  EXPECT_EQ(snapshot.size_bytes, 3 * kBlockBytes + kStateBytes);
+  EXPECT_TRUE(CheckSnapshot(plan, snapshot).ok()) << CheckSnapshot(plan, snapshot);
+  EXPECT_FALSE(CheckPrefixSnapshot(plan, snapshot).ok());
   lease.Reset();
-  absl::StatusOr<SequenceLease> back = cache().Restore(image);
+  absl::StatusOr<SequenceLease> back = cache().Restore(snapshot);
   ASSERT_TRUE(back.ok()) << back.status();
   ExpectNear(Read(*back), Read(first));
 
-  CacheImage prefix = PrefixLayout(plan, 10);
+  CacheSnapshot prefix = PrefixLayout(plan, 10);
   EXPECT_EQ(prefix.size_bytes, 3 * kBlockBytes + kCheckpointBytes);
   prefix.bytes = std::make_unique<std::byte[]>(static_cast<size_t>(prefix.size_bytes));
   ASSERT_TRUE(cache().ReadPrefix("", Tokens(10), 0, prefix.size_bytes, &prefix));
-  EXPECT_TRUE(CheckPrefixImage(plan, prefix).ok()) << CheckPrefixImage(plan, prefix);
-  EXPECT_EQ(CheckImage(plan, prefix).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckPrefixSnapshot(plan, prefix).ok()) << CheckPrefixSnapshot(plan, prefix);
+  EXPECT_EQ(CheckSnapshot(plan, prefix).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(cache().Restore(prefix).status().code(), absl::StatusCode::kInvalidArgument);
   for (const int64_t piece : {7, 1 << 20}) {
     absl::StatusOr<SequenceLease> reserved = cache().Reserve(PrefixLayout(plan, 10));
@@ -232,18 +232,18 @@ TEST_F(CheckpointLeaseTest, ASequencesImageHoldsItsStatesAndAPrefixsACheckpoint)
   }
 }
 
-TEST_F(CheckpointLeaseTest, ImagesOfAPlanWithOtherCheckpointsAreNotTaken) {
+TEST_F(CheckpointLeaseTest, SnapshotsOfAPlanWithOtherCheckpointsAreNotTaken) {
   SequenceLease quantised = Serve(Tokens(10), 1);
-  CacheImage prefix = PrefixLayout(cache().plan(), 10);
+  CacheSnapshot prefix = PrefixLayout(cache().plan(), 10);
   prefix.bytes = std::make_unique<std::byte[]>(static_cast<size_t>(prefix.size_bytes));
   const TinyCache exact(Layers(), 1 << 16, /*piece_bytes=*/1);
-  EXPECT_EQ(CheckPrefixImage(exact.cache->plan(), prefix).code(), absl::StatusCode::kInvalidArgument);
-  CacheImage of_states = PrefixLayout(exact.cache->plan(), 10);
+  EXPECT_EQ(CheckPrefixSnapshot(exact.cache->plan(), prefix).code(), absl::StatusCode::kInvalidArgument);
+  CacheSnapshot of_states = PrefixLayout(exact.cache->plan(), 10);
   of_states.bytes = std::make_unique<std::byte[]>(static_cast<size_t>(of_states.size_bytes));
-  EXPECT_EQ(CheckPrefixImage(cache().plan(), of_states).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_FALSE(ImageServes(cache().plan(), 10, 9));
+  EXPECT_EQ(CheckPrefixSnapshot(cache().plan(), of_states).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(SnapshotServes(cache().plan(), 10, 9));
   // A sequence's are the same under both.
-  EXPECT_TRUE(CheckImage(exact.cache->plan(), quantised.Save()).ok());
+  EXPECT_TRUE(CheckSnapshot(exact.cache->plan(), quantised.Save()).ok());
 }
 
 TEST_F(CheckpointLeaseTest, ThreeTimesAsManyInTheSameArena) {

@@ -76,8 +76,8 @@ TEST_F(LeaseTest, AWindowGivesBackWhatNoQueryCanSee) {
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
     const int64_t oldest_visible = std::max<int64_t>(0, position - kSliding.window + 1);
-    EXPECT_EQ(lease.blocks(0).left_blocks, oldest_visible / kBlock) << position;
-    EXPECT_EQ(lease.blocks(0).left_blocks + static_cast<int64_t>(lease.blocks(0).offsets.size()),
+    EXPECT_EQ(lease.blocks(0).expired_blocks, oldest_visible / kBlock) << position;
+    EXPECT_EQ(lease.blocks(0).expired_blocks + static_cast<int64_t>(lease.blocks(0).offsets.size()),
               position / kBlock + 1);
   }
   EXPECT_LE(LiveUnits(0), (kSliding.window + kBlock - 1) / kBlock + 1);
@@ -88,7 +88,7 @@ TEST_F(LeaseTest, ChunksBeforeTheQuerysOwnAreGivenBack) {
   SequenceLease lease = cache_->NewLease();
   for (int position = 0; position < 100; ++position) {
     ASSERT_TRUE(lease.Grow(1).ok());
-    EXPECT_EQ(lease.blocks(0).left_blocks, position / kChunked.chunk * kChunked.chunk / kBlock) << position;
+    EXPECT_EQ(lease.blocks(0).expired_blocks, position / kChunked.chunk * kChunked.chunk / kBlock) << position;
   }
   EXPECT_LE(LiveUnits(0), (kChunked.chunk + kBlock - 1) / kBlock + 1);
 }
@@ -101,8 +101,8 @@ TEST_F(LeaseTest, SinksStayWhileTheWindowPasses) {
     ASSERT_TRUE(lease.Grow(1).ok());
     const BlockTable table = lease.blocks(0);
     if (position % kBlock == 0 && position / kBlock < 2) sinks[position / kBlock] = table.At(position / kBlock);
-    EXPECT_EQ(table.left_blocks, std::max<int64_t>(0, (position - kSinks.window + 1) / kBlock - 2)) << position;
-    EXPECT_EQ(table.left_blocks + static_cast<int64_t>(table.offsets.size()), position / kBlock + 1);
+    EXPECT_EQ(table.expired_blocks, std::max<int64_t>(0, (position - kSinks.window + 1) / kBlock - 2)) << position;
+    EXPECT_EQ(table.expired_blocks + static_cast<int64_t>(table.offsets.size()), position / kBlock + 1);
     EXPECT_EQ(table.At(0), sinks[0]);
     if (position >= kBlock) {
       EXPECT_EQ(table.At(1), sinks[1]);
@@ -127,25 +127,25 @@ TEST_F(LeaseTest, ACropKeepsTheSinksWithTheWindow) {
   const int64_t first = lease.blocks(0).At(0);
   EXPECT_EQ(lease.Crop(29), 29);
   EXPECT_EQ(lease.blocks(0).At(0), first);
-  EXPECT_EQ(lease.blocks(0).left_blocks, 4);
+  EXPECT_EQ(lease.blocks(0).expired_blocks, 4);
   // A query at 28 sees 23 too, whose block is gone.
   EXPECT_EQ(lease.Crop(28), 0);
   EXPECT_EQ(LiveUnits(0), 0);
   ASSERT_TRUE(lease.Grow(5).ok());
-  EXPECT_EQ(lease.blocks(0).left_blocks, 0);
+  EXPECT_EQ(lease.blocks(0).expired_blocks, 0);
   EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
 }
 
-TEST_F(LeaseTest, AnImageHoldsTheSinksAndTheWindow) {
+TEST_F(LeaseTest, ASnapshotHoldsTheSinksAndTheWindow) {
   MakeCache({{.kv = kSinks}});
   SequenceLease lease = cache_->NewLease();
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(lease.Grow(1).ok());
   for (int64_t b : {0, 1, 6, 7}) storage_->base()[lease.blocks(0).At(b)] = static_cast<std::byte>(b + 1);
-  const CacheImage image = lease.Save();
-  EXPECT_EQ(image.groups[0].left_blocks, 4);
-  EXPECT_EQ(image.groups[0].num_units, 4) << "two of the sinks, and 25 to 29";
+  const CacheSnapshot snapshot = lease.Save();
+  EXPECT_EQ(snapshot.groups[0].expired_blocks, 4);
+  EXPECT_EQ(snapshot.groups[0].num_units, 4) << "two of the sinks, and 25 to 29";
   lease.Reset();
-  auto restored = cache_->Restore(image);
+  auto restored = cache_->Restore(snapshot);
   ASSERT_TRUE(restored.ok()) << restored.status();
   for (int64_t b : {0, 1, 6, 7}) {
     EXPECT_EQ(storage_->base()[restored->blocks(0).At(b)], static_cast<std::byte>(b + 1)) << b;
@@ -164,10 +164,10 @@ TEST_F(LeaseTest, APrefixIsSharedOnlyWithItsSinks) {
   }
   SequenceLease other = cache_->NewLease();
   EXPECT_EQ(other.Adopt("", tokens).num_tokens, 40);
-  EXPECT_EQ(other.blocks(0).left_blocks, 6);
+  EXPECT_EQ(other.blocks(0).expired_blocks, 6);
   for (int64_t b : {0, 1, 8, 9}) EXPECT_EQ(other.blocks(0).At(b), lease.blocks(0).At(b)) << b;
   ASSERT_TRUE(other.Grow(1).ok());
-  EXPECT_EQ(other.blocks(0).left_blocks, 6);
+  EXPECT_EQ(other.blocks(0).expired_blocks, 6);
 }
 
 TEST_F(LeaseTest, FailedGrowthChangesNothing) {
@@ -208,7 +208,7 @@ TEST_F(LeaseTest, CropOfAWindowKeepsWhatIsStillHeldWhole) {
   EXPECT_EQ(lease.Crop(29), 29);
   // A query at 28 sees 23 too, whose block is gone.
   EXPECT_EQ(lease.Crop(28), 0);
-  EXPECT_EQ(lease.blocks(0).left_blocks, 0);
+  EXPECT_EQ(lease.blocks(0).expired_blocks, 0);
   ASSERT_TRUE(lease.Grow(5).ok());
   EXPECT_EQ(lease.blocks(0).offsets.size(), 2u);
 }
@@ -317,8 +317,8 @@ TEST_F(LeaseDeathTest, ACacheMayNotDieBeforeItsLeases) {
       "1 leases outlive their cache");
 }
 
-// An image comes in and goes out in pieces of any size, cut anywhere, and serves its first tokens where it can.
-TEST_F(LeaseTest, PiecesOfAnImageAddUp) {
+// A snapshot comes in and goes out in pieces of any size, cut anywhere, and serves its first tokens where it can.
+TEST_F(LeaseTest, PiecesOfASnapshotAddUp) {
   for (const int64_t piece : {1, 7, 64, 100, 1 << 20}) {
     MakeCache({{.kv = kStatic}, {.kv = kSliding}, {.states = {{.name = "s", .shape = {4}}}}}, /*arena_kib=*/16);
     std::vector<int32_t> tokens(18);
@@ -331,9 +331,9 @@ TEST_F(LeaseTest, PiecesOfAnImageAddUp) {
       storage_->Write(at, 4, reinterpret_cast<const std::byte*>(&value));
     }
     lease.Publish(tokens, /*checkpoint=*/true);
-    const CacheImage whole = lease.Save();
+    const CacheSnapshot whole = lease.Save();
     lease = SequenceLease();
-    CacheImage read = ImageLayout(cache_->plan(), 18, 0);
+    CacheSnapshot read = SnapshotLayout(cache_->plan(), 18, 0);
     read.bytes = std::make_unique<std::byte[]>(static_cast<size_t>(read.size_bytes));
     EXPECT_FALSE(cache_->ReadPrefix("you", tokens, 0, read.size_bytes, &read));
     EXPECT_FALSE(cache_->ReadPrefix("me", absl::MakeConstSpan(tokens).first(17), 0, 1, &read)) << "no state is there";
@@ -350,46 +350,47 @@ TEST_F(LeaseTest, PiecesOfAnImageAddUp) {
   }
 }
 
-TEST_F(LeaseTest, AnImageWithoutStatesServesWhatItsWindowsStillSee) {
+TEST_F(LeaseTest, ASnapshotWithoutStatesServesWhatItsWindowsStillSee) {
   MakeCache({{.kv = kStatic}, {.kv = kSliding}}, /*arena_kib=*/16);
   const CachePlan& plan = cache_->plan();
-  EXPECT_TRUE(ImageServes(plan, 20, 20));
-  EXPECT_FALSE(ImageServes(plan, 20, 21));
-  EXPECT_FALSE(ImageServes(plan, 20, 0));
-  EXPECT_TRUE(ImageServes(plan, 20, 18)) << "a query at 18 sees 13 and later, in the same block as 15";
-  EXPECT_FALSE(ImageServes(plan, 20, 16)) << "one at 16 sees 11";
+  EXPECT_TRUE(SnapshotServes(plan, 20, 20));
+  EXPECT_FALSE(SnapshotServes(plan, 20, 21));
+  EXPECT_FALSE(SnapshotServes(plan, 20, 0));
+  EXPECT_TRUE(SnapshotServes(plan, 20, 18)) << "a query at 18 sees 13 and later, in the same block as 15";
+  EXPECT_FALSE(SnapshotServes(plan, 20, 16)) << "one at 16 sees 11";
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(20).ok());
-  const CacheImage image = lease.Save();
-  absl::StatusOr<SequenceLease> shorter = cache_->Reserve(ImageLayout(plan, 18, 0));
+  const CacheSnapshot snapshot = lease.Save();
+  absl::StatusOr<SequenceLease> shorter = cache_->Reserve(SnapshotLayout(plan, 18, 0));
   ASSERT_TRUE(shorter.ok());
   EXPECT_EQ(shorter->blocks(0).offsets.size(), 5u);
-  EXPECT_EQ(shorter->blocks(1).left_blocks, 3);
-  shorter->Load(image, 0, shorter->image_bytes());
-  EXPECT_EQ(std::memcmp(shorter->Save().bytes.get(), image.bytes.get(), static_cast<size_t>(image.size_bytes)), 0);
+  EXPECT_EQ(shorter->blocks(1).expired_blocks, 3);
+  shorter->Load(snapshot, 0, shorter->snapshot_bytes());
+  EXPECT_EQ(std::memcmp(shorter->Save().bytes.get(), snapshot.bytes.get(), static_cast<size_t>(snapshot.size_bytes)),
+            0);
   const auto with_states = BuildCachePlan({{.kv = kStatic}, StateLayer()}, kBlock);
   ASSERT_TRUE(with_states.ok());
-  EXPECT_TRUE(ImageServes(*with_states, 20, 20));
-  EXPECT_FALSE(ImageServes(*with_states, 20, 19));
+  EXPECT_TRUE(SnapshotServes(*with_states, 20, 20));
+  EXPECT_FALSE(SnapshotServes(*with_states, 20, 19));
 }
 
 TEST_F(LeaseTest, RestoreRefusesWhatDoesNotFit) {
   MakeCache({{.kv = kStatic}, {.kv = kSliding}, {.states = {{.name = "s", .shape = {4}}}}}, /*arena_kib=*/16);
   SequenceLease lease = cache_->NewLease();
   ASSERT_TRUE(lease.Grow(20).ok());
-  CacheImage image = lease.Save();
-  EXPECT_EQ(image.groups[0].num_units, 5);
-  EXPECT_EQ(image.groups[1].left_blocks, 3) << "a query at 20 sees 15 and later";
-  EXPECT_EQ(image.groups[1].num_units, 2);
-  EXPECT_EQ(image.groups[2].num_units, 1);
+  CacheSnapshot snapshot = lease.Save();
+  EXPECT_EQ(snapshot.groups[0].num_units, 5);
+  EXPECT_EQ(snapshot.groups[1].expired_blocks, 3) << "a query at 20 sees 15 and later";
+  EXPECT_EQ(snapshot.groups[1].num_units, 2);
+  EXPECT_EQ(snapshot.groups[2].num_units, 1);
   SequenceLease hog = cache_->NewLease();
   while (hog.Grow(4).ok()) {
   }
-  EXPECT_EQ(cache_->Restore(image).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache_->Restore(snapshot).status().code(), absl::StatusCode::kResourceExhausted);
   hog.Reset();
-  EXPECT_TRUE(cache_->Restore(image).ok());
+  EXPECT_TRUE(cache_->Restore(snapshot).ok());
   for (int what = 0; what < 5; ++what) {
-    CacheImage wrong = lease.Save();
+    CacheSnapshot wrong = lease.Save();
     if (what == 0) wrong.num_tokens += 8;
     if (what == 1) wrong.groups.pop_back();
     if (what == 2) wrong.groups[0].unit_bytes += 64;

@@ -80,7 +80,7 @@ TEST_F(PrefixTest, AStateDoesNotServeWithTheBlockOfAnother) {
   {
     SequenceLease lease = cache().NewLease();
     EXPECT_EQ(lease.Adopt("", {1, 2, 3}).num_tokens, 2);
-    lease.Snapshot(/*keep=*/1);  // given back last: the state is used more recently than the block
+    lease.SnapshotStates(/*keep=*/1);  // given back last: the state is used more recently than the block
   }
   const auto num_cached = [&](CacheKind kind) {
     Occupancy now;

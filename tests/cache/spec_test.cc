@@ -153,21 +153,21 @@ TEST(KvSpec, CountsTheBlocksBetweenSinksAndWindow) {
   KvSpec kv = kKv;
   kv.window = 10;
   EXPECT_EQ(kv.SinkBlocks(4), 0);
-  EXPECT_EQ(kv.LeftBlocks(21, 4), 3) << "12 and later are seen";
+  EXPECT_EQ(kv.ExpiredBlocks(21, 4), 3) << "12 and later are seen";
   kv.sink_tokens = 5;
   EXPECT_EQ(kv.SinkBlocks(4), 2);
-  EXPECT_EQ(kv.LeftBlocks(21, 4), 1);
-  EXPECT_EQ(kv.LeftBlocks(16, 4), 0) << "the window has not left the sinks";
+  EXPECT_EQ(kv.ExpiredBlocks(21, 4), 1);
+  EXPECT_EQ(kv.ExpiredBlocks(16, 4), 0) << "the window has not left the sinks";
 }
 
 TEST(KvSpec, NothingLeavesBeforeStaysUntil) {
   for (const KvSpec& kv : {KvSpec{}, KvSpec{.window = 1}, KvSpec{.window = 9}, KvSpec{.window = 16, .sink_tokens = 5},
                            KvSpec{.chunk = 7}, KvSpec{.chunk = 8}}) {
     for (int64_t position = 0; position < 100; ++position) {
-      const int64_t until = kv.StaysUntil(position, 4);
+      const int64_t until = kv.ExpiryStableUntil(position, 4);
       ASSERT_GT(until, position);
       for (int64_t later = position; later < std::min<int64_t>(until, 200); ++later) {
-        ASSERT_EQ(kv.LeftBlocks(later, 4), kv.LeftBlocks(position, 4)) << position << " to " << later;
+        ASSERT_EQ(kv.ExpiredBlocks(later, 4), kv.ExpiredBlocks(position, 4)) << position << " to " << later;
       }
     }
   }

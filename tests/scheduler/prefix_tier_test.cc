@@ -143,7 +143,7 @@ TEST(PrefixTier, TheDiskKeepsWhatHostMemoryDropsAndOutlivesTheProcess) {
   for (const std::vector<LayerCacheSpec>& layers : Models()) {
     SCOPED_TRACE(testing::Message() << "model " << &layers - Models().data());
     FakePrefixDisk disk;
-    const int64_t host_bytes = 2 * ImageLayout(TinyCache(layers, 64).cache->plan(), 50, 0).size_bytes;
+    const int64_t host_bytes = 2 * SnapshotLayout(TinyCache(layers, 64).cache->plan(), 50, 0).size_bytes;
     RequestKey first = 0;
     Request next;
     {
@@ -183,7 +183,7 @@ TEST(PrefixTier, QuantisedCheckpointsMoveAsTheyAre) {
       const RequestKey first = h.Run(h.MakeRequest(30, 7));
       h.Idle();
       EXPECT_GT(h.scheduler->host_tier().prefix_bytes, 0);
-      EXPECT_LT(PrefixLayout(plan, 36).size_bytes, ImageLayout(plan, 36, 0).size_bytes - 300);
+      EXPECT_LT(PrefixLayout(plan, 36).size_bytes, SnapshotLayout(plan, 36, 0).size_bytes - 300);
       h.tiny.cache->EvictAll();
       const RequestKey second = h.Run(h.Next(first));
       EXPECT_EQ(h.records[second].num_cached, 30 + 7 - 1);
@@ -201,7 +201,7 @@ TEST(PrefixTier, QuantisedCheckpointsMoveAsTheyAre) {
     EXPECT_EQ(h.records[third].num_cached, static_cast<int64_t>(next.prompt.size()) - 3 - 1);
     EXPECT_EQ(h.tier().num_disk_reads, 1);
     h.ExpectIdleThenNothingOwed();
-    // Images of the states themselves, of a process without the flag, are not taken for these.
+    // Snapshots of the states themselves, of a process without the flag, are not taken for these.
     TierHarness other(layers, 128, Tiered(&disk), 256, /*checkpoints=*/false);
     other.last_key = next.key;
     EXPECT_EQ(other.records[other.Run(next)].num_cached, 0);
@@ -333,7 +333,7 @@ TEST(PrefixTier, ALargeOneComesBackInPiecesBetweenSteps) {
     EXPECT_EQ(h.records[running].tokens.size(), before + 1);
     ++num_steps;
   }
-  const int64_t bytes = ImageLayout(h.tiny.cache->plan(), 36, 0).size_bytes;
+  const int64_t bytes = SnapshotLayout(h.tiny.cache->plan(), 36, 0).size_bytes;
   EXPECT_GE(num_steps, bytes / kStepBytes);
   h.RunToEnd();
   EXPECT_EQ(h.records[waiting].num_cached, 36);
@@ -398,8 +398,8 @@ TEST(PrefixTier, AResumedCacheInTheQueueCounts) {
   request.autosave_tokens = 5;
   h.Run(request);
   ASSERT_FALSE(sink.taken.empty());
-  CacheImage& image = sink.taken[0].progress->image;
-  const int64_t bytes = image.size_bytes;
+  CacheSnapshot& snapshot = sink.taken[0].progress->snapshot;
+  const int64_t bytes = snapshot.size_bytes;
   ASSERT_GT(bytes, 0);
   h.Add(h.MakeRequest(4, 30));  // takes the only place
   h.Step();

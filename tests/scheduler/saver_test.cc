@@ -40,18 +40,18 @@ TEST(Saver, WhatIsSavedOnTheWayGoesOnElsewhereWithTheSameTokens) {
       EXPECT_FALSE(sink.taken[i].last);
       Progress& progress = *sink.taken[i].progress;
       EXPECT_EQ(progress.tokens.size(), 3 * (i + 1));
-      EXPECT_EQ(progress.image.num_tokens, 11 + 3 * static_cast<int64_t>(i + 1) - 1);
-      for (const bool with_image : {true, false}) {
+      EXPECT_EQ(progress.snapshot.num_tokens, 11 + 3 * static_cast<int64_t>(i + 1) - 1);
+      for (const bool with_snapshot : {true, false}) {
         SchedulerHarness other(layers, 64, Saving(nullptr));
         Request resumed = request;
         resumed.progress = std::make_shared<Progress>();
         resumed.progress->tokens = progress.tokens;
-        if (with_image) resumed.progress->image = std::move(progress.image);
-        if (!with_image) progress.image = {};
-        const int64_t computed = resumed.progress->image.num_tokens;
+        if (with_snapshot) resumed.progress->snapshot = std::move(progress.snapshot);
+        if (!with_snapshot) progress.snapshot = {};
+        const int64_t computed = resumed.progress->snapshot.num_tokens;
         other.Add(resumed);
         other.Step();
-        EXPECT_EQ(other.shapes[0].start, with_image ? computed : 0);
+        EXPECT_EQ(other.shapes[0].start, with_snapshot ? computed : 0);
         other.RunToEnd();
         other.ExpectAllEnded();
         EXPECT_EQ(other.scheduler->counts().generation_tokens, 20 - 3 * static_cast<int64_t>(i + 1));
@@ -61,7 +61,7 @@ TEST(Saver, WhatIsSavedOnTheWayGoesOnElsewhereWithTheSameTokens) {
     EXPECT_TRUE(last.last);
     EXPECT_EQ(last.progress->finish, FinishReason::kLength);
     EXPECT_EQ(last.progress->tokens, h.records[request.key].tokens);
-    EXPECT_EQ(last.progress->image.num_tokens, 30);
+    EXPECT_EQ(last.progress->snapshot.num_tokens, 30);
   }
 }
 
@@ -81,12 +81,12 @@ TEST(Saver, WaitsForTheSinkAndTheBudgetAndLeavesOutWhatIsTooLarge) {
   ASSERT_EQ(sink.taken.size(), 1u) << "one step copies one of them";
   h.Step();
   ASSERT_EQ(sink.taken.size(), 2u);
-  for (const SavedRequest& saved : sink.taken) EXPECT_FALSE(saved.progress->image.empty());
+  for (const SavedRequest& saved : sink.taken) EXPECT_FALSE(saved.progress->snapshot.empty());
   while (h.records[first].tokens.size() < 12) h.Step();
   h.scheduler->Save(first);
   h.Step();
   ASSERT_EQ(sink.taken.size(), 3u);
-  EXPECT_TRUE(sink.taken.back().progress->image.empty());
+  EXPECT_TRUE(sink.taken.back().progress->snapshot.empty());
   EXPECT_EQ(sink.taken.back().progress->tokens.size(), 13u);
   h.RunToEnd();
   h.ExpectAllEnded();
@@ -125,8 +125,8 @@ TEST(Saver, AWaitingOneIsSavedFromTheHostTier) {
   h.scheduler->Save(young);
   h.Step();
   ASSERT_EQ(sink.taken.size(), 1u);
-  EXPECT_FALSE(sink.taken[0].progress->image.empty());
-  EXPECT_TRUE(CheckImage(h.tiny.cache->plan(), sink.taken[0].progress->image).ok());
+  EXPECT_FALSE(sink.taken[0].progress->snapshot.empty());
+  EXPECT_TRUE(CheckSnapshot(h.tiny.cache->plan(), sink.taken[0].progress->snapshot).ok());
   h.RunToEnd();
   h.ExpectAllEnded();
 }

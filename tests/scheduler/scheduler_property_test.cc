@@ -139,8 +139,8 @@ struct RandomSchedule {
       request.key = ++h->last_key;
       request.deadline = absl::InfiniteFuture();
       request.progress = std::make_shared<Progress>(*std::move(saved.progress));
-      if (OneIn(5)) request.progress->image = {};
-      if (!request.progress->image.empty()) ++num_resumed;
+      if (OneIn(5)) request.progress->snapshot = {};
+      if (!request.progress->snapshot.empty()) ++num_resumed;
       h->Add(std::move(request));
     }
     sink.taken.clear();

@@ -109,7 +109,7 @@ TEST_F(SwapManagerTest, BringsTheSameBytesBackAFewEachStep) {
     EXPECT_EQ(done, swap->swapping_out() == nullptr ? sequence.get() : nullptr);
   }
   EXPECT_EQ(num_steps, (size + 49) / 50);
-  EXPECT_EQ(sequence->swapped.image().num_tokens, 20);
+  EXPECT_EQ(sequence->swapped.snapshot().num_tokens, 20);
 
   num_steps = 0;
   SwapInResult result = SwapInResult::kWaits;
@@ -206,7 +206,7 @@ TEST_F(SwapManagerTest, AnEndDropsWhatIsOnItsWay) {
 }
 
 TEST_F(SwapManagerTest, AResumedCacheIsKeptUnlessTheTierIsTooSmall) {
-  const auto image_of_20 = [&] {
+  const auto snapshot_of_20 = [&] {
     SequenceLease lease = tiny.cache->NewLease();
     EXPECT_TRUE(lease.Grow(20).ok());
     return lease.Save();
@@ -215,7 +215,7 @@ TEST_F(SwapManagerTest, AResumedCacheIsKeptUnlessTheTierIsTooSmall) {
        {std::pair<int64_t, bool>{0, true}, {5 * kBlockBytes, true}, {5 * kBlockBytes - 1, false}}) {
     Create({.host_tier_bytes = host_tier_bytes});
     sequence = Waiting(20);
-    swap->KeepResumed(image_of_20(), sequence.get());
+    swap->KeepResumed(snapshot_of_20(), sequence.get());
     EXPECT_EQ(!sequence->swapped.empty(), kept) << host_tier_bytes;
     EXPECT_EQ(swap->host_tier().sequence_bytes, kept ? 5 * kBlockBytes : 0);
     sequence.reset();

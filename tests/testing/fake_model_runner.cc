@@ -219,7 +219,8 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
     const KvSpec& kv = cache_->plan().groups[slot.kv_group].kv;
     const int64_t first = kv.FirstVisible(row.start);
     const BlockTable blocks = row.lease->blocks(slot.kv_group);
-    if ((blocks.sink_blocks + blocks.left_blocks) * cache_->plan().block_tokens > first && blocks.left_blocks > 0) {
+    if ((blocks.sink_blocks + blocks.expired_blocks) * cache_->plan().block_tokens > first &&
+        blocks.expired_blocks > 0) {
       return absl::StrCat("layer ", l, " has lost position ", first);
     }
     for (int64_t t = 0; t < row.start; ++t) {

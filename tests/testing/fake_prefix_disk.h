@@ -19,7 +19,7 @@ class FakePrefixDisk : public PrefixDisk {
   struct Stored {
     std::string salt;
     std::vector<int32_t> tokens;
-    std::shared_ptr<CacheImage> image;
+    std::shared_ptr<CacheSnapshot> snapshot;
     int64_t size_bytes = 0;
   };
 
@@ -30,14 +30,14 @@ class FakePrefixDisk : public PrefixDisk {
     }
     return found;
   }
-  int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t image_bytes) const override {
-    return static_cast<int64_t>(salt.size()) + 4 * num_tokens + image_bytes;
+  int64_t FileBytes(absl::string_view salt, int64_t num_tokens, int64_t snapshot_bytes) const override {
+    return static_cast<int64_t>(salt.size()) + 4 * num_tokens + snapshot_bytes;
   }
   uint64_t Write(absl::string_view salt, absl::Span<const int32_t> tokens,
-                 std::shared_ptr<const CacheImage> image) override {
+                 std::shared_ptr<const CacheSnapshot> snapshot) override {
     const uint64_t id = ++last_id_;
-    Stored file = {.salt = std::string(salt), .tokens = {tokens.begin(), tokens.end()}, .image = Copy(*image)};
-    file.size_bytes = FileBytes(salt, static_cast<int64_t>(tokens.size()), image->size_bytes);
+    Stored file = {.salt = std::string(salt), .tokens = {tokens.begin(), tokens.end()}, .snapshot = Copy(*snapshot)};
+    file.size_bytes = FileBytes(salt, static_cast<int64_t>(tokens.size()), snapshot->size_bytes);
     pending_.push_back([this, id, file = std::make_shared<Stored>(std::move(file))] {
       const absl::Status status = on_write();
       if (status.ok()) files[id] = std::move(*file);
@@ -49,7 +49,7 @@ class FakePrefixDisk : public PrefixDisk {
     ++num_reads;
     pending_.push_back([this, id] {
       Result result = {.id = id, .status = on_read(), .time = read_time};
-      if (result.status.ok()) result.image = Copy(*files.at(id).image);
+      if (result.status.ok()) result.snapshot = Copy(*files.at(id).snapshot);
       if (!result.status.ok()) files.erase(id);
       results_.push_back(std::move(result));
     });
@@ -80,13 +80,13 @@ class FakePrefixDisk : public PrefixDisk {
   std::map<uint64_t, Stored> files;  // by id, the oldest first
 
  private:
-  static std::shared_ptr<CacheImage> Copy(const CacheImage& image) {
-    auto copy = std::make_shared<CacheImage>();
-    copy->num_tokens = image.num_tokens;
-    copy->groups = image.groups;
-    copy->size_bytes = image.size_bytes;
-    copy->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image.size_bytes));
-    std::memcpy(copy->bytes.get(), image.bytes.get(), static_cast<size_t>(image.size_bytes));
+  static std::shared_ptr<CacheSnapshot> Copy(const CacheSnapshot& snapshot) {
+    auto copy = std::make_shared<CacheSnapshot>();
+    copy->num_tokens = snapshot.num_tokens;
+    copy->groups = snapshot.groups;
+    copy->size_bytes = snapshot.size_bytes;
+    copy->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(snapshot.size_bytes));
+    std::memcpy(copy->bytes.get(), snapshot.bytes.get(), static_cast<size_t>(snapshot.size_bytes));
     return copy;
   }
 

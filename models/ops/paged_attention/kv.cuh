@@ -26,7 +26,7 @@ __device__ inline TokenPlace PlaceOf(const KvLayout& kv, const KvPlace& place, T
   const int block = position / block_tokens;
   const int slot = position - block * block_tokens;
   const Blocks& blocks = kv.blocks[row];
-  char* unit = kv.arena + blocks.offsets[block < blocks.sink_blocks ? block : block - blocks.left_blocks];
+  char* unit = kv.arena + blocks.offsets[block < blocks.sink_blocks ? block : block - blocks.expired_blocks];
   const int64_t token = static_cast<int64_t>(head) * block_tokens + slot;
   const int dim = static_cast<int>(place.dim);
   BFloat16* scales = reinterpret_cast<BFloat16*>(unit + place.scale_offset);

@@ -136,7 +136,7 @@ Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t n
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> positions;
   for (int64_t b = 0; b * batch.block_tokens() < end; ++b) {
-    if (b >= blocks.sink_blocks && b < blocks.sink_blocks + blocks.left_blocks) continue;
+    if (b >= blocks.sink_blocks && b < blocks.sink_blocks + blocks.expired_blocks) continue;
     const KvView view = BlockView(batch, place, r, b);
     const int64_t count = std::min(batch.block_tokens(), end - b * batch.block_tokens());
     keys.push_back(Read(view.key, count));

@@ -183,8 +183,8 @@ class RequestFieldsTest : public ValidationTest {
   // Through a file on the disk, to a server with other defaults.
   absl::StatusOr<ValidatedRequest> ThroughFile(const ValidatedRequest& valid) {
     const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/request.session";
-    if (absl::Status s = WriteSessionFile(path, MakeSessionFile(valid, "model"), CacheImage()); !s.ok()) return s;
-    absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_image=*/true);
+    if (absl::Status s = WriteSessionFile(path, MakeSessionFile(valid, "model"), CacheSnapshot()); !s.ok()) return s;
+    absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
     if (!content.ok()) return content.status();
     ValidationContext other = context_;
     other.limits.default_draft_tokens = 9;

@@ -242,19 +242,19 @@ TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
   server_->engine->WaitUntilIdle(absl::Seconds(60));
   Start();
   const std::string path = folder_ + "/s.session";
-  absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_image=*/true);
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
   ASSERT_TRUE(content.ok()) << content.status();
   content->file.set_finish(v1::FINISH_REASON_UNSPECIFIED);
   content->file.mutable_output()->Truncate(5);
   content->file.mutable_output_logprobs()->DeleteSubrange(5, content->file.output_logprobs_size() - 5);
   content->file.mutable_request()->mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
-  ASSERT_TRUE(WriteSessionFile(path, content->file, content->image).ok());
+  ASSERT_TRUE(WriteSessionFile(path, content->file, content->snapshot).ok());
   const grpc::Status status = Resume(ResumeOf("s")).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(status.error_message(),
             "session_id: \"s\" cannot be resumed by this server: sampling.temperature: nan is outside [0, 100]");
   content->file.mutable_request()->mutable_sampling()->set_temperature(1);
-  ASSERT_TRUE(WriteSessionFile(path, content->file, content->image).ok());
+  ASSERT_TRUE(WriteSessionFile(path, content->file, content->snapshot).ok());
   EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
 }
 

@@ -46,11 +46,11 @@ class DiskTierTest : public ::testing::Test {
     EXPECT_TRUE(Open(identity).ok());
     return tier_->TakeFound();
   }
-  std::shared_ptr<CacheImage> Image(int first = 0) {
-    auto image = std::make_shared<CacheImage>(ImageLayout(plan_, 10, 0));
-    image->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image->size_bytes));
-    for (int64_t i = 0; i < image->size_bytes; ++i) image->bytes[i] = static_cast<std::byte>(first + i);
-    return image;
+  std::shared_ptr<CacheSnapshot> Snapshot(int first = 0) {
+    auto snapshot = std::make_shared<CacheSnapshot>(SnapshotLayout(plan_, 10, 0));
+    snapshot->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(snapshot->size_bytes));
+    for (int64_t i = 0; i < snapshot->size_bytes; ++i) snapshot->bytes[i] = static_cast<std::byte>(first + i);
+    return snapshot;
   }
   PrefixDisk::Result Result() {
     while (true) {
@@ -60,7 +60,7 @@ class DiskTierTest : public ::testing::Test {
     }
   }
   uint64_t Write(int first = 0) {
-    const uint64_t id = tier_->Write("salt", tokens_, Image(first));
+    const uint64_t id = tier_->Write("salt", tokens_, Snapshot(first));
     const PrefixDisk::Result result = Result();
     EXPECT_TRUE(result.written && result.id == id && result.status.ok()) << result.status;
     return id;
@@ -88,11 +88,11 @@ TEST_F(DiskTierTest, WhatIsWrittenComesBackFromThisProcessAndTheNext) {
   EXPECT_EQ(found.files[0].salt, "salt");
   EXPECT_EQ(found.files[0].tokens, tokens_);
   EXPECT_EQ(found.files[0].size_bytes, static_cast<int64_t>(fs::file_size(BackendOf(id))));
-  EXPECT_EQ(found.files[0].size_bytes, tier_->FileBytes("salt", 10, Image()->size_bytes));
+  EXPECT_EQ(found.files[0].size_bytes, tier_->FileBytes("salt", 10, Snapshot()->size_bytes));
   const PrefixDisk::Result result = Read(id);
   ASSERT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(std::memcmp(result.image->bytes.get(), Image(7)->bytes.get(), Image()->size_bytes), 0);
-  EXPECT_TRUE(CheckImage(plan_, *result.image).ok());
+  EXPECT_EQ(std::memcmp(result.snapshot->bytes.get(), Snapshot(7)->bytes.get(), Snapshot()->size_bytes), 0);
+  EXPECT_TRUE(CheckSnapshot(plan_, *result.snapshot).ok());
   EXPECT_GT(Write(8), id) << "an id is never used twice";
   tier_->Remove(id);
   tier_.reset();
@@ -142,13 +142,13 @@ TEST_F(DiskTierTest, QuantisedCheckpointsComeBackAndHaveAnotherIdentity) {
   const std::string quantised = CacheIdentity("model", plan_, 0);
   EXPECT_NE(exact, quantised);
   ASSERT_TRUE(Open(quantised).ok());
-  auto image = std::make_shared<CacheImage>(PrefixLayout(plan_, 10));
-  image->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(image->size_bytes));
-  const uint64_t id = tier_->Write("salt", tokens_, image);
+  auto snapshot = std::make_shared<CacheSnapshot>(PrefixLayout(plan_, 10));
+  snapshot->bytes = std::make_unique<std::byte[]>(static_cast<size_t>(snapshot->size_bytes));
+  const uint64_t id = tier_->Write("salt", tokens_, snapshot);
   ASSERT_TRUE(Result().status.ok());
   const PrefixDisk::Result result = Read(id);
   ASSERT_TRUE(result.status.ok()) << result.status;
-  EXPECT_TRUE(CheckPrefixImage(plan_, *result.image).ok());
+  EXPECT_TRUE(CheckPrefixSnapshot(plan_, *result.snapshot).ok());
   EXPECT_EQ(Reopen(quantised).files.size(), 1u);
   EXPECT_TRUE(Reopen(exact).files.empty());
 }
@@ -181,7 +181,7 @@ TEST_F(DiskTierTest, WhatACrashCutShortGoesAndStrangersStay) {
 TEST_F(DiskTierTest, AFullDiskIsSaidAndLeavesNothing) {
   ASSERT_TRUE(Open().ok());
   fs::create_symlink("/dev/full", BackendOf(1) + ".tmp");
-  tier_->Write("salt", tokens_, Image());
+  tier_->Write("salt", tokens_, Snapshot());
   EXPECT_EQ(Result().status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(fs::exists(fs::symlink_status(BackendOf(1) + ".tmp")));
   EXPECT_FALSE(fs::exists(BackendOf(1)));
@@ -198,7 +198,7 @@ TEST_F(DiskTierTest, ASecondServerIsRefused) {
 
 TEST_F(DiskTierTest, WhatIsAskedForIsDoneBeforeItEnds) {
   ASSERT_TRUE(Open().ok());
-  for (int i = 0; i < 20; ++i) tier_->Write("salt", tokens_, Image());
+  for (int i = 0; i < 20; ++i) tier_->Write("salt", tokens_, Snapshot());
   EXPECT_EQ(Reopen().files.size(), 20u);
 }
 

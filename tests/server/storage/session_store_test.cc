@@ -34,12 +34,12 @@ Progress SomeProgress(int64_t num_tokens = 2) {
     progress.tokens.push_back(static_cast<int32_t>(20 + i));
     progress.logprobs.push_back({.logprob = -0.5f, .top = {{.token = 20, .logprob = -0.25f}}});
   }
-  progress.image.num_tokens = 4;
-  progress.image.num_cross_tokens = 2;
-  progress.image.groups = {{.left_blocks = 1, .num_units = 2, .unit_bytes = 64}};
-  progress.image.size_bytes = 128;
-  progress.image.bytes = std::make_unique<std::byte[]>(128);
-  for (int i = 0; i < 128; ++i) progress.image.bytes[i] = static_cast<std::byte>(i);
+  progress.snapshot.num_tokens = 4;
+  progress.snapshot.num_cross_tokens = 2;
+  progress.snapshot.groups = {{.expired_blocks = 1, .num_units = 2, .unit_bytes = 64}};
+  progress.snapshot.size_bytes = 128;
+  progress.snapshot.bytes = std::make_unique<std::byte[]>(128);
+  for (int i = 0; i < 128; ++i) progress.snapshot.bytes[i] = static_cast<std::byte>(i);
   return progress;
 }
 
@@ -111,12 +111,12 @@ TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
   EXPECT_EQ(progress.logprobs[1].top[0].logprob, -0.25f);
   EXPECT_EQ(progress.finish, FinishReason::kNone);
   EXPECT_EQ(progress.stop_token, -1);
-  const CacheImage& image = loaded->image;
-  EXPECT_EQ(image.num_tokens, 4);
-  EXPECT_EQ(image.num_cross_tokens, 2);
-  EXPECT_EQ(image.groups, wanted.image.groups);
-  ASSERT_EQ(image.size_bytes, 128);
-  EXPECT_EQ(std::memcmp(image.bytes.get(), wanted.image.bytes.get(), 128), 0);
+  const CacheSnapshot& snapshot = loaded->snapshot;
+  EXPECT_EQ(snapshot.num_tokens, 4);
+  EXPECT_EQ(snapshot.num_cross_tokens, 2);
+  EXPECT_EQ(snapshot.groups, wanted.snapshot.groups);
+  ASSERT_EQ(snapshot.size_bytes, 128);
+  EXPECT_EQ(std::memcmp(snapshot.bytes.get(), wanted.snapshot.bytes.get(), 128), 0);
 }
 
 TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
@@ -238,7 +238,7 @@ TEST_F(SessionStoreTest, AFullDiskIsSaidClearly) {
   fs::create_directories(folder_);
   const std::string link = folder_ + "/full";  // goes with the failure; the device itself must not
   fs::create_symlink("/dev/full", link);
-  const absl::Status status = WriteSessionFile(link, v1::SessionFile(), SomeProgress().image);
+  const absl::Status status = WriteSessionFile(link, v1::SessionFile(), SomeProgress().snapshot);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("No space left on device"));
   EXPECT_FALSE(fs::exists(fs::symlink_status(link)));
