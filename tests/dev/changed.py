@@ -27,6 +27,7 @@ PYTHON_TESTS = {
     "tests/parity/": ["tests/parity"],
     "tests/testing/": ["tests/models", "tests/text", "tests/e2e", "tests/docs"],
     "docs/": ["tests/docs"],
+    "flags/": ["tests/e2e", "tests/docs"],
     "dev": ["tests/dev"],
 }
 
