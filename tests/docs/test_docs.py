@@ -140,6 +140,10 @@ def test_links_lead_somewhere(document):
         assert not anchor or anchor in anchors(path), f"{document} links to {target}"
 
 
+def test_every_guide_is_linked_from_the_readme():
+    assert [guide for guide in GUIDES[1:] if f"({guide}" not in read("README.md")] == []
+
+
 def test_table_of_architectures_is_the_binarys():
     printed = subprocess.run(["bazel-bin/server/berth-server", "--list_models"], cwd=ROOT, capture_output=True, text=True,
                              check=True).stdout
