@@ -9,30 +9,47 @@ USES_GRPC = ["no-tsan"]
 
 _COMMON_DEPS = ["@system//:absl"]
 
-def berth_library(name, srcs = None, hdrs = None, deps = [], **kwargs):
+_TORCH = "@libtorch//:torch"
+
+# What uses LibTorch reads its headers precompiled: they take longer to parse than the rest takes to compile. Not where a
+# target has options of its own: the header was compiled without them.
+def _reads_precompiled(deps, copts):
+    return _TORCH in deps and not copts
+
+def _common_deps(deps, copts):
+    return deps + _COMMON_DEPS + (["//third_party/precompiled:torch"] if _reads_precompiled(deps, copts) else [])
+
+def _common_copts(deps, copts):
+    reads = ["-include", "third_party/precompiled/torch.h", "-fpch-deps"]
+    return copts + (reads if _reads_precompiled(deps, copts) else [])
+
+def berth_library(name, srcs = None, hdrs = None, deps = [], copts = [], **kwargs):
     """A library of <name>.cc and <name>.h. A library of headers alone has `srcs = []`."""
     native.cc_library(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
         hdrs = [name + ".h"] if hdrs == None else hdrs,
-        deps = deps + _COMMON_DEPS,
+        deps = _common_deps(deps, copts),
+        copts = _common_copts(deps, copts),
         **kwargs
     )
 
-def berth_test(name, srcs = None, size = "small", deps = [], **kwargs):
+def berth_test(name, srcs = None, size = "small", deps = [], copts = [], **kwargs):
     """A GoogleTest of <name>.cc."""
     native.cc_test(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
         size = size,
-        deps = deps + _COMMON_DEPS + ["@system//:gtest_main"],
+        deps = _common_deps(deps, copts) + ["@system//:gtest_main"],
+        copts = _common_copts(deps, copts),
         **kwargs
     )
 
-def berth_binary(name, deps = [], **kwargs):
+def berth_binary(name, deps = [], copts = [], **kwargs):
     """A program."""
     native.cc_binary(
         name = name,
-        deps = deps + _COMMON_DEPS,
+        deps = _common_deps(deps, copts),
+        copts = _common_copts(deps, copts),
         **kwargs
     )
