@@ -294,7 +294,7 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
                                   .num_scratch = kRowsAtOnce,
                                   .tokens = tokens.data(),
                                   .bad_token = RowResult::kBadLogits};
-    ASSERT_EQ(BerthCudaKernels()->sample(args, nullptr), ops::cuda::kLaunched);
+    ASSERT_EQ(BerthCudaKernels()->sample(args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
     EXPECT_EQ(tokens, draws.expected) << "row " << r;
   }
 }
