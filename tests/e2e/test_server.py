@@ -468,7 +468,7 @@ def test_the_environment_names_the_kernels(monkeypatch):
         info = server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest(), timeout=10)
         assert info.cpu_capability == "baseline"
     monkeypatch.setenv("BERTH_CPU_CAPABILITY", "sse9")
-    with pytest.raises(DidNotStart, match="BERTH_CPU_CAPABILITY: this processor does not have 'sse9'"):
+    with pytest.raises(DidNotStart, match="BERTH_CPU_CAPABILITY: this processor does not support sse9; set it to amx"):
         with BerthServer(DEMO):
             pass
 
