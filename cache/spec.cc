@@ -280,7 +280,7 @@ absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& laye
     const int index = static_cast<int>(i);
     if (absl::Status status = CheckLayer(index, layers[i]); !status.ok()) return status;
     plan.layers.push_back(PlaceLayer(index, layers[i], block_tokens, &plan.groups));
-    for (const StateSpec& state : layers[i].states) plan.only_prompts_share |= state.knows_prompt;
+    for (const StateSpec& state : layers[i].states) plan.share_prompts_only |= state.prompt_dependent;
   }
   if (plan.groups.empty()) return absl::InvalidArgumentError("no layer of the model needs a cache");
   return plan;

@@ -81,8 +81,8 @@ struct StateSpec {
   std::string name;            // "conv", "recurrent"
   std::vector<int64_t> shape;  // per sequence
   DType dtype = DType::kFloat32;
-  // A token of the prompt changes it otherwise than the same token as output.
-  bool knows_prompt = false;
+  // Whether a token changes the state differently as part of the prompt than as output.
+  bool prompt_dependent = false;
 
   friend bool operator==(const StateSpec&, const StateSpec&) = default;
 };
@@ -160,8 +160,8 @@ struct CachePlan {
   std::vector<CacheGroup> groups;
   std::vector<LayerCacheSlot> layers;         // by model layer index
   std::vector<CheckpointTensor> checkpoints;  // what a unit of the checkpoint group is made of
-  // Some state knows_prompt: only what prompts left is what another sequence's prompt would leave.
-  bool only_prompts_share = false;
+  // Whether some state is prompt_dependent. Then only prompts share what they left in the cache, not outputs.
+  bool share_prompts_only = false;
 
   // Bytes by which a sequence's KV grows for each token, until a window is full.
   int64_t BytesPerToken() const;

@@ -215,8 +215,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
 
   auto plan = MakeCachePlan(options, model->cache_specs());
   if (!plan.ok()) return plan.status();
-  info.recompute_length = model->recompute_length();
-  info.share_length = model->share_length();
+  info.rope_switch_length = model->rope_switch_length();
+  info.max_shareable_tokens = model->max_shareable_tokens();
   info.num_layers = static_cast<int64_t>(plan->layers.size());
   info.position_limit = model->position_limit();
   info.vocab_size = model->vocab_size();

@@ -25,12 +25,12 @@ struct ModelInfo {
   bool weights_were_packed = false;  // the matrices came from a file that an earlier start wrote
   int64_t max_positions = 0;         // the model's own limit of positions; 0: none said
   int64_t position_limit = 0;  // positions that it has weights for, so that no longer sequence can run; 0: no limit
-  // The length past which a sequence's tokens are all computed otherwise (phi3's longrope), so that its cache has to be
-  // computed anew when it grows past it; 0: none.
-  int64_t recompute_length = 0;
-  // The longest sequence whose keys and values depend on the tokens before them alone, and not on the sequence's length
-  // too (dynamic and longrope rotations): longer ones share no prefix; 0: no limit.
-  int64_t share_length = 0;
+  // The length past which the model computes all of a sequence's tokens differently (phi3's longrope). The cache of a
+  // sequence that grows past it is computed anew; 0: none.
+  int64_t rope_switch_length = 0;
+  // The longest sequence that shares prefixes; 0: no limit. In longer ones keys and values also depend on the sequence's
+  // length (dynamic and longrope rotations), not only on the tokens before them.
+  int64_t max_shareable_tokens = 0;
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations
   std::string device;             // "cpu", "cuda"

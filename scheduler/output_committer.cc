@@ -130,7 +130,7 @@ void OutputCommitter::FinishBeams(Sequence* sequence, absl::Time now, std::vecto
 }
 
 void OutputCommitter::Rewind(Sequence* sequence) {
-  if (options_.recompute_length > 0 && sequence->num_tokens() == options_.recompute_length + 1) {
+  if (options_.rope_switch_length > 0 && sequence->num_tokens() == options_.rope_switch_length + 1) {
     sequence->lease.StopSharing();
     sequence->lease.Crop(0);
   }

@@ -56,7 +56,7 @@ class OutputCommitter {
   void Append(int32_t token, const RowResult& result, Sequence* sequence, absl::Time now, TokenEvent* event);
   // Why a row's token cannot be appended; OK: it can.
   absl::Status CheckToken(int32_t token, const Sequence& sequence) const;
-  // Drops the part of the sequence's cache that has to be computed again (recompute_length, crop_every).
+  // Drops the part of the sequence's cache that has to be computed again (rope_switch_length, crop_every).
   void Rewind(Sequence* sequence);
   // Writes the end of the sequence into `event`.
   void Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence, TokenEvent* event);

@@ -8,11 +8,11 @@ namespace berth {
 
 bool PrefixSharing::MayShare(const Sequence& sequence) const {
   return options_.share_prefixes && sequence.request.share_prefix && sequence.request.encoder_tokens.empty() &&
-         (options_.share_length == 0 || sequence.num_tokens() <= options_.share_length);
+         (options_.max_shareable_tokens == 0 || sequence.num_tokens() <= options_.max_shareable_tokens);
 }
 
 int64_t PrefixSharing::NumShareable(const Sequence& sequence) const {
-  const bool prompt_only = options_.aligned_prefill_chunks || plan_->only_prompts_share;
+  const bool prompt_only = options_.aligned_prefill_chunks || plan_->share_prompts_only;
   return prompt_only ? sequence.prompt_length : sequence.num_tokens();
 }
 

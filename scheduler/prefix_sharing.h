@@ -3,7 +3,7 @@
 //
 // Rules:
 //   - A request shares nothing if it asks not to, if it has an encoder's input, or while it is longer than
-//   share_length.
+//     max_shareable_tokens.
 //   - Whole blocks are published as they fill.
 //   - Recurrent states are published where a later sequence is likely to leave this one. That is at the ends of prompts
 //     and outputs, where a prompt left a known one, and on a grid (state_checkpoint_tokens). A state cannot be cropped,

@@ -72,7 +72,7 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
 }
 
 Forks Scheduler::ForksOf(int64_t prompt_tokens, int64_t num_sequences) const {
-  const bool may_crop = options_.crop_every > 0 || options_.recompute_length > 0;
+  const bool may_crop = options_.crop_every > 0 || options_.rope_switch_length > 0;
   return {.count = num_sequences - 1, .shared_tokens = may_crop ? 0 : prompt_tokens - 1};
 }
 
@@ -221,7 +221,7 @@ void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
 
 void Scheduler::CountSwapOut(const Sequence* sequence) {
   if (sequence == nullptr) return;
-  ++counts_.num_suspensions;
+  ++counts_.num_swap_outs;
   // It waits as one that has all to compute; now it has its snapshot.
   counts_.waiting_tokens -= sequence->num_tokens() + sequence->num_encoder_tokens() - sequence->num_to_prefill();
 }

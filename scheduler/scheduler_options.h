@@ -36,10 +36,11 @@ struct SchedulerOptions {
   // clipped to what the arena holds.
   int64_t max_sequence_tokens = 0;
   // A sequence that grows past this length is computed anew, because the model then computes all its tokens differently
-  // (ModelInfo::recompute_length); 0: never.
-  int64_t recompute_length = 0;
+  // (ModelInfo::rope_switch_length); 0: never.
+  int64_t rope_switch_length = 0;
   bool share_prefixes = false;
-  int64_t share_length = 0;  // the longest sequence that shares its prefix (ModelInfo::share_length); 0: no limit
+  // The longest sequence that shares its prefix (ModelInfo::max_shareable_tokens); 0: no limit.
+  int64_t max_shareable_tokens = 0;
 
   // Keep a prompt's recurrent states at multiples of this, and at the ends of prompts and outputs. 0: only there. A hit
   // computes the tokens since the latest kept state again.

@@ -69,7 +69,7 @@ int64_t Scheduler::GrowRunning() {
     sequence.step_decodes = sequence.decoding();
     if (sequence.step_decodes) {
       sequence.step_tokens = TokenLimit(sequence, TokenUse::kDecode, 1);
-      if (sequence.step_tokens > 0 && options_.recompute_length == 0) ProposeDrafts(&sequence);
+      if (sequence.step_tokens > 0 && options_.rope_switch_length == 0) ProposeDrafts(&sequence);
     } else {
       sequence.step_tokens = ChunkTokens(sequence, TokenLimit(sequence, TokenUse::kPrefill, left));
       left -= sequence.step_tokens;

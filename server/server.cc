@@ -112,8 +112,8 @@ absl::Status Server::StartEngine() {
   const ModelInfo& model = parts_.runner->info();
   Engine::Options options = config_.engine;
   options.scheduler.max_sequence_tokens = parts_.max_sequence_tokens;
-  options.scheduler.recompute_length = model.recompute_length;
-  options.scheduler.share_length = model.share_length;
+  options.scheduler.rope_switch_length = model.rope_switch_length;
+  options.scheduler.max_shareable_tokens = model.max_shareable_tokens;
   options.scheduler.prefixes.disk = disk_tier_.get();
   options.scheduler.save_sink = sessions_.get();
   absl::StatusOr<std::unique_ptr<Engine>> engine =

@@ -161,7 +161,7 @@ void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const R
   const RopeConfig rope = ReadRope(config, fields);
   if (!config.status().ok()) return;
   const auto rotary = std::make_shared<RotaryEmbedding>(rope, c->head_dim, weights.options().device);
-  c->share_length = rotary->uniform_length();
+  c->max_shareable_tokens = rotary->length_invariant_until();
   for (int64_t i = 0; i < c->num_layers; ++i) {
     if (rotates.empty() || rotates[i]) c->rotaries[i] = rotary;
   }
@@ -178,7 +178,7 @@ void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFie
   const at::Device device = weights.options().device;
   const auto full_rotary = std::make_shared<RotaryEmbedding>(full_rope, c->head_dim, device);
   const auto sliding_rotary = std::make_shared<RotaryEmbedding>(sliding_rope, c->head_dim, device);
-  c->share_length = std::max(full_rotary->uniform_length(), sliding_rotary->uniform_length());
+  c->max_shareable_tokens = std::max(full_rotary->length_invariant_until(), sliding_rotary->length_invariant_until());
   for (int64_t i = 0; i < c->num_layers; ++i) c->rotaries[i] = c->windows[i] > 0 ? sliding_rotary : full_rotary;
 }
 
@@ -255,8 +255,8 @@ DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const Transforme
   DecoderModel::Parts parts;
   parts.embedding = weights.Get(embed_name + ".weight", {c.vocab_size, c.hidden});
   parts.embedding_scale = c.embedding_scale;
-  parts.recompute_length = c.recompute_length;
-  parts.share_length = c.share_length;
+  parts.rope_switch_length = c.rope_switch_length;
+  parts.max_shareable_tokens = c.max_shareable_tokens;
   parts.head.norm = LoadNormOf(weights, norm_name, c);
   parts.head.softcap = c.logit_softcap;
   parts.head.scale = c.logit_scale;

@@ -77,8 +77,8 @@ struct TransformerConfig {
   double logit_softcap = 0;
   double logit_scale = 1;
   double embedding_scale = 1;
-  int64_t recompute_length = 0;  // ModelInfo::recompute_length
-  int64_t share_length = 0;      // ModelInfo::share_length
+  int64_t rope_switch_length = 0;    // ModelInfo::rope_switch_length
+  int64_t max_shareable_tokens = 0;  // ModelInfo::max_shareable_tokens
   ops::Activation activation = ops::Activation::kSilu;
   std::vector<int64_t> windows;                            // by layer; 0: none
   std::vector<std::shared_ptr<RotaryEmbedding>> rotaries;  // by layer; null: no positions

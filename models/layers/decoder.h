@@ -36,8 +36,8 @@ class DecoderModel : public Model {
     bool float32_residual = false;  // the layers' sum is kept in float32 whatever the weights' type
     std::vector<std::unique_ptr<DecoderLayer>> layers;
     Head head;
-    int64_t recompute_length = 0;
-    int64_t share_length = 0;
+    int64_t rope_switch_length = 0;
+    int64_t max_shareable_tokens = 0;
   };
 
   explicit DecoderModel(Parts parts) : parts_(std::move(parts)) {}
@@ -45,8 +45,8 @@ class DecoderModel : public Model {
   std::vector<LayerCacheSpec> cache_specs() const override;
   int64_t vocab_size() const override { return parts_.embedding.size(0); }
   int64_t hidden_size() const override { return parts_.embedding.size(1); }
-  int64_t recompute_length() const override { return parts_.recompute_length; }
-  int64_t share_length() const override { return parts_.share_length; }
+  int64_t rope_switch_length() const override { return parts_.rope_switch_length; }
+  int64_t max_shareable_tokens() const override { return parts_.max_shareable_tokens; }
   at::Tensor Forward(const StepBatch& batch) const override;
 
  private:

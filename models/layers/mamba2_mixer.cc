@@ -71,7 +71,7 @@ LayerCacheSpec Mamba2Mixer::cache_spec(DType dtype) const {
                      {.name = "recurrent",
                       .shape = {config_.heads, config_.state_dim, config_.head_dim},
                       .dtype = DType::kFloat32,
-                      .knows_prompt = config_.limits_prompts()}}};
+                      .prompt_dependent = config_.limits_prompts()}}};
 }
 
 at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) const {

@@ -20,10 +20,10 @@ class Model {
   virtual std::vector<LayerCacheSpec> cache_specs() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
-  // ModelInfo::recompute_length.
-  virtual int64_t recompute_length() const { return 0; }
-  // ModelInfo::share_length.
-  virtual int64_t share_length() const { return 0; }
+  // ModelInfo::rope_switch_length.
+  virtual int64_t rope_switch_length() const { return 0; }
+  // ModelInfo::max_shareable_tokens.
+  virtual int64_t max_shareable_tokens() const { return 0; }
   // ModelInfo::position_limit.
   virtual int64_t position_limit() const { return 0; }
 

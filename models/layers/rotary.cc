@@ -126,7 +126,7 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::D
   if (rope.type == "longrope") long_frequencies_ = LongRopeFrequencies(rope, rotary_dim_, rope.long_factor);
 }
 
-int64_t RotaryEmbedding::uniform_length() const {
+int64_t RotaryEmbedding::length_invariant_until() const {
   if (rope_.type == "dynamic") return rope_.max_positions;
   return rope_.type == "longrope" ? rope_.original_max_positions : 0;
 }

@@ -32,7 +32,7 @@ class RotaryEmbedding {
   RotaryEmbedding(const RopeConfig& rope, int64_t head_dim, at::Device device);
 
   // The longest sequence up to which a token's rotation depends on its position alone; 0: no limit.
-  int64_t uniform_length() const;
+  int64_t length_invariant_until() const;
 
   // Rotates the heads of x [tokens, heads * head_dim] in place by the batch's positions.
   void Apply(at::Tensor& x, const StepBatch& batch);

@@ -71,7 +71,7 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
   Output& output = outputs_[event.output];
   if (first && options_.hooks.first_token) options_.hooks.first_token(times_);
   // Beams come all at once.
-  const bool follows = output.last_token != absl::InfinitePast() && !options_.output.tells_at_end;
+  const bool follows = output.last_token != absl::InfinitePast() && !options_.output.deliver_at_end;
   if (follows && options_.hooks.inter_token) options_.hooks.inter_token(now - output.last_token);
   output.last_token = now;
 }
@@ -212,7 +212,7 @@ void RequestOutput::Pump() {
     if (writing_ || end_sent_) return;
     if (unreachable_) pending_.clear();
     end = ended_ && pending_.size() <= 1;
-    const bool flows = options_.stream && !options_.output.tells_at_end;
+    const bool flows = options_.stream && !options_.output.deliver_at_end;
     if (!end && (pending_.empty() || !(flows || ended_))) return;
     if (!pending_.empty()) {
       in_flight_ = std::move(pending_.front());

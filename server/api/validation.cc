@@ -198,7 +198,7 @@ absl::Status ReadOutputs(const v1::GenerateRequest& in, ValidatedRequest* out) {
     if (absl::Status s = RefuseBesideBeams(in, sampling); !s.ok()) return s;
     sampling = {.temperature = 0, .seed = sampling.seed, .num_logprobs = sampling.num_logprobs};
     output.sums_logprobs = true;
-    output.tells_at_end = true;
+    output.deliver_at_end = true;
   } else if (output.num_generated > output.num_returned) {
     sampling.num_logprobs = std::max(0, sampling.num_logprobs);
     output.sums_logprobs = true;

@@ -35,8 +35,8 @@ constexpr LoadFigure kEngine[] = {
     {.metric = "berth_preemptions_total",
      .help = "Preemptions, by what happened to the cache: suspend swaps it out to the host tier, recompute drops it",
      .labels = {{"action", "suspend"}},
-     .field = &Load::set_suspensions,
-     .value = [](const ServerLoad& load) { return load.engine.counts.num_suspensions; }},
+     .field = &Load::set_swap_outs,
+     .value = [](const ServerLoad& load) { return load.engine.counts.num_swap_outs; }},
     // Never the cheaper action: see scheduler/swap_manager.h.
     {.metric = "berth_preemptions_total",
      .labels = {{"action", "suspend_state"}},
@@ -45,7 +45,7 @@ constexpr LoadFigure kEngine[] = {
      .labels = {{"action", "recompute"}},
      .value =
          [](const ServerLoad& load) {
-           return load.engine.counts.num_preemptions - load.engine.counts.num_suspensions;
+           return load.engine.counts.num_preemptions - load.engine.counts.num_swap_outs;
          }},
     {.metric = "vllm:num_preemptions_total",
      .help = "Preemptions",

@@ -46,7 +46,7 @@ BIT_TOKENS = 12
 # Mamba-2 and the gated delta net, whose prefill in matrix form sums by the chunk.
 SUMS_BY_CHUNK = ("mamba2", "falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "zamba2", "qwen3_next", "qwen3_5",
                  "olmo_hybrid")
-REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "suspended", "saved", "cropped", "hit",
+REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "swapped", "saved", "cropped", "hit",
            "drafted", "forked", "bits", "bf16", "quantised"]
 BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
               "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
@@ -122,12 +122,12 @@ def own_answers(server, answers, rows, **fields):
 TURN = 21
 
 
-def hit(server, answers, outcome, knows_prompt=False):
+def hit(server, answers, outcome, prompt_dependent=False):
     """Requests that go on from what the cache still holds: a prompt again, and its output's first tokens after it.
-    knows_prompt: the model computes those otherwise as prompt than as output, so the oracle of the second is the server's
-    cold run."""
+    prompt_dependent: the model computes those differently as prompt than as output, so the oracle of the second is the
+    server's cold run."""
     longer_answers, skip = answers, TURN
-    if knows_prompt:
+    if prompt_dependent:
         rows = {i: (prompt + answers["tokens"][i][:TURN], NEW_TOKENS - TURN) for i, prompt in enumerate(answers["prompts"])}
         longer_answers, skip = own_answers(server, answers, rows), 0
     for i, prompt in enumerate(answers["prompts"]):
@@ -187,7 +187,7 @@ def together(server, answers, outcome, requests=16, more=0):
 TOKENS_TOGETHER = 30
 
 
-def preempted(folder, base, groups, answers, outcome, suspended):
+def preempted(folder, base, groups, answers, outcome, swapped):
     """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
     copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
@@ -210,11 +210,11 @@ def preempted(folder, base, groups, answers, outcome, suspended):
             with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
                 # Whether an arena just too small is short of room once more depends on when the requests arrive.
                 for _ in range(10):
-                    together(server, answers, suspended, more=TOKENS_TOGETHER)
-                    if not grows or server.load().suspensions:
+                    together(server, answers, swapped, more=TOKENS_TOGETHER)
+                    if not grows or server.load().swap_outs:
                         break
                 else:
-                    suspended.miss(f"nothing was suspended in {server.load().preemptions} preemptions")
+                    swapped.miss(f"nothing was swapped in {server.load().preemptions} preemptions")
             return
     outcome.miss(f"no preemption in arenas of up to {arena} bytes")
 
@@ -442,7 +442,7 @@ def run_case(name):
         alone(server, answers, outcomes["drafted"], draft_tokens=8)
         together(server, answers, outcomes["concurrent"])
         if shares_prefixes(name, groups):
-            hit(server, answers, outcomes["hit"], knows_prompt=name.startswith(("nemotron_h", "zamba2")))
+            hit(server, answers, outcomes["hit"], prompt_dependent=name.startswith(("nemotron_h", "zamba2")))
         forked(server, answers, beams, outcomes["forked"])
     for chunk in (1, 7):
         flags = [*base, "--arena=64MiB", f"--prefill_chunk_tokens={chunk}"]
@@ -450,7 +450,7 @@ def run_case(name):
             together(server, answers, outcomes[f"chunk {chunk}"])
     with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--crop_every=9") as server:
         together(server, answers, outcomes["cropped"])
-    preempted(folder, base, groups, answers, outcomes["preempted"], outcomes["suspended"])
+    preempted(folder, base, groups, answers, outcomes["preempted"], outcomes["swapped"])
     bits(name, folder, base, answers, outcomes["bits"])
     saved(folder, base, answers, outcomes["saved"])
     with BerthServer(folder / "bf16", *base, "--arena=64MiB") as server:

@@ -121,7 +121,7 @@ TEST(Saver, AWaitingOneIsSavedFromTheHostTier) {
   SchedulerHarness h({StaticLayer()}, 8, options);
   h.Add(10, 40);
   const RequestKey young = h.Add(Saved(&h, 10, 40, 0));
-  while (h.scheduler->counts().num_suspensions == 0) h.Step();
+  while (h.scheduler->counts().num_swap_outs == 0) h.Step();
   h.scheduler->Save(young);
   h.Step();
   ASSERT_EQ(sink.taken.size(), 1u);

@@ -68,7 +68,7 @@ struct RandomSchedule {
     options.prefill_chunk_tokens = Between(1, 12);
     options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
     options.share_prefixes = !OneIn(3);
-    options.share_length = OneIn(4) ? Between(1, 60) : 0;
+    options.max_shareable_tokens = OneIn(4) ? Between(1, 60) : 0;
     options.state_checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
     options.aligned_prefill_chunks = OneIn(4);
     if (!OneIn(3)) options.swap = {.host_tier_bytes = Between(64, 5000), .copy_bytes_per_step = Between(64, 4000)};
@@ -82,7 +82,7 @@ struct RandomSchedule {
     if (with_tiers) {
       options.max_sequence_tokens = Between(40, 120);
       options.share_prefixes = true;
-      options.share_length = 0;
+      options.max_shareable_tokens = 0;
       options.swap.host_tier_bytes = Between(1000, 20000);
       options.swap.copy_bytes_per_step = Between(64, 4000);
       options.prefixes = {
@@ -201,7 +201,7 @@ struct RandomSchedule {
     h.ExpectAllEnded();
     ExpectTiersAddUp(&h);
     num_preemptions += h.scheduler->counts().num_preemptions;
-    num_suspensions += h.scheduler->counts().num_suspensions;
+    num_swap_outs += h.scheduler->counts().num_swap_outs;
     num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
     num_wrong_drafts += h.scheduler->counts().draft_tokens - h.scheduler->counts().accepted_draft_tokens;
     num_right_drafts += h.scheduler->counts().accepted_draft_tokens;
@@ -236,7 +236,7 @@ struct RandomSchedule {
   const bool checkpoints;  // quantised
   bool may_fail = false;
   int64_t num_preemptions = 0;
-  int64_t num_suspensions = 0;
+  int64_t num_swap_outs = 0;
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
@@ -253,7 +253,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 100000 : 200;
   int64_t num_preemptions = 0;
-  int64_t num_suspensions = 0;
+  int64_t num_swap_outs = 0;
   int64_t num_resumed = 0;
   int64_t num_hit_tokens = 0;
   int64_t num_wrong_drafts = 0;
@@ -264,7 +264,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     RandomSchedule schedule(seed);
     schedule.Run(/*num_steps=*/full ? 500 : 150);
     num_preemptions += schedule.num_preemptions;
-    num_suspensions += schedule.num_suspensions;
+    num_swap_outs += schedule.num_swap_outs;
     num_resumed += schedule.num_resumed;
     num_hit_tokens += schedule.num_hit_tokens;
     num_wrong_drafts += schedule.num_wrong_drafts;
@@ -272,9 +272,9 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     num_forked += schedule.num_forked;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
-  EXPECT_GT(num_suspensions, num_seeds / 3);
+  EXPECT_GT(num_swap_outs, num_seeds / 3);
   EXPECT_GT(num_resumed, num_seeds);
-  EXPECT_GT(num_preemptions - num_suspensions, num_seeds / 3);
+  EXPECT_GT(num_preemptions - num_swap_outs, num_seeds / 3);
   EXPECT_GT(num_hit_tokens, 10 * num_seeds);
   EXPECT_GT(num_wrong_drafts, num_seeds);
   EXPECT_GT(num_right_drafts, num_seeds);
@@ -331,17 +331,17 @@ TEST(SchedulerProperty, EveryRequestEndsWhateverThePolicyChooses) {
   const uint32_t num_seeds = full ? 10000 : 80;
   for (const bool with_tiers : {false, true}) {
     int64_t num_preemptions = 0;
-    int64_t num_suspensions = 0;
+    int64_t num_swap_outs = 0;
     for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << (with_tiers ? " with tiers" : ""));
       RandomSchedule schedule(seed, with_tiers);
       schedule.policy = std::make_unique<RandomPolicy>(seed);
       schedule.Run(/*num_steps=*/full ? 500 : 150);
       num_preemptions += schedule.num_preemptions;
-      num_suspensions += schedule.num_suspensions;
+      num_swap_outs += schedule.num_swap_outs;
     }
     EXPECT_GT(num_preemptions, num_seeds / 2);
-    EXPECT_GT(num_suspensions, num_seeds / 5);
+    EXPECT_GT(num_swap_outs, num_seeds / 5);
   }
 }
 

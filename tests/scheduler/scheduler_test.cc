@@ -367,7 +367,7 @@ TEST(Scheduler, CropsAndComputesAgainWithoutChangingTheOutput) {
 
 TEST(Scheduler, ComputesASequenceAnewThatGrowsPastTheRecomputeLength) {
   Scheduler::Options options = kOptions;
-  options.recompute_length = 8;
+  options.rope_switch_length = 8;
   SchedulerHarness harness({StaticLayer()}, 400, options);
   harness.Add(6, 6);
   Shapes shapes;

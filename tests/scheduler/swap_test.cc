@@ -51,7 +51,7 @@ struct Pair {
 
 TEST(Swap, ASwappedOutSequenceResumesWithoutComputingAgain) {
   const Pair pair(Swapping(1 << 20));
-  EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
+  EXPECT_EQ(pair.h.scheduler->counts().num_swap_outs, pair.h.scheduler->counts().num_preemptions);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
   EXPECT_EQ(pair.waiting_tokens, 1) << "more than the newest token is left to compute";
   EXPECT_GT(pair.largest_tier, 0);
@@ -59,14 +59,14 @@ TEST(Swap, ASwappedOutSequenceResumesWithoutComputingAgain) {
 
 TEST(Swap, CrossBlocksComeBackWithoutRunningTheEncoder) {
   const Pair pair(Swapping(1 << 20), absl::ZeroDuration(), {CrossLayer(), SlidingLayer(6), RecurrentLayer()});
-  EXPECT_GT(pair.h.scheduler->counts().num_suspensions, 0);
+  EXPECT_GT(pair.h.scheduler->counts().num_swap_outs, 0);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
 }
 
 TEST(Swap, WithoutATierOrRoomEverythingIsComputedAgain) {
   for (const Scheduler::Options& options : {Swapping(0), Swapping(100)}) {
     const Pair pair(options);
-    EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, 0);
+    EXPECT_EQ(pair.h.scheduler->counts().num_swap_outs, 0);
     EXPECT_EQ(pair.largest_tier, 0);
     EXPECT_GT(pair.num_computed, 2 * (10 + 34 - 1));
   }
@@ -93,9 +93,9 @@ struct SwappingOut {
 TEST(Swap, SequencesWithRoomRunDuringASwapOut) {
   SwappingOut pending;
   SchedulerHarness& h = pending.h;
-  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0) << "it was swapped out at once";
+  EXPECT_EQ(h.scheduler->counts().num_swap_outs, 0) << "it was swapped out at once";
   int64_t num_steps = 0;
-  for (; h.scheduler->counts().num_suspensions == 0; ++num_steps) {
+  for (; h.scheduler->counts().num_swap_outs == 0; ++num_steps) {
     EXPECT_EQ(h.shapes.size(), 1u) << "the second has room, the first waits for the third's";
     EXPECT_EQ(h.scheduler->counts().waiting_tokens, 10 + static_cast<int64_t>(h.records[pending.young].tokens.size()));
     pending.Step();
@@ -117,7 +117,7 @@ TEST(Swap, ASwapOutIsCancelledWhenThereIsRoomAgain) {
   pending.Step();
   EXPECT_EQ(h.shapes.size(), 2u);
   EXPECT_EQ(h.scheduler->host_tier().sequence_bytes, 0);
-  EXPECT_EQ(h.scheduler->counts().num_suspensions, 0);
+  EXPECT_EQ(h.scheduler->counts().num_swap_outs, 0);
   while (!h.scheduler->empty()) pending.Step();
   h.ExpectAllEnded();
 }
@@ -137,7 +137,7 @@ TEST(Swap, CancellingDuringASwapOutReturnsEverything) {
 TEST(Swap, NobodyWaitsForACopyWhereNobodyRuns) {
   // One other only, which needs the room.
   const Pair pair(Swapping(1 << 20, /*step_bytes=*/100));
-  EXPECT_EQ(pair.h.scheduler->counts().num_suspensions, pair.h.scheduler->counts().num_preemptions);
+  EXPECT_EQ(pair.h.scheduler->counts().num_swap_outs, pair.h.scheduler->counts().num_preemptions);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
   EXPECT_EQ(pair.num_empty, 0);
 }
@@ -145,7 +145,7 @@ TEST(Swap, NobodyWaitsForACopyWhereNobodyRuns) {
 TEST(Swap, TheCheaperActionIsTaken) {
   // Prefills in the harness take no time of its clock within a step: any measured copy is dearer, after the first.
   const Pair slow(Swapping(1 << 20), absl::Seconds(100));
-  EXPECT_LE(slow.h.scheduler->counts().num_suspensions, 1);
+  EXPECT_LE(slow.h.scheduler->counts().num_swap_outs, 1);
 }
 
 TEST(RunningRate, WeighsByTimeAndForgets) {

@@ -204,7 +204,7 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
 }
 
 uint64_t FakeModelRunner::LeftBy(const StepRow& row, int64_t length) const {
-  const bool as_output = cache_->plan().only_prompts_share && length > row.prompt_length;
+  const bool as_output = cache_->plan().share_prompts_only && length > row.prompt_length;
   return as_output ? Mix(hashes_[length] + static_cast<uint64_t>(row.prompt_length)) : hashes_[length];
 }
 

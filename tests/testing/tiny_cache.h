@@ -34,7 +34,7 @@ inline LayerCacheSpec CrossLayer() {
 }
 inline LayerCacheSpec RecurrentLayer() { return {.states = {{.name = "recurrent", .shape = {4}}}}; }
 inline LayerCacheSpec PromptAwareLayer() {
-  return {.states = {{.name = "recurrent", .shape = {4}, .knows_prompt = true}}};
+  return {.states = {{.name = "recurrent", .shape = {4}, .prompt_dependent = true}}};
 }
 
 // One layer of every kind but the encoder's.

@@ -182,7 +182,7 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   scraper.load.counts.num_running = 2;
   scraper.load.counts.num_waiting = 4;
   scraper.load.counts.num_preemptions = 6;
-  scraper.load.counts.num_suspensions = 2;
+  scraper.load.counts.num_swap_outs = 2;
   scraper.load.host_tier = {.limit_bytes = 1000, .sequence_bytes = 200, .prefix_bytes = 100};
   scraper.load.prefix_tier = {.disk_bytes = 70, .num_hits = 5, .restored_tokens = 60, .torn_files = 2};
   scraper.load.disk_tier_limit_bytes = 100;
