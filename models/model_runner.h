@@ -28,8 +28,8 @@ struct ModelInfo {
   // The length past which the model computes all of a sequence's tokens differently (phi3's longrope). The cache of a
   // sequence that grows past it is computed anew; 0: none.
   int64_t rope_switch_length = 0;
-  // The longest sequence that shares prefixes; 0: no limit. In longer ones keys and values also depend on the sequence's
-  // length (dynamic and longrope rotations), not only on the tokens before them.
+  // The longest sequence that shares prefixes; 0: no limit. In longer ones keys and values also depend on the
+  // sequence's length (dynamic and longrope rotations), not only on the tokens before them.
   int64_t max_shareable_tokens = 0;
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations

@@ -14,7 +14,7 @@ struct SchedulerCounts {
   int64_t waiting_tokens = 0;  // tokens that the waiting sequences have to prefill
   int64_t num_preemptions = 0;
   int64_t num_swap_outs = 0;  // preemptions whose cache was swapped out
-  int64_t prompt_tokens = 0;    // computed or found in the cache; recomputation not counted
+  int64_t prompt_tokens = 0;  // computed or found in the cache; recomputation not counted
   int64_t generation_tokens = 0;
   int64_t draft_tokens = 0;            // drafts checked
   int64_t accepted_draft_tokens = 0;   // drafts that the model chose too

@@ -37,10 +37,10 @@ struct OutputOptions {
   TextStreamOptions text;
   bool logprobs = false;
   bool return_prompt_token_ids = false;
-  int64_t skip_tokens = 0;     // the client has these first output tokens already; they are not sent again
-  int64_t num_generated = 1;   // outputs that the engine gives
-  int64_t num_returned = 1;    // the best of them, by mean logprob, if they are fewer
-  bool sums_logprobs = false;  // report each output's cumulative_logprob
+  int64_t skip_tokens = 0;      // the client has these first output tokens already; they are not sent again
+  int64_t num_generated = 1;    // outputs that the engine gives
+  int64_t num_returned = 1;     // the best of them, by mean logprob, if they are fewer
+  bool sums_logprobs = false;   // report each output's cumulative_logprob
   bool deliver_at_end = false;  // the engine reports all outputs when the last one has ended
 
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;

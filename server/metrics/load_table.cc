@@ -44,9 +44,7 @@ constexpr LoadFigure kEngine[] = {
     {.metric = "berth_preemptions_total",
      .labels = {{"action", "recompute"}},
      .value =
-         [](const ServerLoad& load) {
-           return load.engine.counts.num_preemptions - load.engine.counts.num_swap_outs;
-         }},
+         [](const ServerLoad& load) { return load.engine.counts.num_preemptions - load.engine.counts.num_swap_outs; }},
     {.metric = "vllm:num_preemptions_total",
      .help = "Preemptions",
      .field = &Load::set_preemptions,
