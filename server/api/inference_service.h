@@ -30,7 +30,7 @@
 
 namespace berth {
 
-// Of a call that gRPC says is cancelled: it does so for late ones, too.
+// Says why a cancelled call ended: gRPC also reports a call past its deadline as cancelled.
 EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now);
 
 class InferenceService final : public v1::Inference::CallbackService {

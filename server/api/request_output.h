@@ -106,7 +106,7 @@ class RequestOutput {
   const std::string& request_id() const { return options_.request_id; }
 
  private:
-  // Of the delivery thread.
+  // Delivery thread only.
   struct Output {
     OutputAssembler assembler;
     absl::Time last_token = absl::InfinitePast();
@@ -119,8 +119,8 @@ class RequestOutput {
   absl::Status Take(const TokenEvent& event);
   // Ends the output's text if a stop string is reached.
   absl::Status AddToken(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The engine's end of an output, or of all that go on: completes their last messages, or says which status replaces
-  // them.
+  // Takes the engine's end of one output, or of all outputs that still run. Completes their last messages, or returns
+  // the status that replaces them.
   absl::Status Finish(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   // OK where an end by the engine leaves the client its output.
   absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -139,7 +139,7 @@ class RequestOutput {
   const Options options_;
   OutputWriter* const writer_;
 
-  // Of the delivery thread.
+  // Delivery thread only.
   std::vector<Output> outputs_;
   RequestTimes times_;
   int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
@@ -155,7 +155,7 @@ class RequestOutput {
   EndCause cause_ ABSL_GUARDED_BY(mutex_) = EndCause::kNone;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the write in flight: handed to the writer, touched by nobody until it is done.
+  // The message of the write in flight. Only the writer touches it until the write is done.
   v1::GenerateResponse in_flight_;
 };
 

@@ -19,7 +19,7 @@ namespace berth {
 
 class RequestRegistry {
  public:
-  // A key nobody had before.
+  // Returns a key that no request has had.
   RequestKey NewKey() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
 
   // ALREADY_EXISTS when a request with that id is running.

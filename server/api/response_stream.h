@@ -1,5 +1,5 @@
-// The stream of an RPC's answers: what a RequestOutput writes, to gRPC. Of a call that gRPC lets free itself in OnDone,
-// which comes once, after End has been called and no operation is left.
+// The stream of an RPC's answers: passes what a RequestOutput writes to gRPC. A derived class frees itself in OnDone,
+// which gRPC calls once, after End and the last operation.
 #ifndef BERTH_SERVER_API_RESPONSE_STREAM_H_
 #define BERTH_SERVER_API_RESPONSE_STREAM_H_
 

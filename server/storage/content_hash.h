@@ -17,9 +17,9 @@ class ContentHash {
 
   ContentHash();
   void Add(const void* data, size_t size);
-  // With its length, so that two texts are not another two.
+  // Adds the text and its length, so that adding "ab" and "c" differs from adding "a" and "bc".
   void AddText(absl::string_view text);
-  // Of what was added so far.
+  // Returns the hash of all that was added so far.
   Digest digest() const;
   std::string Hex() const;
 

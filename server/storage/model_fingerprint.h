@@ -9,11 +9,13 @@
 
 namespace berth {
 
-// 32 hexadecimal digits: XXH3-128 over `settings` (what the server's flags change of what the model computes, in
-// words), config.json, tokenizer.json, and of every safetensors file its name, its size, its header (tensors' names,
-// types, shapes, places), and 256 evenly spaced pages of 4 KiB, the first and the last among them. Reading all of the
-// weights would take longer than loading them; weights that differ elsewhere only are not told apart.
-// FAILED_PRECONDITION naming a file that cannot be read.
+// Returns 32 hexadecimal digits: the XXH3-128 of
+// - `settings`, which names the server's flags that change the model's output,
+// - config.json and tokenizer.json,
+// - the name, size and header (the tensors' names, types, shapes and places) of every safetensors file,
+// - 256 evenly spaced pages of 4 KiB of each, including the first and the last.
+// It does not tell weights apart that differ on other pages only: reading all of them takes longer than loading them.
+// FAILED_PRECONDITION, with the file's name: a file cannot be read.
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_dir, absl::string_view settings);
 
 }  // namespace berth

@@ -1,7 +1,7 @@
 // A cache snapshot with a header, as one file with checksums, and back: the frame of session files and prefix files.
 // Thread-compatible; what touches the disk blocks.
 //
-//   8 bytes  magic: what the header and the snapshot are
+//   8 bytes  magic: the kind of file
 //   u32      version of the header's form; another is refused
 //   u32      0
 //   u64      bytes of the header        (integers are little-endian)

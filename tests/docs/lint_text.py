@@ -5,7 +5,8 @@
     tests/docs/lint_text.py FILE...    checks these files, covered or not
 
 What it reads of a file depends on its name. Markdown: all text but code blocks. Headers (.h): the comments. Protos: the
-comments. Sources (.cc): the string literals of errors, that is of absl::...Error(...), StrCat and StrFormat.
+comments. Sources (.cc): the string literals of errors and log lines, that is of absl::...Error(...), StrCat, StrFormat
+and spdlog::info(...) and its like.
 Markdown covers --help and the metrics' help as well: docs/flags.md and docs/metrics.md are generated from them.
 
 To cover more files: clean them, and add them to COVERED. The aim is every text of the tree.
@@ -36,9 +37,11 @@ COVERED = [
     "models/demo/*.md",
     "models/families/*",
     "models/sampling/*",
-    "tests/testing/*",
+    "proto/*",
     "scheduler/*.cc",
     "scheduler/*.h",
+    "server/*",
+    "tests/testing/*",
     "text/*.cc",
     "text/*.h",
 ]
@@ -148,11 +151,11 @@ def comment_blocks(source):
         block.append(text.strip())
 
 
-CALL = re.compile(r"\b(absl::\w+Error|absl::StrCat|absl::StrAppend|absl::StrFormat|Bad|Invalid)\(")
+CALL = re.compile(r"\b(absl::\w+Error|absl::StrCat|absl::StrAppend|absl::StrFormat|spdlog::\w+|Bad|Invalid)\(")
 
 
 def literal_blocks(source):
-    """(line, text) of the string literals of each error; other arguments become X."""
+    """(line, text) of the string literals of each error and log line; other arguments and {} become X."""
     at = 0
     while match := CALL.search(source, at):
         start, depth, position, text = match.start(), 1, match.end(), []
@@ -164,10 +167,14 @@ def literal_blocks(source):
                 continue
             character = source[position]
             depth += (character == "(") - (character == ")")
+            if match.group(1).startswith("spdlog") and character == "," and depth == 1:
+                if text and text[-1] != "\0":
+                    break  # at the format's arguments
+                text = []  # without the level
             if character not in "(), \n" and (not text or text[-1] != "\0"):
                 text.append("\0")
             position += 1
-        joined = "".join(text).replace("\0", "X")
+        joined = re.sub(r"\{[^{}]*\}", "X", "".join(text).replace("\0", "X"))
         if re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", joined):
             yield source.count("\n", 0, start) + 1, joined
         at = position
