@@ -86,7 +86,7 @@ def test_error_strings_are_joined():
 
 
 def test_log_lines_are_read_without_their_arguments():
-    source = 'spdlog::log(level, "the server goes on "\n            "with {} requests", absl::StrCat("what there is"), 1);\n'
+    source = 'spdlog::log(level, "the server goes on "\n            "with {} requests", Name("what there is"), 1);\n'
     assert list(lint_text.literal_blocks(source))[0] == (1, "the server goes on with X requests")
     assert [fault for _, _, fault, _ in lint_text.lint("x.cc", source)] == ["'goes on' or 'gone on': say 'continues' or "
                                                                           "'resumes'"]
