@@ -16,7 +16,7 @@
 #include "models/checkpoint/weight_loader.h"
 #include "models/families/family.h"
 #include "models/ops/cpu_kernels.h"
-#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_kernels.h"
 #include "models/ops/matmul/packed_weights.h"
 #include "models/runner/decode_graphs.h"
 #include "models/runner/device.h"
@@ -28,43 +28,60 @@ namespace {
 
 class TorchModel : public LoadedModel {
  public:
-  TorchModel(ModelInfo info, CachePlan plan, GenerationDefaults defaults, at::Device device, bool chunk_invariant_scans,
-             bool graphs, std::unique_ptr<Model> model, std::unique_ptr<PackedWeights> packed,
-             std::unique_ptr<ThreadPool> threads)
-      : info_(std::move(info)),
-        plan_(std::move(plan)),
-        defaults_(std::move(defaults)),
-        device_(device),
-        chunk_invariant_scans_(chunk_invariant_scans),
-        graphs_(graphs),
-        model_(std::move(model)),
-        packed_(std::move(packed)),
-        threads_(std::move(threads)) {}
+  struct Parts {
+    ModelInfo info;
+    CachePlan plan;
+    GenerationDefaults defaults;
+    at::Device device;
+    std::unique_ptr<ThreadPool> threads;
+    std::unique_ptr<Execution> execution;
+    std::unique_ptr<PackedWeights> packed;
+    std::unique_ptr<Model> model;
+  };
+  explicit TorchModel(Parts parts) : parts_(std::move(parts)) {}
 
-  const ModelInfo& info() const override { return info_; }
-  const CachePlan& cache_plan() const override { return plan_; }
-  const GenerationDefaults& generation_defaults() const override { return defaults_; }
+  const ModelInfo& info() const override { return parts_.info; }
+  const CachePlan& cache_plan() const override { return parts_.plan; }
+  const GenerationDefaults& generation_defaults() const override { return parts_.defaults; }
   absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const override {
-    return CreateDeviceStorage(device_, size_bytes);
+    return CreateDeviceStorage(parts_.device, size_bytes);
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
-    StepBatch batch(plan_, storage->base(), device_, /*copy_tables=*/!device_.is_cpu() || graphs_);
-    batch.set_chunk_invariant_scans(chunk_invariant_scans_);
-    auto graphs = graphs_ ? std::make_unique<DecodeGraphs>(model_.get(), ops::cuda::GetGraphRecorder()) : nullptr;
-    return std::make_unique<TorchRunner>(info_, model_.get(), threads_.get(), std::move(batch), std::move(graphs));
+    Execution* const execution = parts_.execution.get();
+    const bool has_graphs = execution->graph_recorder != nullptr;
+    StepBatch batch(parts_.plan, storage->base(), parts_.device, execution,
+                    /*copy_tables=*/!parts_.device.is_cpu() || has_graphs);
+    auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder) : nullptr;
+    return std::make_unique<TorchRunner>(parts_.info, parts_.model.get(), std::move(batch), std::move(graphs));
   }
 
  private:
-  ModelInfo info_;
-  CachePlan plan_;
-  GenerationDefaults defaults_;
-  at::Device device_;
-  bool chunk_invariant_scans_;
-  bool graphs_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<PackedWeights> packed_;
-  std::unique_ptr<ThreadPool> threads_;
+  Parts parts_;
 };
+
+// Completes `execution` with what the device has and the options ask for. The device's kernels may be missing, which
+// `info` tells.
+absl::Status OpenExecution(const LoadOptions& options, const at::Device& device, Execution* execution,
+                           ModelInfo* info) {
+  execution->chunk_invariant_scans = options.chunk_invariant_scans;
+  if (device.is_cuda()) {
+    const auto kernels = LoadDeviceKernels(device);
+    if (kernels.ok()) {
+      execution->cuda_kernels = *kernels;
+      info->device_kernels = (*kernels)->name;
+    } else {
+      info->missing_kernels = std::string(kernels.status().message());
+    }
+  }
+  if (!options.cuda_graphs) {
+    execution->graph_recorder = nullptr;
+  } else if (execution->graph_recorder == nullptr) {
+    const auto recorder = LoadGraphRecorder(device);
+    if (!recorder.ok()) return recorder.status();
+    execution->graph_recorder = *recorder;
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config, ConfigReader& text) {
   std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
@@ -155,30 +172,22 @@ absl::Status CheckAllRead(const WeightLoader& weights) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions& options) {
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions& options, const Execution& prepared) {
   auto device = OpenDevice(options.device);
   if (!device.ok()) return device.status();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int num_threads = options.num_threads > 0 ? options.num_threads : std::max(1, cores);
   at::set_num_threads(num_threads);
   auto threads = std::make_unique<ThreadPool>(num_threads);
-  const ThreadPool::Use use_threads(threads.get());
-
-  const auto kernels = LoadDeviceKernels(*device);
-  if (options.cuda_graphs && ops::cuda::GetGraphRecorder() == nullptr) {
-    if (absl::Status status = LoadGraphs(*device); !status.ok()) return status;
-  }
+  auto execution = std::make_unique<Execution>(prepared);
+  execution->threads = threads.get();
+  ModelInfo info;
+  info.name = ModelName(options);
+  if (absl::Status status = OpenExecution(options, *device, execution.get(), &info); !status.ok()) return status;
 
   auto json = JsonConfig::Create(options.model_dir + "/config.json");
   if (!json.ok()) return json.status();
   ConfigReader config(*json);
-  ModelInfo info;
-  info.name = ModelName(options);
-  if (kernels.ok()) {
-    info.device_kernels = *kernels;
-  } else {
-    info.missing_kernels = std::string(kernels.status().message());
-  }
   info.model_type = config.String("model_type");
   if (!config.status().ok()) return config.status();
   auto family = FindFamily(info.model_type);
@@ -196,12 +205,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!checkpoint.ok()) return checkpoint.status();
 
   const bool keeps = device->is_cpu() && !options.packed_file.empty();
-  auto packed = keeps ? std::make_unique<PackedWeights>(options.packed_file, options.packed_identity)
-                      : std::make_unique<PackedWeights>();
-  const PackedWeights::Use use_packed(packed.get());
-  WeightLoader weights(
-      *std::move(checkpoint),
-      {.dtype = *dtype, .device = *device, .matrices = *matrices, .matrices_are_packed = packed->mapped()});
+  auto packed = keeps ? std::make_unique<PackedWeights>(options.packed_file, options.packed_identity, execution.get())
+                      : std::make_unique<PackedWeights>(execution.get());
+  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype,
+                                                .device = *device,
+                                                .matrices = *matrices,
+                                                .packed = packed.get(),
+                                                .matrices_are_packed = packed->mapped()});
   std::unique_ptr<Model> model;
   try {
     model = (*family)->build(text, weights);
@@ -228,9 +238,14 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.dtype = *dtype;
   info.device = options.device;
   packed->Keep(options.on_packed_file);
-  return std::make_unique<TorchModel>(std::move(info), *std::move(plan), *std::move(defaults), *device,
-                                      options.chunk_invariant_scans, options.cuda_graphs, std::move(model),
-                                      std::move(packed), std::move(threads));
+  return std::make_unique<TorchModel>(TorchModel::Parts{.info = std::move(info),
+                                                        .plan = *std::move(plan),
+                                                        .defaults = *std::move(defaults),
+                                                        .device = *device,
+                                                        .threads = std::move(threads),
+                                                        .execution = std::move(execution),
+                                                        .packed = std::move(packed),
+                                                        .model = std::move(model)});
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

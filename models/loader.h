@@ -16,6 +16,7 @@
 #include "models/generation_config.h"
 #include "models/load_options.h"
 #include "models/model_runner.h"
+#include "models/step/execution.h"
 
 namespace berth {
 
@@ -25,7 +26,8 @@ class LoadedModel {
 
   // INVALID_ARGUMENT: the configuration or a tensor is wrong, named; FAILED_PRECONDITION: a file or the device is
   // missing, or the configuration asks for what is not implemented; RESOURCE_EXHAUSTED: no memory for the weights.
-  static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options);
+  // `prepared` is what the model runs on, as far as it is not chosen by the options: tests name kernels there.
+  static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options, const Execution& prepared = {});
 
   virtual const ModelInfo& info() const = 0;
   virtual const CachePlan& cache_plan() const = 0;

@@ -28,6 +28,8 @@
 
 namespace berth {
 
+class PackedWeights;
+
 // Finds a multimodal checkpoint's text model by the names that it would have alone: "model.norm.weight" and
 // "lm_head.weight". The checkpoint may wrap them in one of two ways:
 //   - "model.language_model.norm.weight" and "lm_head.weight";
@@ -46,6 +48,8 @@ class WeightLoader {
     at::Device device = at::kCPU;   // of all tensors
     // The storage of linear layers' matrices, except the small ones that choose among experts.
     WeightStorage matrices = WeightStorage::kExact;
+    // Where they are packed. The caller owns it; null: the model packs none.
+    PackedWeights* packed = nullptr;
     bool matrices_are_packed = false;  // somewhere else already: GetMatrix gives tensors without values
   };
 
@@ -77,6 +81,8 @@ class WeightLoader {
   bool Has(absl::string_view name) const;
   // Whether both are stored, alike to the byte: tied matrices that were saved twice.
   bool Same(absl::string_view a, absl::string_view b) const;
+  // What the checkpoint calls the tensor that this loader calls `name`.
+  std::string StoredName(absl::string_view name) const;
   // Empty when absent.
   std::vector<int64_t> Shape(absl::string_view name) const;
 
@@ -100,8 +106,6 @@ class WeightLoader {
   // What becomes of a tensor's values.
   enum class Use { kKept, kPacked };
   at::Tensor Load(absl::string_view name, at::IntArrayRef shape, DType dtype, Use use = Use::kKept);
-  // What the checkpoint calls the tensor that this loader calls `name`.
-  std::string StoredName(absl::string_view name) const;
   // The tensor's place in the file, or null after an error.
   const TensorView* Find(const std::string& full_name, at::IntArrayRef shape);
   // Its values, converted and placed.

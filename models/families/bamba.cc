@@ -100,7 +100,7 @@ std::unique_ptr<Model> BuildGraniteHybrid(ConfigReader& config, WeightLoader& we
     if (router.num_experts == 0) return dense;
     const std::string moe = prefix + "block_sparse_moe.";
     const auto stack = [&](const char* name, int64_t out, int64_t in) {
-      return PackExperts(loader.GetMatrix(moe + name, {router.num_experts, out, in}), loader.options().matrices);
+      return PackStack(loader, {moe + name}, loader.GetMatrix(moe + name, {router.num_experts, out, in}));
     };
     Experts::Weights matrices = {.up = stack("input_linear.weight", 2 * t.intermediate, t.hidden),
                                  .down = stack("output_linear.weight", t.hidden, t.intermediate)};

@@ -13,9 +13,11 @@ void LoadSharedEmbeddings(WeightLoader& root, WeightLoader& model, int64_t vocab
   };
   parts->encoder.embedding = own_or_shared(model, "encoder.embed_tokens.weight");
   parts->decoder.embedding = own_or_shared(model, "decoder.embed_tokens.weight");
-  parts->head.linear = LinearWeights{.weight = own_or_shared(root, "lm_head.weight"),
-                                     .bias = head_bias,
-                                     .storage = HeadStorage(model.options().matrices)};
+  constexpr char kHead[] = "lm_head.weight";
+  LinearWeights head = MatrixOf(root, {kHead}, own_or_shared(root, kHead));
+  head.bias = head_bias;
+  head.storage = HeadStorage(head.storage);
+  parts->head.linear = head;
 }
 
 }  // namespace berth

@@ -45,15 +45,16 @@ LinearWeights LoadMatrix(WeightLoader& weights, const std::string& name, int64_t
 struct SparseMlp : public GatedMlp {
   float deviations = 0;
 
-  at::Tensor operator()(const at::Tensor& x) const override {
-    const at::Tensor both = gate_up(x).to(at::kFloat);  // what is near the cutoff should not hang on a rounding
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const override {
+    const at::Tensor both =
+        gate_up(x, execution).to(at::kFloat);  // what is near the cutoff should not hang on a rounding
     const int64_t dim = both.size(1) / 2;
     const at::Tensor gate = both.narrow(1, 0, dim);
     const at::Tensor cutoff = gate.mean(at::IntArrayRef{-1}, /*keepdim=*/true) +
                               at::std(gate, at::OptionalIntArrayRef{-1}, /*unbiased=*/false, /*keepdim=*/true) *
                                   static_cast<double>(deviations);
     const at::Tensor sparse = at::cat({at::relu(gate - cutoff), both.narrow(1, dim, dim)}, 1);
-    return down(ops::GatedActivation(sparse, activation).to(x.scalar_type()));
+    return down(ops::GatedActivation(sparse, activation, execution).to(x.scalar_type()), execution);
   }
 };
 
@@ -91,9 +92,10 @@ class AltUp {
     if (c.scale_corrected) output_scale_ = scale;
   }
 
-  at::Tensor Predict(const at::Tensor& x) const {
-    const at::Tensor mixing =
-        prediction_(Modalities(x.select(0, active_))).to(at::kFloat).view({-1, streams_, streams_});
+  at::Tensor Predict(const at::Tensor& x, Execution& execution) const {
+    const at::Tensor mixing = prediction_(Modalities(x.select(0, active_), execution), execution)
+                                  .to(at::kFloat)
+                                  .view({-1, streams_, streams_});
     // Each stream is the sum of all, by mixing[token, stream, of which], and itself; not by ATen's matmul, whose last
     // bits depend on the number of tokens.
     at::Tensor predicted = at::empty_like(x);
@@ -106,9 +108,10 @@ class AltUp {
     }
     return predicted;
   }
-  at::Tensor Correct(const at::Tensor& predicted, const at::Tensor& computed) const {
-    const at::Tensor shares =
-        (correction_(Modalities(computed)).to(at::kFloat) + 1.0).t().unsqueeze(-1);  // [streams, tokens, 1]
+  at::Tensor Correct(const at::Tensor& predicted, const at::Tensor& computed, Execution& execution) const {
+    const at::Tensor shares = (correction_(Modalities(computed, execution), execution).to(at::kFloat) + 1.0)
+                                  .t()
+                                  .unsqueeze(-1);  // [streams, tokens, 1]
     return ((computed - predicted.select(0, active_)).unsqueeze(0) * shares + predicted).contiguous();
   }
   // The active stream as the layer's own input meets it.
@@ -119,9 +122,9 @@ class AltUp {
   int64_t active() const { return active_; }
 
  private:
-  at::Tensor Modalities(const at::Tensor& x) const {
+  at::Tensor Modalities(const at::Tensor& x, Execution& execution) const {
     const at::Tensor rounded = x.to(router_.type());
-    return at::tanh(router_(norm_(rounded)).to(at::kFloat)).to(rounded.scalar_type());
+    return at::tanh(router_(norm_(rounded, execution), execution).to(at::kFloat)).to(rounded.scalar_type());
   }
 
   int64_t streams_, active_;
@@ -153,17 +156,21 @@ class Gemma3nLayer {
 
   // x: [streams, tokens, hidden], float32; layer_input: [tokens, input_dim].
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& layer_input, const StepBatch& batch) const {
-    const at::Tensor predicted = altup_.Predict(x);
+    Execution& execution = batch.execution();
+    const at::Tensor predicted = altup_.Predict(x, execution);
     const at::Tensor active = predicted.select(0, altup_.active());
     const at::ScalarType type = laurel_left_.type();
-    const at::Tensor normed = input_norm_(active.to(type));
-    const at::Tensor laurel = normed + laurel_norm_(laurel_right_(laurel_left_(normed)));
-    const at::Tensor attended = active + post_attention_norm_((*attention_)(normed, batch));
+    const at::Tensor normed = input_norm_(active.to(type), execution);
+    const at::Tensor laurel =
+        normed + laurel_norm_(laurel_right_(laurel_left_(normed, execution), execution), execution);
+    const at::Tensor attended = active + post_attention_norm_((*attention_)(normed, batch), execution);
     const at::Tensor middle = (attended + laurel) / std::sqrt(2.0);
-    const at::Tensor computed = middle + post_mlp_norm_((*mlp_)(pre_mlp_norm_(middle.to(type))));
-    at::Tensor corrected = altup_.Correct(predicted, computed);
-    const at::Tensor gated = ops::Activate(input_gate_(altup_.Active(corrected).to(type)), activation_) * layer_input;
-    const at::Tensor added = layer_input_norm_(input_projection_(gated));
+    const at::Tensor computed =
+        middle + post_mlp_norm_((*mlp_)(pre_mlp_norm_(middle.to(type), execution), execution), execution);
+    at::Tensor corrected = altup_.Correct(predicted, computed, execution);
+    const at::Tensor gated =
+        ops::Activate(input_gate_(altup_.Active(corrected).to(type), execution), activation_, execution) * layer_input;
+    const at::Tensor added = layer_input_norm_(input_projection_(gated, execution), execution);
     corrected.narrow(0, 1, corrected.size(0) - 1).add_(added);
     return corrected;
   }
@@ -217,7 +224,8 @@ class Gemma3nModel : public Model {
     const at::Tensor first_stream = embedded.to(at::kFloat);
     const at::Tensor magnitude = Magnitude(first_stream);
     std::vector<at::Tensor> streams = {first_stream};
-    for (const Linear& linear : spread_) streams.push_back(WithMagnitude(linear(embedded).to(at::kFloat), magnitude));
+    for (const Linear& linear : spread_)
+      streams.push_back(WithMagnitude(linear(embedded, batch.execution()).to(at::kFloat), magnitude));
     at::Tensor x = at::stack(streams);
     for (size_t i = 0; i < layers_.size(); ++i) {
       x = layers_[i].Forward(x, inputs.select(1, static_cast<int64_t>(i)), batch);
@@ -227,7 +235,7 @@ class Gemma3nModel : public Model {
     std::vector<at::Tensor> parts = {first};
     for (size_t i = 0; i < gather_.size(); ++i) {
       const at::Tensor stream = x.select(0, static_cast<int64_t>(i) + 1).to(embedded.scalar_type());
-      parts.push_back(WithMagnitude(gather_[i](stream).to(at::kFloat), last_magnitude));
+      parts.push_back(WithMagnitude(gather_[i](stream, batch.execution()).to(at::kFloat), last_magnitude));
     }
     return head_(at::stack(parts).mean(at::IntArrayRef{0}), batch);
   }
@@ -240,7 +248,7 @@ class Gemma3nModel : public Model {
   at::Tensor LayerInputs(const at::Tensor& embedded, const StepBatch& batch) const {
     const at::Tensor known = batch.token_ids() * (batch.token_ids() < input_embedding_.size(0));
     const at::Tensor looked_up = at::index_select(input_embedding_, 0, known).mul_(input_embedding_scale_);
-    const at::Tensor projected = input_norm_(input_projection_(embedded));
+    const at::Tensor projected = input_norm_(input_projection_(embedded, batch.execution()), batch.execution());
     return ((projected + looked_up) * std::sqrt(0.5)).view({-1, num_layers_, input_dim_});
   }
 

@@ -59,11 +59,13 @@ std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std:
   const std::string name = prefix + "experts.";
   const int64_t n = router.num_experts;
   Experts::Weights parts;
-  const WeightStorage storage = weights.options().matrices;
-  parts.up =
-      PackExperts(SplitGateUp(LoadMatrices(weights, name + "gate_up_proj", n, 2 * c.intermediate, c.hidden)), storage);
+  const auto load = [&](const std::string& matrix, int64_t out, int64_t in) {
+    return LoadMatrices(weights, matrix, n, out, in);
+  };
+  const std::string up = name + "gate_up_proj", down = name + "down_proj";
+  parts.up = PackStack(weights, {up}, SplitGateUp(load(up, 2 * c.intermediate, c.hidden)));
   parts.up_bias = MatMulBias(SplitGateUp(weights.Get(name + "gate_up_proj_bias", {n, 2 * c.intermediate})));
-  parts.down = PackExperts(LoadMatrices(weights, name + "down_proj", n, c.hidden, c.intermediate), storage);
+  parts.down = PackStack(weights, {down}, load(down, c.hidden, c.intermediate));
   parts.down_bias = MatMulBias(weights.Get(name + "down_proj_bias", {n, c.hidden}));
   return std::make_unique<Experts>(Router::Load(weights, prefix + "router", c.hidden, router, /*has_bias=*/true),
                                    std::move(parts), Experts::Options{.activation = ops::Activation::kClampedSwiglu});

@@ -78,7 +78,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
   const int64_t n = c.router.num_experts;
   Experts::Weights parts;
   const auto load = [&](const char* name, int64_t in, int64_t out) {
-    return PackExperts(weights.GetMatrix(prefix + name, {n, in, out}).transpose(1, 2), weights.options().matrices);
+    return PackStack(weights, {prefix + name}, weights.GetMatrix(prefix + name, {n, in, out}).transpose(1, 2));
   };
   parts.up = load("experts.gate_up_proj", t.hidden, 2 * t.intermediate);
   parts.down = load("experts.down_proj", t.intermediate, t.hidden);

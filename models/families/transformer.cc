@@ -42,7 +42,8 @@ LinearWeights LoadGatedQkv(WeightLoader& weights, const std::string& prefix, con
     const at::Tensor heads = q_rows.unflatten(0, {c.q_heads, 2, c.head_dim});
     return at::cat({heads.select(1, 0).flatten(0, 1), kv_rows, heads.select(1, 1).flatten(0, 1)}, 0);
   };
-  LinearWeights qkv = {.storage = q.storage};
+  LinearWeights qkv = q;
+  qkv.name = absl::StrCat(q.name, "+", kv.name);
   qkv.weight = join(q.weight, kv.weight);
   if (c.qkv_bias) qkv.bias = join(q.bias, kv.bias);
   return qkv;
@@ -262,15 +263,15 @@ DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const Transforme
   parts.head.scale = c.logit_scale;
   // A stored head that differs from the embedding is the head, whatever the configuration says: so in transformers.
   constexpr char kHead[] = "lm_head.weight";
-  const WeightStorage storage = HeadStorage(weights.options().matrices);
+  LinearWeights head;
   if (c.tied_head && (!weights.Has(kHead) || weights.Same(kHead, embed_name + ".weight"))) {
-    parts.head.linear = LinearWeights{.weight = parts.embedding, .storage = storage};
+    head = MatrixOf(weights, {embed_name + ".weight"}, parts.embedding);
     weights.IgnoreUnder(kHead);  // stored twice
   } else {
-    LinearWeights head = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
-    head.storage = storage;
-    parts.head.linear = head;
+    head = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});
   }
+  head.storage = HeadStorage(head.storage);
+  parts.head.linear = head;
   return parts;
 }
 

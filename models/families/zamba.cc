@@ -26,8 +26,9 @@ struct Transformer {
   Linear linear;
 
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& embedded, const StepBatch& batch) const {
-    const at::Tensor attended = (*attention)(input_norm(at::cat({x, embedded}, 1)), batch);
-    return linear(mlp(pre_mlp_norm(attended)));
+    Execution& execution = batch.execution();
+    const at::Tensor attended = (*attention)(input_norm(at::cat({x, embedded}, 1), execution), batch);
+    return linear(mlp(pre_mlp_norm(attended, execution), execution), execution);
   }
 };
 
@@ -59,7 +60,7 @@ class ZambaModel : public Model {
     at::Tensor x = embedded;
     for (const ZambaLayer& layer : layers_) {
       const at::Tensor input = layer.transformer == nullptr ? x : x.add((*layer.transformer)(x, embedded, batch));
-      x = x.add((*layer.mixer)(layer.norm(input), batch));
+      x = x.add((*layer.mixer)(layer.norm(input, batch.execution()), batch));
     }
     return ends_.head(x, batch);
   }
@@ -113,12 +114,18 @@ ZambaConfig Read(ConfigReader& config, std::vector<std::string> fallback_types) 
 Linear LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names, int64_t in, int64_t rank,
                    const Linear& linear) {
   const int64_t out = linear.outputs() / static_cast<int64_t>(names.size());
-  std::vector<at::Tensor> down, up;
+  std::vector<LinearPart> down;
+  std::vector<std::string> up_names;
+  std::vector<at::Tensor> up;
   for (const std::string& name : names) {
-    down.push_back(weights.GetMatrix(name + ".0.weight", {rank, in}));
-    up.push_back(weights.GetMatrix(name + ".1.weight", {out, rank}));
+    down.push_back({.name = name + ".0", .out = rank});
+    up_names.push_back(name + ".1.weight");
+    up.push_back(weights.GetMatrix(up_names.back(), {out, rank}));
   }
-  return linear.WithAdapter(at::cat(down, 0), names.size() == 1 ? up[0] : at::block_diag(up));
+  LinearWeights both[] = {LoadLinear(weights, in, down),
+                          MatrixOf(weights, up_names, up.size() == 1 ? up[0] : at::block_diag(up))};
+  for (LinearWeights& matrix : both) matrix.storage = WeightStorage::kExact;
+  return linear.WithAdapter(both[0], both[1]);
 }
 
 // The matrices of a block, which all layers that use it share.

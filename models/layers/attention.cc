@@ -22,9 +22,9 @@ LayerCacheSpec Attention::cache_spec(DType dtype) const {
                        .chunk = config_.chunk}};
 }
 
-void Attention::NormQueriesAndKeys(Projected& p) const {
-  if (weights_.q_norm.defined()) weights_.q_norm.InPlace(p.q);
-  if (weights_.k_norm.defined() && p.k.defined()) weights_.k_norm.InPlace(p.k);
+void Attention::NormQueriesAndKeys(Projected& p, Execution& execution) const {
+  if (weights_.q_norm.defined()) weights_.q_norm.InPlace(p.q, execution);
+  if (weights_.k_norm.defined() && p.k.defined()) weights_.k_norm.InPlace(p.k, execution);
 }
 
 void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
@@ -39,7 +39,7 @@ void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
 Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& batch) const {
   const int64_t q_columns = config_.q_heads * config_.head_dim;
   const int64_t kv_columns = config_.kv_source_layer >= 0 ? 0 : config_.kv_heads * config_.head_dim;
-  const at::Tensor qkv = weights_.qkv(x);
+  const at::Tensor qkv = weights_.qkv(x, batch.execution());
   Projected p;
   p.q = qkv.narrow(1, 0, q_columns);
   if (kv_columns > 0) {
@@ -47,14 +47,14 @@ Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& ba
     p.v = qkv.narrow(1, q_columns + kv_columns, kv_columns);
   }
   if (config_.output_gate) p.gate = qkv.narrow(1, q_columns + 2 * kv_columns, q_columns);
-  if (!config_.norms_after_rotary) NormQueriesAndKeys(p);
+  if (!config_.norms_after_rotary) NormQueriesAndKeys(p, batch.execution());
   if (weights_.rotary != nullptr) {
     // q and k lie side by side: one call rotates the heads of both.
     at::Tensor qk = qkv.narrow(1, 0, q_columns + kv_columns);
     weights_.rotary->Apply(qk, batch);
   }
-  if (config_.norms_after_rotary) NormQueriesAndKeys(p);
-  if (weights_.v_norm.defined() && p.v.defined()) weights_.v_norm.InPlace(p.v);
+  if (config_.norms_after_rotary) NormQueriesAndKeys(p, batch.execution());
+  if (weights_.v_norm.defined() && p.v.defined()) weights_.v_norm.InPlace(p.v, batch.execution());
   if (config_.position_scale != 0) ScaleByPosition(p.q, batch);
   return p;
 }
@@ -71,8 +71,8 @@ at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) co
                                    .softcap = config_.softcap,
                                    .sinks = weights_.sinks},
                                   batch);
-  if (p.gate.defined()) out.mul_(ops::Activate(p.gate, ops::Activation::kSigmoid));
-  return weights_.output(out);
+  if (p.gate.defined()) out.mul_(ops::Activate(p.gate, ops::Activation::kSigmoid, batch.execution()));
+  return weights_.output(out, batch.execution());
 }
 
 }  // namespace berth

@@ -57,7 +57,7 @@ class Attention : public Mixer {
     at::Tensor q, k, v, gate;  // k, v, gate: undefined where there are none
   };
   Projected Project(const at::Tensor& x, const StepBatch& batch) const;
-  void NormQueriesAndKeys(Projected& p) const;
+  void NormQueriesAndKeys(Projected& p, Execution& execution) const;
   void ScaleByPosition(at::Tensor& q, const StepBatch& batch) const;
 
   AttentionConfig config_;

@@ -6,11 +6,11 @@ namespace berth {
 namespace {
 
 // The stream rounded to the model's type, normed if there is a norm.
-at::Tensor InputOf(const at::Tensor& stream, const Norm& norm, DType dtype) {
+at::Tensor InputOf(const at::Tensor& stream, const Norm& norm, DType dtype, Execution& execution) {
   const at::ScalarType type = dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
-  if (norm.defined() && !norm.centered) return ops::RmsNorm(stream, norm.weight, norm.eps, type);
+  if (norm.defined() && !norm.centered) return ops::RmsNorm(stream, norm.weight, norm.eps, type, execution);
   const at::Tensor rounded = stream.to(type);
-  return norm.defined() ? norm(rounded) : rounded;
+  return norm.defined() ? norm(rounded, execution) : rounded;
 }
 
 }  // namespace
@@ -18,23 +18,26 @@ at::Tensor InputOf(const at::Tensor& stream, const Norm& norm, DType dtype) {
 LayerCacheSpec Block::cache_spec() const { return mixer != nullptr ? mixer->cache_spec(dtype) : LayerCacheSpec{}; }
 
 at::Tensor Block::Forward(const at::Tensor& x, const StepBatch& batch) const {
+  Execution& execution = batch.execution();
   at::Tensor stream = x;
   if (mixer != nullptr) {
-    at::Tensor mixed = (*mixer)(InputOf(stream, input_norm, dtype), batch);
-    if (post_mixer_norm.defined()) mixed = post_mixer_norm(mixed);
-    stream = ops::AddResidual(stream, mixed, residual_scale);
+    at::Tensor mixed = (*mixer)(InputOf(stream, input_norm, dtype, execution), batch);
+    if (post_mixer_norm.defined()) mixed = post_mixer_norm(mixed, execution);
+    stream = ops::AddResidual(stream, mixed, execution, residual_scale);
   }
   if (mlp != nullptr) {
-    at::Tensor fed = (*mlp)(InputOf(stream, pre_mlp_norm, dtype));
-    if (post_mlp_norm.defined()) fed = post_mlp_norm(fed);
-    stream = ops::AddResidual(stream, fed, residual_scale);
+    at::Tensor fed = (*mlp)(InputOf(stream, pre_mlp_norm, dtype, execution), execution);
+    if (post_mlp_norm.defined()) fed = post_mlp_norm(fed, execution);
+    stream = ops::AddResidual(stream, fed, execution, residual_scale);
   }
   return stream;
 }
 
 at::Tensor ParallelBlock::Forward(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor normed = input_norm(x);
-  return ops::AddResidual(ops::AddResidual(x, (*mixer)(normed, batch)), (*mlp)(normed));
+  Execution& execution = batch.execution();
+  const at::Tensor normed = input_norm(x, execution);
+  return ops::AddResidual(ops::AddResidual(x, (*mixer)(normed, batch), execution), (*mlp)(normed, execution),
+                          execution);
 }
 
 LayerCacheSpec MixerPair::cache_spec(DType dtype) const {

@@ -29,7 +29,7 @@ class FeedForward {
  public:
   virtual ~FeedForward() = default;
   // x: [tokens, hidden] -> [tokens, hidden].
-  virtual at::Tensor operator()(const at::Tensor& x) const = 0;
+  virtual at::Tensor operator()(const at::Tensor& x, Execution& execution) const = 0;
 };
 
 class DecoderLayer {

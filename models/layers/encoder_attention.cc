@@ -18,14 +18,15 @@ at::Tensor Columns(const at::Tensor& product, const ops::BidirectionalAttentionS
 }  // namespace
 
 at::Tensor EncoderSelfAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor p = qkv(x);
-  return output(ops::EncoderAttention(Columns(p, shape, 0), Columns(p, shape, 1), Columns(p, shape, 2), shape, batch));
+  const at::Tensor p = qkv(x, batch.execution());
+  return output(ops::EncoderAttention(Columns(p, shape, 0), Columns(p, shape, 1), Columns(p, shape, 2), shape, batch),
+                batch.execution());
 }
 
 LayerCacheSpec BiasedAttention::cache_spec(DType dtype) const { return {.kv = SpecOf(shape_, dtype)}; }
 
 at::Tensor BiasedAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor p = qkv_(x);
+  const at::Tensor p = qkv_(x, batch.execution());
   ops::WriteKv(Columns(p, shape_, 1), Columns(p, shape_, 2), shape_.layer, batch);
   return output_(ops::Attention(Columns(p, shape_, 0),
                                 {.layer = shape_.layer,
@@ -33,18 +34,19 @@ at::Tensor BiasedAttention::operator()(const at::Tensor& x, const StepBatch& bat
                                  .head_dim = shape_.head_dim,
                                  .scale = shape_.scale,
                                  .distance_bias = shape_.distance_bias},
-                                batch));
+                                batch),
+                 batch.execution());
 }
 
 LayerCacheSpec CrossAttention::cache_spec(DType dtype) const { return {.cross = SpecOf(shape_, dtype)}; }
 
 void CrossAttention::Remember(const at::Tensor& encoded, const StepBatch& batch) const {
-  const at::Tensor kv = weights_.kv(encoded);
+  const at::Tensor kv = weights_.kv(encoded, batch.execution());
   ops::WriteCross(Columns(kv, shape_, 0), Columns(kv, shape_, 1), shape_.layer, batch);
 }
 
 at::Tensor CrossAttention::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  return weights_.output(ops::CrossAttention(weights_.q(x), shape_, batch));
+  return weights_.output(ops::CrossAttention(weights_.q(x, batch.execution()), shape_, batch), batch.execution());
 }
 
 }  // namespace berth

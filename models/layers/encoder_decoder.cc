@@ -15,41 +15,49 @@ std::vector<LayerCacheSpec> EncoderDecoderModel::cache_specs() const {
   return specs;
 }
 
-at::Tensor EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_ids,
-                                      const at::Tensor& positions) const {
+at::Tensor EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
+                                      Execution& execution) const {
   at::Tensor x = at::index_select(side.embedding, 0, token_ids);
   if (parts_.embedding_scale != 1) x.mul_(parts_.embedding_scale);
   if (positions.defined()) x.add_(positions);
-  return side.embedding_norm.defined() ? side.embedding_norm(x) : x;
+  return side.embedding_norm.defined() ? side.embedding_norm(x, execution) : x;
 }
 
 template <typename Part>
-at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const Part& part) const {
-  if (parts_.norm_side == NormSide::kBefore) return ops::AddResidual(x, part(norm(x)));
-  return norm(ops::AddResidual(x, part(x)));
+at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const Part& part,
+                                    Execution& execution) const {
+  if (parts_.norm_side == NormSide::kBefore) return ops::AddResidual(x, part(norm(x, execution)), execution);
+  return norm(ops::AddResidual(x, part(x), execution), execution);
 }
 
 void EncoderDecoderModel::Encode(const StepBatch& batch) const {
+  Execution& execution = batch.execution();
   PositionEmbedding* const positions = parts_.positions.get();
-  at::Tensor x =
-      Embed(parts_.encoder, batch.encoder().token_ids, positions != nullptr ? positions->Encoder(batch) : at::Tensor());
+  at::Tensor x = Embed(parts_.encoder, batch.encoder().token_ids,
+                       positions != nullptr ? positions->Encoder(batch) : at::Tensor(), execution);
   for (const EncoderLayer& layer : parts_.encoder_layers) {
-    x = Add(x, layer.attention_norm, [&](const at::Tensor& y) { return layer.attention(y, batch); });
-    x = Add(x, layer.mlp_norm, *layer.mlp);
+    const auto mlp = [&](const at::Tensor& y) { return (*layer.mlp)(y, execution); };
+    x = Add(
+        x, layer.attention_norm, [&](const at::Tensor& y) { return layer.attention(y, batch); }, execution);
+    x = Add(x, layer.mlp_norm, mlp, execution);
   }
-  if (parts_.encoder_norm.defined()) x = parts_.encoder_norm(x);
+  if (parts_.encoder_norm.defined()) x = parts_.encoder_norm(x, execution);
   for (const CrossDecoderLayer& layer : parts_.decoder_layers) layer.cross->Remember(x, batch);
 }
 
 at::Tensor EncoderDecoderModel::Forward(const StepBatch& batch) const {
+  Execution& execution = batch.execution();
   if (!batch.encoder().empty()) Encode(batch);
   PositionEmbedding* const positions = parts_.positions.get();
-  at::Tensor x =
-      Embed(parts_.decoder, batch.token_ids(), positions != nullptr ? positions->Decoder(batch) : at::Tensor());
+  at::Tensor x = Embed(parts_.decoder, batch.token_ids(),
+                       positions != nullptr ? positions->Decoder(batch) : at::Tensor(), execution);
   for (const CrossDecoderLayer& layer : parts_.decoder_layers) {
-    x = Add(x, layer.attention_norm, [&](const at::Tensor& y) { return (*layer.attention)(y, batch); });
-    x = Add(x, layer.cross_norm, [&](const at::Tensor& y) { return (*layer.cross)(y, batch); });
-    x = Add(x, layer.mlp_norm, *layer.mlp);
+    const auto mlp = [&](const at::Tensor& y) { return (*layer.mlp)(y, execution); };
+    x = Add(
+        x, layer.attention_norm, [&](const at::Tensor& y) { return (*layer.attention)(y, batch); }, execution);
+    x = Add(
+        x, layer.cross_norm, [&](const at::Tensor& y) { return (*layer.cross)(y, batch); }, execution);
+    x = Add(x, layer.mlp_norm, mlp, execution);
   }
   return parts_.head(x, batch);
 }

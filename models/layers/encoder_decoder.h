@@ -66,10 +66,11 @@ class EncoderDecoderModel : public Model {
   at::Tensor Forward(const StepBatch& batch) const override;
 
  private:
-  at::Tensor Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions) const;
+  at::Tensor Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
+                   Execution& execution) const;
   // One part of a layer, its norm and the residual.
   template <typename Part>
-  at::Tensor Add(const at::Tensor& x, const Norm& norm, const Part& part) const;
+  at::Tensor Add(const at::Tensor& x, const Norm& norm, const Part& part, Execution& execution) const;
   // Runs the step's encoders and writes the cross blocks of every decoder layer.
   void Encode(const StepBatch& batch) const;
 

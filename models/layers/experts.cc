@@ -56,7 +56,9 @@ Pairs SortByExpert(const at::Tensor& experts, int64_t num_experts) {
 
 Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
                     bool has_bias) {
-  LinearWeights scores = {.weight = loader.GetFloat32(name + ".weight", {config.num_experts, hidden})};
+  const std::string matrix = name + ".weight";
+  LinearWeights scores = MatrixOf(loader, {matrix}, loader.GetFloat32(matrix, {config.num_experts, hidden}));
+  scores.storage = WeightStorage::kExact;
   if (has_bias) scores.bias = loader.GetFloat32(name + ".bias", {config.num_experts});
   return Router(config, {.scores = scores});
 }
@@ -69,10 +71,10 @@ at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
   return grouped.masked_fill(kept == 0, -std::numeric_limits<double>::infinity()).reshape(scores.sizes());
 }
 
-Router::Choice Router::operator()(const at::Tensor& x) const {
-  at::Tensor scores = weights_.scores(x.to(at::kFloat));
+Router::Choice Router::operator()(const at::Tensor& x, Execution& execution) const {
+  at::Tensor scores = weights_.scores(x.to(at::kFloat), execution);
   if (config_.routing == Routing::kSoftmax) scores = at::softmax(scores, -1);
-  if (config_.routing == Routing::kSigmoid) scores = ops::Activate(scores, ops::Activation::kSigmoid);
+  if (config_.routing == Routing::kSigmoid) scores = ops::Activate(scores, ops::Activation::kSigmoid, execution);
   at::Tensor ranked = weights_.choice_bias.defined() ? scores + weights_.choice_bias : scores;
   if (config_.num_groups > 1) ranked = MaskGroups(ranked);
   Choice choice;
@@ -80,7 +82,7 @@ Router::Choice Router::operator()(const at::Tensor& x) const {
   choice.weights = scores.gather(1, choice.experts);
   if (config_.routing == Routing::kSoftmaxOfChosen) choice.weights = at::softmax(choice.weights, -1);
   if (config_.routing == Routing::kSigmoidOfChosen) {
-    choice.weights = ops::Activate(choice.weights, ops::Activation::kSigmoid);
+    choice.weights = ops::Activate(choice.weights, ops::Activation::kSigmoid, execution);
   }
   if (config_.renormalize) {
     choice.weights = choice.weights / (choice.weights.sum({-1}, /*keepdim=*/true) + config_.sum_floor);
@@ -99,71 +101,73 @@ void Experts::set_latent(Linear into, Linear out_of) {
   latent_out_ = std::move(out_of);
 }
 
-at::Tensor Experts::Activated(const at::Tensor& up) const {
-  return options_.gated ? ops::GatedActivation(up, options_.activation) : ops::Activate(up, options_.activation);
+at::Tensor Experts::Activated(const at::Tensor& up, Execution& execution) const {
+  return options_.gated ? ops::GatedActivation(up, options_.activation, execution)
+                        : ops::Activate(up, options_.activation, execution);
 }
 
-at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choice) const {
+at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
   const Pairs pairs = SortByExpert(choice.experts, router_.num_experts());
   at::Tensor rows = at::index_select(x, 0, pairs.tokens);
   if (options_.scale_input) {
     const at::Tensor weights = choice.weights.flatten().index_select(0, pairs.order);
     rows.mul_(weights.to(rows.scalar_type()).unsqueeze(1));
   }
-  const at::Tensor up = ops::GroupedMatMul(rows, weights_.up, weights_.up_bias, pairs.ends);
-  const at::Tensor out = ops::GroupedMatMul(Activated(up), weights_.down, weights_.down_bias, pairs.ends);
+  const at::Tensor up = ops::GroupedMatMul(rows, weights_.up, weights_.up_bias, pairs.ends, execution);
+  const at::Tensor out =
+      ops::GroupedMatMul(Activated(up, execution), weights_.down, weights_.down_bias, pairs.ends, execution);
   return at::index_select(out, 0, pairs.places);
 }
 
-at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& choice) const {
+at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
   const at::Tensor chosen = choice.experts.flatten();
   at::Tensor rows = x;
   if (options_.scale_input) rows = (x.unsqueeze(1) * choice.weights.to(x.scalar_type()).unsqueeze(-1)).flatten(0, 1);
-  const at::Tensor up = ops::ExpertMatMul(rows, weights_.up, up_addresses_, weights_.up_bias, chosen);
+  const at::Tensor up = ops::ExpertMatMul(rows, weights_.up, up_addresses_, weights_.up_bias, chosen, execution);
   if (!up.defined()) return {};
-  return ops::ExpertMatMul(Activated(up), weights_.down, down_addresses_, weights_.down_bias, chosen);
+  return ops::ExpertMatMul(Activated(up, execution), weights_.down, down_addresses_, weights_.down_bias, chosen,
+                           execution);
 }
 
-at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice) const {
+at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
   at::Tensor out;
-  if (up_addresses_.defined() && x.size(0) <= kMostTokensOnDevice) out = PairsOnDevice(x, choice);
-  if (!out.defined()) out = SortedPairs(x, choice);
+  if (up_addresses_.defined() && x.size(0) <= kMostTokensOnDevice) out = PairsOnDevice(x, choice, execution);
+  if (!out.defined()) out = SortedPairs(x, choice, execution);
   // In the order of the choice, so that a token's sum does not depend on the batch.
   at::Tensor parts = out.view({x.size(0), -1, x.size(1)}).to(at::kFloat);
   if (!options_.scale_input) parts = parts * choice.weights.unsqueeze(-1);
   return parts.sum({1}).to(x.scalar_type());
 }
 
-at::Tensor Experts::operator()(const at::Tensor& x) const {
-  const Router::Choice choice = router_(x);
-  at::Tensor out = latent_in_.defined() ? latent_out_(Routed(latent_in_(x), choice)) : Routed(x, choice);
+at::Tensor Experts::operator()(const at::Tensor& x, Execution& execution) const {
+  const Router::Choice choice = router_(x, execution);
+  at::Tensor out = latent_in_.defined() ? latent_out_(Routed(latent_in_(x, execution), choice, execution), execution)
+                                        : Routed(x, choice, execution);
   if (shared_ == nullptr) return out;
-  at::Tensor shared = (*shared_)(x);
-  if (shared_gate_.defined()) shared = shared * ops::Activate(shared_gate_(x), ops::Activation::kSigmoid);
+  at::Tensor shared = (*shared_)(x, execution);
+  if (shared_gate_.defined())
+    shared = shared * ops::Activate(shared_gate_(x, execution), ops::Activation::kSigmoid, execution);
   return out + shared;
-}
-
-std::vector<ops::PackedMatrix> PackExperts(const at::Tensor& stack, WeightStorage storage) {
-  std::vector<ops::PackedMatrix> experts;
-  for (int64_t e = 0; e < stack.size(0); ++e) experts.emplace_back(stack.select(0, e), storage);
-  return experts;
 }
 
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names) {
-  const WeightStorage storage = weights.options().matrices;
+  const auto stack = [&](const std::string& name, int64_t out, int64_t in) {
+    return PackStack(weights, {name}, weights.GetMatrix(name, {num_experts, out, in}));
+  };
   if (weights.Has(prefix + "gate_up_proj")) {
-    return {
-        .up = PackExperts(weights.GetMatrix(prefix + "gate_up_proj", {num_experts, 2 * intermediate, hidden}), storage),
-        .down = PackExperts(weights.GetMatrix(prefix + "down_proj", {num_experts, hidden, intermediate}), storage)};
+    return {.up = stack(prefix + "gate_up_proj", 2 * intermediate, hidden),
+            .down = stack(prefix + "down_proj", hidden, intermediate)};
   }
   Experts::Weights experts;
   for (int64_t e = 0; e < num_experts; ++e) {
-    const auto name = [&](const char* matrix) { return absl::StrCat(prefix, e, ".", matrix, ".weight"); };
-    at::Tensor up = weights.GetMatrix(name(names.up), {intermediate, hidden});
-    if (names.gate != nullptr) up = at::cat({weights.GetMatrix(name(names.gate), {intermediate, hidden}), up});
-    experts.up.emplace_back(up, storage);
-    experts.down.emplace_back(weights.GetMatrix(name(names.down), {hidden, intermediate}), storage);
+    const auto part = [&](const char* matrix, int64_t out) -> LinearPart {
+      return {.name = absl::StrCat(prefix, e, ".", matrix), .out = out};
+    };
+    std::vector<LinearPart> up = {part(names.up, intermediate)};
+    if (names.gate != nullptr) up.insert(up.begin(), part(names.gate, intermediate));
+    experts.up.push_back(Pack(LoadLinear(weights, hidden, up)));
+    experts.down.push_back(Pack(LoadLinear(weights, intermediate, {part(names.down, hidden)})));
   }
   return experts;
 }

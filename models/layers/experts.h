@@ -15,7 +15,6 @@
 #include "models/layers/linear.h"
 #include "models/ops/elementwise/elementwise.h"
 #include "models/ops/matmul/matmul.h"
-#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
@@ -58,7 +57,7 @@ class Router {
   void set_choice_bias(at::Tensor bias) { weights_.choice_bias = std::move(bias); }
 
   // x: [tokens, hidden].
-  Choice operator()(const at::Tensor& x) const;
+  Choice operator()(const at::Tensor& x, Execution& execution) const;
   int64_t num_experts() const { return config_.num_experts; }
 
  private:
@@ -96,17 +95,17 @@ class Experts : public FeedForward {
   // The experts then work between two products, in a narrower stream (nemotron_h); router and shared do not.
   void set_latent(Linear into, Linear out_of);
 
-  at::Tensor operator()(const at::Tensor& x) const override;
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const override;
 
  private:
   // x: what the experts see of the router's tokens.
-  at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice) const;
+  at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts the
   // pairs by expert, for products of the library.
-  at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice) const;
+  at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   // The same of few tokens, without the host. Undefined: there is no kernel for so many pairs.
-  at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice) const;
-  at::Tensor Activated(const at::Tensor& up) const;
+  at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
+  at::Tensor Activated(const at::Tensor& up, Execution& execution) const;
 
   Router router_;
   Weights weights_;
@@ -123,9 +122,6 @@ struct ExpertNames {
   const char* up = "up_proj";
   const char* down = "down_proj";
 };
-
-// The matrices of a stack, [experts, out, in].
-std::vector<ops::PackedMatrix> PackExperts(const at::Tensor& stack, WeightStorage storage);
 
 // One matrix per expert; or stacks of them, `prefix`gate_up_proj and down_proj, where the checkpoint
 // has them. Errors stick to the loader.

@@ -25,15 +25,16 @@ at::Tensor RowsOfHeads(const at::Tensor& weight, int64_t k_heads, int64_t first,
 LinearWeights LoadInterleaved(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
   const int64_t heads = c.v_heads / c.k_heads;
   const int64_t values = heads * c.value_dim;
-  const at::Tensor qkvz = weights.GetMatrix(prefix + "in_proj_qkvz.weight", {2 * c.keys() + 2 * c.values(), c.hidden});
-  const at::Tensor ba = weights.GetMatrix(prefix + "in_proj_ba.weight", {2 * c.v_heads, c.hidden});
-  LinearWeights in = {.storage = weights.options().matrices};
-  in.weight = at::cat({RowsOfHeads(qkvz, c.k_heads, 0, c.key_dim), RowsOfHeads(qkvz, c.k_heads, c.key_dim, c.key_dim),
-                       RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim, values),
-                       RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim + values, values),
-                       RowsOfHeads(ba, c.k_heads, 0, heads), RowsOfHeads(ba, c.k_heads, heads, heads)},
-                      0);
-  return in;
+  const std::string qkvz_name = prefix + "in_proj_qkvz.weight", ba_name = prefix + "in_proj_ba.weight";
+  const at::Tensor qkvz = weights.GetMatrix(qkvz_name, {2 * c.keys() + 2 * c.values(), c.hidden});
+  const at::Tensor ba = weights.GetMatrix(ba_name, {2 * c.v_heads, c.hidden});
+  const at::Tensor rows =
+      at::cat({RowsOfHeads(qkvz, c.k_heads, 0, c.key_dim), RowsOfHeads(qkvz, c.k_heads, c.key_dim, c.key_dim),
+               RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim, values),
+               RowsOfHeads(qkvz, c.k_heads, 2 * c.key_dim + values, values), RowsOfHeads(ba, c.k_heads, 0, heads),
+               RowsOfHeads(ba, c.k_heads, heads, heads)},
+              0);
+  return MatrixOf(weights, {qkvz_name, ba_name}, rows);
 }
 
 LinearWeights LoadInput(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
@@ -107,7 +108,7 @@ LayerCacheSpec GatedDeltaNet::cache_spec(DType dtype) const {
 
 at::Tensor GatedDeltaNet::operator()(const at::Tensor& x, const StepBatch& batch) const {
   const int64_t channels = config_.conv_channels();
-  const at::Tensor projected = in_(x);
+  const at::Tensor projected = in_(x, batch.execution());
   const at::Tensor gate = projected.narrow(1, channels, config_.values());
   const at::Tensor b = projected.narrow(1, channels + config_.values(), config_.v_heads);
   const at::Tensor a = projected.narrow(1, channels + config_.values() + config_.v_heads, config_.v_heads);
@@ -122,7 +123,9 @@ at::Tensor GatedDeltaNet::operator()(const at::Tensor& x, const StepBatch& batch
                                            .value_dim = config_.value_dim,
                                            .beta_scale = config_.beta_scale},
                                           batch);
-  return out_(ops::GatedRmsNorm(y, gate, norm_weight_, config_.norm_eps, config_.v_heads, /*gate_first=*/false));
+  return out_(ops::GatedRmsNorm(y, gate, norm_weight_, config_.norm_eps, config_.v_heads, /*gate_first=*/false,
+                                batch.execution()),
+              batch.execution());
 }
 
 }  // namespace berth

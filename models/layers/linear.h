@@ -17,9 +17,11 @@ namespace berth {
 
 // A layer's matrix while it is being loaded.
 struct LinearWeights {
+  std::string name;   // of the matrix among the packed ones
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out] or undefined
   WeightStorage storage = WeightStorage::kExact;
+  PackedWeights* packed = nullptr;  // where the matrix is packed
 };
 
 // W x + b. Copies share the weights.
@@ -30,12 +32,12 @@ class Linear {
   Linear(const LinearWeights& weights);  // NOLINT(google-explicit-constructor)
 
   // The same with a low-rank addition to the matrix, up * down. down: [rank, in], up: [out, rank].
-  Linear WithAdapter(const at::Tensor& down, const at::Tensor& up) const;
+  Linear WithAdapter(const LinearWeights& down, const LinearWeights& up) const;
 
   // x: [tokens, in] -> [tokens, out].
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
   // The same numbers as float32.
-  at::Tensor InFloat32(const at::Tensor& x) const;
+  at::Tensor InFloat32(const at::Tensor& x, Execution& execution) const;
 
   bool defined() const { return weight_.defined(); }
   int64_t outputs() const { return weight_.outputs(); }
@@ -62,6 +64,16 @@ LinearWeights LoadLinear(WeightLoader& weights, int64_t in, const std::vector<Li
 
 // Makes rows [first, first + count) of `linear` compute output_scale * (W (input_scale * x) + b).
 void ScaleLinear(LinearWeights* linear, int64_t first, int64_t count, double input_scale, double output_scale);
+
+// A matrix that is made of the tensors `names`, in the storage of the loader's matrices.
+LinearWeights MatrixOf(const WeightLoader& weights, const std::vector<std::string>& names, at::Tensor matrix);
+
+// The matrix alone.
+ops::PackedMatrix Pack(const LinearWeights& weights);
+
+// The matrices of a stack [n, out, in], which is made of the tensors `names`.
+std::vector<ops::PackedMatrix> PackStack(const WeightLoader& weights, const std::vector<std::string>& names,
+                                         const at::Tensor& stack);
 
 // How an output head is kept beside matrices of `matrices`: its errors reach every probability, so no coarser than
 // int8.

@@ -75,7 +75,7 @@ LayerCacheSpec Mamba2Mixer::cache_spec(DType dtype) const {
 }
 
 at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor projected = in_(x);
+  const at::Tensor projected = in_(x, batch.execution());
   const at::Tensor gate = projected.narrow(1, 0, config_.inner());
   const at::Tensor conv_input = projected.narrow(1, config_.inner(), config_.conv_channels());
   const at::Tensor dt = projected.narrow(1, config_.inner() + config_.conv_channels(), config_.heads);
@@ -90,8 +90,11 @@ at::Tensor Mamba2Mixer::operator()(const at::Tensor& x, const StepBatch& batch) 
                                         .dt_min = config_.dt_min,
                                         .dt_max = config_.dt_max},
                                        batch);
-  if (config_.norm_groups == 0) return out_(at::mul(y, ops::Activate(gate, ops::Activation::kSilu)));
-  return out_(ops::GatedRmsNorm(y, gate, norm_weight_, config_.norm_eps, config_.norm_groups, config_.gate_first));
+  if (config_.norm_groups == 0)
+    return out_(at::mul(y, ops::Activate(gate, ops::Activation::kSilu, batch.execution())), batch.execution());
+  return out_(ops::GatedRmsNorm(y, gate, norm_weight_, config_.norm_eps, config_.norm_groups, config_.gate_first,
+                                batch.execution()),
+              batch.execution());
 }
 
 }  // namespace berth

@@ -19,13 +19,6 @@ at::Tensor Deinterleaved(const at::Tensor& tensor) {
   return at::cat({tensor.slice(0, 0, rows, 2), tensor.slice(0, 1, rows, 2)}, 0);
 }
 
-// The matrices of a stack, [groups, out, in].
-std::vector<ops::PackedMatrix> PackGroups(const at::Tensor& stack, WeightStorage storage) {
-  std::vector<ops::PackedMatrix> groups;
-  for (int64_t g = 0; g < stack.size(0); ++g) groups.emplace_back(stack[g], storage);
-  return groups;
-}
-
 }  // namespace
 
 std::unique_ptr<MambaMixer> MambaMixer::Load(WeightLoader& weights, const std::string& prefix,
@@ -55,22 +48,25 @@ void MambaMixer::LoadProjections(WeightLoader& weights, const std::string& prefi
   const int64_t groups = config_.groups();
   const int64_t width = config_.inner / groups;
   const int64_t outputs = config_.dt_rank + 2 * config_.state_dim;
+  const bool stacked = config_.heads > 0;
+  const std::string x_name = prefix + (stacked ? "x_proj_weight" : "x_proj.weight");
+  const std::string dt_name = prefix + (stacked ? "dt_proj_weight" : "dt_proj.weight");
   at::Tensor a_log, x_proj, dt_proj;
-  if (config_.heads > 0) {
-    x_proj = weights.GetMatrix(prefix + "x_proj_weight", {groups, outputs, width});
-    dt_proj = weights.GetMatrix(prefix + "dt_proj_weight", {groups, width, config_.dt_rank});
+  if (stacked) {
+    x_proj = weights.GetMatrix(x_name, {groups, outputs, width});
+    dt_proj = weights.GetMatrix(dt_name, {groups, width, config_.dt_rank});
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj_bias", {groups, width}).reshape({config_.inner});
     a_log = weights.GetFloat32(prefix + "A_log", {groups, width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {groups, width}).reshape({config_.inner});
   } else {
-    x_proj = weights.GetMatrix(prefix + "x_proj.weight", {outputs, width}).unsqueeze(0);
-    dt_proj = weights.GetMatrix(prefix + "dt_proj.weight", {width, config_.dt_rank}).unsqueeze(0);
+    x_proj = weights.GetMatrix(x_name, {outputs, width}).unsqueeze(0);
+    dt_proj = weights.GetMatrix(dt_name, {width, config_.dt_rank}).unsqueeze(0);
     dt_bias_ = weights.GetFloat32(prefix + "dt_proj.bias", {width});
     a_log = weights.GetFloat32(prefix + "A_log", {width, config_.state_dim});
     d_ = weights.GetFloat32(prefix + "D", {width});
   }
-  x_proj_ = PackGroups(x_proj, weights.options().matrices);
-  dt_proj_ = PackGroups(dt_proj, weights.options().matrices);
+  x_proj_ = PackStack(weights, {x_name}, x_proj);
+  dt_proj_ = PackStack(weights, {dt_name}, dt_proj);
   a_ = at::neg(at::exp(a_log)).reshape({config_.inner, config_.state_dim}).t().contiguous();
 }
 
@@ -90,32 +86,32 @@ LayerCacheSpec MambaMixer::cache_spec(DType dtype) const {
                      {.name = "recurrent", .shape = {config_.state_dim, config_.inner}, .dtype = DType::kFloat32}}};
 }
 
-void MambaMixer::Project(ops::MambaInputs& inputs) const {
+void MambaMixer::Project(ops::MambaInputs& inputs, Execution& execution) const {
   const int64_t tokens = inputs.x.size(0);
-  const at::Tensor parts = ops::BlockDiagonalMatMul(inputs.x, x_proj_).view({tokens, config_.groups(), -1});
+  const at::Tensor parts = ops::BlockDiagonalMatMul(inputs.x, x_proj_, execution).view({tokens, config_.groups(), -1});
   const at::Tensor step = parts.narrow(2, 0, config_.dt_rank);
   inputs.b = parts.narrow(2, config_.dt_rank, config_.state_dim);
   inputs.c = parts.narrow(2, config_.dt_rank + config_.state_dim, config_.state_dim);
   if (dt_norm_.defined()) {  // without heads: one group
-    const auto norm = [](const Norm& norm, const at::Tensor& part) {
+    const auto norm = [&](const Norm& norm, const at::Tensor& part) {
       at::Tensor slice = part.select(1, 0);
-      norm.InPlace(slice);
+      norm.InPlace(slice, execution);
     };
     norm(dt_norm_, step);
     norm(b_norm_, inputs.b);
     norm(c_norm_, inputs.c);
   }
-  inputs.dt = ops::BlockDiagonalMatMul(step.flatten(1), dt_proj_);
+  inputs.dt = ops::BlockDiagonalMatMul(step.flatten(1), dt_proj_, execution);
 }
 
 at::Tensor MambaMixer::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor projected = in_(x);
+  const at::Tensor projected = in_(x, batch.execution());
   ops::MambaInputs inputs;
   inputs.gate = projected.narrow(1, config_.inner, config_.inner);
   inputs.x = ops::CausalConv(projected.narrow(1, 0, config_.inner), conv_weight_, conv_bias_, config_.layer, kConvState,
                              batch);
-  Project(inputs);
-  return out_(ops::MambaScan(inputs, a_, d_, dt_bias_, config_.layer, kRecurrentState, batch));
+  Project(inputs, batch.execution());
+  return out_(ops::MambaScan(inputs, a_, d_, dt_bias_, config_.layer, kRecurrentState, batch), batch.execution());
 }
 
 }  // namespace berth

@@ -57,7 +57,7 @@ class MambaMixer : public Mixer {
   void LoadProjections(WeightLoader& weights, const std::string& prefix);
   void LoadNorms(WeightLoader& weights, const std::string& prefix);
   // dt, B and C from the convolved x, into `inputs`.
-  void Project(ops::MambaInputs& inputs) const;
+  void Project(ops::MambaInputs& inputs, Execution& execution) const;
 
   MambaConfig config_;
   Linear in_, out_;

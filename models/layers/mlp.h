@@ -20,8 +20,8 @@ struct GatedMlp : public FeedForward {
   Linear down;
   ops::Activation activation = ops::Activation::kSilu;
 
-  at::Tensor operator()(const at::Tensor& x) const override {
-    return down(ops::GatedActivation(gate_up(x), activation));
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const override {
+    return down(ops::GatedActivation(gate_up(x, execution), activation, execution), execution);
   }
 };
 
@@ -30,7 +30,9 @@ struct Mlp : public FeedForward {
   Linear up, down;
   ops::Activation activation = ops::Activation::kRelu;
 
-  at::Tensor operator()(const at::Tensor& x) const override { return down(ops::Activate(up(x), activation)); }
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const override {
+    return down(ops::Activate(up(x, execution), activation, execution), execution);
+  }
 };
 
 struct MlpConfig {

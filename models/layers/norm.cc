@@ -6,8 +6,8 @@
 
 namespace berth {
 
-at::Tensor Norm::operator()(const at::Tensor& x) const {
-  return centered ? at::layer_norm(x, {weight.size(0)}, weight, bias, eps) : ops::RmsNorm(x, weight, eps);
+at::Tensor Norm::operator()(const at::Tensor& x, Execution& execution) const {
+  return centered ? at::layer_norm(x, {weight.size(0)}, weight, bias, eps) : ops::RmsNorm(x, weight, eps, execution);
 }
 
 Norm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one) {

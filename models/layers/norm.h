@@ -19,9 +19,9 @@ struct Norm {
 
   bool defined() const { return weight.defined(); }
   // x: [tokens, n * dim], each dim columns normed alone (n is 1 where centered). Returns x's shape and type.
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
   // The same in place. REQUIRES: not centered.
-  void InPlace(at::Tensor& x) const { ops::RmsNormInPlace(x, weight, eps); }
+  void InPlace(at::Tensor& x, Execution& execution) const { ops::RmsNormInPlace(x, weight, eps, execution); }
 };
 
 // A root-mean-square norm's weight as the kernels want it: float32, the one added where the model says so.

@@ -26,15 +26,11 @@ ops::RgLruWeights LoadRecurrence(WeightLoader& weights, const std::string& prefi
 
 std::vector<ops::PackedMatrix> LoadGates(WeightLoader& weights, const std::string& prefix, const RgLruConfig& c) {
   const int64_t block_width = c.width / c.blocks;
-  const auto matrices = [&](const char* name) {
-    return weights.GetMatrix(prefix + name, {c.blocks, block_width, block_width});
-  };
-  const at::Tensor stack = at::cat({matrices("input_gate_weight"), matrices("recurrent_gate_weight")}, 2);
-  std::vector<ops::PackedMatrix> gates;
-  for (int64_t block = 0; block < c.blocks; ++block) {
-    gates.emplace_back(stack[block].t(), weights.options().matrices);
-  }
-  return gates;
+  const std::vector<std::string> names = {prefix + "input_gate_weight", prefix + "recurrent_gate_weight"};
+  std::vector<at::Tensor> matrices;
+  for (const std::string& name : names)
+    matrices.push_back(weights.GetMatrix(name, {c.blocks, block_width, block_width}));
+  return PackStack(weights, names, at::cat(matrices, 2).transpose(1, 2));
 }
 
 }  // namespace
@@ -64,12 +60,15 @@ LayerCacheSpec RgLruMixer::cache_spec(DType dtype) const {
 }
 
 at::Tensor RgLruMixer::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor projected = in_(x);
+  const at::Tensor projected = in_(x, batch.execution());
   const at::Tensor input = ops::CausalConv(projected.narrow(1, 0, config_.width), conv_weight_, conv_bias_,
                                            config_.layer, kConvState, batch, ops::ConvActivation::kNone);
-  const at::Tensor gates = ops::BlockDiagonalMatMul(input, gates_).unflatten(1, {config_.blocks, -1});
+  const at::Tensor gates =
+      ops::BlockDiagonalMatMul(input, gates_, batch.execution()).unflatten(1, {config_.blocks, -1});
   const at::Tensor y = ops::RgLru(input, gates, recurrence_, config_.layer, kRecurrentState, batch);
-  return out_(at::mul(y, ops::Activate(projected.narrow(1, config_.width, config_.width), ops::Activation::kGeluTanh)));
+  return out_(at::mul(y, ops::Activate(projected.narrow(1, config_.width, config_.width), ops::Activation::kGeluTanh,
+                                       batch.execution())),
+              batch.execution());
 }
 
 }  // namespace berth

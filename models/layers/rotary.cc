@@ -135,7 +135,7 @@ void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
   const bool in_tables = rope_.type != "dynamic" && batch.max_position() < kTablePositions;
   if (in_tables) Cover(batch.max_position());
   if (in_tables && !long_frequencies_.defined()) {
-    ops::Rotary(x, tables_.cos, tables_.sin, batch.device_positions(), head_dim_);
+    ops::Rotary(x, tables_.cos, tables_.sin, batch.device_positions(), head_dim_, batch.execution());
     return;
   }
   const Tables& tables = SelectRows(batch, in_tables);
@@ -143,7 +143,7 @@ void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
     rows_on_device_ = rows_;
     device_rows_ = batch.ToDevice(rows_on_device_);
   }
-  ops::Rotary(x, tables.cos, tables.sin, device_rows_, head_dim_);
+  ops::Rotary(x, tables.cos, tables.sin, device_rows_, head_dim_, batch.execution());
 }
 
 const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch, bool in_tables) {

@@ -26,12 +26,12 @@ LayerCacheSpec ShortConv::cache_spec(DType dtype) const {
 }
 
 at::Tensor ShortConv::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const at::Tensor projected = in_(x);
+  const at::Tensor projected = in_(x, batch.execution());
   const auto part = [&](int64_t index) { return projected.narrow(1, index * config_.hidden, config_.hidden); };
   const at::Tensor input = at::mul(part(0), part(2));
   const at::Tensor y =
       ops::CausalConv(input, conv_weight_, conv_bias_, config_.layer, /*state=*/0, batch, ops::ConvActivation::kNone);
-  return out_(at::mul(part(1), y));
+  return out_(at::mul(part(1), y), batch.execution());
 }
 
 }  // namespace berth

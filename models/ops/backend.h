@@ -8,8 +8,9 @@
 
 #include <cstdint>
 
-#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_kernels.h"
 #include "models/ops/parallel.h"
+#include "models/step/execution.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {
@@ -17,8 +18,8 @@ namespace berth::ops {
 enum class Backend { kCpu, kCuda, kReference };
 
 // By where x is. Emulated CUDA kernels take the CPU's tensors.
-inline Backend BackendOf(const at::Tensor& x) {
-  const cuda::Kernels* kernels = cuda::GetKernels();
+inline Backend BackendOf(const at::Tensor& x, const Execution& execution) {
+  const cuda::Kernels* kernels = execution.cuda_kernels;
   if (kernels != nullptr && (kernels->on_host_memory ? x.is_cpu() : x.is_cuda())) return Backend::kCuda;
   return x.is_cpu() ? Backend::kCpu : Backend::kReference;
 }
@@ -61,8 +62,8 @@ inline bool IsLaunched(int result) {
 // Enqueues an operation on the stream of `launch`. `entry` is a member of cuda::Kernels. Returns a Result.
 template <typename Args>
 int RunOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], TypeIndex type, const Args& args,
-              const cuda::LaunchParams& launch) {
-  return (cuda::GetKernels()->*entry)[type](args, launch);
+              const cuda::LaunchParams& launch, const Execution& execution) {
+  return (execution.cuda_kernels->*entry)[type](args, launch);
 }
 
 }  // namespace berth::ops

@@ -37,11 +37,6 @@ const Kernels* Choose() {
   return best;
 }
 
-const Kernels*& Current() {
-  static const Kernels* current = Choose();
-  return current;
-}
-
 }  // namespace
 
 bool IsSupported(const Kernels& kernels) {
@@ -56,8 +51,9 @@ bool IsSupported(const Kernels& kernels) {
   return true;
 }
 
-const Kernels& GetKernels() { return *Current(); }
-
-void UseKernels(const Kernels& kernels) { Current() = &kernels; }
+const Kernels& GetKernels() {
+  static const Kernels* const chosen = Choose();
+  return *chosen;
+}
 
 }  // namespace berth::ops::cpu

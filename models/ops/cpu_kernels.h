@@ -33,11 +33,9 @@ struct Kernels {
   MatMulLayout (*matmul_layout[2])(const MatMulArgs& args);
 };
 
-// The best set that this machine runs; else the one that the environment's BERTH_CPU_CAPABILITY names, if the machine
-// runs it, or that UseKernels set.
+// The best set that this machine runs; or the one that the environment's BERTH_CPU_CAPABILITY names, if the machine
+// runs it. Always the same one.
 const Kernels& GetKernels();
-// For tests of every set. REQUIRES: no step is running; the machine has the instructions.
-void UseKernels(const Kernels& kernels);
 // Whether this machine has the instructions of a set, by its capability.
 bool IsSupported(const Kernels& kernels);
 

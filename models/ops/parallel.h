@@ -1,4 +1,4 @@
-// How the dispatch of the CPU kernels hands them rows, and splits their items over the pool's threads.
+// Runs the CPU kernels of an operation: hands them the rows of tensors, and divides their items among the threads.
 #ifndef BERTH_MODELS_OPS_PARALLEL_H_
 #define BERTH_MODELS_OPS_PARALLEL_H_
 
@@ -7,27 +7,29 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
-#include <vector>
+#include <limits>
 
 #include "models/ops/cpu_kernels.h"
+#include "models/step/cache_line.h"
+#include "models/step/execution.h"
 #include "models/step/step_batch.h"
 #include "models/step/thread_pool.h"
 
 namespace berth::ops {
 
-// Below this many float operations, 8 to 20 microseconds of one thread, a second brought nothing in a step of the demo
-// model: handing over takes one of them (thread_pool.h), the data's way to the other core more.
+// The smallest task that is given to another thread, in float operations: 8 to 20 microseconds of one thread. Smaller
+// tasks did not make a step of the demo model faster. Handing one over takes a microsecond (thread_pool.h), and moving
+// its data to the other core takes longer.
 inline constexpr int64_t kOperationsPerTask = 1 << 17;
-// Pieces for each thread: the last to begin leaves the others little to wait for.
-inline constexpr int64_t kPiecesPerThread = 4;
+// Tasks for each thread. With several, a thread that starts late leaves little for the others to wait for.
+inline constexpr int64_t kTasksPerThread = 4;
 
-// A kernel steps from row to row by a stride, but within a row by one: others are refused.
+// Throws if the numbers of a row are not side by side. Rows themselves may be any stride apart.
 inline void CheckRows(const at::Tensor& x) {
   TORCH_CHECK(x.size(-1) <= 1 || x.stride(-1) == 1, "a kernel's argument has a stride of ", x.stride(-1), " in a row");
 }
 
-// Where x's rows begin.
+// The address of x's first row.
 inline const void* RowsOf(const at::Tensor& x) {
   CheckRows(x);
   return x.const_data_ptr();
@@ -35,45 +37,33 @@ inline const void* RowsOf(const at::Tensor& x) {
 
 inline TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? kF32 : kBF16; }
 
-// On average, rounded up.
+// The mean number of tokens in a row, rounded up.
 inline int64_t TokensPerRow(const StepBatch& batch) {
   return (batch.num_tokens() + batch.num_rows() - 1) / batch.num_rows();
 }
 
-// Runs kernel(begin, end, thread), or kernel(begin, end), over [0, items), each item costing about `operations`.
-template <typename Kernel>
-void Parallel(int64_t items, int64_t operations, const Kernel& kernel) {
-  const int64_t least = kOperationsPerTask / std::max<int64_t>(1, operations);
-  const int64_t grain = std::max({int64_t{1}, least, items / (kPiecesPerThread * NumThreads())});
-  ShareItems(items, grain, [&](int64_t begin, int64_t end, int thread) {
-    if constexpr (std::is_invocable_v<Kernel, int64_t, int64_t, int>) {
-      kernel(begin, end, thread);
-    } else {
-      kernel(begin, end);
-    }
-  });
+// Rows of this many tokens or more are computed by matrix products: `tokens`, or no row.
+inline int64_t ChunkedFrom(int64_t tokens, const Execution& execution) {
+  return execution.chunk_invariant_scans ? std::numeric_limits<int64_t>::max() : tokens;
 }
 
-inline constexpr int64_t kCacheLine = 64;  // bytes
-
-inline int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// So many bytes from a cache line on, of what `kept` keeps from call to call.
-inline char* OnCacheLine(int64_t size_bytes, std::vector<char>* kept) {
-  if (static_cast<int64_t>(kept->size()) < size_bytes + kCacheLine) kept->resize(size_bytes + kCacheLine);
-  return reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(kept->data()), kCacheLine));
+// The CPU kernels that the execution names, else the best of this machine.
+inline const cpu::Kernels& CpuKernels(const Execution& execution) {
+  return execution.cpu_kernels != nullptr ? *execution.cpu_kernels : cpu::GetKernels();
 }
 
-// Runs an operation's items [0, items) on the CPU, each costing about `operations`, by the pool's threads. `entry` is a
-// member of cpu::Kernels.
+// Runs an operation's items [0, items) on the CPU, divided among the threads. One item takes about `operations` float
+// operations. `entry` is a member of cpu::Kernels.
 template <typename Args>
 void RunOnCpu(cpu::Kernel<Args> (cpu::Kernels::*entry)[2], TypeIndex type, const Args& args, int64_t items,
-              int64_t operations) {
-  static thread_local std::vector<char> kept;  // the workers' scratch, for the next call on this thread
-  const cpu::Kernel<Args>& kernel = (cpu::GetKernels().*entry)[type];
+              int64_t operations, Execution& execution) {
+  const cpu::Kernel<Args>& kernel = (CpuKernels(execution).*entry)[type];
+  const int num_threads = execution.num_threads();
   const int64_t worker_bytes = RoundUp(kernel.scratch_bytes(args), kCacheLine);
-  char* const scratch = worker_bytes > 0 ? OnCacheLine(NumThreads() * worker_bytes, &kept) : nullptr;
-  Parallel(items, operations, [&](int64_t begin, int64_t end, int thread) {
+  char* const scratch = worker_bytes > 0 ? execution.Scratch(num_threads * worker_bytes) : nullptr;
+  const int64_t least = kOperationsPerTask / std::max<int64_t>(1, operations);
+  const int64_t grain = std::max({int64_t{1}, least, items / (kTasksPerThread * num_threads)});
+  ShareItems(execution.threads, items, grain, [&](int64_t begin, int64_t end, int thread) {
     kernel.run(args, begin, end, scratch + thread * worker_bytes);
   });
 }

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include "absl/strings/str_cat.h"
-#include "models/ops/cuda_dispatch.h"
 #include "models/ops/cuda_library.h"
 #include "models/step/tensor_storage.h"
 
@@ -24,27 +23,20 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
   return at::Device(at::kCUDA, 0);
 }
 
-absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device) {
-  if (!device.is_cuda()) return std::string();
-  const absl::StatusOr<const ops::cuda::Kernels*> kernels =
-      ops::cuda::LoadLibrary(ops::cuda::LibraryPath("libberth_cuda.so"));
-  if (!kernels.ok()) return kernels.status();
-  ops::cuda::UseKernels(*kernels);
-  return std::string((*kernels)->name);
+absl::StatusOr<const ops::cuda::Kernels*> LoadDeviceKernels(const at::Device& device) {
+  if (!device.is_cuda()) return nullptr;
+  return ops::cuda::LoadLibrary(ops::cuda::LibraryPath("libberth_cuda.so"));
 }
 
-absl::Status LoadGraphs(const at::Device& device) {
+absl::StatusOr<ops::cuda::GraphRecorder*> LoadGraphRecorder(const at::Device& device) {
   if (!device.is_cuda()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: runs on device cuda, not on ", device.str()));
   }
   try {
-    const absl::StatusOr<ops::cuda::GraphRecorder*> recorder =
+    absl::StatusOr<ops::cuda::GraphRecorder*> recorder =
         ops::cuda::LoadGraphLibrary(ops::cuda::LibraryPath("libberth_cuda_graph.so"));
-    if (!recorder.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
-    }
-    ops::cuda::UseGraphRecorder(*recorder);
-    return absl::OkStatus();
+    if (recorder.ok()) return recorder;
+    return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", recorder.status().message()));
   } catch (const c10::Error& error) {
     return absl::FailedPreconditionError(absl::StrCat("cuda_graphs: ", error.what_without_backtrace()));
   }

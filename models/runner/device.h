@@ -11,20 +11,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/storage.h"
+#include "models/kernels/cuda/graph.h"
+#include "models/ops/cuda_kernels.h"
 
 namespace berth {
 
 // "cpu" or "cuda". FAILED_PRECONDITION: libtorch_cuda.so cannot be loaded, or it finds no GPU.
 absl::StatusOr<at::Device> OpenDevice(const std::string& name);
 
-// Loads the device's own kernels (models/kernels/cuda) for the operations to use, and says what they were compiled for;
-// "" on the CPU, whose kernels are linked. FAILED_PRECONDITION: there are none, and ATen's references will run.
-// REQUIRES: no step is running.
-absl::StatusOr<std::string> LoadDeviceKernels(const at::Device& device);
+// Loads the device's own kernels (libberth_cuda.so); null on the CPU, whose kernels are linked. FAILED_PRECONDITION:
+// there are none, so ATen's references run.
+absl::StatusOr<const ops::cuda::Kernels*> LoadDeviceKernels(const at::Device& device);
 
-// Loads what records CUDA graphs, for GetGraphRecorder(). FAILED_PRECONDITION: the device has none, it is not there,
-// or the GPU fails.
-absl::Status LoadGraphs(const at::Device& device);
+// Loads what records CUDA graphs; it lives as long as the program. FAILED_PRECONDITION: the device has no graphs, the
+// library is not there, or the GPU fails.
+absl::StatusOr<ops::cuda::GraphRecorder*> LoadGraphRecorder(const at::Device& device);
 
 // One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.
 absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes);

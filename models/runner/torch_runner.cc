@@ -8,14 +8,12 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "models/sampling/sample_step.h"
 
 namespace berth {
 
 absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
   const c10::InferenceMode no_autograd;
-  const ThreadPool::Use use_threads(threads_);
-  const StepMemory::Use use_memory(&memory_);
+  const ScopedStepMemory use_memory(&memory_);
   // What is left of ATen on the CPU is small, and its own threads would take the pool's cores.
   if (at::get_num_threads() != 1) at::set_num_threads(1);
   result->rows.resize(plan.rows.size());
@@ -30,7 +28,7 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
       batch_.Fill(plan);
       logits = model_->Forward(batch_);
     }
-    if (logits.defined()) SampleRows(logits, plan, batch_.sample_rows(), result);
+    if (logits.defined()) sampler_.SampleRows(logits, plan, batch_.sample_rows(), result);
   } catch (const c10::Error& error) {
     return absl::InternalError(absl::StrCat("step failed: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {  // bad_alloc, and what ATen's operators throw through the standard library

@@ -9,22 +9,21 @@
 #include "models/layers/model.h"
 #include "models/model_runner.h"
 #include "models/runner/decode_graphs.h"
+#include "models/sampling/sample_step.h"
 #include "models/step/step_batch.h"
 #include "models/step/step_memory.h"
-#include "models/step/thread_pool.h"
 
 namespace berth {
 
 class TorchRunner : public ModelRunner {
  public:
-  // `model` and `threads` must outlive the runner. `graphs`: null, none.
-  TorchRunner(ModelInfo info, const Model* model, ThreadPool* threads, StepBatch batch,
-              std::unique_ptr<DecodeGraphs> graphs)
+  // `model` must outlive the runner. `graphs`: null, none.
+  TorchRunner(ModelInfo info, const Model* model, StepBatch batch, std::unique_ptr<DecodeGraphs> graphs)
       : info_(std::move(info)),
         model_(model),
-        threads_(threads),
         batch_(std::move(batch)),
-        graphs_(std::move(graphs)) {}
+        graphs_(std::move(graphs)),
+        sampler_(&batch_.execution()) {}
 
   const ModelInfo& info() const override { return info_; }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
@@ -34,9 +33,9 @@ class TorchRunner : public ModelRunner {
  private:
   ModelInfo info_;
   const Model* model_;
-  ThreadPool* threads_;
   StepBatch batch_;
   std::unique_ptr<DecodeGraphs> graphs_;
+  StepSampler sampler_;
   StepMemory memory_;
 };
 

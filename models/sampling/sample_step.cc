@@ -21,11 +21,6 @@ constexpr int64_t kLogitsPerTask = 16384;
 // Rows that a device draws for at once: near its number of multiprocessors, in no more memory than the reference takes.
 constexpr int64_t kMostScratch = 112;
 
-Sampler& ThreadSampler() {
-  static thread_local Sampler sampler;  // scratch only: which thread takes a row changes nothing
-  return sampler;
-}
-
 // Which of its row's drafts the i-th row of logits replaces; -1: it follows the last token.
 int64_t DraftOf(int64_t i, absl::Span<const int> row_indices, const StepRow& row) {
   int64_t later = 0;
@@ -48,17 +43,18 @@ ops::SampleParams ParamsOf(const StepRow& row) {
           .top_k = std::max(p.top_k, 0)};
 }
 
-int LaunchGreedy(const at::Tensor& logits, const at::Tensor& tokens) {
+int LaunchGreedy(const at::Tensor& logits, const at::Tensor& tokens, const ops::cuda::Kernels& kernels) {
   const ops::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
                                 .rows = logits.size(0),
                                 .stride = logits.size(1),
                                 .vocab = logits.size(1),
                                 .tokens = tokens.data_ptr<int32_t>(),
                                 .bad_token = RowResult::kBadLogits};
-  return ops::cuda::GetKernels()->greedy(args, ops::LaunchParamsFor(logits));
+  return kernels.greedy(args, ops::LaunchParamsFor(logits));
 }
 
-int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows, const at::Tensor& tokens) {
+int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows, const at::Tensor& tokens,
+                 const ops::cuda::Kernels& kernels) {
   std::vector<ops::SampleParams> params;
   for (const StepRow* row : rows) params.push_back(ParamsOf(*row));
   StagingBuffer staging;
@@ -78,17 +74,20 @@ int LaunchSample(const at::Tensor& logits, absl::Span<const StepRow* const> rows
       .num_scratch = num_scratch,
       .tokens = tokens.data_ptr<int32_t>(),
       .bad_token = RowResult::kBadLogits};
-  return ops::cuda::GetKernels()->sample(args, ops::LaunchParamsFor(logits));
+  return kernels.sample(args, ops::LaunchParamsFor(logits));
 }
 
 // One launch and one copy back, which waits for the device. False: no kernel covers the rows, nothing was done.
 bool ChooseByKernel(const at::Tensor& logits, absl::Span<const StepRow* const> rows,
-                    absl::Span<RowResult* const> results) {
-  if (ops::BackendOf(logits) != ops::Backend::kCuda || !std::all_of(rows.begin(), rows.end(), IsPlain)) return false;
+                    absl::Span<RowResult* const> results, const Execution& execution) {
+  if (ops::BackendOf(logits, execution) != ops::Backend::kCuda || !std::all_of(rows.begin(), rows.end(), IsPlain))
+    return false;
+  const ops::cuda::Kernels& kernels = *execution.cuda_kernels;
   const at::Tensor dense = logits.contiguous();
   at::Tensor tokens = at::empty({dense.size(0)}, dense.options().dtype(at::kInt));
   const bool greedy = std::all_of(rows.begin(), rows.end(), IsGreedy);
-  if (!ops::IsLaunched(greedy ? LaunchGreedy(dense, tokens) : LaunchSample(dense, rows, tokens))) return false;
+  if (!ops::IsLaunched(greedy ? LaunchGreedy(dense, tokens, kernels) : LaunchSample(dense, rows, tokens, kernels)))
+    return false;
   tokens = tokens.to(at::kCPU);
   for (size_t i = 0; i < results.size(); ++i) {
     *results[i] = {.token = tokens.const_data_ptr<int32_t>()[i],
@@ -97,8 +96,12 @@ bool ChooseByKernel(const at::Tensor& logits, absl::Span<const StepRow* const> r
   return true;
 }
 
-void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
-                    StepResult* result) {
+}  // namespace
+
+StepSampler::StepSampler(Execution* execution) : execution_(execution), samplers_(execution->num_threads()) {}
+
+void StepSampler::SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
+                                 StepResult* result) const {
   std::vector<RowResult> drafts(row_indices.size());
   std::vector<const StepRow*> rows;
   std::vector<RowResult*> results;
@@ -107,7 +110,7 @@ void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<c
     const bool last = DraftOf(static_cast<int64_t>(i), row_indices, *rows[i]) < 0;
     results.push_back(last ? &result->rows[row_indices[i]] : &drafts[i]);
   }
-  if (!ChooseByKernel(logits, rows, absl::MakeSpan(results))) {
+  if (!ChooseByKernel(logits, rows, absl::MakeSpan(results), *execution_)) {
     SampleRowsReference(logits, rows, absl::MakeSpan(results));
   }
   for (size_t i = 0; i < row_indices.size(); ++i) {
@@ -116,15 +119,14 @@ void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<c
   }
 }
 
-}  // namespace
-
-void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices, StepResult* result) {
+void StepSampler::SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
+                             StepResult* result) {
   TORCH_CHECK(logits.dim() == 2 && logits.size(0) == static_cast<int64_t>(row_indices.size()) &&
                   logits.scalar_type() == at::kFloat,
               "SampleRows: logits must be float32 [", row_indices.size(), ", vocab]");
   result->rows.resize(plan.rows.size());
   for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].verified_tokens.resize(plan.rows[i].num_drafts());
-  if (ops::BackendOf(logits) != ops::Backend::kCpu) {
+  if (ops::BackendOf(logits, *execution_) != ops::Backend::kCpu) {
     SampleOnDevice(logits, plan, row_indices, result);
     return;
   }
@@ -132,16 +134,17 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
   const float* data = dense.const_data_ptr<float>();
   const size_t vocab = static_cast<size_t>(dense.size(1));
   const int64_t rows_per_task = std::max<int64_t>(1, kLogitsPerTask / std::max<int64_t>(1, dense.size(1)));
-  ShareItems(dense.size(0), rows_per_task, [&](int64_t begin, int64_t end, int /*thread*/) {
+  ShareItems(execution_->threads, dense.size(0), rows_per_task, [&](int64_t begin, int64_t end, int thread) {
+    Sampler& sampler = samplers_[thread];
     for (int64_t i = begin; i < end; ++i) {
       const StepRow& row = plan.rows[row_indices[i]];
       RowResult& out = result->rows[row_indices[i]];
       const int64_t draft = DraftOf(i, row_indices, row);
       if (draft < 0) {
-        ThreadSampler().SampleRow({data + i * vocab, vocab}, row, &out);
+        sampler.SampleRow({data + i * vocab, vocab}, row, &out);
       } else {
         RowResult one;
-        ThreadSampler().SampleRow({data + i * vocab, vocab}, row, &one);
+        sampler.SampleRow({data + i * vocab, vocab}, row, &one);
         out.verified_tokens[draft] = one.token;
       }
     }

@@ -5,18 +5,35 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "absl/types/span.h"
+#include "models/sampling/sampler.h"
 #include "models/step.h"
+#include "models/step/execution.h"
 
 namespace berth {
 
-// logits: [row_indices.size(), vocab], float32, any device; line i belongs to plan.rows[row_indices[i]], whose
-// `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
-// result->rows is sized to the plan. On the CPU the rows are spread over the pool's threads, each with a Sampler of its
-// own that lives as long as the thread. Elsewhere a CUDA kernel chooses, unless a row asks for logprobs or changes its
-// logits (ChangesLogits): then SampleRowsReference does, for the whole step. Either waits for the device. Throws
-// c10::Error as ATen does.
-void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices, StepResult* result);
+class StepSampler {
+ public:
+  // `execution` must outlive it.
+  explicit StepSampler(Execution* execution);
+
+  // logits: [row_indices.size(), vocab], float32, any device; line i belongs to plan.rows[row_indices[i]], whose
+  // `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
+  // result->rows is sized to the plan. On the CPU the threads share the rows. Elsewhere a CUDA kernel chooses, unless a
+  // row asks for logprobs or changes its logits (ChangesLogits): then SampleRowsReference does, for the whole step.
+  // Either waits for the device. Throws c10::Error as ATen does.
+  void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
+                  StepResult* result);
+
+ private:
+  void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
+                      StepResult* result) const;
+
+  Execution* execution_;
+  std::vector<Sampler> samplers_;  // by thread; scratch only: which thread takes a row changes nothing
+};
 
 }  // namespace berth
 

@@ -18,10 +18,11 @@ void AddTiles(int64_t row, int64_t count, std::vector<int64_t>* tiles) {
 
 }  // namespace
 
-StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool copy_tables)
+StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables)
     : plan_(std::move(plan)),
       arena_(reinterpret_cast<char*>(arena)),
       device_(device),
+      execution_(execution),
       copy_tables_(copy_tables),
       blocks_(plan_.groups.size()),
       units_(plan_.groups.size()),

@@ -10,13 +10,13 @@
 #include <bit>
 #include <compare>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "cache/spec.h"
 #include "models/step.h"
+#include "models/step/execution.h"
 #include "models/step/row.h"
 #include "models/step/staging_buffer.h"
 
@@ -78,20 +78,11 @@ struct GraphShape {
 
 class StepBatch {
  public:
-  // `arena` is the storage's base on `device`. `copy_tables`: the tables are a copy on the device, of one transfer;
-  // else, on the CPU alone, the vectors themselves. Tests have copies on the CPU too.
-  StepBatch(CachePlan plan, std::byte* arena, at::Device device)
-      : StepBatch(std::move(plan), arena, device, /*copy_tables=*/!device.is_cpu()) {}
-  StepBatch(CachePlan plan, std::byte* arena, at::Device device, bool copy_tables);
-
-  // Whether recurrences sum token by token in prefill too, so that no bit depends on the chunks that a prompt is cut
-  // into. Else Mamba-2 and the gated delta net go in matrix products, which is faster and sums by the chunk.
-  void set_chunk_invariant_scans(bool invariant) { chunk_invariant_scans_ = invariant; }
-  bool chunk_invariant_scans() const { return chunk_invariant_scans_; }
-  // From how many tokens of a row on they go in matrix products: from `tokens` on, or never.
-  int64_t chunked_from(int64_t tokens) const {
-    return chunk_invariant_scans_ ? std::numeric_limits<int64_t>::max() : tokens;
-  }
+  // `arena` is the storage's base on `device`. `execution` must outlive the batch. `copy_tables`: the tables are a copy
+  // on the device, of one transfer; else, on the CPU alone, the vectors themselves. Tests have copies on the CPU too.
+  StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution)
+      : StepBatch(std::move(plan), arena, device, execution, /*copy_tables=*/!device.is_cpu()) {}
+  StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables);
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
@@ -143,6 +134,7 @@ class StepBatch {
   int64_t block_tokens() const { return plan_.block_tokens; }
   char* arena() const { return arena_; }
   const at::Device& device() const { return device_; }
+  Execution& execution() const { return *execution_; }  // what the step runs on
 
  private:
   template <typename T>
@@ -161,8 +153,8 @@ class StepBatch {
   CachePlan plan_;
   char* arena_;
   at::Device device_;
+  Execution* execution_;
   bool copy_tables_;
-  bool chunk_invariant_scans_ = false;
   StepTables tables_;
   StagingBuffer staging_;  // on their way to the copy
   at::Tensor copy_;        // bytes, on the device; kept from step to step

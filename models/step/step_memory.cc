@@ -94,7 +94,7 @@ void StepMemory::Return(void* memory) {
   current->kept_bytes_ += static_cast<int64_t>(SizeOf(buffer->size_class));
 }
 
-StepMemory::Use::Use(StepMemory* memory) : before_(std::exchange(current, memory)) {}
-StepMemory::Use::~Use() { current = before_; }
+ScopedStepMemory::ScopedStepMemory(StepMemory* memory) : before_(std::exchange(current, memory)) {}
+ScopedStepMemory::~ScopedStepMemory() { current = before_; }
 
 }  // namespace berth

@@ -18,19 +18,6 @@ class StepMemory {
   StepMemory(const StepMemory&) = delete;
   StepMemory& operator=(const StepMemory&) = delete;
 
-  // Gives this thread's new tensors their memory while it lives. What such a tensor returns outside of it, or on
-  // another thread, is freed.
-  class Use {
-   public:
-    explicit Use(StepMemory* memory);
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    StepMemory* const before_;
-  };
-
   int64_t kept_bytes() const { return kept_bytes_; }            // of buffers that no tensor holds
   int64_t num_allocations() const { return num_allocations_; }  // what was taken from the system, ever
 
@@ -45,6 +32,22 @@ class StepMemory {
   std::array<Buffer*, kClasses> kept_ = {};  // by size; each the head of a list
   int64_t kept_bytes_ = 0;
   int64_t num_allocations_ = 0;
+};
+
+// While it lives, this thread's new tensors take their memory from `memory`. What such a tensor returns later, or on
+// another thread, is freed.
+//
+// This is the one piece of step state that is not an argument: ATen asks its allocator for bytes and says nothing of
+// who needs them, so the allocator finds the memory in a variable of the thread.
+class ScopedStepMemory {
+ public:
+  explicit ScopedStepMemory(StepMemory* memory);
+  ~ScopedStepMemory();
+  ScopedStepMemory(const ScopedStepMemory&) = delete;
+  ScopedStepMemory& operator=(const ScopedStepMemory&) = delete;
+
+ private:
+  StepMemory* const before_;
 };
 
 }  // namespace berth

@@ -10,8 +10,6 @@
 namespace berth {
 namespace {
 
-thread_local ThreadPool* current = nullptr;
-
 // Sleeps until woken while `word` is `value`; may wake for no reason.
 void Sleep(std::atomic<uint32_t>* word, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -42,13 +40,6 @@ ThreadPool::~ThreadPool() {
   WakeAll(&last_call_);
   for (std::thread& worker : workers_) worker.join();
 }
-
-ThreadPool* ThreadPool::Current() { return current; }
-
-ThreadPool::Use::Use(ThreadPool* pool) : before_(std::exchange(current, pool)) {}
-ThreadPool::Use::~Use() { current = before_; }
-
-int NumThreads() { return current == nullptr ? 1 : current->num_threads(); }
 
 void ThreadPool::Call(absl::FunctionRef<void(int)> work, int thread) {
   try {

@@ -37,20 +37,6 @@ class ThreadPool {
   // that began have ended. Rethrows the first exception. One caller at a time, and not from within work.
   void Run(absl::FunctionRef<void(int thread)> work);
 
-  // The pool that kernels called from this thread share; null: none, they run here alone.
-  static ThreadPool* Current();
-  // Makes `pool`, or none, this thread's while it lives.
-  class Use {
-   public:
-    explicit Use(ThreadPool* pool);
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    ThreadPool* const before_;
-  };
-
  private:
   // What is offered, in one word: workers that have begun and not ended in the low half, kClosed once the caller has
   // ended, and the number of the call in the high half.
@@ -72,14 +58,13 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
-// The threads of this thread's pool; 1 without one.
-int NumThreads();
+// The threads of the pool; 1 without one.
+inline int NumThreads(const ThreadPool* pool) { return pool == nullptr ? 1 : pool->num_threads(); }
 
-// Runs work(begin, end, thread) over [0, items) in pieces of `grain`, by the threads of this thread's pool: who is done
-// takes the next piece. 0 <= thread < NumThreads().
+// Runs work(begin, end, thread) over [0, items) in pieces of `grain`. A thread that is done takes the next piece.
+// 0 <= thread < NumThreads(pool). Null: this thread does all.
 template <typename Work>
-void ShareItems(int64_t items, int64_t grain, const Work& work) {
-  ThreadPool* const pool = ThreadPool::Current();
+void ShareItems(ThreadPool* pool, int64_t items, int64_t grain, const Work& work) {
   if (pool == nullptr || pool->num_threads() == 1 || items <= grain) {
     if (items > 0) work(int64_t{0}, items, 0);
     return;

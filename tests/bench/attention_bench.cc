@@ -29,7 +29,7 @@ struct Layer {
     plan = *BuildCachePlan(specs, 16);
     storage = *CreateHostStorage(plan.BytesPerToken() * (tokens + 2 * kStep) * kRows + (int64_t{8} << 20));
     cache = *Cache::Create(plan, storage.get(), {});
-    batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU);
+    batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU, &execution);
     for (int64_t r = 0; r < kRows; ++r) leases.push_back(cache->NewLease());
     for (int64_t done = 0; done < tokens; done += kStep) Write(kStep);
     Write(1);
@@ -53,6 +53,7 @@ struct Layer {
   CachePlan plan;
   std::unique_ptr<ArenaStorage> storage;
   std::unique_ptr<Cache> cache;
+  Execution execution;
   std::unique_ptr<StepBatch> batch;
   std::vector<SequenceLease> leases;
   std::vector<int32_t> ids;

@@ -26,7 +26,7 @@ void BM_GatedDeltaNet(benchmark::State& state) {
                                      &ops::cpu::avx512_bf16::kKernels};
   const ops::cpu::Kernels& kernels = *sets[state.range(2)];
   if (!ops::cpu::IsSupported(kernels)) return state.SkipWithError("not on this machine");
-  ops::cpu::UseKernels(kernels);
+  Execution execution = {.cpu_kernels = &kernels};
   state.SetLabel(kernels.capability);
   const int64_t tokens = state.range(0);
   const at::ScalarType type = state.range(1) == 0 ? at::kFloat : at::kBFloat16;
@@ -35,7 +35,7 @@ void BM_GatedDeltaNet(benchmark::State& state) {
       *BuildCachePlan({{.states = {{.shape = {shape.v_heads, shape.key_dim, shape.value_dim}}}}}, 16);
   const auto storage = *CreateHostStorage(int64_t{64} << 20);
   const auto cache = *Cache::Create(plan, storage.get(), {});
-  StepBatch batch(plan, storage->base(), at::kCPU);
+  StepBatch batch(plan, storage->base(), at::kCPU, &execution);
   SequenceLease lease = cache->NewLease();
   const std::vector<int32_t> ids(tokens, 1);
   for (int64_t start : {int64_t{0}, tokens}) {  // the second step has a state behind it

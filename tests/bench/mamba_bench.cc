@@ -21,7 +21,7 @@ struct Layer {
   explicit Layer(std::vector<int64_t> state) : plan(*BuildCachePlan({{.states = {{.shape = state}}}}, 16)) {
     storage = *CreateHostStorage(int64_t{64} << 20);
     cache = *Cache::Create(plan, storage.get(), {});
-    batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU);
+    batch = std::make_unique<StepBatch>(plan, storage->base(), at::kCPU, &execution);
     lease = std::make_unique<SequenceLease>(cache->NewLease());
   }
 
@@ -38,6 +38,7 @@ struct Layer {
   CachePlan plan;
   std::unique_ptr<ArenaStorage> storage;
   std::unique_ptr<Cache> cache;
+  Execution execution;
   std::unique_ptr<StepBatch> batch;
   std::unique_ptr<SequenceLease> lease;
   std::vector<int32_t> ids;

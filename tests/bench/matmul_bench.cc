@@ -36,6 +36,11 @@ WeightStorage StorageOf(Kind kind) {
   return kind == kInt4 ? WeightStorage::kInt4 : WeightStorage::kExact;
 }
 
+ops::PackedMatrix Pack(const at::Tensor& weight, WeightStorage storage, Execution* execution) {
+  PackedWeights packed(execution);
+  return ops::PackedMatrix("weight", weight, storage, &packed);
+}
+
 // Args: 0 inputs, 1 outputs, 2 rows.
 struct Shape {
   explicit Shape(const benchmark::State& state)
@@ -53,15 +58,17 @@ void Report(benchmark::State& state, const Shape& shape, int64_t weight_bytes) {
 
 void Berth(benchmark::State& state, Kind kind) {
   ThreadPool pool(num_threads);
-  const ThreadPool::Use use(&pool);
+  Execution execution = {.threads = &pool};
   const Shape shape(state);
   const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind));
-  std::vector<ops::PackedMatrix> copies = {ops::PackedMatrix(weight, StorageOf(kind))};
+  std::vector<ops::PackedMatrix> copies = {Pack(weight, StorageOf(kind), &execution)};
   const int64_t bytes = copies[0].size_bytes();
-  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) copies.emplace_back(weight, StorageOf(kind));
+  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) {
+    copies.push_back(Pack(weight, StorageOf(kind), &execution));
+  }
   const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
   size_t turn = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, copies[turn++ % copies.size()], {}));
+  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, copies[turn++ % copies.size()], {}, execution));
   Report(state, shape, bytes);
 }
 
@@ -80,12 +87,11 @@ void ATen(benchmark::State& state, Kind kind) {
 // What the threads read at most, from more than the last cache holds.
 void ReadMemory(benchmark::State& state) {
   ThreadPool pool(num_threads);
-  const ThreadPool::Use use(&pool);
   constexpr int64_t kChunk = int64_t{1} << 16;  // words
   const at::Tensor memory = at::randn({kCopiesBytes * 2 / 4});
   const auto* words = static_cast<const int32_t*>(memory.const_data_ptr());
   for (auto _ : state) {
-    ShareItems(memory.numel(), kChunk, [&](int64_t begin, int64_t end, int /*thread*/) {
+    ShareItems(&pool, memory.numel(), kChunk, [&](int64_t begin, int64_t end, int /*thread*/) {
       int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t i = begin; i < end; ++i) sum += words[i];
@@ -115,10 +121,9 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) float DotPairs(int64_t r
 void MultiplyRegisters(benchmark::State& state) {
   if (__builtin_cpu_supports("avx512bf16") == 0) return state.SkipWithError("the processor has no AVX512_BF16");
   ThreadPool pool(num_threads);
-  const ThreadPool::Use use(&pool);
   constexpr int64_t kRounds = 1 << 16, kPieces = 64;
   for (auto _ : state) {
-    ShareItems(kPieces, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    ShareItems(&pool, kPieces, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
       for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(DotPairs(kRounds, i));
     });
   }
@@ -147,11 +152,11 @@ BENCHMARK(HandOver)->Arg(0)->Arg(1000)->UseRealTime();
 // A product so small that it is nothing but the call, and one just large enough to be shared by the threads.
 void CallAndFork(benchmark::State& state) {
   ThreadPool pool(num_threads);
-  const ThreadPool::Use use(&pool);
+  Execution execution = {.threads = &pool};
   const int64_t inputs = state.range(0);
-  const ops::PackedMatrix weight(at::randn({inputs, inputs}));
+  const ops::PackedMatrix weight = Pack(at::randn({inputs, inputs}), WeightStorage::kExact, &execution);
   const at::Tensor x = at::randn({1, inputs});
-  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, weight, {}));
+  for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, weight, {}, execution));
 }
 BENCHMARK(CallAndFork)->Arg(32)->Arg(160)->Arg(288)->UseRealTime();
 

@@ -27,15 +27,17 @@ BidirectionalAttentionArgs CommonArgs(const at::Tensor& query, const Bidirection
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunTilesOnCpu(const BidirectionalAttentionArgs& args, TypeIndex type, int64_t num_tiles, int64_t keys) {
+void RunTilesOnCpu(const BidirectionalAttentionArgs& args, TypeIndex type, int64_t num_tiles, int64_t keys,
+                   Execution& execution) {
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
-  RunOnCpu(&cpu::Kernels::bidirectional_attention, type, args, items, operations);
+  RunOnCpu(&cpu::Kernels::bidirectional_attention, type, args, items, operations, execution);
 }
 
 // False: there is no code for these sizes.
-bool Launch(const BidirectionalAttentionArgs& args, const at::Tensor& query, const cuda::LaunchParams& launch) {
-  return RunSplitOnCuda(&cuda::Kernels::bidirectional_attention, args, args.value_dim, query, launch);
+bool Launch(const BidirectionalAttentionArgs& args, const at::Tensor& query, const cuda::LaunchParams& launch,
+            const Execution& execution) {
+  return RunSplitOnCuda(&cuda::Kernels::bidirectional_attention, args, args.value_dim, query, launch, execution);
 }
 
 int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
@@ -55,7 +57,7 @@ cuda::LaunchParams EncoderLaunchParams(const at::Tensor& x, const StepBatch& bat
 
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const BidirectionalAttentionShape& shape, const StepBatch& batch) {
-  const Backend backend = BackendOf(query);
+  const Backend backend = BackendOf(query, batch.execution());
   if (backend == Backend::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
   const EncoderTables& tables = batch.tables().encoder;
   BidirectionalAttentionArgs args = CommonArgs(query, shape);
@@ -72,17 +74,17 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
   args.out = out.data_ptr();
   if (backend == Backend::kCuda) {
-    const bool has_run = Launch(args, query, EncoderLaunchParams(query, batch));
+    const bool has_run = Launch(args, query, EncoderLaunchParams(query, batch), batch.execution());
     return has_run ? out : reference::EncoderAttention(query, key, value, shape, batch);
   }
   int64_t keys = 0;
   for (int64_t length : batch.encoder().lengths) keys += length * length;
-  RunTilesOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys);
+  RunTilesOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys, batch.execution());
   return out;
 }
 
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  const Backend backend = BackendOf(key);
+  const Backend backend = BackendOf(key, batch.execution());
   if (backend == Backend::kReference) return reference::WriteCross(key, value, layer, batch);
   const EncoderTables& tables = batch.tables().encoder;
   const LayerCacheSlot& slot = batch.slot(layer);
@@ -100,14 +102,16 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
                             .key_stride = key.stride(0),
                             .value_stride = value.stride(0)};
   if (backend == Backend::kCuda) {
-    return CheckLaunched(RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, EncoderLaunchParams(key, batch)));
+    return CheckLaunched(
+        RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, EncoderLaunchParams(key, batch), batch.execution()));
   }
   const int64_t rows = static_cast<int64_t>(batch.encoder().rows.size());
-  RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows));
+  RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows),
+           batch.execution());
 }
 
 at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionShape& shape, const StepBatch& batch) {
-  const Backend backend = BackendOf(query);
+  const Backend backend = BackendOf(query, batch.execution());
   if (backend == Backend::kReference) return reference::CrossAttention(query, shape, batch);
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
@@ -131,12 +135,12 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
     const LeadingRows& leading = batch.leading_rows();
     cuda::LaunchParams launch = LaunchParamsFor(query, batch);
     launch.split = SplitOf(leading, leading.cross_keys, args.q_heads, args.value_dim);
-    const bool has_run = Launch(args, query, launch);
+    const bool has_run = Launch(args, query, launch, batch.execution());
     return has_run ? out : reference::CrossAttention(query, shape, batch);
   }
   int64_t keys = 0;
   for (size_t r = 0; r < rows.size(); ++r) keys += rows[r].num_tokens * lengths[r];
-  RunTilesOnCpu(args, TypeOf(query), batch.num_tiles(), keys);
+  RunTilesOnCpu(args, TypeOf(query), batch.num_tiles(), keys, batch.execution());
   return out;
 }
 

@@ -11,7 +11,7 @@ namespace berth::ops {
 
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch, ConvActivation activation) {
-  const Backend backend = BackendOf(x);
+  const Backend backend = BackendOf(x, batch.execution());
   if (backend == Backend::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
@@ -28,12 +28,12 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
                          .kernel = weight.size(0),
                          .activation = activation};
   if (backend == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::conv, TypeOf(x), args, LaunchParamsFor(x, batch)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::conv, TypeOf(x), args, LaunchParamsFor(x, batch), batch.execution()));
     return out;
   }
   const int64_t chunks = (args.channels + kConvChunk - 1) / kConvChunk;
   RunOnCpu(&cpu::Kernels::conv, TypeOf(x), args, batch.num_rows() * chunks,
-           TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8));
+           TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8), batch.execution());
   return out;
 }
 

@@ -11,12 +11,12 @@ namespace berth::ops {
 namespace {
 
 // out: what args.out is.
-void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out) {
-  if (BackendOf(out) == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::rms_norm, TypeOf(out), args, LaunchParamsFor(out)));
+void RunRmsNorm(const RmsNormArgs& args, const at::Tensor& out, Execution& execution) {
+  if (BackendOf(out, execution) == Backend::kCuda) {
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rms_norm, TypeOf(out), args, LaunchParamsFor(out), execution));
     return;
   }
-  RunOnCpu(&cpu::Kernels::rms_norm, TypeOf(out), args, out.size(0) * args.groups, args.dim * 4);
+  RunOnCpu(&cpu::Kernels::rms_norm, TypeOf(out), args, out.size(0) * args.groups, args.dim * 4, execution);
 }
 
 RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tensor& weight, double eps) {
@@ -36,46 +36,50 @@ RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tens
           .eps = static_cast<float>(eps)};
 }
 
-at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation) {
+at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation,
+                         Execution& execution) {
   at::Tensor out = at::empty({x.size(0), dim}, x.options());
   const ActivationArgs args = {
       .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
-  if (BackendOf(x) == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::activation, TypeOf(x), args, LaunchParamsFor(x)));
+  if (BackendOf(x, execution) == Backend::kCuda) {
+    CheckLaunched(RunOnCuda(&cuda::Kernels::activation, TypeOf(x), args, LaunchParamsFor(x), execution));
     return out;
   }
-  RunOnCpu(&cpu::Kernels::activation, TypeOf(x), args, x.size(0), dim * 16);
+  RunOnCpu(&cpu::Kernels::activation, TypeOf(x), args, x.size(0), dim * 16, execution);
   return out;
 }
 
 }  // namespace
 
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (BackendOf(x) == Backend::kReference) return reference::RmsNorm(x, weight, eps);
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution) {
+  if (BackendOf(x, execution) == Backend::kReference) return reference::RmsNorm(x, weight, eps);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out, execution);
   return out;
 }
 
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type) {
-  if (x.scalar_type() == type || BackendOf(x) != Backend::kCpu) return RmsNorm(x.to(type), weight, eps);
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type,
+                   Execution& execution) {
+  if (x.scalar_type() == type || BackendOf(x, execution) != Backend::kCpu)
+    return RmsNorm(x.to(type), weight, eps, execution);
   TORCH_CHECK(x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
-  RunRmsNorm(PlainNorm(x, out, weight, eps), out);
+  RunRmsNorm(PlainNorm(x, out, weight, eps), out, execution);
   return out;
 }
 
-void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (BackendOf(x) == Backend::kReference) {
+void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution) {
+  if (BackendOf(x, execution) == Backend::kReference) {
     x.copy_(reference::RmsNorm(x, weight, eps));
     return;
   }
-  RunRmsNorm(PlainNorm(x, x, weight, eps), x);
+  RunRmsNorm(PlainNorm(x, x, weight, eps), x, execution);
 }
 
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
-                        int64_t groups, bool gate_first) {
-  if (BackendOf(x) == Backend::kReference) return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
+                        int64_t groups, bool gate_first, Execution& execution) {
+  if (BackendOf(x, execution) == Backend::kReference)
+    return reference::GatedRmsNorm(x, gate, weight, eps, groups, gate_first);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   RmsNormArgs args = PlainNorm(x, out, weight, eps);
   args.groups = groups;
@@ -84,12 +88,12 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
   args.gate = RowsOf(gate);
   args.gate_stride = gate.stride(0);
   args.gate_first = gate_first;
-  RunRmsNorm(args, out);
+  RunRmsNorm(args, out, execution);
   return out;
 }
 
-at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, double scale) {
-  if (BackendOf(stream) != Backend::kCpu) return at::add(stream, x, scale);
+at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution& execution, double scale) {
+  if (BackendOf(stream, execution) != Backend::kCpu) return at::add(stream, x, scale);
   const bool in_float32 = stream.scalar_type() == at::kFloat;
   TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
               stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
@@ -102,24 +106,25 @@ at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, double sca
                                 .y_stride = x.stride(0),
                                 .dim = x.size(1),
                                 .scale = static_cast<float>(scale)};
-  RunOnCpu(&cpu::Kernels::add_residual, TypeOf(x), args, x.size(0), args.dim * 4);
+  RunOnCpu(&cpu::Kernels::add_residual, TypeOf(x), args, x.size(0), args.dim * 4, execution);
   return out;
 }
 
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation) {
-  if (BackendOf(gate_up) == Backend::kReference) return reference::GatedActivation(gate_up, activation);
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution) {
+  if (BackendOf(gate_up, execution) == Backend::kReference) return reference::GatedActivation(gate_up, activation);
   const int64_t dim = gate_up.size(1) / 2;
-  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation);
+  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation, execution);
 }
 
-at::Tensor Activate(const at::Tensor& x, Activation activation) {
+at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execution) {
   TORCH_CHECK(activation != kClampedSwiglu, "this activation has two arguments");
-  if (BackendOf(x) == Backend::kReference) return reference::Activate(x, activation);
-  return RunActivation(x, /*up=*/nullptr, x.size(1), activation);
+  if (BackendOf(x, execution) == Backend::kReference) return reference::Activate(x, activation);
+  return RunActivation(x, /*up=*/nullptr, x.size(1), activation, execution);
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
-  const Backend backend = BackendOf(x);
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim,
+            Execution& execution) {
+  const Backend backend = BackendOf(x, execution);
   if (backend == Backend::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
   CheckRows(x);
   const RotaryArgs args = {.x = x.data_ptr(),
@@ -131,10 +136,10 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
                            .head_dim = head_dim,
                            .rotary_dim = cos.size(1) * 2};
   if (backend == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::rotary, TypeOf(x), args, LaunchParamsFor(x)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rotary, TypeOf(x), args, LaunchParamsFor(x), execution));
     return;
   }
-  RunOnCpu(&cpu::Kernels::rotary, TypeOf(x), args, x.size(0), x.size(1) * 4);
+  RunOnCpu(&cpu::Kernels::rotary, TypeOf(x), args, x.size(0), x.size(1) * 4, execution);
 }
 
 }  // namespace berth::ops

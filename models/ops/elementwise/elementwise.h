@@ -8,34 +8,37 @@
 #include <cstdint>
 
 #include "models/ops/elementwise/elementwise_args.h"
+#include "models/step/execution.h"
 
 namespace berth::ops {
 
 // x: [tokens, groups * dim], weight: [dim] shared by the groups. Returns x's shape and type.
 // x / sqrt(mean(x^2) + eps) * weight, per group of `dim` columns.
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution);
 // The same of x rounded to `type`, which the result has.
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type);
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type,
+                   Execution& execution);
 // The same, in place on a slice of a fused product.
-void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps);
+void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution);
 
 // Mamba-2's output norm. x, gate: [tokens, dim], weight: [dim]; the mean is over dim / groups columns.
 // gate_first: norm(x * silu(gate)) * weight, else norm(x) * weight * silu(gate).
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
-                        int64_t groups, bool gate_first);
+                        int64_t groups, bool gate_first, Execution& execution);
 
 // stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
-at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, double scale = 1);
+at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution& execution, double scale = 1);
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation);
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution);
 // x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend on it and
 // its column alone; ATen's functions give the last elements of a tensor other code than the rest.
-at::Tensor Activate(const at::Tensor& x, Activation activation);
+at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execution);
 
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
 // int64, each token's row of them.
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
+void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim,
+            Execution& execution);
 
 }  // namespace berth::ops
 

@@ -10,8 +10,8 @@ namespace {
 
 // Heads that share q and k in one item share their products too, where enough items remain for the threads.
 int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
-  const bool chunked = TokensPerRow(batch) >= batch.chunked_from(kDeltaChunked);
-  const bool enough = batch.num_rows() * shape.k_heads >= 2 * NumThreads();
+  const bool chunked = TokensPerRow(batch) >= ChunkedFrom(kDeltaChunked, batch.execution());
+  const bool enough = batch.num_rows() * shape.k_heads >= 2 * batch.execution().num_threads();
   return chunked && enough ? shape.v_heads / shape.k_heads : 1;
 }
 
@@ -19,7 +19,7 @@ int64_t HeadsPerItem(const DeltaNetShape& shape, const StepBatch& batch) {
 
 at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
                          const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch) {
-  const Backend backend = BackendOf(qkv);
+  const Backend backend = BackendOf(qkv, batch.execution());
   if (backend == Backend::kReference) return reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
@@ -41,15 +41,16 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
                        .key_dim = shape.key_dim,
                        .value_dim = shape.value_dim,
                        .heads_per_item = HeadsPerItem(shape, batch),
-                       .chunked_from = batch.chunked_from(kDeltaChunked),
+                       .chunked_from = ChunkedFrom(kDeltaChunked, batch.execution()),
                        .beta_scale = static_cast<float>(shape.beta_scale),
                        .norm_eps = static_cast<float>(shape.norm_eps)};
   if (backend == Backend::kCuda) {
-    const int result = RunOnCuda(&cuda::Kernels::delta_net, TypeOf(qkv), args, LaunchParamsFor(qkv, batch));
+    const int result =
+        RunOnCuda(&cuda::Kernels::delta_net, TypeOf(qkv), args, LaunchParamsFor(qkv, batch), batch.execution());
     return IsLaunched(result) ? out : reference::GatedDeltaNet(qkv, a, b, rate, dt_bias, shape, batch);
   }
   RunOnCpu(&cpu::Kernels::delta_net, TypeOf(qkv), args, batch.num_rows() * shape.v_heads / args.heads_per_item,
-           TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6);
+           TokensPerRow(batch) * args.heads_per_item * shape.key_dim * shape.value_dim * 6, batch.execution());
   return out;
 }
 

@@ -13,7 +13,7 @@ int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
   const int64_t group_heads = shape.heads / shape.groups;
   for (int64_t heads : {4, 2}) {
     const int64_t items = batch.num_rows() * shape.heads / heads;
-    if (group_heads % heads == 0 && items >= 2 * NumThreads()) return heads;
+    if (group_heads % heads == 0 && items >= 2 * batch.execution().num_threads()) return heads;
   }
   return 1;
 }
@@ -22,7 +22,7 @@ int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
 
 at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::Tensor& d, const at::Tensor& dt_bias,
                      int layer, int state, const StepBatch& batch) {
-  const Backend backend = BackendOf(inputs.x);
+  const Backend backend = BackendOf(inputs.x, batch.execution());
   if (backend == Backend::kReference) return reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
@@ -50,17 +50,18 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
                         .state_dim = inputs.b.size(2),
                         .groups = inputs.b.size(1)};
   if (backend == Backend::kCuda) {
-    const int result = RunOnCuda(&cuda::Kernels::mamba_scan, TypeOf(inputs.x), args, LaunchParamsFor(inputs.x, batch));
+    const int result = RunOnCuda(&cuda::Kernels::mamba_scan, TypeOf(inputs.x), args, LaunchParamsFor(inputs.x, batch),
+                                 batch.execution());
     return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
   }
   RunOnCpu(&cpu::Kernels::mamba_scan, TypeOf(inputs.x), args, batch.num_rows() * MambaTiles(args),
-           TokensPerRow(batch) * kMambaTile * args.state_dim * 16);
+           TokensPerRow(batch) * kMambaTile * args.state_dim * 16, batch.execution());
   return out;
 }
 
 at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
                       const at::Tensor& dt_bias, const Mamba2Shape& shape, const StepBatch& batch) {
-  const Backend backend = BackendOf(xbc);
+  const Backend backend = BackendOf(xbc, batch.execution());
   if (backend == Backend::kReference) return reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
@@ -81,16 +82,17 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .state_dim = shape.state_dim,
                          .groups = shape.groups,
                          .prompt_lengths = batch.tables().prompt_lengths,
-                         .heads_per_item = batch.chunk_invariant_scans() ? 1 : HeadsPerItem(shape, batch),
-                         .chunked_from = batch.chunked_from(kMamba2Chunked),
+                         .heads_per_item = batch.execution().chunk_invariant_scans ? 1 : HeadsPerItem(shape, batch),
+                         .chunked_from = ChunkedFrom(kMamba2Chunked, batch.execution()),
                          .dt_min = static_cast<float>(shape.dt_min),
                          .dt_max = static_cast<float>(shape.dt_max)};
   if (backend == Backend::kCuda) {
-    const int result = RunOnCuda(&cuda::Kernels::mamba2_scan, TypeOf(xbc), args, LaunchParamsFor(xbc, batch));
+    const int result =
+        RunOnCuda(&cuda::Kernels::mamba2_scan, TypeOf(xbc), args, LaunchParamsFor(xbc, batch), batch.execution());
     return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
   }
   RunOnCpu(&cpu::Kernels::mamba2_scan, TypeOf(xbc), args, batch.num_rows() * shape.heads / args.heads_per_item,
-           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4);
+           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4, batch.execution());
   return out;
 }
 

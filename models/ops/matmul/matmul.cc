@@ -52,12 +52,6 @@ WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
   return kWeightF32;
 }
 
-// Of one call's inputs, kept for the next.
-char* InputScratch(int64_t size_bytes) {
-  static thread_local std::vector<char> kept;
-  return OnCacheLine(size_bytes, &kept);
-}
-
 // What a product takes one thread, about, in nanoseconds: its multiplications, or reading the weight.
 constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
@@ -80,25 +74,26 @@ struct Task {
 // Runs work(begin, end) for all of [0, items), by all threads if that is worth it: each takes several items at once,
 // that follow each other in memory.
 template <typename Work>
-void Share(int64_t items, int64_t nanoseconds, const Work& work) {
+void Share(int64_t items, int64_t nanoseconds, ThreadPool* threads, const Work& work) {
   constexpr int64_t kPieces = 8;  // of a thread
-  const int64_t grain = nanoseconds < kWorthThreads ? items : std::max<int64_t>(1, items / (NumThreads() * kPieces));
-  ShareItems(items, grain, [&](int64_t begin, int64_t end, int /*thread*/) { work(begin, end); });
+  const int64_t grain =
+      nanoseconds < kWorthThreads ? items : std::max<int64_t>(1, items / (NumThreads(threads) * kPieces));
+  ShareItems(threads, items, grain, [&](int64_t begin, int64_t end, int /*thread*/) { work(begin, end); });
 }
 
-void Prepare(absl::Span<const Task> tasks, TypeIndex type) {
+void Prepare(absl::Span<const Task> tasks, TypeIndex type, const Execution& execution) {
   for (const Task& task : tasks) {
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
     const PrepareInputsArgs args = {task.args};
-    Share(task.layout.row_tiles, nanoseconds, [&](int64_t begin, int64_t end) {
-      cpu::GetKernels().prepare_inputs[type].run(args, begin, end, /*scratch=*/nullptr);
+    Share(task.layout.row_tiles, nanoseconds, execution.threads, [&](int64_t begin, int64_t end) {
+      CpuKernels(execution).prepare_inputs[type].run(args, begin, end, /*scratch=*/nullptr);
     });
   }
 }
 
 // The products one after the other, their items shared by the threads as one.
-void Run(absl::Span<Task> tasks, TypeIndex type) {
-  const cpu::Kernels& kernels = cpu::GetKernels();
+void Run(absl::Span<Task> tasks, TypeIndex type, Execution& execution) {
+  const cpu::Kernels& kernels = CpuKernels(execution);
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) { return RoundUp(task.layout.prepared_bytes, kCacheLine); };
   for (Task& task : tasks) {
@@ -108,13 +103,13 @@ void Run(absl::Span<Task> tasks, TypeIndex type) {
     input_bytes += bytes_of(task);
     nanoseconds += task.Nanoseconds();
   }
-  char* inputs = InputScratch(input_bytes);
+  char* inputs = execution.Scratch(input_bytes);
   for (Task& task : tasks) {
     task.args.prepared = inputs;
     inputs += bytes_of(task);
   }
-  Prepare(tasks, type);
-  Share(items, nanoseconds, [&](int64_t begin, int64_t end) {
+  Prepare(tasks, type, execution);
+  Share(items, nanoseconds, execution.threads, [&](int64_t begin, int64_t end) {
     auto task =
         std::upper_bound(tasks.begin(), tasks.end(), begin, [](int64_t i, const Task& t) { return i < t.last_item; });
     for (; begin < end; begin = (task++)->last_item) {
@@ -140,12 +135,13 @@ Task TaskOf(const at::Tensor& x, const PackedMatrix& weight, const float* bias, 
 }
 
 // On another device than the CPU.
-at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias) {
+at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias,
+                        const Execution& execution) {
   if (!weight.scales().defined()) return at::linear(x, weight.plain(), bias);
-  if (BackendOf(x) == Backend::kReference) {
+  if (BackendOf(x, execution) == Backend::kReference) {
     return at::linear(x, (weight.plain() * weight.scales().unsqueeze(1)).to(weight.type()), bias);
   }
-  const cuda::Kernels& kernels = *cuda::GetKernels();
+  const cuda::Kernels& kernels = *execution.cuda_kernels;
   const Int8Weight int8 = {.values = weight.plain().const_data_ptr<int8_t>(),
                            .scales = weight.scales().const_data_ptr<float>(),
                            .outputs = weight.outputs(),
@@ -168,15 +164,15 @@ const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(const at::Tensor& weight, WeightStorage storage)
+PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, WeightStorage storage,
+                           PackedWeights* packed)
     : packed_{.type = weight.scalar_type(), .inputs = weight.size(1), .outputs = weight.size(0)} {
   TORCH_CHECK(type() == at::kFloat || type() == at::kBFloat16, "a weight of type ", type());
-  PackedWeights* const kept = PackedWeights::Current();
-  if (kept != nullptr && kept->mapped()) {
-    packed_ = kept->Take(outputs(), inputs(), type());
-  } else if (BackendOf(weight) == Backend::kCpu) {
-    Pack(weight.contiguous(), storage);
-    if (kept != nullptr) kept->Add(packed_);
+  if (packed->mapped()) {
+    packed_ = packed->Take(name, outputs(), inputs(), type());
+  } else if (BackendOf(weight, packed->execution()) == Backend::kCpu) {
+    Pack(weight.contiguous(), storage, packed->execution());
+    packed->Add(name, packed_);
   } else {
     TORCH_CHECK(storage != WeightStorage::kInt4, "weights of 4 bits are for the CPU");
     if (storage == WeightStorage::kInt8) {
@@ -184,11 +180,11 @@ PackedMatrix::PackedMatrix(const at::Tensor& weight, WeightStorage storage)
     } else {
       plain_ = weight.contiguous();  // llama4's experts come transposed
     }
-    if (kept != nullptr) kept->AddPlain(size_bytes());
+    packed->AddPlain(name, size_bytes());
   }
 }
 
-void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage) {
+void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage, Execution& execution) {
   packed_.kind = KindOf(weight, storage);
   const int64_t panels = PanelCount(outputs());
   packed_.panels = AllocatePanels(panels * PanelBytes(packed_.kind, inputs()));
@@ -201,7 +197,7 @@ void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage) {
                                .panels = static_cast<char*>(packed_.panels.data_ptr()),
                                .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
   const TypeIndex type = TypeOf(weight);
-  RunOnCpu(&cpu::Kernels::pack_matrix, type, args, panels, inputs() * kPanel);
+  RunOnCpu(&cpu::Kernels::pack_matrix, type, args, panels, inputs() * kPanel, execution);
 }
 
 void PackedMatrix::KeepInt8(const at::Tensor& weight) {
@@ -226,20 +222,21 @@ int64_t PackedMatrix::size_bytes() const {
   return static_cast<int64_t>(plain_.nbytes() + (packed_.scales.defined() ? packed_.scales.nbytes() : 0));
 }
 
-at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, bool in_float32) {
+at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Execution& execution,
+                  bool in_float32) {
   const at::ScalarType type = in_float32 ? at::kFloat : x.scalar_type();
-  if (weight.plain().defined()) return DeviceMatMul(x, weight, bias).to(type);
+  if (weight.plain().defined()) return DeviceMatMul(x, weight, bias, execution).to(type);
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options().dtype(type));
   if (x.size(0) == 0) return out;
   Task task = TaskOf(x, weight, BiasOf(bias), out);
-  Run(absl::MakeSpan(&task, 1), TypeOf(x));
+  Run(absl::MakeSpan(&task, 1), TypeOf(x), execution);
   return out;
 }
 
-at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights) {
+at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights, Execution& execution) {
   std::vector<at::Tensor> blocks = x.chunk(static_cast<int64_t>(weights.size()), 1);
   if (weights[0].plain().defined()) {
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = DeviceMatMul(blocks[i], weights[i], {});
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = DeviceMatMul(blocks[i], weights[i], {}, execution);
     return at::cat(blocks, 1);
   }
   int64_t outputs = 0;
@@ -251,12 +248,12 @@ at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatr
   for (size_t i = 0; i < blocks.size(); first += weights[i++].outputs()) {
     tasks.push_back(TaskOf(blocks[i], weights[i], nullptr, out.narrow(1, first, weights[i].outputs())));
   }
-  Run(absl::MakeSpan(tasks), TypeOf(x));
+  Run(absl::MakeSpan(tasks), TypeOf(x), execution);
   return out;
 }
 
 at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& bias,
-                         const std::vector<int64_t>& ends) {
+                         const std::vector<int64_t>& ends, Execution& execution) {
   at::Tensor out = at::empty({x.size(0), experts[0].outputs()}, x.options());
   std::vector<Task> tasks;
   int64_t begin = 0;
@@ -266,17 +263,17 @@ at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& e
     at::Tensor into = out.narrow(0, begin, ends[e] - begin);
     const at::Tensor of_expert = bias.defined() ? bias.select(0, static_cast<int64_t>(e)) : bias;
     if (experts[e].plain().defined()) {
-      into.copy_(DeviceMatMul(rows, experts[e], of_expert));
+      into.copy_(DeviceMatMul(rows, experts[e], of_expert, execution));
     } else {
       tasks.push_back(TaskOf(rows, experts[e], BiasOf(of_expert), into));
     }
   }
-  if (!tasks.empty()) Run(absl::MakeSpan(tasks), TypeOf(x));
+  if (!tasks.empty()) Run(absl::MakeSpan(tasks), TypeOf(x), execution);
   return out;
 }
 
 at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts) {
-  if (!experts[0].plain().defined() || BackendOf(experts[0].plain()) != Backend::kCuda) return {};
+  if (!experts[0].plain().defined()) return {};
   const int64_t count = static_cast<int64_t>(experts.size());
   at::Tensor addresses = at::empty({count, 2}, at::kLong);
   int64_t* at = addresses.mutable_data_ptr<int64_t>();
@@ -288,7 +285,8 @@ at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts) {
 }
 
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
-                        const at::Tensor& bias, const at::Tensor& chosen) {
+                        const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution) {
+  if (BackendOf(x, execution) != Backend::kCuda) return {};
   const PackedMatrix& first = experts[0];
   TORCH_CHECK(x.size(1) == first.inputs() && x.scalar_type() == first.type() && chosen.is_contiguous(), "a product of ",
               x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
@@ -306,7 +304,8 @@ at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& ex
                                  .outputs = first.outputs(),
                                  .inputs = first.inputs(),
                                  .x_stride = x.stride(0)};
-  const bool has_run = IsLaunched(RunOnCuda(&cuda::Kernels::expert_matmul, TypeOf(x), args, LaunchParamsFor(x)));
+  const bool has_run =
+      IsLaunched(RunOnCuda(&cuda::Kernels::expert_matmul, TypeOf(x), args, LaunchParamsFor(x), execution));
   return has_run ? out : at::Tensor();
 }
 

@@ -8,11 +8,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/kernels/cpu/panels.h"
 #include "models/ops/matmul/packed_weights.h"
 #include "models/ops/matmul/weight_storage.h"
+#include "models/step/execution.h"
 
 namespace berth::ops {
 
@@ -22,9 +24,9 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
-  // read once on the CPU, and kept on other devices. Where PackedWeights::Current() has a file, its next matrix is
-  // taken and `weight` need have no values (at::kMeta).
-  explicit PackedMatrix(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact);
+  // read once on the CPU, and kept on other devices. If `packed` has a file, the matrix called `name` is taken from it,
+  // and `weight` need have no values (at::kMeta). Throws c10::Error as Take and Add do.
+  PackedMatrix(const std::string& name, const at::Tensor& weight, WeightStorage storage, PackedWeights* packed);
 
   bool defined() const { return outputs() > 0; }
   int64_t inputs() const { return packed_.inputs; }
@@ -36,7 +38,7 @@ class PackedMatrix {
   int64_t size_bytes() const;
 
  private:
-  void Pack(const at::Tensor& weight, WeightStorage storage);
+  void Pack(const at::Tensor& weight, WeightStorage storage, Execution& execution);
   void KeepInt8(const at::Tensor& weight);
 
   PackedPanels packed_;  // of another device the shape and type only
@@ -45,26 +47,27 @@ class PackedMatrix {
 
 // x: [tokens, inputs] -> [tokens, outputs]. bias: [outputs], or undefined; on the CPU in float32. in_float32: the same
 // numbers, rounded to x's type, as float32.
-at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, bool in_float32 = false);
+at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Execution& execution,
+                  bool in_float32 = false);
 
 // The i-th weight times the i-th of x's blocks of columns, side by side. The blocks are as wide as the weights' inputs,
 // the same for all; x: [tokens, blocks * inputs].
-at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights);
+at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights, Execution& execution);
 
 // x: [pairs, inputs], the pairs of one expert side by side: expert e's are rows [ends[e - 1], ends[e]).
 // bias: [experts, outputs] as in MatMul. Returns [pairs, outputs]. Work grows with the experts that have pairs, not
 // with all of them.
 at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& bias,
-                         const std::vector<int64_t>& ends);
+                         const std::vector<int64_t>& ends, Execution& execution);
 
-// What ExpertMatMul needs of the experts of a GPU; undefined where it is not for them.
+// What ExpertMatMul needs of the experts; undefined for matrices that are packed for the CPU.
 at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts);
 
 // On a GPU alone, without the host's knowing who chose whom: pair p is row p / (chosen / rows) of x and expert
 // chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Undefined: there is
-// no kernel for so many pairs.
+// no kernel, or none for so many pairs.
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
-                        const at::Tensor& bias, const at::Tensor& chosen);
+                        const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution);
 
 }  // namespace berth::ops
 

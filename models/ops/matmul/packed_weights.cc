@@ -17,23 +17,29 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "models/step/cache_line.h"
 #include "models/step/thread_pool.h"
 
 namespace berth {
 namespace {
 
-constexpr char kMagic[8] = {'b', 'e', 'r', 't', 'h', 'p', 'w', '1'};
+using ops::kCacheLine;
+using ops::RoundUp;
+
+constexpr char kMagic[8] = {'b', 'e', 'r', 't', 'h', 'p', 'w', '2'};
 constexpr int64_t kPage = 4096;
-constexpr int64_t kCacheLine = 64;
 // Written at once, at multiples of it: so the system keeps them in huge pages.
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
 constexpr int64_t kMaxMatrices = 1 << 24;
+constexpr int64_t kMaxNameBytes = int64_t{1} << 32;
 
 struct Header {
   char magic[sizeof(kMagic)];
   char identity[32];
   int64_t count;
+  int64_t name_bytes;  // of all names
 };
 
 struct Entry {
@@ -41,15 +47,19 @@ struct Entry {
   int64_t inputs, outputs;
   int64_t offset;  // of the panels, which the scales follow
   int64_t panel_bytes, scale_bytes;
+  int64_t name_bytes;
   uint64_t hash;
 
   int64_t size_bytes() const { return panel_bytes + scale_bytes; }
 };
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+// What is hashed of the head.
+int64_t HashedBytes(int64_t count, int64_t name_bytes) {
+  return static_cast<int64_t>(sizeof(Header) + count * sizeof(Entry)) + name_bytes;
+}
 
-int64_t HeadBytes(int64_t count) {
-  return RoundUp(static_cast<int64_t>(sizeof(Header) + count * sizeof(Entry) + sizeof(uint64_t)), kPage);
+int64_t HeadBytes(int64_t count, int64_t name_bytes) {
+  return RoundUp(HashedBytes(count, name_bytes) + static_cast<int64_t>(sizeof(uint64_t)), kPage);
 }
 
 // Whether the panels and scales are as large as the shape says, and lie within the file.
@@ -134,8 +144,6 @@ class PieceWriter {
   absl::Status status_;
 };
 
-thread_local PackedWeights* current = nullptr;
-
 }  // namespace
 
 // A file that was checked.
@@ -144,10 +152,12 @@ struct PackedWeights::Mapping {
     if (bytes != nullptr) munmap(bytes, static_cast<size_t>(size));
   }
   // Null: it is not there, or not of `identity`, or damaged.
-  static std::shared_ptr<const Mapping> Open(const std::string& path, const std::string& identity);
+  static std::shared_ptr<const Mapping> Open(const std::string& path, const std::string& identity, ThreadPool* threads);
   bool Map(const std::string& path);
   bool ReadEntries(const std::string& identity);
-  bool Intact() const;
+  // REQUIRES: the head is whole.
+  bool ReadNames(const char* names, int64_t left);
+  bool Intact(ThreadPool* threads) const;
   at::Tensor Tensor(int64_t offset, at::IntArrayRef shape, at::ScalarType type,
                     std::shared_ptr<const Mapping> self) const {
     return at::from_blob(
@@ -157,6 +167,7 @@ struct PackedWeights::Mapping {
   char* bytes = nullptr;
   int64_t size = 0;
   std::vector<Entry> entries;
+  absl::flat_hash_map<std::string, size_t> index;  // of the entry, by name
 };
 
 bool PackedWeights::Mapping::Map(const std::string& path) {
@@ -164,7 +175,7 @@ bool PackedWeights::Mapping::Map(const std::string& path) {
   if (file < 0) return false;
   const absl::Cleanup close_file = [file] { close(file); };
   struct stat stat = {};
-  if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || stat.st_size < HeadBytes(0)) return false;
+  if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || stat.st_size < HeadBytes(0, 0)) return false;
   void* const mapped = mmap(nullptr, static_cast<size_t>(stat.st_size), PROT_READ, MAP_PRIVATE, file, 0);
   if (mapped == MAP_FAILED) return false;
   bytes = static_cast<char*>(mapped);
@@ -178,21 +189,34 @@ bool PackedWeights::Mapping::ReadEntries(const std::string& identity) {
   std::memcpy(&header, bytes, sizeof(header));
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || identity.size() != sizeof(header.identity) ||
       std::memcmp(header.identity, identity.data(), identity.size()) != 0 || header.count < 0 ||
-      header.count > kMaxMatrices || HeadBytes(header.count) > size) {
+      header.count > kMaxMatrices || header.name_bytes < 0 || header.name_bytes > kMaxNameBytes ||
+      HeadBytes(header.count, header.name_bytes) > size) {
     return false;
   }
-  const size_t head = sizeof(Header) + static_cast<size_t>(header.count) * sizeof(Entry);
+  const auto head = static_cast<size_t>(HashedBytes(header.count, header.name_bytes));
   uint64_t hash = 0;
   std::memcpy(&hash, bytes + head, sizeof(hash));
   if (hash != XXH3_64bits(bytes, head)) return false;
   entries.resize(static_cast<size_t>(header.count));
   std::memcpy(entries.data(), bytes + sizeof(Header), entries.size() * sizeof(Entry));
-  return std::all_of(entries.begin(), entries.end(), [&](const Entry& e) { return Fits(e, size); });
+  return ReadNames(bytes + HashedBytes(header.count, 0), header.name_bytes) &&
+         std::all_of(entries.begin(), entries.end(), [&](const Entry& e) { return Fits(e, size); });
 }
 
-bool PackedWeights::Mapping::Intact() const {
+bool PackedWeights::Mapping::ReadNames(const char* names, int64_t left) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int64_t count = entries[i].name_bytes;
+    if (count < 0 || count > left) return false;
+    if (!index.emplace(std::string(names, static_cast<size_t>(count)), i).second) return false;
+    names += count;
+    left -= count;
+  }
+  return left == 0;
+}
+
+bool PackedWeights::Mapping::Intact(ThreadPool* threads) const {
   std::atomic<bool> intact = true;
-  ShareItems(static_cast<int64_t>(entries.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+  ShareItems(threads, static_cast<int64_t>(entries.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     for (int64_t i = begin; i < end; ++i) {
       const Entry& e = entries[static_cast<size_t>(i)];
       const char* const panels = bytes + e.offset;
@@ -203,16 +227,20 @@ bool PackedWeights::Mapping::Intact() const {
 }
 
 std::shared_ptr<const PackedWeights::Mapping> PackedWeights::Mapping::Open(const std::string& path,
-                                                                           const std::string& identity) {
+                                                                           const std::string& identity,
+                                                                           ThreadPool* threads) {
   auto mapping = std::make_shared<Mapping>();
-  if (!mapping->Map(path) || !mapping->ReadEntries(identity) || !mapping->Intact()) return nullptr;
+  if (!mapping->Map(path) || !mapping->ReadEntries(identity) || !mapping->Intact(threads)) return nullptr;
   return mapping;
 }
 
 int64_t PackedPanels::size_bytes() const { return SizeOf(panels) + SizeOf(scales); }
 
-PackedWeights::PackedWeights(std::string path, std::string identity)
-    : path_(std::move(path)), identity_(std::move(identity)), mapping_(Mapping::Open(path_, identity_)) {
+PackedWeights::PackedWeights(std::string path, std::string identity, Execution* execution)
+    : execution_(execution),
+      path_(std::move(path)),
+      identity_(std::move(identity)),
+      mapping_(Mapping::Open(path_, identity_, execution->threads)) {
   TORCH_CHECK(identity_.size() == sizeof(Header::identity), "an identity of ", identity_.size(), " characters");
 }
 
@@ -221,13 +249,18 @@ PackedWeights::~PackedWeights() {
   if (writer_.joinable()) writer_.join();
 }
 
-PackedPanels PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType type) {
-  TORCH_CHECK(num_taken_ < mapping_->entries.size(), path_, " has ", num_taken_,
-              " matrices, the model more: remove it");
-  const Entry& e = mapping_->entries[num_taken_++];
+void PackedWeights::Claim(const std::string& name) {
+  TORCH_CHECK(names_.insert(name).second, "the matrix ", name, " is packed twice");
+}
+
+PackedPanels PackedWeights::Take(const std::string& name, int64_t outputs, int64_t inputs, at::ScalarType type) {
+  const auto found = mapping_->index.find(name);
+  TORCH_CHECK(found != mapping_->index.end(), path_, " has no matrix ", name, ": remove the file");
+  const Entry& e = mapping_->entries[found->second];
   TORCH_CHECK(e.outputs == outputs && e.inputs == inputs && e.type == static_cast<int32_t>(type), path_, ": matrix ",
-              num_taken_ - 1, " is ", e.outputs, " x ", e.inputs, ", the model's ", outputs, " x ", inputs, " of ",
-              type, ": remove it");
+              name, " is ", e.outputs, " x ", e.inputs, ", the model's ", outputs, " x ", inputs, " of ", type,
+              ": remove the file");
+  Claim(name);
   PackedPanels matrix = {.type = type,
                          .kind = static_cast<ops::WeightKind>(e.kind),
                          .inputs = inputs,
@@ -240,9 +273,15 @@ PackedPanels PackedWeights::Take(int64_t outputs, int64_t inputs, at::ScalarType
   return matrix;
 }
 
-void PackedWeights::Add(const PackedPanels& matrix) {
+void PackedWeights::Add(const std::string& name, const PackedPanels& matrix) {
+  Claim(name);
   size_bytes_ += matrix.size_bytes();
-  if (!path_.empty()) matrices_.push_back(matrix);
+  if (!path_.empty()) matrices_.emplace_back(name, matrix);
+}
+
+void PackedWeights::AddPlain(const std::string& name, int64_t size_bytes) {
+  Claim(name);
+  size_bytes_ += size_bytes;
 }
 
 void PackedWeights::Keep(OnKept on_kept) {
@@ -280,8 +319,11 @@ absl::Status PackedWeights::WriteTo(int file) const {
   if (ftruncate(file, 0) != 0) return absl::ErrnoToStatus(errno, path_);
   PieceWriter writer(file, &stop_);
   std::vector<Entry> entries;
-  writer.SkipTo(HeadBytes(static_cast<int64_t>(matrices_.size())));
-  for (const PackedPanels& matrix : matrices_) {
+  std::string names;
+  for (const auto& [name, matrix] : matrices_) names += name;
+  const auto name_bytes = static_cast<int64_t>(names.size());
+  writer.SkipTo(HeadBytes(static_cast<int64_t>(matrices_.size()), name_bytes));
+  for (const auto& [name, matrix] : matrices_) {
     writer.SkipTo(RoundUp(writer.offset(), kCacheLine));
     Entry& e = entries.emplace_back();
     e = {.type = static_cast<int32_t>(matrix.type),
@@ -291,23 +333,22 @@ absl::Status PackedWeights::WriteTo(int file) const {
          .offset = writer.offset(),
          .panel_bytes = SizeOf(matrix.panels),
          .scale_bytes = SizeOf(matrix.scales),
+         .name_bytes = static_cast<int64_t>(name.size()),
          .hash = HashOf(BytesOf(matrix.panels), SizeOf(matrix.panels), BytesOf(matrix.scales), SizeOf(matrix.scales))};
     writer.Append(BytesOf(matrix.panels), e.panel_bytes);
     writer.Append(BytesOf(matrix.scales), e.scale_bytes);
   }
   if (absl::Status s = writer.Finish(); !s.ok()) return absl::Status(s.code(), absl::StrCat(path_, ": ", s.message()));
-  Header header = {.magic = {}, .identity = {}, .count = static_cast<int64_t>(entries.size())};
+  Header header = {
+      .magic = {}, .identity = {}, .count = static_cast<int64_t>(entries.size()), .name_bytes = name_bytes};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   std::memcpy(header.identity, identity_.data(), sizeof(header.identity));
   std::string head(reinterpret_cast<const char*>(&header), sizeof(header));
   head.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(Entry));
+  head += names;
   const uint64_t hash = XXH3_64bits(head.data(), head.size());
   head.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
   return WriteAt(file, head.data(), static_cast<int64_t>(head.size()), 0);
 }
-
-PackedWeights::Use::Use(PackedWeights* weights) : before_(std::exchange(current, weights)) {}
-PackedWeights::Use::~Use() { current = before_; }
-PackedWeights* PackedWeights::Current() { return current; }
 
 }  // namespace berth

@@ -1,14 +1,14 @@
 // The packed matrices of a model, kept in a file: a later start maps them, and neither packs nor reads the
 // checkpoint's.
 //
-// A file knows its matrices by their order alone. A load packs the same ones in the same order if it is the same
-// program with the same settings on the same checkpoint and kind of processor; all that has to be in the file's
-// identity, which the caller hashes. Written beside the place and renamed when whole; hashed again when it is mapped,
-// so that a torn or damaged file is not used but written anew. A file must not shrink while it is mapped (SIGBUS):
-// remove it, or rename another over it.
+// A matrix has a name: its tensor's in the checkpoint, or those of the tensors that it is made of. What a matrix of a
+// name becomes depends on the program, its settings, the checkpoint and the kind of processor. All of that has to be in
+// the file's identity, which the caller hashes. Written beside the place and renamed when whole; hashed again when it
+// is mapped, so that a torn or damaged file is not used but written anew. A file must not shrink while it is mapped
+// (SIGBUS): remove it, or rename another over it.
 //
-// Format, of the processor's own byte order: the header, then for each matrix an entry, then their hash; then from the
-// next page on the matrices' panels, each from a cache line on, and scales.
+// Format, of the processor's own byte order: the header, an entry for each matrix, the matrices' names, the hash of all
+// these. Then from the next page on the matrices' panels, each from a cache line on, and scales.
 //
 // Thread-compatible; load time only.
 #ifndef BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_
@@ -22,10 +22,13 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "models/kernels/cpu/panels.h"
+#include "models/step/execution.h"
 
 namespace berth {
 
@@ -45,11 +48,11 @@ class PackedWeights {
   // What becomes of the file that Keep writes; called once, by a thread of its own.
   using OnKept = std::function<void(const absl::Status&)>;
 
-  // Without a file: only counts.
-  PackedWeights() = default;
-  // Maps the file at `path` if it is there, whole and of `identity`, which has 32 characters. This thread's pool
-  // hashes.
-  PackedWeights(std::string path, std::string identity);
+  // Without a file: only counts. `execution` packs, and must outlive the loading.
+  explicit PackedWeights(Execution* execution) : execution_(execution) {}
+  // Maps the file at `path` if it is there, whole and of `identity`, which has 32 characters. The threads of
+  // `execution` hash it.
+  PackedWeights(std::string path, std::string identity, Execution* execution);
   // Gives up a file that is not written yet.
   ~PackedWeights();
   PackedWeights(const PackedWeights&) = delete;
@@ -58,41 +61,34 @@ class PackedWeights {
   // Whether matrices come from the file.
   bool mapped() const { return mapping_ != nullptr; }
   const std::string& path() const { return path_; }
+  Execution& execution() const { return *execution_; }
   // Of the matrices so far.
   int64_t size_bytes() const { return size_bytes_; }
 
-  // The next matrix of the file. Throws c10::Error where that is of another shape or type. REQUIRES: mapped().
-  PackedPanels Take(int64_t outputs, int64_t inputs, at::ScalarType type);
-  // The next matrix was packed, or is kept as it is (`size_bytes`).
-  void Add(const PackedPanels& matrix);
-  void AddPlain(int64_t size_bytes) { size_bytes_ += size_bytes; }
+  // The matrix of this name, once. Throws c10::Error if there is none, or if it is of another shape or type.
+  // REQUIRES: mapped().
+  PackedPanels Take(const std::string& name, int64_t outputs, int64_t inputs, at::ScalarType type);
+  // A matrix was packed, or is kept as it is (`size_bytes`). Throws c10::Error if the name was taken or added before.
+  void Add(const std::string& name, const PackedPanels& matrix);
+  void AddPlain(const std::string& name, int64_t size_bytes);
 
   // All matrices are there: begins to write the file, if there shall be one and it was not mapped. Its folder is made,
   // not that one's parent. RESOURCE_EXHAUSTED (by on_kept): the disk would be more than 95 percent full.
   void Keep(OnKept on_kept);
-
-  // While it lives, what this thread packs goes to `weights` or comes from there.
-  class Use {
-   public:
-    explicit Use(PackedWeights* weights);
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    PackedWeights* const before_;
-  };
-  static PackedWeights* Current();
 
  private:
   struct Mapping;
   absl::Status Write() const;
   absl::Status WriteTo(int file) const;
 
+  // Notes a name, each once.
+  void Claim(const std::string& name);
+
+  Execution* execution_;
   std::string path_, identity_;
   std::shared_ptr<const Mapping> mapping_;
-  std::vector<PackedPanels> matrices_;  // until they are written
-  size_t num_taken_ = 0;
+  absl::flat_hash_set<std::string> names_;                      // of the matrices so far
+  std::vector<std::pair<std::string, PackedPanels>> matrices_;  // by name, until they are written
   int64_t size_bytes_ = 0;
   std::atomic<bool> stop_{false};
   std::thread writer_;

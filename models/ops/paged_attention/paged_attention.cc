@@ -62,13 +62,13 @@ bool LaunchAttention(const AttentionArgs& args, const at::Tensor& query, const S
   const LeadingRows& leading = batch.leading_rows();
   cuda::LaunchParams launch = LaunchParamsFor(query, batch);
   launch.split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
-  return RunSplitOnCuda(&cuda::Kernels::attention, args, value_dim, query, launch);
+  return RunSplitOnCuda(&cuda::Kernels::attention, args, value_dim, query, launch, batch.execution());
 }
 
 }  // namespace
 
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
-  const Backend backend = BackendOf(key);
+  const Backend backend = BackendOf(key, batch.execution());
   if (backend == Backend::kReference) return reference::WriteKv(key, value, layer, batch);
   WriteKvArgs args = {.kv = LayoutOf(layer, batch),
                       .rows = batch.tables().rows,
@@ -78,11 +78,12 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
                       .value_stride = value.stride(0)};
   const auto write = [&] {
     if (backend == Backend::kCuda) {
-      CheckLaunched(RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, LaunchParamsFor(key, batch)));
+      CheckLaunched(
+          RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, LaunchParamsFor(key, batch), batch.execution()));
       return;
     }
     RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, batch.num_rows(),
-             batch.num_tokens() * key.size(1) / batch.num_rows());
+             batch.num_tokens() * key.size(1) / batch.num_rows(), batch.execution());
   };
   write();
   if (batch.slot(layer).recent_group < 0) return;
@@ -91,7 +92,7 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
 }
 
 at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const StepBatch& batch) {
-  const Backend backend = BackendOf(query);
+  const Backend backend = BackendOf(query, batch.execution());
   if (backend == Backend::kReference) return reference::Attention(query, shape, batch);
   const int group = batch.slot(shape.layer).kv_group;
   AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
@@ -128,7 +129,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   const int64_t items = batch.num_tiles() * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
                              (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
-  RunOnCpu(&cpu::Kernels::attention, TypeOf(query), args, items, operations);
+  RunOnCpu(&cpu::Kernels::attention, TypeOf(query), args, items, operations, batch.execution());
   return out;
 }
 

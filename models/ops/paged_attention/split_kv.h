@@ -27,14 +27,14 @@ inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads
 // Enqueues attention with the memory for the parts' results. False: there is no code for these sizes.
 template <typename Args>
 bool RunSplitOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], Args args, int64_t value_dim,
-                    const at::Tensor& query, const cuda::LaunchParams& launch) {
+                    const at::Tensor& query, const cuda::LaunchParams& launch, const Execution& execution) {
   at::Tensor partials;  // ATen keeps it from others until the stream has come by
   if (launch.split.num_splits > 0) {
     const int64_t floats = SplitKvFloats(launch.split, args.q_heads, value_dim);
     partials = at::empty({floats}, query.options().dtype(at::kFloat));
     args.partials = partials.data_ptr<float>();
   }
-  return IsLaunched(RunOnCuda(entry, TypeOf(query), args, launch));
+  return IsLaunched(RunOnCuda(entry, TypeOf(query), args, launch, execution));
 }
 
 }  // namespace berth::ops

@@ -11,7 +11,7 @@ namespace berth::ops {
 
 at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
                  const StepBatch& batch) {
-  const Backend backend = BackendOf(x);
+  const Backend backend = BackendOf(x, batch.execution());
   if (backend == Backend::kReference) return reference::RgLru(x, gates, weights, layer, state, batch);
   const int64_t block_width = gates.size(2) / 2;
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
@@ -32,11 +32,11 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
                           .width = x.size(1),
                           .block_width = block_width};
   if (backend == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::rg_lru, TypeOf(x), args, LaunchParamsFor(x, batch)));
+    CheckLaunched(RunOnCuda(&cuda::Kernels::rg_lru, TypeOf(x), args, LaunchParamsFor(x, batch), batch.execution()));
     return out;
   }
   RunOnCpu(&cpu::Kernels::rg_lru, TypeOf(x), args, batch.num_rows() * RgLruChunks(args),
-           TokensPerRow(batch) * std::min(block_width, kRgLruChunk) * 60);
+           TokensPerRow(batch) * std::min(block_width, kRgLruChunk) * 60, batch.execution());
   return out;
 }
 

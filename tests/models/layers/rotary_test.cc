@@ -25,7 +25,7 @@ class RotaryTest : public ::testing::Test {
     const CachePlan plan = *BuildCachePlan({{.kv = kv}}, /*block_tokens=*/1024);
     storage_ = *CreateHostStorage(int64_t{1} << 20);
     cache_ = *Cache::Create(plan, storage_.get(), {});
-    batch_ = std::make_unique<StepBatch>(plan, storage_->base(), at::kCPU);
+    batch_ = std::make_unique<StepBatch>(plan, storage_->base(), at::kCPU, &execution_);
     tokens_.assign(kTokens, 1);
   }
 
@@ -56,6 +56,7 @@ class RotaryTest : public ::testing::Test {
   static constexpr int64_t kTokens = 2;
   std::unique_ptr<ArenaStorage> storage_;
   std::unique_ptr<Cache> cache_;
+  Execution execution_;
   std::unique_ptr<StepBatch> batch_;
   std::vector<int32_t> tokens_;
 };

@@ -70,10 +70,7 @@ class EmulatedCudaTest : public KernelTest {
     specs.push_back({.kv = KvSpec{.kv_heads = kQHeads, .key_dim = 64, .value_dim = 100, .dtype = dtype()}});
     SetUpCache(specs, kEncoderTokens);
   }
-  void TearDown() override {
-    cuda_emulation::SetOrder(cuda_emulation::Order::kAscending);
-    KernelTest::TearDown();
-  }
+  void TearDown() override { cuda_emulation::SetOrder(cuda_emulation::Order::kAscending); }
 
   ops::AttentionShape Shape(int layer) const {
     return {.layer = layer, .q_heads = kQHeads, .head_dim = KeyDim(layer), .scale = 0.3, .sinks = sinks_};
@@ -133,8 +130,8 @@ class EmulatedCudaTest : public KernelTest {
       }
       WriteCross(0);
       keep(ops::CrossAttention(of(kQHeads * kKeyDim), SpanShape(0), *fast_));
-      keep(ops::RmsNorm(of(3000), at::ones({3000}), 1e-5));
-      keep(ops::RmsNorm(of(3 * kChannels), weights[0], 1e-5));
+      keep(ops::RmsNorm(of(3000), at::ones({3000}), 1e-5, execution_));
+      keep(ops::RmsNorm(of(3 * kChannels), weights[0], 1e-5, execution_));
       keep(ops::CausalConv(of(kChannels), weights.narrow(0, 0, 4), weights[5], kStateLayer, 0, *fast_));
       const auto states = [&] { return of(16).unflatten(1, {1, 16}); };
       keep(ops::MambaScan({of(kChannels), of(kChannels), of(kChannels), states(), states()}, -weights.abs(), weights[0],

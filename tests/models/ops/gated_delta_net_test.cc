@@ -100,12 +100,12 @@ TEST_P(GatedDeltaNetTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
     const at::Tensor whole = run({total});
     ASSERT_NO_FATAL_FAILURE(ExpectClose(run({1, 7, 19, 23, 50}), whole));
     ASSERT_NO_FATAL_FAILURE(ExpectClose(run({99, 1}), whole));
-    fast_->set_chunk_invariant_scans(true);
+    execution_.chunk_invariant_scans = true;
     const at::Tensor in_order = run({total});
     ASSERT_NO_FATAL_FAILURE(ExpectClose(in_order, whole));
     EXPECT_TRUE(at::equal(run({1, 7, 19, 23, 50}), in_order));
     EXPECT_TRUE(at::equal(run({16, 17, 66, 1}), in_order));
-    fast_->set_chunk_invariant_scans(false);
+    execution_.chunk_invariant_scans = false;
   }
 }
 

@@ -19,7 +19,8 @@
 #include "cache/cache.h"
 #include "cache/storage.h"
 #include "models/ops/cpu_kernels.h"
-#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_kernels.h"
+#include "models/step/execution.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -60,8 +61,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   // Layers with these needs; five sequences without tokens yet, which have encoders of so many.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
-    ops::cpu::UseKernels(*GetParam().kernels);
-    ops::cuda::UseKernels(GetParam().emulated);
+    execution_.cpu_kernels = GetParam().kernels;
+    execution_.cuda_kernels = GetParam().emulated;
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
     fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
@@ -72,12 +73,10 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     cache_ = *Cache::Create(plan, fast_storage_.get(), {.poison_returned_units = true});
     // As on a GPU, CUDA's kernels read a copy of the tables.
     const bool copy_tables = GetParam().emulated != nullptr;
-    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU, copy_tables);
-    reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU);
+    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU, &execution_, copy_tables);
+    reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU, &execution_);
     for (int64_t length : encoder_tokens) leases_.push_back(cache_->NewLease(length));
   }
-
-  void TearDown() override { ops::cuda::UseKernels(nullptr); }
 
   DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 
@@ -124,6 +123,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
         << "largest difference " << (a - e).abs().max().item<float>() << ", largest value " << absolute / roundings;
   }
 
+  Execution execution_;
   std::unique_ptr<ArenaStorage> fast_storage_, reference_storage_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<StepBatch> fast_, reference_;

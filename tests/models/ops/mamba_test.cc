@@ -134,12 +134,12 @@ TEST_P(MambaTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
       return at::cat(outputs, 0);
     };
     const at::Tensor chunked = run({total});
-    fast_->set_chunk_invariant_scans(true);
+    execution_.chunk_invariant_scans = true;
     const at::Tensor whole = run({total});
     ASSERT_NO_FATAL_FAILURE(ExpectClose(whole, chunked));
     EXPECT_TRUE(at::equal(run({1, 7, 64, 28, 50}), whole));
     EXPECT_TRUE(at::equal(run({149, 1}), whole));
-    fast_->set_chunk_invariant_scans(false);
+    execution_.chunk_invariant_scans = false;
   }
 }
 

@@ -37,6 +37,11 @@ std::vector<Param> Params() {
   return params;
 }
 
+ops::PackedMatrix Pack(const at::Tensor& weight, WeightStorage storage, Execution* execution) {
+  PackedWeights packed(execution);
+  return ops::PackedMatrix("weight", weight, storage, &packed);
+}
+
 std::string ParamName(const ::testing::TestParamInfo<Param>& info) {
   const char* storages[] = {"exact", "int8", "int4"};
   return KernelParamName({info.param.kernel, 0}) + "_" + storages[static_cast<int>(info.param.storage)];
@@ -52,13 +57,16 @@ constexpr int64_t kMostRows = 70;
 class MatMulTest : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
-    ops::cpu::UseKernels(*GetParam().kernel.kernels);
+    execution_.cpu_kernels = GetParam().kernel.kernels;
     at::manual_seed(5);
   }
 
   at::ScalarType type() const { return GetParam().kernel.type; }
   bool exact() const { return GetParam().storage == WeightStorage::kExact; }
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(type()); }
+  ops::PackedMatrix Packed(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact) {
+    return Pack(weight, storage, &execution_);
+  }
   // A slice of a wider product, as layers give it.
   at::Tensor Rows(int64_t rows, int64_t columns) const { return Random(rows, columns + 24).narrow(1, 8, columns); }
 
@@ -91,20 +99,22 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
     const double allowed = exact() ? rounding : (GetParam().storage == WeightStorage::kInt8 ? 0.012 : 0.1);
     ASSERT_LE(mean, allowed * expected.square().mean().sqrt().item<double>()) << weight.sizes();
   }
+
+  Execution execution_;
 };
 
 TEST_P(MatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor weight = Random(shape.outputs, shape.inputs);
     const at::Tensor bias = at::randn({shape.outputs});
-    const ops::PackedMatrix packed(weight, GetParam().storage);
+    const ops::PackedMatrix packed = Packed(weight, GetParam().storage);
     for (int64_t rows : {int64_t{1}, int64_t{5}, kMostRows, int64_t{300}}) {
       const at::Tensor x = Rows(rows, shape.inputs);
       for (const at::Tensor& b : {at::Tensor(), bias}) {
-        const at::Tensor out = ops::MatMul(x, packed, b);
+        const at::Tensor out = ops::MatMul(x, packed, b, execution_);
         ASSERT_EQ(out.scalar_type(), type());
         ASSERT_NO_FATAL_FAILURE(ExpectClose(out, x, weight, b));
-        const at::Tensor in_float32 = ops::MatMul(x, packed, b, /*in_float32=*/true);
+        const at::Tensor in_float32 = ops::MatMul(x, packed, b, execution_, /*in_float32=*/true);
         ASSERT_EQ(in_float32.scalar_type(), at::kFloat);
         ASSERT_TRUE(at::equal(in_float32, out.to(at::kFloat)));
       }
@@ -114,18 +124,19 @@ TEST_P(MatMulTest, IsTheProduct) {
 
 TEST_P(MatMulTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
-    const ops::PackedMatrix packed(Random(shape.outputs, shape.inputs), GetParam().storage);
+    const ops::PackedMatrix packed = Packed(Random(shape.outputs, shape.inputs), GetParam().storage);
     const at::Tensor bias = at::randn({shape.outputs});
     const at::Tensor x = Rows(kMostRows, shape.inputs);
     std::vector<at::Tensor> alone;
-    for (int64_t row = 0; row < kMostRows; ++row) alone.push_back(ops::MatMul(x.narrow(0, row, 1), packed, bias));
+    for (int64_t row = 0; row < kMostRows; ++row)
+      alone.push_back(ops::MatMul(x.narrow(0, row, 1), packed, bias, execution_));
     const at::Tensor expected = at::cat(alone);
     for (int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
-      const ThreadPool::Use use(&pool);
+      Execution shared = {.cpu_kernels = GetParam().kernel.kernels, .threads = &pool};
       for (int64_t rows = 1; rows <= kMostRows; ++rows) {
         const int64_t first = (rows * 7) % (kMostRows - rows + 1);
-        const at::Tensor out = ops::MatMul(x.narrow(0, first, rows), packed, bias);
+        const at::Tensor out = ops::MatMul(x.narrow(0, first, rows), packed, bias, shared);
         ASSERT_TRUE(at::equal(out, expected.narrow(0, first, rows)))
             << rows << " rows, " << shape.outputs << " x " << shape.inputs << ", " << threads << " threads";
       }
@@ -136,23 +147,23 @@ TEST_P(MatMulTest, ARowsBitsDependOnThatRowAlone) {
 // Large enough for threads and for more than one chunk of rows.
 TEST_P(MatMulTest, ManyRowsHaveTheBitsOfOne) {
   constexpr int64_t kRows = 450, kInputs = 600, kOutputs = 200;
-  const ops::PackedMatrix packed(Random(kOutputs, kInputs), GetParam().storage);
+  const ops::PackedMatrix packed = Packed(Random(kOutputs, kInputs), GetParam().storage);
   const at::Tensor x = Rows(kRows, kInputs);
   ThreadPool pool(2);
-  const ThreadPool::Use use(&pool);
-  const at::Tensor out = ops::MatMul(x, packed, {});
+  execution_.threads = &pool;
+  const at::Tensor out = ops::MatMul(x, packed, {}, execution_);
   for (int64_t row : {0, 1, 95, 96, 191, 192, 400, 449}) {
-    ASSERT_TRUE(at::equal(out.narrow(0, row, 1), ops::MatMul(x.narrow(0, row, 1), packed, {}))) << row;
+    ASSERT_TRUE(at::equal(out.narrow(0, row, 1), ops::MatMul(x.narrow(0, row, 1), packed, {}, execution_))) << row;
   }
 }
 
 TEST_P(MatMulTest, ANumberThatIsNoneStaysInItsRow) {
-  const ops::PackedMatrix packed(Random(40, 100), GetParam().storage);
+  const ops::PackedMatrix packed = Packed(Random(40, 100), GetParam().storage);
   const at::Tensor x = Random(9, 100);
-  const at::Tensor clean = ops::MatMul(x, packed, {});
+  const at::Tensor clean = ops::MatMul(x, packed, {}, execution_);
   x[3][50] = std::numeric_limits<float>::quiet_NaN();
   x[6][99] = std::numeric_limits<float>::infinity();
-  const at::Tensor out = ops::MatMul(x, packed, {});
+  const at::Tensor out = ops::MatMul(x, packed, {}, execution_);
   for (int64_t row = 0; row < 9; ++row) {
     if (row == 3 || row == 6) {
       EXPECT_FALSE(out[row].isfinite().any().item<bool>()) << row;
@@ -167,48 +178,48 @@ TEST_P(MatMulTest, BlocksAreProductsOfTheirColumns) {
   std::vector<ops::PackedMatrix> packed;
   std::vector<at::Tensor> expected;
   for (int64_t block = 0; block < 3; ++block) {
-    packed.emplace_back(Random(11, 20), GetParam().storage);
-    expected.push_back(ops::MatMul(x.narrow(1, block * 20, 20), packed.back(), {}));
+    packed.push_back(Packed(Random(11, 20), GetParam().storage));
+    expected.push_back(ops::MatMul(x.narrow(1, block * 20, 20), packed.back(), {}, execution_));
   }
-  EXPECT_TRUE(at::equal(ops::BlockDiagonalMatMul(x, packed), at::cat(expected, 1)));
+  EXPECT_TRUE(at::equal(ops::BlockDiagonalMatMul(x, packed, execution_), at::cat(expected, 1)));
 }
 
 TEST_P(MatMulTest, GroupsLeaveIdleExpertsAlone) {
   const at::Tensor x = Rows(9, 20);
   const at::Tensor bias = at::randn({5, 7});
   std::vector<ops::PackedMatrix> experts;
-  for (int64_t e = 0; e < 5; ++e) experts.emplace_back(Random(7, 20), GetParam().storage);
+  for (int64_t e = 0; e < 5; ++e) experts.push_back(Packed(Random(7, 20), GetParam().storage));
   const std::vector<int64_t> ends = {4, 4, 5, 9, 9};
   for (const at::Tensor& b : {at::Tensor(), bias}) {
-    const at::Tensor out = ops::GroupedMatMul(x, experts, b, ends);
+    const at::Tensor out = ops::GroupedMatMul(x, experts, b, ends, execution_);
     for (int64_t e : {0, 2, 3}) {
       const int64_t begin = e == 0 ? 0 : ends[e - 1];
       const at::Tensor rows = x.narrow(0, begin, ends[e] - begin);
-      EXPECT_TRUE(
-          at::equal(out.narrow(0, begin, ends[e] - begin), ops::MatMul(rows, experts[e], b.defined() ? b[e] : b)));
+      EXPECT_TRUE(at::equal(out.narrow(0, begin, ends[e] - begin),
+                            ops::MatMul(rows, experts[e], b.defined() ? b[e] : b, execution_)));
     }
   }
-  EXPECT_EQ(ops::GroupedMatMul(x.narrow(0, 0, 0), experts, {}, {0, 0, 0, 0, 0}).size(0), 0);
+  EXPECT_EQ(ops::GroupedMatMul(x.narrow(0, 0, 0), experts, {}, {0, 0, 0, 0, 0}, execution_).size(0), 0);
 }
 
 TEST_P(MatMulTest, NarrowFloatsAreKeptAsSuch) {
   if (!exact() || type() != at::kFloat) return;
   const at::Tensor weight = at::randn({64, 300});
   const at::Tensor narrow = weight.to(at::kBFloat16).to(at::kFloat);
-  EXPECT_EQ(ops::PackedMatrix(weight).size_bytes(), 64 * 300 * 4);
-  EXPECT_EQ(ops::PackedMatrix(narrow).size_bytes(), 64 * 320 * 2);  // whole groups
+  EXPECT_EQ(Packed(weight).size_bytes(), 64 * 300 * 4);
+  EXPECT_EQ(Packed(narrow).size_bytes(), 64 * 320 * 2);  // whole groups
   // Multiplied as the same numbers in float32 are: one that is not narrow makes the other rows take the wider form.
   const at::Tensor wide = at::cat({narrow, weight.narrow(0, 0, 1)});
   const at::Tensor x = at::randn({13, 300});
-  EXPECT_TRUE(at::equal(ops::MatMul(x, ops::PackedMatrix(narrow), {}),
-                        ops::MatMul(x, ops::PackedMatrix(wide), {}).narrow(1, 0, 64)));
+  EXPECT_TRUE(at::equal(ops::MatMul(x, Packed(narrow), {}, execution_),
+                        ops::MatMul(x, Packed(wide), {}, execution_).narrow(1, 0, 64)));
 }
 
 // By each set of kernels; the weight and the inputs are the same.
 at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
                      WeightStorage storage) {
-  ops::cpu::UseKernels(kernels);
-  return ops::MatMul(x, ops::PackedMatrix(weight, storage), {});
+  Execution execution = {.cpu_kernels = &kernels};
+  return ops::MatMul(x, Pack(weight, storage, &execution), {}, execution);
 }
 
 // The emulation is what the processor does. float32 does not go by tiles, and of quantised weights they change no bit.
@@ -235,17 +246,21 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
 class CudaMatMulTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    ops::cuda::UseKernels(BerthCudaKernels());
+    execution_.cuda_kernels = BerthCudaKernels();
     at::manual_seed(6);
   }
-  void TearDown() override { ops::cuda::UseKernels(nullptr); }
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
+  ops::PackedMatrix Packed(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact) {
+    return Pack(weight, storage, &execution_);
+  }
+
+  Execution execution_;
 };
 
 TEST_P(CudaMatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor exact = Random(shape.outputs, shape.inputs);
-    const ops::PackedMatrix weight(exact, WeightStorage::kInt8);
+    const ops::PackedMatrix weight = Packed(exact, WeightStorage::kInt8);
     EXPECT_EQ(weight.size_bytes(), shape.outputs * (shape.inputs + 4));
     const at::Tensor kept = weight.plain().to(at::kDouble) * weight.scales().to(at::kDouble).unsqueeze(1);
     const at::Tensor off = (kept - exact.to(at::kDouble)).abs() / weight.scales().unsqueeze(1);
@@ -254,7 +269,7 @@ TEST_P(CudaMatMulTest, IsTheProduct) {
     for (int64_t rows : {0, 1, 3, 4, 7, 16, 17, 40}) {
       const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
       const at::Tensor expected = at::linear(x.to(at::kDouble), kept, bias.to(at::kDouble));
-      const at::Tensor got = ops::MatMul(x, weight, bias);
+      const at::Tensor got = ops::MatMul(x, weight, bias, execution_);
       ASSERT_EQ(got.scalar_type(), GetParam());
       // The output is rounded to the type; of more rows than kInt8Rows the weights are too.
       const bool is_float = GetParam() == at::kFloat;
@@ -270,11 +285,12 @@ TEST_P(CudaMatMulTest, IsTheProduct) {
 
 TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
-    const ops::PackedMatrix weight(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
+    const ops::PackedMatrix weight = Packed(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
     const at::Tensor x = Random(ops::kInt8Rows, shape.inputs);
-    const at::Tensor whole = ops::MatMul(x, weight, {});
+    const at::Tensor whole = ops::MatMul(x, weight, {}, execution_);
     for (int64_t rows : {1, 2, 5, 8}) {
-      EXPECT_TRUE(at::equal(ops::MatMul(x.narrow(0, 3, rows), weight, {}), whole.narrow(0, 3, rows))) << rows;
+      EXPECT_TRUE(at::equal(ops::MatMul(x.narrow(0, 3, rows), weight, {}, execution_), whole.narrow(0, 3, rows)))
+          << rows;
     }
   }
 }
@@ -282,13 +298,11 @@ TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
 TEST_P(CudaMatMulTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
-  const at::Tensor got = ops::MatMul(Random(3, 40), ops::PackedMatrix(exact, WeightStorage::kInt8), {});
+  const at::Tensor got = ops::MatMul(Random(3, 40), Packed(exact, WeightStorage::kInt8), {}, execution_);
   EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
 }
 
-TEST_P(CudaMatMulTest, FourBitsAreRefused) {
-  EXPECT_THROW(ops::PackedMatrix(Random(9, 40), WeightStorage::kInt4), c10::Error);
-}
+TEST_P(CudaMatMulTest, FourBitsAreRefused) { EXPECT_THROW(Packed(Random(9, 40), WeightStorage::kInt4), c10::Error); }
 
 // The numbers that a weight stands for, in float64.
 at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
@@ -302,12 +316,12 @@ TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
   for (const Shape& shape : kShapes) {
     for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
       std::vector<ops::PackedMatrix> experts;
-      for (int e = 0; e < kExperts; ++e) experts.emplace_back(Random(shape.outputs, shape.inputs), storage);
+      for (int e = 0; e < kExperts; ++e) experts.push_back(Packed(Random(shape.outputs, shape.inputs), storage));
       const at::Tensor addresses = ops::AddressesOf(experts);
       const at::Tensor bias = Random(kExperts, shape.outputs);
       for (int64_t rows : {kTokens, kTokens * kTopK}) {
         const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
-        const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, bias, chosen).to(at::kDouble);
+        const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, bias, chosen, execution_).to(at::kDouble);
         for (int64_t p = 0; p < kTokens * kTopK; ++p) {
           const int64_t e = chosen[p].item<int64_t>();
           const at::Tensor row = x[p * rows / (kTokens * kTopK)].to(at::kDouble);
@@ -325,18 +339,20 @@ TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
 TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
   const at::Tensor transposed = Random(40, 9).t(), x = Random(3, 40);
   for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
-    const std::vector<ops::PackedMatrix> experts = {ops::PackedMatrix(transposed, storage)};
-    const at::Tensor expected = ops::MatMul(x, ops::PackedMatrix(transposed.contiguous(), storage), {});
-    EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}), expected));
-    const at::Tensor got = ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong));
+    const std::vector<ops::PackedMatrix> experts = {Packed(transposed, storage)};
+    const at::Tensor expected = ops::MatMul(x, Packed(transposed.contiguous(), storage), {}, execution_);
+    EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}, execution_), expected));
+    const at::Tensor got =
+        ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong), execution_);
     EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
   }
 }
 
 TEST_P(CudaMatMulTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
-  const std::vector<ops::PackedMatrix> experts(2, ops::PackedMatrix(Random(9, 40)));
+  const std::vector<ops::PackedMatrix> experts(2, Packed(Random(9, 40)));
   const auto product = [&](int64_t pairs) {
-    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong));
+    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong),
+                             execution_);
   };
   EXPECT_TRUE(product(ops::kExpertPairs).defined());
   EXPECT_FALSE(product(ops::kExpertPairs + 1).defined());

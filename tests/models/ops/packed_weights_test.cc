@@ -1,5 +1,5 @@
-// Packed matrices in a file: what comes back is what was packed, and no file but a whole one of the same identity is
-// used.
+// Packed matrices in a file: what comes back by name is what was packed, and no file but a whole one of the same
+// identity is used.
 #include "models/ops/matmul/packed_weights.h"
 
 #include <ATen/ops/empty.h>
@@ -25,16 +25,17 @@ namespace fs = std::filesystem;
 const std::string kIdentity(32, 'a');
 
 struct Matrix {
+  std::string name;
   at::Tensor values;
   WeightStorage storage;
 };
 
 // Of all kinds, with panels and groups that are not full.
 std::vector<Matrix> Matrices() {
-  return {{at::randn({40, 100}), WeightStorage::kExact},
-          {at::randn({33, 70}).to(at::kBFloat16), WeightStorage::kExact},
-          {at::randn({37, 65}), WeightStorage::kInt8},
-          {at::randn({64, 96}).to(at::kBFloat16), WeightStorage::kInt4}};
+  return {{"matrix.0", at::randn({40, 100}), WeightStorage::kExact},
+          {"matrix.1", at::randn({33, 70}).to(at::kBFloat16), WeightStorage::kExact},
+          {"matrix.2", at::randn({37, 65}), WeightStorage::kInt8},
+          {"matrix.3", at::randn({64, 96}).to(at::kBFloat16), WeightStorage::kInt4}};
 }
 
 class PackedWeightsTest : public testing::Test {
@@ -47,15 +48,12 @@ class PackedWeightsTest : public testing::Test {
 
   // Packs what was not packed yet, and waits until that is kept.
   std::vector<ops::PackedMatrix> Load(bool* mapped, const std::string& identity = kIdentity) {
-    PackedWeights packed(path(), identity);
+    PackedWeights packed(path(), identity, &execution_);
     *mapped = packed.mapped();
-    const PackedWeights::Use use(&packed);
     std::vector<ops::PackedMatrix> weights;
     int64_t size_bytes = 0;
     for (const Matrix& matrix : matrices_) {
-      weights.emplace_back(
-          packed.mapped() ? at::empty(matrix.values.sizes(), matrix.values.options().device(at::kMeta)) : matrix.values,
-          matrix.storage);
+      weights.emplace_back(matrix.name, packed.mapped() ? Meta(matrix) : matrix.values, matrix.storage, &packed);
       size_bytes += weights.back().size_bytes();
     }
     EXPECT_EQ(packed.size_bytes(), size_bytes);
@@ -65,7 +63,11 @@ class PackedWeightsTest : public testing::Test {
     last_kept_ = kept.get_future().get();
     return weights;
   }
-  bool Mapped(const std::string& identity = kIdentity) { return PackedWeights(path(), identity).mapped(); }
+  // The matrix without its values.
+  static at::Tensor Meta(const Matrix& matrix) {
+    return at::empty(matrix.values.sizes(), matrix.values.options().device(at::kMeta));
+  }
+  bool Mapped(const std::string& identity = kIdentity) { return PackedWeights(path(), identity, &execution_).mapped(); }
   std::string path() const { return (folder_ / ".berth" / "w.packed").string(); }
   std::string Bytes() const {
     std::ifstream file(path(), std::ios::binary);
@@ -76,6 +78,7 @@ class PackedWeightsTest : public testing::Test {
   const fs::path folder_;
   const std::vector<Matrix> matrices_ = Matrices();
   absl::Status last_kept_;
+  Execution execution_;
 };
 
 TEST_F(PackedWeightsTest, WhatIsMappedComputesWhatWasPacked) {
@@ -90,7 +93,7 @@ TEST_F(PackedWeightsTest, WhatIsMappedComputesWhatWasPacked) {
   for (size_t i = 0; i < packed.size(); ++i) {
     const at::Tensor x = at::randn({5, packed[i].inputs()}).to(packed[i].type());
     EXPECT_EQ(again[i].size_bytes(), packed[i].size_bytes());
-    EXPECT_TRUE(at::equal(ops::MatMul(x, packed[i], {}), ops::MatMul(x, again[i], {}))) << i;
+    EXPECT_TRUE(at::equal(ops::MatMul(x, packed[i], {}, execution_), ops::MatMul(x, again[i], {}, execution_))) << i;
   }
 }
 
@@ -109,9 +112,9 @@ TEST_F(PackedWeightsTest, ADamagedFileIsNotUsedButReplaced) {
   Load(&mapped);
   const std::string whole = Bytes();
   ASSERT_TRUE(Mapped());
-  // All of the head, and bytes of the panels, not between them.
+  // All of the head (with four names of 8 bytes), and bytes of the panels, not between them.
   std::vector<size_t> places;
-  for (size_t at = 0; at < 48 + 4 * 56 + 8; ++at) places.push_back(at);
+  for (size_t at = 0; at < 56 + 4 * (64 + 8) + 8; ++at) places.push_back(at);
   for (size_t at = 4096; at < whole.size(); at += 1009) places.push_back(at);
   places.push_back(whole.size() - 1);
   for (size_t at : places) {
@@ -120,7 +123,7 @@ TEST_F(PackedWeightsTest, ADamagedFileIsNotUsedButReplaced) {
     SetBytes(damaged);
     EXPECT_FALSE(Mapped()) << "byte " << at;
   }
-  for (size_t size : {size_t{0}, size_t{7}, size_t{47}, size_t{280}, size_t{4096}, whole.size() - 1}) {
+  for (size_t size : {size_t{0}, size_t{7}, size_t{55}, size_t{350}, size_t{4096}, whole.size() - 1}) {
     SetBytes(whole.substr(0, size));
     EXPECT_FALSE(Mapped()) << size << " bytes";
   }
@@ -132,9 +135,37 @@ TEST_F(PackedWeightsTest, ADamagedFileIsNotUsedButReplaced) {
 TEST_F(PackedWeightsTest, AnotherModelsMatrixIsRefused) {
   bool mapped = true;
   Load(&mapped);
-  PackedWeights packed(path(), kIdentity);
-  const PackedWeights::Use use(&packed);
-  EXPECT_THROW(ops::PackedMatrix(at::empty({40, 101}, at::kMeta)), c10::Error);
+  PackedWeights packed(path(), kIdentity, &execution_);
+  const at::Tensor other = at::empty({40, 101}, at::kMeta);
+  EXPECT_THROW(ops::PackedMatrix("matrix.0", other, WeightStorage::kExact, &packed), c10::Error);
+}
+
+TEST_F(PackedWeightsTest, NamesAreFoundInAnyOrder) {
+  bool mapped = true;
+  const std::vector<ops::PackedMatrix> packed = Load(&mapped);
+  PackedWeights file(path(), kIdentity, &execution_);
+  ASSERT_TRUE(file.mapped());
+  for (size_t i = matrices_.size(); i-- > 0;) {
+    const ops::PackedMatrix again(matrices_[i].name, Meta(matrices_[i]), matrices_[i].storage, &file);
+    const at::Tensor x = at::randn({5, again.inputs()}).to(again.type());
+    EXPECT_TRUE(at::equal(ops::MatMul(x, packed[i], {}, execution_), ops::MatMul(x, again, {}, execution_))) << i;
+  }
+}
+
+TEST_F(PackedWeightsTest, AMissingOrRepeatedNameIsRefused) {
+  bool mapped = true;
+  Load(&mapped);
+  PackedWeights file(path(), kIdentity, &execution_);
+  const auto take = [&](const std::string& name) {
+    ops::PackedMatrix(name, Meta(matrices_[0]), matrices_[0].storage, &file);
+  };
+  EXPECT_THROW(take("matrix"), c10::Error);
+  EXPECT_THROW(take("matrix.00"), c10::Error);
+  take("matrix.0");
+  EXPECT_THROW(take("matrix.0"), c10::Error);
+  PackedWeights packing(&execution_);
+  ops::PackedMatrix("twice", matrices_[0].values, WeightStorage::kExact, &packing);
+  EXPECT_THROW(ops::PackedMatrix("twice", matrices_[1].values, WeightStorage::kExact, &packing), c10::Error);
 }
 
 TEST_F(PackedWeightsTest, WhatCannotBeKeptIsSaid) {
@@ -147,18 +178,16 @@ TEST_F(PackedWeightsTest, WhatCannotBeKeptIsSaid) {
 
 TEST_F(PackedWeightsTest, WhoGoesBeforeItIsWrittenLeavesNothing) {
   {
-    PackedWeights packed(path(), kIdentity);
-    const PackedWeights::Use use(&packed);
-    const ops::PackedMatrix weight(at::randn({4096, 4096}));
+    PackedWeights packed(path(), kIdentity, &execution_);
+    const ops::PackedMatrix weight("weight", at::randn({4096, 4096}), WeightStorage::kExact, &packed);
     packed.Keep([](const absl::Status&) {});
   }
   EXPECT_TRUE(Mapped() || (!fs::exists(path()) && !fs::exists(path() + ".part")));
 }
 
 TEST_F(PackedWeightsTest, WithoutAFileItOnlyCounts) {
-  PackedWeights packed;
-  const PackedWeights::Use use(&packed);
-  const ops::PackedMatrix weight(at::randn({64, 64}), WeightStorage::kInt8);
+  PackedWeights packed(&execution_);
+  const ops::PackedMatrix weight("weight", at::randn({64, 64}), WeightStorage::kInt8, &packed);
   EXPECT_EQ(packed.size_bytes(), weight.size_bytes());
   packed.Keep([](const absl::Status&) { FAIL() << "there is no file to write"; });
 }

@@ -60,7 +60,7 @@ class DecodeGraphsTest : public ::testing::Test {
       : plan_(*BuildCachePlan(model_.cache_specs(), /*block_tokens=*/16)),
         storage_(*CreateHostStorage(int64_t{8} << 20)),
         cache_(*Cache::Create(plan_, storage_.get(), {})),
-        batch_(plan_, storage_->base(), at::kCPU, /*copy_tables=*/true),
+        batch_(plan_, storage_->base(), at::kCPU, &execution_, /*copy_tables=*/true),
         graphs_(&model_, &recorder_) {}
 
   // A step of `rows` sequences, each of whose token is its index, at position `start`.
@@ -96,6 +96,7 @@ class DecodeGraphsTest : public ::testing::Test {
   CachePlan plan_;
   std::unique_ptr<ArenaStorage> storage_;
   std::unique_ptr<Cache> cache_;
+  Execution execution_;
   StepBatch batch_;
   DecodeGraphs graphs_;
   std::vector<SequenceLease> leases_;

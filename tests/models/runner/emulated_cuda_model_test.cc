@@ -15,8 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/cache.h"
+#include "models/kernels/cuda/graph.h"
 #include "models/loader.h"
-#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_kernels.h"
+#include "models/step/execution.h"
 #include "tests/models/checkpoint_writer.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
@@ -50,9 +52,10 @@ StepRow NextRow(Sequence* sequence, const SamplingParams& greedy) {
 
 // All tokens of sequences that run together, with prompts of these lengths.
 std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const std::vector<int32_t>& lengths,
-                                           bool graphs) {
-  const auto model =
-      *LoadedModel::Load({.model_dir = model_dir, .dtype = "float32", .cuda_graphs = graphs, .num_threads = 1});
+                                           const Execution& execution = {}) {
+  const bool graphs = execution.graph_recorder != nullptr;
+  const auto model = *LoadedModel::Load(
+      {.model_dir = model_dir, .dtype = "float32", .cuda_graphs = graphs, .num_threads = 1}, execution);
   const auto storage = *model->CreateStorage(int64_t{32} << 20);
   const auto runner = *model->CreateRunner(storage.get());
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
@@ -170,12 +173,10 @@ std::string WriteMixtral() {
 
 void ExpectTheTokensOfTheCpu(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
-  const auto expected = Generate(model, lengths, /*graphs=*/false);
-  ops::cuda::UseKernels(BerthCudaKernels());
+  const auto expected = Generate(model, lengths);
   const int64_t blocks = cuda_emulation::NumBlocks();
-  const auto emulated = Generate(model, lengths, /*graphs=*/false);
+  const auto emulated = Generate(model, lengths, {.cuda_kernels = BerthCudaKernels()});
   EXPECT_GT(cuda_emulation::NumBlocks(), blocks);
-  ops::cuda::UseKernels(nullptr);
   EXPECT_EQ(emulated, expected);
 }
 
@@ -198,13 +199,9 @@ class FakeRecorder final : public ops::cuda::GraphRecorder {
 
 void ExpectTheTokensOfTheCpuByGraphs(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 270, 1};  // the shape has a fourth row, and two splits of keys
-  const auto expected = Generate(model, lengths, /*graphs=*/false);
+  const auto expected = Generate(model, lengths);
   FakeRecorder recorder;
-  ops::cuda::UseKernels(BerthCudaKernels());
-  ops::cuda::UseGraphRecorder(&recorder);
-  const auto launched = Generate(model, lengths, /*graphs=*/true);
-  ops::cuda::UseGraphRecorder(nullptr);
-  ops::cuda::UseKernels(nullptr);
+  const auto launched = Generate(model, lengths, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
   EXPECT_EQ(launched, expected);
 }
 

@@ -13,15 +13,23 @@
 #include <limits>
 #include <random>
 
-#include "models/ops/cuda_dispatch.h"
+#include "models/ops/cuda_kernels.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
+#include "models/step/execution.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
 namespace berth {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// By the CPU, or by the kernels given.
+void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices, StepResult* result,
+                const ops::cuda::Kernels* kernels = nullptr) {
+  Execution execution = {.cuda_kernels = kernels};
+  StepSampler(&execution).SampleRows(logits, plan, row_indices, result);
+}
 
 // What is asked of a batch's rows: anything; a token, drawn or the likeliest; the likeliest token alone.
 enum class Asked { kAnything, kToken, kGreedy };
@@ -64,9 +72,9 @@ class Batch {
   const StepPlan& plan() const { return plan_; }
   const at::Tensor& logits() const { return logits_; }
 
-  StepResult Fast() const {
+  StepResult Fast(const ops::cuda::Kernels* kernels = nullptr) const {
     StepResult result;
-    SampleRows(logits_, plan_, indices_, &result);
+    SampleRows(logits_, plan_, indices_, &result, kernels);
     return result;
   }
 
@@ -211,9 +219,7 @@ TEST(SampleRows, TakesLogitsOfAnyStride) {
 void ExpectEmulatedIsSame(const Batch& batch, int64_t blocks) {
   const StepResult expected = batch.Fast();
   const int64_t before = cuda_emulation::NumBlocks();
-  ops::cuda::UseKernels(BerthCudaKernels());
-  const StepResult emulated = batch.Fast();
-  ops::cuda::UseKernels(nullptr);
+  const StepResult emulated = batch.Fast(BerthCudaKernels());
   ExpectSame(emulated, expected);
   EXPECT_EQ(cuda_emulation::NumBlocks() - before, blocks);
 }
@@ -323,10 +329,8 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   StepResult expected;
   SampleRows(logits, plan, lines, &expected);
   StepResult emulated;
-  ops::cuda::UseKernels(BerthCudaKernels());
   const int64_t before = cuda_emulation::NumBlocks();
-  SampleRows(logits, plan, lines, &emulated);
-  ops::cuda::UseKernels(nullptr);
+  SampleRows(logits, plan, lines, &emulated, BerthCudaKernels());
   EXPECT_EQ(cuda_emulation::NumBlocks() - before, 5);
   ExpectSame(emulated, expected);
   EXPECT_EQ(emulated.rows[1].verified_tokens.size(), 2u);

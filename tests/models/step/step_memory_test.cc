@@ -14,7 +14,7 @@ constexpr int64_t kFloats = 100000;
 TEST(StepMemory, RepeatedStepsTakeNothingFromTheSystem) {
   StepMemory memory;
   const auto step = [&](int64_t tokens) {
-    const StepMemory::Use use(&memory);
+    const ScopedStepMemory use(&memory);
     at::Tensor x = at::ones({tokens, 64});
     for (int layer = 0; layer < 4; ++layer) x = x.matmul(at::ones({64, 64})).add(1);
     return x.sum().item<float>();
@@ -32,7 +32,7 @@ TEST(StepMemory, RepeatedStepsTakeNothingFromTheSystem) {
 
 TEST(StepMemory, KeepsWhatIsReturned) {
   StepMemory memory;
-  const StepMemory::Use use(&memory);
+  const ScopedStepMemory use(&memory);
   at::Tensor x = at::empty({kFloats});
   const void* const place = x.const_data_ptr();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(place) % 64, 0u);
@@ -47,7 +47,7 @@ TEST(StepMemory, KeepsWhatIsReturned) {
 
 TEST(StepMemory, EverySizeHasItsRoom) {
   StepMemory memory;
-  const StepMemory::Use use(&memory);
+  const ScopedStepMemory use(&memory);
   for (int64_t size = 1; size < 100000; size += 1 + size / 7) {
     at::Tensor bytes = at::empty({size}, at::kByte);
     bytes.fill_(1);  // for the address sanitizer, and valgrind
@@ -59,7 +59,7 @@ TEST(StepMemory, TensorsOutliveIt) {
   at::Tensor kept, returned_elsewhere;
   {
     StepMemory memory;
-    const StepMemory::Use use(&memory);
+    const ScopedStepMemory use(&memory);
     kept = at::ones({kFloats});
     returned_elsewhere = at::ones({kFloats});
     std::thread([&] { returned_elsewhere.reset(); }).join();

@@ -17,12 +17,11 @@ namespace {
 TEST(ThreadPoolTest, EveryItemOnce) {
   for (int num_threads : {1, 2, 5}) {
     ThreadPool pool(num_threads);
-    const ThreadPool::Use use(&pool);
-    EXPECT_EQ(NumThreads(), num_threads);
+    EXPECT_EQ(NumThreads(&pool), num_threads);
     for (int64_t items : {0, 1, 2, 7, 1000}) {
       for (int64_t grain : {int64_t{1}, int64_t{3}, std::max<int64_t>(items, 1)}) {
         std::vector<int> counts(items);  // plain ints: the pool orders what it runs with what follows
-        ShareItems(items, grain, [&](int64_t begin, int64_t end, int thread) {
+        ShareItems(&pool, items, grain, [&](int64_t begin, int64_t end, int thread) {
           EXPECT_GE(thread, 0);
           EXPECT_LT(thread, num_threads);
           EXPECT_LE(end - begin, num_threads == 1 ? items : grain);
@@ -79,22 +78,15 @@ TEST(ThreadPoolTest, RethrowsAndGoesOn) {
 }
 
 TEST(ThreadPoolTest, WithoutAPoolTheCallerDoesAll) {
-  EXPECT_EQ(NumThreads(), 1);
+  EXPECT_EQ(NumThreads(nullptr), 1);
   std::set<std::thread::id> ids;
-  ShareItems(100, 1, [&](int64_t begin, int64_t end, int thread) {
+  ShareItems(nullptr, 100, 1, [&](int64_t begin, int64_t end, int thread) {
     EXPECT_EQ(begin, 0);
     EXPECT_EQ(end, 100);
     EXPECT_EQ(thread, 0);
     ids.insert(std::this_thread::get_id());
   });
   EXPECT_EQ(ids, std::set<std::thread::id>{std::this_thread::get_id()});
-  ThreadPool pool(2);
-  {
-    const ThreadPool::Use use(&pool);
-    const ThreadPool::Use none(nullptr);
-    EXPECT_EQ(NumThreads(), 1);
-  }
-  EXPECT_EQ(ThreadPool::Current(), nullptr);
 }
 
 }  // namespace
