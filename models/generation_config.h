@@ -26,7 +26,7 @@ struct GenerationDefaults {
   std::optional<int32_t> bos_token_id;
   std::optional<int32_t> pad_token_id;
 
-  // Of encoder-decoder models.
+  // Encoder-decoder models only.
   std::optional<int32_t> decoder_start_token_id;
   std::optional<int32_t> forced_bos_token_id;  // the first generated token
   std::vector<int32_t> forced_eos_token_ids;   // ascending, distinct; one of them is the token at the maximum length
@@ -35,10 +35,9 @@ struct GenerationDefaults {
 };
 
 // From `model_dir`/generation_config.json (which may be absent) and the model's config.json.
-//  - Sampling values are taken where they are written, whatever do_sample says, and nothing is made up where they are
-//    not: that is what vLLM does (--generation-config auto), whose users send requests without parameters and expect
-//    the model's recommended ones. do_sample false therefore does not mean greedy; a client asks for that with
-//    temperature 0.
+//  - Sampling values are taken where they are written, whatever the value of do_sample; the others stay unset. This is
+//    vLLM's rule (--generation-config auto). Its users send requests without parameters and expect the model's
+//    recommended ones. So do_sample false does not mean greedy; a client asks for that with temperature 0.
 //  - Token ids come from generation_config.json; each one it lacks from config.json, or from its text_config. The two
 //    forced ones are behaviour rather than ids: from generation_config.json, from config.json only where there is no
 //    such file, as transformers does. A model without a decoder_start_token_id starts from its BOS.

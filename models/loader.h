@@ -24,9 +24,10 @@ class LoadedModel {
  public:
   virtual ~LoadedModel() = default;
 
-  // INVALID_ARGUMENT: the configuration or a tensor is wrong, named; FAILED_PRECONDITION: a file or the device is
-  // missing, or the configuration asks for what is not implemented; RESOURCE_EXHAUSTED: no memory for the weights.
-  // `prepared` is what the model runs on, as far as it is not chosen by the options: tests name kernels there.
+  // INVALID_ARGUMENT: the configuration or a tensor is wrong; the message names it. FAILED_PRECONDITION: a file or the
+  // device is missing, or the configuration asks for something that is not implemented. RESOURCE_EXHAUSTED: there is
+  // not enough memory for the weights. `prepared` is what the model runs on, as far as it is not chosen by the options:
+  // tests name kernels there.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options, const Execution& prepared = {});
 
   virtual const ModelInfo& info() const = 0;

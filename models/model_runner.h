@@ -24,7 +24,7 @@ struct ModelInfo {
   int64_t weight_bytes = 0;          // as they are kept: quantised, packed
   bool weights_were_packed = false;  // the matrices came from a file that an earlier start wrote
   int64_t max_positions = 0;         // the model's own limit of positions; 0: none said
-  int64_t position_limit = 0;  // positions that it has weights for, so that no longer sequence can run; 0: no limit
+  int64_t position_limit = 0;        // positions that it has weights for; no longer sequence can run. 0: no limit.
   // The length past which the model computes all of a sequence's tokens differently (phi3's longrope). The cache of a
   // sequence that grows past it is computed anew; 0: none.
   int64_t rope_switch_length = 0;
@@ -51,8 +51,8 @@ class ModelRunner {
   // and the cache of the plan's new tokens is undefined.
   virtual absl::Status Run(const StepPlan& plan, StepResult* result) = 0;
 
-  // How often memory of another device than the CPU was taken from its system since the start: it stands still once all
-  // sizes of steps were seen, since their tensors come from what is there. 0 on the CPU.
+  // Allocations of device memory since the start. Constant once all sizes of steps were seen, since their tensors reuse
+  // memory. 0 on the CPU.
   virtual int64_t num_device_allocations() const { return 0; }
 
   // Steps that were launched as CUDA graphs.

@@ -45,9 +45,9 @@ struct StepRow {
   int64_t prompt_length = 0;          // of the whole prompt, computed or not
   int64_t sequence_length = 0;        // of prompt and output so far, computed or not, without drafts
   absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
-  absl::Span<const int32_t> forced;   // not empty: equally likely, and no other token may be chosen (forced BOS, EOS)
-  // Encoder-decoder models: all that the encoder reads, in the first row of a lease, whose cross blocks are then
-  // written. Empty in every other row.
+  absl::Span<const int32_t> forced;   // not empty: equally likely, no other token may be chosen (forced BOS, EOS)
+  // Encoder-decoder models: all that the encoder reads, in the first row of a lease. The step then writes the lease's
+  // cross blocks. Empty in every other row.
   absl::Span<const int32_t> encoder_tokens;
 
   int64_t num_drafts() const { return static_cast<int64_t>(drafts.size()); }
@@ -74,7 +74,7 @@ struct TokenLogprob {
 };
 
 struct RowResult {
-  // The chosen token; kNoToken for a row that did not sample; kBadLogits when the model gave a logit that is no number.
+  // The chosen token; kNoToken for a row that did not sample; kBadLogits when a logit is NaN or +inf, or all are -inf.
   static constexpr int32_t kNoToken = -1;
   static constexpr int32_t kBadLogits = -2;
   int32_t token = kNoToken;

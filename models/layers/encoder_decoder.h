@@ -1,5 +1,5 @@
-// An encoder-decoder model: the encoders of a step run first, over whole prompts, and leave their output's keys and
-// values in the cross blocks; from then on the decoder runs like any other. Engine thread only.
+// An encoder-decoder model. The encoders of a step run first, over whole prompts, and write the keys and values of
+// their output to the cross blocks. From then on the decoder runs like any other. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_ENCODER_DECODER_H_
 #define BERTH_MODELS_LAYERS_ENCODER_DECODER_H_
 

@@ -1,5 +1,5 @@
-// A mixture of experts: a router chooses a few feed-forwards for each token; their pairs are sorted by expert, so that
-// each chosen expert's product runs once over all its tokens. Engine thread only.
+// A mixture of experts. A router chooses a few feed-forwards for each token. The pairs of token and expert are sorted
+// by expert, so that each chosen expert's product runs once over all its tokens. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_EXPERTS_H_
 #define BERTH_MODELS_LAYERS_EXPERTS_H_
 
@@ -103,7 +103,7 @@ class Experts : public FeedForward {
   // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts the
   // pairs by expert, for products of the library.
   at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
-  // The same of few tokens, without the host. Undefined: there is no kernel for so many pairs.
+  // The same of few tokens, without the host. Returns an undefined tensor if no kernel takes this number of pairs.
   at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   at::Tensor Activated(const at::Tensor& up, Execution& execution) const;
 

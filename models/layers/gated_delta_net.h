@@ -1,6 +1,6 @@
-// The mixer of the gated delta net (Yang et al., 2024): one input product, a short causal convolution over q, k and v,
-// the recurrence, a norm per head with a gate, the output product. Checkpoints cut the input product differently; all
-// of them become the same one here, at load time. Engine thread only.
+// The mixer of the gated delta net (Yang et al., 2024). It consists of one input product, a short causal convolution
+// over q, k and v, the recurrence, a norm per head with a gate, and the output product. Checkpoints cut the input
+// product differently; loading joins the pieces to the same matrix. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_GATED_DELTA_NET_H_
 #define BERTH_MODELS_LAYERS_GATED_DELTA_NET_H_
 

@@ -1,5 +1,5 @@
-// Mamba-2's mixer (Dao and Gu, 2024): one input product split in gate, convolution input and time step; a short causal
-// convolution; the recurrence; a gated norm or a plain gate; the output product. Engine thread only.
+// Mamba-2's mixer (Dao and Gu, 2024). One input product is split in gate, convolution input and time step. Then come a
+// short causal convolution, the recurrence, a gated norm or a plain gate, and the output product. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_MAMBA2_MIXER_H_
 #define BERTH_MODELS_LAYERS_MAMBA2_MIXER_H_
 

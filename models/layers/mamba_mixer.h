@@ -1,5 +1,6 @@
-// Mamba's first mixer (Gu and Dao, 2023): one input product split in x and gate; a short causal convolution of x; from
-// it B, C and a low-rank time step per channel; the recurrence and the gate; the output product. Engine thread only.
+// The mixer of Mamba-1 (Gu and Dao, 2023). One input product is split in x and gate. A short causal convolution of x
+// follows; its output gives B, C and a low-rank time step per channel. Then come the recurrence, the gate and the
+// output product. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_MAMBA_MIXER_H_
 #define BERTH_MODELS_LAYERS_MAMBA_MIXER_H_
 

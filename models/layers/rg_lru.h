@@ -1,5 +1,6 @@
-// The recurrent block of Griffin (De et al., 2024, section 2.1): two branches of one input product, gelu on the one, a
-// short causal convolution and the RG-LRU on the other; their product, and the output product. Engine thread only.
+// The recurrent block of Griffin (De et al., 2024, section 2.1). One input product gives two branches: gelu on the one,
+// a short causal convolution and the RG-LRU on the other. The branches are multiplied, and the output product follows.
+// Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_RG_LRU_H_
 #define BERTH_MODELS_LAYERS_RG_LRU_H_
 

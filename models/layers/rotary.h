@@ -1,6 +1,7 @@
 // Rotary position embedding: cosines and sines by position, in float32, computed once and shared by the layers.
-// Frequencies as transformers' modeling_rope_utils.py computes them, by the same ATen operations in the same order: an
-// angle is position * frequency, so a last bit of a frequency grows with the position. Engine thread only.
+// Frequencies are computed as in transformers' modeling_rope_utils.py, by the same ATen operations in the same order.
+// An angle is position * frequency, so an error in the last bit of a frequency grows with the position. Engine thread
+// only.
 #ifndef BERTH_MODELS_LAYERS_ROTARY_H_
 #define BERTH_MODELS_LAYERS_ROTARY_H_
 
@@ -17,9 +18,10 @@ namespace berth {
 
 // What RotaryEmbedding implements and every family may use; give it to ReadRope, which refuses the rest.
 //
-// "dynamic" (NTK by length): a token's frequencies depend on the length that is known when it is first computed, which
-// is the prompt's, or its own position. "longrope" is not among them: its frequencies change for the whole sequence
-// when it outgrows the trained length, which only a family that says so to the scheduler may ask for (phi3).
+// "dynamic" (NTK by length): a token's frequencies depend on the sequence's length when the token is first computed.
+// For tokens of the prompt that is the prompt's length, for others their own position. The list does not have
+// "longrope": when a sequence outgrows the trained length, the frequencies of all its tokens change. Only a family that
+// reports that length to the scheduler may ask for it (phi3).
 const std::vector<absl::string_view>& RotaryTypes();
 
 class RotaryEmbedding {
@@ -45,10 +47,10 @@ class RotaryEmbedding {
   // The tables that serve the batch, and the rows of its tokens into rows_. `in_tables`: all positions are in tables_.
   const Tables& SelectRows(const StepBatch& batch, bool in_tables);
   void FillDynamic(const StepBatch& batch);
-  // Extends the tables to hold position `position`: to a power of two, so that a CUDA graph, whose step is taken for
-  // one of as many positions, finds them extended by the step before it.
+  // Extends the tables to hold `position`, up to a power of two. A CUDA graph's step counts as one of that many
+  // positions, so the step before the recorded one has already extended them.
   void Cover(int64_t position);
-  // Of positions [n], float32; of longrope n more rows with the long frequencies.
+  // The tables of positions [n], float32. For longrope, n more rows follow with the long frequencies.
   Tables TablesOf(const at::Tensor& positions) const;
   Tables TablesOfAngles(const at::Tensor& angles) const;
 

@@ -30,7 +30,7 @@ inline void* StreamOf(const at::Tensor& x) {
   return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()).native_handle();
 }
 
-// Of an operation on x's rows alone.
+// For an operation on x's rows only.
 inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x) {
   cuda::LaunchParams launch = {};
   launch.num_tokens = x.size(0);
@@ -38,7 +38,7 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x) {
   return launch;
 }
 
-// Of an operation on the step's rows.
+// For an operation on the step's rows.
 inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& batch) {
   cuda::LaunchParams launch = LaunchParamsFor(x);
   launch.num_rows = batch.num_rows();
@@ -48,12 +48,12 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& 
   return launch;
 }
 
-// Of an entry that has code for all sizes.
+// For entries that have code for all sizes: throws unless the work was enqueued.
 inline void CheckLaunched(int result) {
   TORCH_CHECK(result == cuda::kLaunched, "a CUDA kernel cannot be launched: error ", result);
 }
 
-// Of one that has not: whether its work is on its way; else the reference has to do it.
+// For other entries: returns whether the work was enqueued. If not, the reference has to do it.
 inline bool IsLaunched(int result) {
   if (result != cuda::kNotCovered) CheckLaunched(result);
   return result == cuda::kLaunched;

@@ -1,12 +1,12 @@
 // The CPU kernels: free functions over raw pointers, compiled once per instruction set and chosen at run time. Each
 // computes the items [begin, end) of its work, so that the caller can split the work over threads (parallel.h).
 //
-// Their code is in models/ops/<operation>/cpu*.inc and models/kernels/cpu. There is no torch in it, and no
-// standard-library template: an inline function compiled for AVX-512 must never be the copy that the linker picks for
-// an older machine. bfloat16 travels as its 16 bits. All sums are in float32.
+// Their code is in models/ops/<operation>/cpu*.inc and models/kernels/cpu. They use no torch and no standard-library
+// template: an inline function compiled for AVX-512 must never be the copy that the linker picks for an older machine.
+// A bfloat16 is passed as its 16 bits. All sums are in float32.
 //
-// For one token the order of every sum depends on positions only, never on the batch or the chunk it came in, except in
-// mamba2_scan and delta_net, where it depends on the chunk.
+// For one token the order of every sum depends on positions only, not on the batch or the prefill chunk. In mamba2_scan
+// and delta_net it also depends on the chunk.
 #ifndef BERTH_MODELS_OPS_CPU_KERNELS_H_
 #define BERTH_MODELS_OPS_CPU_KERNELS_H_
 

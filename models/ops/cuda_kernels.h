@@ -30,7 +30,7 @@ struct Kernels {
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CUDA_OPS(BERTH_ENTRY)
 #undef BERTH_ENTRY
-  // Of float32 logits alone.
+  // For float32 logits only.
   Kernel<GreedyArgs> greedy;
   Kernel<SampleArgs> sample;
 };

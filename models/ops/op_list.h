@@ -5,7 +5,8 @@
 // A row OP(entry, Function, Args) says that the code of each kind defines, in its namespace,
 //   CPU:  template <typename T> void Function(const Args& args, int64_t begin, int64_t end, char* scratch);
 //   CUDA: template <typename T> int Function(const Args& args, const LaunchParams& launch);
-// Each Args belongs to one row, so what does not fit, or stands in another's place, does not compile or link.
+//
+// Each Args belongs to one row, so a function of the wrong row does not compile or link.
 #ifndef BERTH_MODELS_OPS_OP_LIST_H_
 #define BERTH_MODELS_OPS_OP_LIST_H_
 

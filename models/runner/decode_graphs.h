@@ -1,10 +1,12 @@
-// Steps that decode, as CUDA graphs: recorded once for each shape (StepBatch's GraphShape), then enqueued as a whole,
-// since for a token or a few the host takes longer to enqueue a model's kernels than a GPU to run them.
+// Runs steps that only decode as CUDA graphs, which are recorded once for each shape (StepBatch's GraphShape) and then
+// enqueued as a whole. With few tokens a step, the host takes longer to enqueue a model's kernels than the GPU to run
+// them.
 //
-// A shape's rows and keys are powers of two, and a step is filled up to the smallest that holds it. Its first step runs
-// as any other, the second is recorded: by then the libraries have what they set up at first use. What does not only
-// decode, and models with cross-attention, are not recorded at all; where one step cannot be, for it asks the host
-// about itself (rotations or scales that depend on the length), no further one is. Engine thread only.
+// A shape's rows and keys are powers of two, and a step is padded to the smallest shape that holds it. A shape's first
+// step runs as any other; by its end the libraries have set up what they set up at first use. The second is recorded.
+// Steps with prefill and models with cross-attention are not recorded. Some steps cannot be recorded, because they need
+// the host's values (rotations or scales that depend on the length). After the first of these, no further step is
+// recorded. Engine thread only.
 #ifndef BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
 #define BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
 

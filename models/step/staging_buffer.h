@@ -26,12 +26,12 @@ class StagingBuffer {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
     return AddBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
   }
-  // With the tables that they point to, so that those of the copy point into the copy. The tables come after all else:
-  // where that lies says the number of values alone. REQUIRES: the tables stay until Copy().
+  // Adds the tables that they point to as well, so that the copied blocks point into the copy. The tables lie behind
+  // everything else, so the other offsets do not depend on the tables' lengths. REQUIRES: the tables stay until Copy().
   int64_t AddBlocks(const std::vector<ops::Blocks>& blocks);
 
-  // All of it to the beginning of `copy`: [at least its bytes], uint8, on the device, made anew where it is not there
-  // or too small; so its address stays from step to step, and changes few times. The host does not wait for the
+  // Copies all of it to the beginning of `copy`, a uint8 tensor on the device. If `copy` is undefined or too small, it
+  // is allocated with room to grow, so its address rarely changes from step to step. The host does not wait for the
   // transfer; the buffer may be cleared at once.
   void Copy(const at::Device& device, at::Tensor* copy);
 

@@ -92,7 +92,7 @@ class StepBatch {
   // REQUIRES: the tables are a copy; each row has one token and samples; the model has no cross-attention.
   void Fill(const StepPlan& step, const GraphShape& shape);
 
-  // Of the step's shape, and what lies on the device.
+  // The step's shape, and tensors on the device.
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
   int64_t num_tiles() const { return static_cast<int64_t>(tiles_.size()) / 2; }

@@ -1,6 +1,7 @@
-// The memory of a step's tensors on the CPU. ATen asks for dozens of buffers a step and returns them; from malloc the
-// large ones would go back to the system each time, which clears every page of theirs again. StepMemory keeps what a
-// step returned for the next: once steps of a size have run, they take no memory from the system.
+// The memory of a step's tensors on the CPU. ATen asks for dozens of buffers a step and returns them. From malloc, the
+// large ones would go back to the system each time, and the system clears every page that it hands out again.
+// StepMemory keeps what a step returned for the next: once steps of a size have run, they take no memory from the
+// system.
 #ifndef BERTH_MODELS_STEP_STEP_MEMORY_H_
 #define BERTH_MODELS_STEP_STEP_MEMORY_H_
 
@@ -37,8 +38,8 @@ class StepMemory {
 // While it lives, this thread's new tensors take their memory from `memory`. What such a tensor returns later, or on
 // another thread, is freed.
 //
-// This is the one piece of step state that is not an argument: ATen asks its allocator for bytes and says nothing of
-// who needs them, so the allocator finds the memory in a variable of the thread.
+// This is the one piece of step state that is not an argument. ATen asks its allocator for bytes without saying who
+// needs them, so the allocator finds the memory in a thread-local variable.
 class ScopedStepMemory {
  public:
   explicit ScopedStepMemory(StepMemory* memory);

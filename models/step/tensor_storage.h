@@ -22,8 +22,8 @@ class TensorStorage : public ArenaStorage {
   int64_t size_bytes() const override { return bytes_.numel(); }
   void Move(int64_t from, int64_t to, int64_t size_bytes) override;
   void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override;
-  // Of the thread that fences: in the order of its stream, with the steps. Of others, if one did: through pinned memory
-  // on a stream of their own, beside the steps.
+  // On the thread that fences, these run in the order of its stream, with the steps. On other threads, once a thread
+  // has fenced, they run beside the steps: through pinned memory, on a stream of their own.
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override;
   void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override;
   void Fence() override;

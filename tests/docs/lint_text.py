@@ -33,10 +33,7 @@ COVERED = [
     "deploy/*.md",
     "docs/*.md",
     "flags/*",
-    "models/checkpoint/*",
-    "models/demo/*.md",
-    "models/families/*",
-    "models/sampling/*",
+    "models/*",
     "proto/*",
     "scheduler/*.cc",
     "scheduler/*.h",
@@ -192,7 +189,7 @@ def covered_files():
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     return [path for path in listed if any(fnmatch.fnmatch(path, pattern) for pattern in COVERED)
-            and os.path.exists(os.path.join(ROOT, path))]
+            and os.path.splitext(path)[1] in READERS and os.path.exists(os.path.join(ROOT, path))]
 
 
 def main(arguments):

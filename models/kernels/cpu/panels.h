@@ -12,39 +12,47 @@ enum TypeIndex { kF32 = 0, kBF16 = 1 };
 enum WeightKind { kWeightF32, kWeightBF16, kWeightInt8, kWeightInt4 };
 
 inline constexpr int64_t kPanel = 32;        // outputs of one panel
-inline constexpr int64_t kSumBlock = 512;    // inputs of one chain of sums, and of what is read at once
-inline constexpr int64_t kQuantGroup = 128;  // inputs of a row's scale
-inline constexpr int64_t kWeightGroup = 32;  // inputs of a width of int4
-inline constexpr int64_t kPairBlock = 32;    // inputs that a matrix tile takes of pairs in bfloat16
-inline constexpr int64_t kByteBlock = 64;    // and of bytes
+inline constexpr int64_t kSumBlock = 512;    // inputs of one chain of sums; a product reads as many at once
+inline constexpr int64_t kQuantGroup = 128;  // inputs of a row that share a scale
+inline constexpr int64_t kWeightGroup = 32;  // inputs that share a width of int4
+inline constexpr int64_t kPairBlock = 32;    // inputs of a matrix tile, in bfloat16
+inline constexpr int64_t kByteBlock = 64;    // inputs of a matrix tile, in bytes
 
-// The layout of a packed matrix. Outputs are cut into panels of kPanel = 32. Within a panel the bytes lie in the order
-// in which a product reads them: for each step of inputs, all 32 outputs side by side.
+// A packed matrix [outputs, inputs]. Its outputs are cut into panels of kPanel = 32, of PanelBytes each; the last panel
+// is filled up with zeros. Within a panel the bytes lie in the order in which a product reads them, step after step. A
+// step holds a few inputs of all 32 outputs: 4 bytes for each output, 128 bytes together.
 //
-//   matrix [outputs, inputs]            panel 0                      panel 1
-//        inputs ->                      step 0    step 1    ...      step 0 ...
-//      +-----------------+              +---------+---------+---     +---------+---
-//   o  | panel 0: 32 rows|     ->       | o0..o31 | o0..o31 | ..     | o32..   | ..
-//   u  +-----------------+              +---------+---------+---     +---------+---
-//   t  | panel 1: 32 rows|              a step: 4 bytes of each output, 128 bytes: 1 float32, 2 bfloat16, 4 int8, 8
-//   int4
-//      +-----------------+
+//      matrix [outputs, inputs]          panel 0                       panel 1
+//               inputs ->                step 0    step 1              step 0
+//         +------------------+           +---------+---------+----     +---------+----
+//       o | panel 0: 32 rows |           | o0..o31 | o0..o31 | ...     |o32..o63 | ...
+//       u +------------------+    ->     +---------+---------+----     +---------+----
+//       t | panel 1: 32 rows |            128 bytes 128 bytes
+//         +------------------+
 //
-// Why these numbers: 32 outputs are two registers of AVX-512 or two matrix tiles side by side, and a step of 128 bytes
-// is two cache lines, so a panel is read as one stream. With two registers of outputs, 12 rows (vectors.inc) fill 24 of
-// the 32 registers with sums. kSumBlock = 512 inputs of a panel in float32 are 64 KiB: what stays in the second cache
-// while all tiles of rows use it. kQuantGroup = 128 is long enough for integer sums to pay, and short enough for one
-// scale to fit its inputs.
+// A step's 4 bytes of one output, by kind:
+//   float32:  one input.
+//   bfloat16: two inputs, the pair that dot products and tile instructions take.
+//   int8:     four inputs, each + 128, as unsigned bytes.
+//   int4:     eight inputs, each + 8. The low halves of the bytes are the first four, the high halves the others.
 //
-// A weight [outputs, inputs] as panels of kPanel outputs, of PanelBytes each, the last one filled up with zeros. Where
-// a panel has 4 bytes for each of its outputs, they follow each other: first the step's outputs, then the next step.
-//   float32:  a step is one input.
-//   bfloat16: a step is a pair of inputs, the layout that dot products of pairs and tile instructions take.
-//   int8:     a step is four inputs, each + 128, as unsigned bytes.
-//   int4:     kByteBlock inputs by kByteBlock: two widths for each output, signed bytes from -15 to 15; then steps of
-//             eight inputs, each + 8, of which the low halves of the bytes are the first four and the high halves the
-//             others.
-// Missing inputs up to a whole kPairBlock of bfloat16 and kByteBlock of int8 and int4 are zeros.
+// int4 also has two widths for each output and kByteBlock = 64 inputs, signed bytes from -15 to 15, before their steps:
+//
+//       +---------------------------+---------------------------+---------------------------+----
+//       | widths: o0 o0 .. o31 o31  | 4 steps: inputs 0 to 31,  | 4 steps: inputs 32 to 63, | next 64
+//       |                           | times the first widths    | times the second widths   | inputs
+//       +---------------------------+---------------------------+---------------------------+----
+//         64 bytes                    512 bytes                   512 bytes
+//
+// Missing inputs up to a whole kPairBlock of bfloat16, and up to a whole kByteBlock of int8 and int4, are zeros.
+//
+// Why these numbers:
+// - kPanel: 32 outputs are two registers of AVX-512 or two matrix tiles side by side. A step is two cache lines, so a
+//   panel is read as one stream. With two registers of outputs, 12 rows (vectors.inc) fill 24 of the 32 registers with
+//   sums.
+// - kSumBlock: 512 inputs of a panel are 64 KiB in float32, which stay in the second cache while all tiles of rows use
+//   them.
+// - kQuantGroup: 128 inputs are enough for sums of integers to pay, and few enough for one scale to fit them.
 struct PackedWeight {
   WeightKind kind;
   int64_t inputs, outputs;

@@ -20,9 +20,9 @@ class Graph {
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
-  // Calls `work`, whose kernels are recorded and not run; the tensors that it makes lie in memory that graphs have to
-  // themselves and share with each other, so their values last until another graph is launched. `work` may not wait for
-  // the device. Throws c10::Error, and what `work` throws; then nothing is recorded, and nothing was run.
+  // Calls `work` and records its kernels instead of running them. The tensors that `work` makes lie in memory that only
+  // graphs use, all of them the same, so their values last until another graph is launched. `work` may not wait for the
+  // device. Throws c10::Error, and what `work` throws; then nothing is recorded, and nothing was run.
   virtual std::unique_ptr<Graph> Record(const std::function<void()>& work) = 0;
 };
 

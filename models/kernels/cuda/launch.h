@@ -6,9 +6,10 @@
 
 namespace berth::ops {
 
-// How attention divides the keys of the step's first `num_tiles` tiles, and so of its first `num_tokens` tokens, among
-// blocks: kSplitTokens positions each, `num_splits` as the longest of these rows needs. All other tiles walk through
-// the same parts one after the other and add them the same way, so a token's bits do not depend on the choice.
+// How attention divides keys among blocks of threads. It divides those of the step's first `num_tiles` tiles, which
+// hold its first `num_tokens` tokens, into `num_splits` parts of kSplitTokens positions; the longest of these rows
+// needs as many. All other tiles walk through the same parts one after the other and add them in the same way, so a
+// token's bits do not depend on the choice.
 struct SplitKv {
   int64_t num_tiles;
   int64_t num_tokens;

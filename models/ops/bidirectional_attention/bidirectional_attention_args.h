@@ -1,5 +1,5 @@
-// The arguments of attention whose queries see every key of their row, for encoders and cross-attention: keys packed
-// beside the queries or in blocks of the arena, with an optional bias by distance.
+// The arguments of attention whose queries see every key of their row, for encoders and cross-attention. Keys are
+// packed beside the queries, or in blocks of the arena. A bias by distance is optional.
 #ifndef BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_ARGS_H_
 #define BERTH_MODELS_OPS_BIDIRECTIONAL_ATTENTION_BIDIRECTIONAL_ATTENTION_ARGS_H_
 
@@ -9,9 +9,8 @@
 
 namespace berth::ops {
 
-// softmax(scale * q k^T + bias) v. A row's keys are taken a span at a time: a block of the arena, or kPackedSpan packed
-// tokens; the order of every sum depends on the row's own positions only.
-// Items: query tiles * kv_heads, tile-major.
+// softmax(scale * q k^T + bias) v. A row's keys are read a span at a time: a block of the arena, or kPackedSpan packed
+// tokens. The order of every sum depends on the row's own positions only. Items: query tiles * kv_heads, tile-major.
 struct BidirectionalAttentionArgs {
   const Row* rows;         // of the queries
   const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row

@@ -22,8 +22,9 @@ struct DeltaNetShape {
 };
 
 // The gated delta rule (Yang et al., 2024), as DeltaNetArgs writes it.
-// qkv: [tokens, 2 * k_heads * key_dim + v_heads * value_dim]: q, k, v side by side, q and k before their norm.
-// a, b: [tokens, v_heads], before bias and softplus, before sigmoid. rate (negative), dt_bias: [v_heads], float32.
+// - qkv: [tokens, 2 * k_heads * key_dim + v_heads * value_dim]: q, k, v side by side, before the norm of q and k.
+// - a: [tokens, v_heads], before bias and softplus; b: the same, before sigmoid.
+// - rate (negative), dt_bias: [v_heads], float32.
 // Returns [tokens, v_heads * value_dim].
 at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
                          const at::Tensor& dt_bias, const DeltaNetShape& shape, const StepBatch& batch);

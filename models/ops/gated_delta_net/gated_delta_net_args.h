@@ -8,10 +8,14 @@
 
 namespace berth::ops {
 
-// The gated delta rule (Yang et al., 2024), per value head, with q and k divided by their length and q scaled by
-// key_dim^-0.5, decay = exp(rate * softplus(a + dt_bias)) and beta = beta_scale * sigmoid(b):
+// The gated delta rule (Yang et al., 2024), per value head:
 //   S = decay S;  d = beta (v - S^T k);  S = S + k d^T;  y = S^T q
-// Rows of chunked_from tokens or more go in chunks of matrix products, so a sum's order depends on the step's tokens.
+//
+// where decay = exp(rate * softplus(a + dt_bias)) and beta = beta_scale * sigmoid(b). q and k are divided by their
+// length first, and q is scaled by key_dim^-0.5.
+//
+// Rows of chunked_from tokens or more are computed in chunks, by matrix products. The order of their sums depends on
+// how many tokens the row has in this step.
 // Items: rows * v_heads / heads_per_item.
 struct DeltaNetArgs {
   char* arena;

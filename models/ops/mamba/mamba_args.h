@@ -48,7 +48,7 @@ struct Mamba2ScanArgs {
   int64_t heads, head_dim, state_dim, groups;
   const int64_t* prompt_lengths;  // by row: the limits of dt hold for positions below
   int64_t heads_per_item;         // divides heads / groups: they share the product of B and C
-  int64_t chunked_from;           // rows of so many tokens in this step go in chunks: kMamba2Chunked, or none
+  int64_t chunked_from;           // rows of this many tokens or more go in chunks: kMamba2Chunked, or no row
   float dt_min, dt_max;
 };
 inline constexpr int64_t kMamba2Chunked = 16;  // tokens of a row in this step

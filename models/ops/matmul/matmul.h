@@ -1,7 +1,7 @@
-// Dense products x W^T with matrices that are packed once at load time: on the CPU for the kernels of matmul_args.h,
-// whose contract holds here too (a row's result does not depend on its neighbours, to the bit). On other devices the
-// matrix stays plain, which ATen multiplies with, or of 8 bits for CUDA's kernels. See models/ops/README.md for the
-// rules of operations. Engine thread only; packing belongs to loading.
+// Dense products x W^T with matrices that are packed once at load time. On the CPU the kernels of matmul_args.h compute
+// them, whose contract holds here too: a row's bits do not depend on its neighbours. On other devices the matrix stays
+// plain for ATen, or has 8 bits for CUDA's kernels. See models/ops/README.md for the rules of operations. Engine thread
+// only; packing belongs to loading.
 #ifndef BERTH_MODELS_OPS_MATMUL_MATMUL_H_
 #define BERTH_MODELS_OPS_MATMUL_MATMUL_H_
 
@@ -64,8 +64,8 @@ at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& e
 at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts);
 
 // On a GPU alone, without the host's knowing who chose whom: pair p is row p / (chosen / rows) of x and expert
-// chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Undefined: there is
-// no kernel, or none for so many pairs.
+// chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Returns an undefined
+// tensor if there is no kernel, or none for this number of pairs.
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
                         const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution);
 

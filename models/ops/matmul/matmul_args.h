@@ -1,16 +1,20 @@
 // The arguments of the kernels of dense products y = x W^T + bias, for a matrix that was packed at load time.
 //
-// Contract: the sum of an output element runs in an order that depends on the weight's kind and its number of inputs
-// alone: equal bits for a row alone, among others, wherever it stands, by however many threads. (Between instruction
-// sets the last bits differ.) The order of floats: inputs are summed one after the other, in a chain for each kSumBlock
-// of them, and the blocks' sums are added in order. (Of bfloat16 inputs and weights on a processor with matrix tiles
-// cpu_amx.inc says it.) Then the output's scale and bias are applied, then the result is rounded.
+// Contract: the order of an output's sum depends only on the kind of weight and the number of inputs. So a row has the
+// same bits alone or among others, at any place, with any number of threads. (The last bits differ between instruction
+// sets.) In floats, inputs are summed one after the other, in a chain for each kSumBlock of them, and the blocks' sums
+// are added in order. For matrix tiles in bfloat16, cpu_amx.inc describes the order. Then the output's scale and bias
+// are applied, and the result is rounded.
 //
-// Of the four kinds, float32 and bfloat16 weights are multiplied as they are, products exact in bfloat16. int8 has one
-// scale per output. int4 is int8 on coarser grids: each kWeightGroup inputs of an output have a whole number, their
-// width, of which they are -8 to 7 times as much. Their inputs are rounded to 8 bits too, with a scale for each row and
-// kQuantGroup inputs, which depends on the row alone. The sums of a group's products are then exact integers, however
-// they are computed; in float32 the groups' sums, times the group's scale, are added in a chain.
+// The four kinds of weights:
+// - float32 and bfloat16 weights are multiplied as they are; bfloat16 products are exact.
+// - int8 has one scale per output.
+// - int4 has one scale per output, and one width, a whole number, for each kWeightGroup of an output's inputs. A
+//   weight is a number from -8 to 7, times the width, times the scale.
+//
+// With int8 and int4 the inputs are rounded to 8 bits too, with a scale for each row and kQuantGroup inputs, which
+// depends on that row only. A group's sum is then an exact integer in any order of adding. The groups' sums, times the
+// groups' scales, are added in a chain in float32.
 #ifndef BERTH_MODELS_OPS_MATMUL_MATMUL_ARGS_H_
 #define BERTH_MODELS_OPS_MATMUL_MATMUL_ARGS_H_
 
@@ -76,7 +80,7 @@ struct Int8MatMulArgs {
 inline constexpr int64_t kInt8Rows = 16;
 
 // out[p] = W x + bias of pair p, which is a row of x and one of the experts chosen for it. An expert's matrix is read
-// once for some of its pairs, and not at all without any. Of at most kExpertPairs pairs.
+// once for several of its pairs, and not at all if it has none. There are at most kExpertPairs pairs.
 struct ExpertMatMulArgs {
   const int64_t* addresses;  // [experts, 2]: where each one's matrix [outputs, inputs] lies, and its scales
   bool is_int8;              // as Int8Weight; else of x's type, without scales

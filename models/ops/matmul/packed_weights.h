@@ -62,7 +62,7 @@ class PackedWeights {
   bool mapped() const { return mapping_ != nullptr; }
   const std::string& path() const { return path_; }
   Execution& execution() const { return *execution_; }
-  // Of the matrices so far.
+  // Bytes of the matrices so far.
   int64_t size_bytes() const { return size_bytes_; }
 
   // The matrix of this name, once. Throws c10::Error if there is none, or if it is of another shape or type.

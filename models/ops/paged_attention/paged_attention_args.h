@@ -12,8 +12,8 @@ namespace berth::ops {
 enum class KvStorage { kPlain, kInt8, kInt4 };
 inline constexpr int64_t kInt4Group = 32;  // numbers that share a scale
 
-// The keys, or the values, of a layer in a block's unit: [kv_head][token of the block][dim] at `offset`, and scales
-// [kv_head][token of the block][group], bfloat16, at `scale_offset` unless they are plain.
+// Where a block's unit holds a layer's keys, or its values: [kv_head][token of the block][dim] at `offset`. If they are
+// not plain, scales lie at `scale_offset`: [kv_head][token of the block][group], bfloat16.
 struct KvPlace {
   int64_t offset, scale_offset;
   int64_t dim;
@@ -37,9 +37,9 @@ struct WriteKvArgs {
   int64_t key_stride, value_stride;
 };
 
-// softmax(scale * q k^T + bias) v over the positions that the query at p sees: up to p, within its window
-// (p - window, p] or its chunk [p - p % chunk, p], and over the first `sink_tokens` positions. A sink of `sinks` is one
-// more score in the softmax, without a value.
+// softmax(scale * q k^T + bias) v over the positions that a query sees. The query at p sees positions up to p; with a
+// window only (p - window, p], with chunks only [p - p % chunk, p]. It also sees the first `sink_tokens` positions. A
+// sink of `sinks` is one more score in the softmax, without a value.
 // Items: query tiles * kv_heads, tile-major.
 struct AttentionArgs {
   KvLayout kv;
@@ -50,8 +50,8 @@ struct AttentionArgs {
   int64_t query_stride;
   int64_t q_heads;
   KvLayout recent;  // plain, or of no meaning: no recent tokens
-  int64_t
-      recent_tokens;    // a query reads the newest so many positions from `recent`, older ones from kv; 0: all from kv
+  // A query reads its newest `recent_tokens` positions from `recent`, and older ones from kv. 0: all from kv.
+  int64_t recent_tokens;
   int64_t window;       // 0: none
   int64_t chunk;        // 0: none
   int64_t sink_tokens;  // with a window; always from kv
@@ -64,7 +64,7 @@ struct AttentionArgs {
   float softcap;    // 0: none; else scores become softcap * tanh(score / softcap), before the bias
   float* partials;  // CUDA: SplitKvFloats() where keys are divided; else null
 };
-inline constexpr int64_t kAttentionSpan = 64;  // at most so many positions' keys and values are read together
+inline constexpr int64_t kAttentionSpan = 64;  // positions whose keys and values are read together, at most
 
 }  // namespace berth::ops
 

@@ -16,10 +16,12 @@ struct RgLruWeights {
   at::Tensor rate;                         // [width], float32, negative: -8 softplus(Lambda)
 };
 
-// One step of the recurrence, as RgLruArgs writes it. x: [tokens, width], width being blocks *
-// block_width; gates: [tokens, blocks, 2 * block_width], the products of x with the input gate's matrices and with the
-// recurrence gate's, without their biases. State `state` of the layer's states is [width], float32. Returns [tokens,
-// width].
+// Runs the recurrence over the step's tokens, as RgLruArgs defines it. State `state` of the layer's states is [width],
+// float32, where width is blocks * block_width.
+// - x: [tokens, width].
+// - gates: [tokens, blocks, 2 * block_width], the products of x with the input gate's matrices and with the recurrence
+//   gate's, without their biases.
+// Returns [tokens, width].
 at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeights& weights, int layer, int state,
                  const StepBatch& batch);
 
