@@ -78,7 +78,7 @@ TEST(RequestFlags, EachFieldIsAFlagWithItsCommentAsHelp) {
   for (const FlagField& field : AllFields()) wanted.insert(field.inner->name());
   EXPECT_EQ(names, wanted);
   EXPECT_THAT(flags.Help(),
-              AllOf(HasSubstr("--draft_tokens=n"), HasSubstr("The most draft tokens that one step checks"),
+              AllOf(HasSubstr("--draft_tokens=n"), HasSubstr("Check at most this many draft tokens per step"),
                     HasSubstr("--early_stopping=false|true|never"), HasSubstr("\nBeam search:\n")));
   EXPECT_THAT(flags.Markdown(), Not(HasSubstr("|  |\n"))) << "a field has no comment";
 }
