@@ -8,8 +8,8 @@
 namespace berth {
 namespace {
 
-// Of float32: a number's bits without its sign are in the order of its magnitude, and infinities and NaNs, from
-// kInfinity on, come after all others.
+// The bits of a float32 without its sign have the order of its magnitude. Infinities and NaNs, from kInfinity on, come
+// after all others.
 constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kInfinity = 0x7f800000;
 // Groups whose largest number is below this become zeros: 1 / scale would be infinite.
@@ -26,8 +26,7 @@ uint16_t ToBFloat16(float value) {
 
 float FromBFloat16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Copies `count` elements of a group. Of a whole one with a size that the compiler knows, which it makes a few moves
-// of.
+// Copies `count` elements of a group. The compiler knows the size of a whole group and turns its copy into a few moves.
 template <typename Element>
 void CopyElements(const void* from, int64_t count, void* to) {
   if (count == kCheckpointGroup) {

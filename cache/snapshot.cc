@@ -228,8 +228,8 @@ int64_t SequenceLease::snapshot_bytes() const {
 }
 
 // A snapshot knows no units: it restores into whatever units are free now. Reserve takes all of them before Load copies
-// a byte, because making room for one unit may move another. A caller with a copy budget calls the two itself, and Load
-// in pieces over several steps; moved units are no problem in between, because Load looks offsets up each time.
+// a byte, because making room for one unit may move another. A caller with a copy budget calls the two itself, and
+// calls Load in pieces over several steps. Units may move in between, because Load looks offsets up each time.
 absl::StatusOr<SequenceLease> Cache::Restore(const CacheSnapshot& snapshot) {
   if (absl::Status status = CheckSnapshot(plan_, snapshot); !status.ok()) return status;
   absl::StatusOr<SequenceLease> lease = Reserve(snapshot);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kColumn = 32;  // where a flag's description starts
 constexpr size_t kWidth = 120;
-// A name is taken for a misspelling of another that is at most so many edits away.
+// A name is taken for a misspelling of another that is at most this many edits away.
 constexpr size_t kMaxEdits = 3;
 
 // Appends `text` in lines that start at kColumn, the first one on the line that `out` ends with.

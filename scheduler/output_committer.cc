@@ -21,8 +21,8 @@ void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequen
 
 void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now,
                                    std::vector<TokenEvent>* events) {
-  // The row computed the newest token t and its drafts d0, d1, d2. verified_tokens[i] is what the model chooses in the
-  // place of di, and result.token what it chooses after the last one:
+  // The row computed the newest token t and its drafts d0, d1, d2. The model's choice in the place of di is
+  // verified_tokens[i]. Its choice after the last draft is result.token:
   //
   //   computed:          t    d0    d1    d2
   //   the model says:      v0    v1    v2    token

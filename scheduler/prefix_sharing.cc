@@ -91,8 +91,8 @@ PrefixSharing::Lengths PrefixSharing::LengthsToKeep(const Sequence& sequence) co
   }
   keep(computed);
   if (plan_->state_group() < 0) return lengths;
-  // A later sequence starts from a state, so keep those where it may part: where this prompt left a known one, and the
-  // last point of the grid within the prompt.
+  // A later sequence starts from a state, so keep the states where it may depart from this one. These are where this
+  // prompt departed from a known one, and the last point of the grid within the prompt.
   keep(sequence.hit.matched_tokens);
   const int64_t grid = options_.state_checkpoint_tokens;
   if (grid > 0) keep((sequence.prompt_length - 1) / grid * grid);

@@ -23,7 +23,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
     if (sequence->group != nullptr && sequence->group->ready_to_fork()) sequence->group->Fork();
   }
   int64_t budget = GrowRunning();
-  // Nobody waits for a copy where nobody runs: then the swap-out ends at once, and its room is there.
+  // If no sequence runs, a copy delays none. Then the swap-out ends at once, and its room is free.
   const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
   while (swap_.swapping_out() != nullptr && std::none_of(running_.begin(), running_.end(), grew)) {
     CountSwapOut(swap_.FinishSwapOut());
@@ -170,9 +170,9 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
   }
 }
 
-// A sequence is admitted when a lease for all its tokens can be had, and room for one more. Running sequences may not
-// have all their tokens in their leases yet; what they have still to prefill is `promised` to them, and counts as
-// taken. Their future outputs do not: those make room by preemption.
+// Admits a sequence if a lease for all its tokens and one more fits. The leases of running sequences may not hold all
+// their tokens yet. What they still have to prefill is `promised` to them and counts as taken. Their future outputs do
+// not: those make room by preemption.
 void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   int64_t promised = 0;
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
@@ -199,8 +199,11 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   }
 }
 
-// Where the sequence's cache may come from, the best first: its own lease, whose swap-out has not ended; its own
-// snapshot or a prefix below the arena; what the prefix index holds. What none of them has is computed.
+// Gives the sequence a lease with as much of its cache as there is. The sources, best first:
+//   1. its own lease, if its swap-out has not ended;
+//   2. its own snapshot, or a prefix in a tier below the arena;
+//   3. what the prefix index holds.
+// The rest is computed.
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   const auto fits = [&](const SequenceLease& lease) {
     return cache_->CanFit(lease, length, options_.prefill_chunk_tokens, promised, forks);

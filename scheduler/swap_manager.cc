@@ -34,7 +34,7 @@ void SwapManager::BeginStep(absl::Time now, const Sequence* next, bool nothing_r
 }
 
 void SwapManager::StartCopies(absl::Time now, const Sequence* next) {
-  // In order of urgency: a sequence waits for what comes in, others wait for the room of what goes out, and nobody
+  // The most urgent first: a sequence waits for what comes in, and others for the room of what goes out. No sequence
   // waits for a prefix.
   if (in_.due_bytes > in_.done_bytes) copies_.StartIn(*in_.snapshot, in_.done_bytes, in_.due_bytes, in_.lease);
   const int64_t out_bytes = std::min(out_.size_bytes() - out_.done_bytes, copies_.left_bytes());
@@ -99,6 +99,16 @@ bool SwapManager::CancelSwapOut(Fits fits) {
   return true;
 }
 
+// The sequence holds a new lease with what the prefix index shares. Tries, in this order:
+//   1. its own snapshot, if copying that costs less than computing what the index lacks;
+//   2. the longest prefix in the tiers, if that gains enough; from disk it first comes to host memory (kWaits).
+// Otherwise the sequence keeps its lease and computes the rest.
+//
+// Both ways end in CopyIn, in every step until the copy is done:
+//   - The first call reserves all units of the snapshot at once, so the copy cannot run out of room later.
+//   - Each call sets `due_bytes`, what this step's copies may bring. StartCopies and FinishCopies move the bytes.
+//   - The last call finds nothing left and gives the lease to the sequence.
+//   - If no sequence runs, a copy delays none, and one call does all of this.
 SwapManager::SwapInResult SwapManager::SwapIn(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits) {
   const CacheSnapshot& snapshot = sequence->swapped.snapshot();
   // What the index still holds of it need not be computed, so it counts for computing.

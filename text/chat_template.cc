@@ -23,10 +23,10 @@ std::string ReadFile(const std::string& path) {
   return content.str();
 }
 
-// A discarded value where the text is no JSON.
+// Returns a discarded value if the text is not JSON.
 Json ParseJson(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
 
-// "bos_token": "<s>" or {"content": "<s>", ...}; other values are no tokens.
+// "bos_token": "<s>" or {"content": "<s>", ...}; other values are not tokens.
 void AddSpecialTokens(const Json& config, Json* variables) {
   if (!config.is_object()) return;
   for (const auto& [key, value] : config.items()) {
@@ -97,7 +97,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_jso
     if (!extra.ok()) return extra.status();
     context.update(*extra);
   }
-  // Text that is no UTF-8 cannot be: JSON parsing has refused it.
+  // All text is UTF-8 here: JSON parsing has refused any other.
   const std::string json = context.dump();
   BerthBytes out{};
   BerthBytes error{};

@@ -8,8 +8,8 @@ namespace berth {
 namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-// A character has at most 4 bytes, so at most 4 tokens. After this many tokens a trailing replacement mark is no
-// beginning of a character but text (or noise) of its own.
+// A character has at most 4 bytes, so at most 4 tokens. After this many tokens, a trailing replacement mark does not
+// begin a character: it is text (or noise) of its own.
 constexpr size_t kMaxHeldTokens = 8;
 
 }  // namespace

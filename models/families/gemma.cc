@@ -1,6 +1,6 @@
-// gemma2 and gemma3's text model: sliding and full layers, norms that multiply by (1 + weight) before and after each
-// half, a scaled embedding; gemma2 with soft caps, gemma3 with norms of q and k and a rotary base for each layer type.
-// Source: transformers' models/{gemma2,gemma3}.
+// gemma2 and gemma3's text model. Both have sliding and full layers, norms that multiply by (1 + weight) before and
+// after each half, and a scaled embedding. Soft caps are gemma2's; norms of q and k, and a rotary base for each layer
+// type, are gemma3's. Source: transformers' models/{gemma2,gemma3}.
 #include <cmath>
 
 #include "models/families/family.h"

@@ -1,6 +1,6 @@
-// gemma3n's text model: four copies of the stream, of which each layer computes one and predicts and corrects the
-// others (AltUp); a low-rank residual beside attention (LAuReL); an input of its own for each layer; sparse gates in
-// the first layers; late layers that read the keys and values of earlier ones. Source: transformers' models/gemma3n.
+// gemma3n's text model. The stream has four copies; each layer computes one, and predicts and corrects the others
+// (AltUp). Beside attention there is a low-rank residual (LAuReL). Each layer has an input of its own. The first layers
+// have sparse gates, and late layers read the keys and values of earlier ones. Source: transformers' models/gemma3n.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>

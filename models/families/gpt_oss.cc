@@ -25,8 +25,9 @@ at::Tensor Fp4Values() {
   return at::tensor(all);
 }
 
-// `name`_blocks [experts, out, in / 32, 16], two values a byte, the low half first, and `name`_scales [experts, out,
-// in / 32], exponents of two with a bias of 127 -> [experts, out, in] in the run's type.
+// Returns [experts, out, in] in the run's type, from two tensors:
+// - `name`_blocks [experts, out, in / 32, 16]: two values a byte, the low half first;
+// - `name`_scales [experts, out, in / 32]: exponents of two with a bias of 127.
 at::Tensor LoadMxfp4(WeightLoader& weights, const std::string& name, int64_t experts, int64_t out, int64_t in) {
   const int64_t num_blocks = in / kBlockValues;
   const at::ScalarType type = weights.options().dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;

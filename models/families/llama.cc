@@ -1,6 +1,10 @@
-// llama, and what is llama by configuration: mistral and phi3 (a window on every layer; phi3's fused products, partial
-// and "longrope" positions), qwen2 (biases on q, k, v), qwen3 (norms of q and k), smollm3 (some layers without
-// positions). Source: transformers' models/{llama,mistral,phi3,qwen2,qwen3,smollm3}.
+// llama, and the models that differ from it by configuration only. They are:
+// - mistral: optionally a window on every layer;
+// - phi3: the same, fused products, and partial and "longrope" positions;
+// - qwen2: biases on q, k and v;
+// - qwen3: norms of q and k;
+// - smollm3: some layers without positions.
+// Source: transformers' models/{llama,mistral,phi3,qwen2,qwen3,smollm3}.
 #include <utility>
 
 #include "models/families/family.h"

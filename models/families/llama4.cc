@@ -1,6 +1,6 @@
-// llama4's text model: rotary layers that see their own chunk only, with norms of q and k after the rotation, between
-// layers without positions that see everything; one expert of many beside a shared one. Source: transformers'
-// models/llama4.
+// llama4's text model. Its rotary layers see their own chunk only and have norms of q and k after the rotation. Between
+// them stand layers without positions, which see everything. Each token uses one expert of many beside a shared one.
+// Source: transformers' models/llama4.
 #include <algorithm>
 #include <utility>
 

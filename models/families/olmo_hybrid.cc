@@ -1,5 +1,5 @@
-// olmo_hybrid: gated delta nets between norms as in llama, and attention layers with their norms after, as in olmo3;
-// norms of the whole projections of q and k; positions only where the configuration has a rope_theta. Source:
+// olmo_hybrid. Gated delta nets stand between norms as in llama; attention layers have their norms after, as in olmo3.
+// The whole projections of q and k have norms. There are positions only if the configuration has a rope_theta. Source:
 // transformers' models/olmo_hybrid.
 #include <utility>
 

@@ -1,6 +1,6 @@
-// qwen3_next and the text part of qwen3_5 (dense and with experts): three gated delta nets, then full attention whose
-// output is gated; norms that multiply by (1 + weight); rotary positions on a quarter of each head. With text alone the
-// three positions that qwen3_5's rotary interleaves are one. Source: transformers' models/{qwen3_next,qwen3_5,
+// qwen3_next and the text part of qwen3_5 (dense and with experts). After each three gated delta nets comes full
+// attention with a gated output. Norms multiply by (1 + weight). A quarter of each head has rotary positions. The three
+// positions that qwen3_5's rotary interleaves are equal in text. Source: transformers' models/{qwen3_next,qwen3_5,
 // qwen3_5_moe}.
 #include <algorithm>
 #include <utility>

@@ -16,7 +16,7 @@ LinearWeights LoadQkv(WeightLoader& weights, const std::string& prefix, const Tr
   const int64_t q_columns = c.q_heads * c.head_dim;
   const int64_t kv_columns = c.kv_heads * c.head_dim;
   if (borrows) {
-    // Real checkpoints keep what these layers once had.
+    // Published checkpoints still contain these layers' own projections, which nothing uses.
     for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) weights.IgnoreUnder(prefix + name);
     return LoadLinear(weights, c.hidden, {{.name = prefix + "q_proj", .out = q_columns, .has_bias = c.qkv_bias}});
   }

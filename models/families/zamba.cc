@@ -1,6 +1,7 @@
-// zamba and zamba2: a Mamba mixer in every layer; some layers first run a transformer block whose weights they share,
-// on the stream beside the embeddings, and add its output to what the mixer reads. zamba2 has several such blocks in
-// turn and a low-rank addition to their products per layer. Source: transformers' models/{zamba,zamba2}.
+// zamba and zamba2. Every layer has a Mamba mixer. Some layers first run a transformer block whose weights they share.
+// It reads the stream beside the embeddings, and its output is added to what the mixer reads. In zamba2, several such
+// blocks take turns, and each layer has a low-rank addition to their products. Source: transformers'
+// models/{zamba,zamba2}.
 #include <ATen/ops/block_diag.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
@@ -184,13 +185,13 @@ std::unique_ptr<Transformer> LoadTransformer(WeightLoader& weights, const std::s
   return block;
 }
 
-// Where the weights of the block are that a layer with names under `own` shares, which is the `use`-th to have one:
-// with the first layer that has the same, noted in `blocks`. transformers ties neither blocks nor embeddings where
-// tie_word_embeddings is false.
+// Returns the prefix of the shared block's weights, for the `use`-th layer with a block, whose own names begin with
+// `own`. They are stored with the first layer that uses the block, which `blocks` notes. transformers ties neither
+// blocks nor embeddings where tie_word_embeddings is false.
 std::string FindBlock(WeightLoader& weights, const ZambaConfig& c, const std::string& own, int use,
                       std::vector<std::string>& blocks) {
   const bool untied = !c.transformer.tied_head && weights.Has(own + "input_layernorm.weight");
-  if (untied) {  // its adapters of the block's other uses are nobody's
+  if (untied) {  // its adapters for the block's other uses are not used
     weights.IgnoreUnder(own + "self_attn.linear_");
     weights.IgnoreUnder(own + "feed_forward.gate_up_proj_adapter_list.");
     return own;

@@ -18,7 +18,7 @@
 namespace berth {
 namespace {
 
-// Of more the library's products are worth a wait for the device.
+// With more tokens, the library's products are worth waiting for the device.
 constexpr int64_t kMostTokensOnDevice = 256;
 
 // The pairs (token, chosen expert) in the order of their experts.

@@ -20,8 +20,8 @@ at::Tensor RowsOfHeads(const at::Tensor& weight, int64_t k_heads, int64_t first,
   return weight.unflatten(0, {k_heads, -1}).narrow(1, first, count).flatten(0, 1);
 }
 
-// A key head's rows are those of its q, its k, and of the v and the gates of the value heads that it serves; and those
-// of their b and a.
+// The checkpoint's rows are sorted by key head. A key head has the rows of its q and k, and those of v and the gates of
+// the value heads that it serves. In the second tensor it has the rows of their b and a.
 LinearWeights LoadInterleaved(WeightLoader& weights, const std::string& prefix, const GatedDeltaNetConfig& c) {
   const int64_t heads = c.v_heads / c.k_heads;
   const int64_t values = heads * c.value_dim;

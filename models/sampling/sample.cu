@@ -1,7 +1,7 @@
 // The choice of tokens, greedy or drawn: a block for each row of logits, in turns. The rules are those of
-// models/sampling/sampler.h, and so are the bits of the weights (nvcc fuses nothing here, see BUILD) and of their sums,
-// but for those by which top_p cuts among more than 256 tokens: they are added in another order, which moves them by
-// some 1e-15.
+// models/sampling/sampler.h. The weights have the same bits (nvcc fuses nothing here, see BUILD), and so have their
+// sums, with one exception. The sums by which top_p cuts among more than 256 tokens are added in another order, which
+// changes them by about 1e-15.
 //
 // No sort: a cut is found digit by digit of the tokens' ranks (RankReaching). What takes the `room` is called by all
 // threads of the block with the same arguments, and ends with a barrier unless it says otherwise.
@@ -67,7 +67,7 @@ __device__ inline double ExpNonPositive(double y) {
   return y > -708.0 ? result : 0.0;
 }
 
-// Larger for larger x, the same for equals. REQUIRES: x is no NaN.
+// Larger for larger x, the same for equals. REQUIRES: x is not NaN.
 __device__ inline uint32_t OrderedBits(float x) {
   const uint32_t bits = x == 0.0f ? 0u : __float_as_uint(x);  // -0 equals 0
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;

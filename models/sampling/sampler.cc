@@ -12,8 +12,8 @@ namespace berth {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kSortedNucleus = 256;  // up to so many candidates are simply sorted
-// Buckets of 1/128 of a nat, down to e^-32: what lies below weighs too little to hold the end of a nucleus, since the
+constexpr int64_t kSortedNucleus = 256;  // up to this many candidates are simply sorted
+// Buckets of 1/128 of a nat, down to e^-32. Candidates below weigh too little to hold the end of a nucleus, since the
 // largest top_p below 1 is 1 - 2^-24.
 constexpr int32_t kNumBuckets = 4096;
 constexpr double kBucketsPerNat = 128;
@@ -149,7 +149,7 @@ float Sampler::KthLargest(const float* x, int64_t n, int64_t k) {
     selection_.assign(x, x + n);
     return kth(n);
   }
-  // k lanes have a maximum at least this large, so k elements are: the k-th largest is no smaller.
+  // k lanes have a maximum at least this large, so k elements are too. The k-th largest element is at least as large.
   selection_.assign(lane_max_.begin(), lane_max_.begin() + lanes);
   Collect(x, n, kth(lanes));
   selection_.clear();

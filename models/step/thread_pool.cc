@@ -53,7 +53,7 @@ void ThreadPool::Run(absl::FunctionRef<void(int)> work) {
   const uint32_t call = last_call_.load(std::memory_order_relaxed) + 1;
   work_ = &work;
   offer_.store(uint64_t{call} << 32, std::memory_order_release);
-  // Of one order with sleepers_: a worker that this does not see there sees the call.
+  // Sequentially consistent, like sleepers_: a worker that the next line does not see there will see the call.
   last_call_.store(call);
   if (sleepers_.load() > 0) WakeAll(&last_call_);
   Call(work, 0);

@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-// The deepest nesting of brackets outside strings. Text that is no JSON gets some number; the parser refuses it.
+// The deepest nesting of brackets outside strings. Text that is not JSON gets some number; the parser refuses it.
 int64_t Depth(std::string_view text) {
   int64_t depth = 0;
   int64_t deepest = 0;

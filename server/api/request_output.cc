@@ -224,7 +224,7 @@ void RequestOutput::Pump() {
     (end ? end_sent_ : writing_) = true;
     if (end) status = status_;
   }
-  // Outside the lock: gRPC may answer at once. Nobody else gets here before OnWritten, and nobody at all after End.
+  // Outside the lock: gRPC may answer at once. No other thread gets here before OnWritten, and none after End.
   if (end) {
     writer_->End(message, status);
   } else {

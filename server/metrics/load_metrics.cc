@@ -57,7 +57,7 @@ void AddPoolFigures(const Occupancy& occupancy, MetricFamilies* families) {
   }
 }
 
-// The families below are no sums of one number of each pool, so they have no line in the table.
+// The families below are not sums of one number per pool, so the table has no line for them.
 
 void AddTokens(const Occupancy& occupancy, int64_t block_tokens, MetricFamilies* families) {
   families->Start(Type::kGauge, "berth_cache_tokens",

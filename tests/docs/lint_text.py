@@ -4,9 +4,9 @@
     tests/docs/lint_text.py            checks everything that COVERED lists; exits 1 when it finds something
     tests/docs/lint_text.py FILE...    checks these files, covered or not
 
-What it reads of a file depends on its name. Markdown: all text but code blocks. Headers (.h): the comments. Protos: the
-comments. Sources (.cc): the string literals of errors and log lines, that is of absl::...Error(...), StrCat, StrFormat
-and spdlog::info(...) and its like.
+What it reads of a file depends on its name. Markdown: all text but code blocks. Code (C++, CUDA, protos): the comments.
+Sources (.cc): also the string literals of errors and log lines, that is of absl::...Error(...), StrCat, StrFormat and
+spdlog::info(...) and its like.
 Markdown covers --help and the metrics' help as well: docs/flags.md and docs/metrics.md are generated from them.
 
 To cover more files: clean them, and add them to COVERED. The aim is every text of the tree.
@@ -27,20 +27,17 @@ COVERED = [
     "CONTRIBUTING.md",
     "README.md",
     "THIRD_PARTY.md",
-    "cache/*.cc",
-    "cache/*.h",
+    "cache/*",
     "client/*",
-    "deploy/*.md",
+    "deploy/*",
     "docs/*.md",
     "flags/*",
     "models/*",
     "proto/*",
-    "scheduler/*.cc",
-    "scheduler/*.h",
+    "scheduler/*",
     "server/*",
     "tests/testing/*",
-    "text/*.cc",
-    "text/*.h",
+    "text/*",
 ]
 
 MAX_WORDS = 30
@@ -177,7 +174,13 @@ def literal_blocks(source):
         at = position
 
 
-READERS = {".md": markdown_blocks, ".h": comment_blocks, ".proto": comment_blocks, ".cc": literal_blocks}
+def source_blocks(source):
+    yield from comment_blocks(source)
+    yield from literal_blocks(source)
+
+
+READERS = {".md": markdown_blocks, ".cc": source_blocks,
+           **dict.fromkeys((".h", ".inc", ".cu", ".cuh", ".proto"), comment_blocks)}
 
 
 def lint(path, source):

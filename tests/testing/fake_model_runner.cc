@@ -20,7 +20,7 @@ uint64_t Mix(uint64_t x) {
 
 uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
 
-// A greedy output is of few different tokens, so that it can be guessed now and then.
+// A greedy output has few different tokens, so that drafts are right now and then.
 int32_t Choose(uint64_t hash, const SamplingParams& sampling, int64_t vocab_size, absl::Span<const int32_t> banned,
                absl::Span<const int32_t> forced) {
   if (!forced.empty()) return forced[Mix(hash ^ sampling.seed) % forced.size()];

@@ -1,6 +1,7 @@
-// How a warp holds part of a matrix [depth, width] whose columns are recurrences of their own, and which is summed over
-// its depth: eight columns, each by kSlices neighbouring threads. Slice s has rows 16 j + 4 s to 16 j + 4 s + 3 for all
-// j, so that a warp reads whole sectors of the state, and what goes along the depth in runs. Only for .cu files.
+// How a warp holds part of a matrix [depth, width] that is summed over its depth, and whose columns are separate
+// recurrences. It holds eight columns, and kSlices neighbouring threads share each. Slice s has rows 16 j + 4 s to 16 j
+// + 4 s + 3 for all j. So a warp reads whole sectors of the state, and it reads vectors along the depth in runs. Only
+// for .cu files.
 #ifndef BERTH_MODELS_KERNELS_CUDA_COLUMNS_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_COLUMNS_CUH_
 

@@ -1,8 +1,8 @@
 // What the kernels are written in: numbers in memory, runs of them, sums across a warp, the functions of single
 // numbers, and the launch. Only for .cu files.
 //
-// Everything used of CUDA is in cuda_runtime.h, so that tests/models/kernels/cuda_emulation can stand in its place; but
-// for the one instruction of matrix.cuh, which is a function of the emulation's where no CUDA compiler is at launch.
+// All that the kernels use of CUDA is in cuda_runtime.h, so tests/models/kernels/cuda_emulation can replace it. The one
+// exception is an instruction in matrix.cuh. Without a CUDA compiler, a function of the emulation replaces that.
 #ifndef BERTH_MODELS_KERNELS_CUDA_DEVICE_CUH_
 #define BERTH_MODELS_KERNELS_CUDA_DEVICE_CUH_
 

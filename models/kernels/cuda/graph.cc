@@ -45,7 +45,7 @@ class TorchGraphRecorder final : public GraphRecorder {
     auto recorded = std::make_unique<TorchGraph>(&num_graphs_);
     const c10::StreamGuard on(stream_);
     try {
-      // Of this thread alone: another one may be copying caches to host memory.
+      // Captures this thread only: another one may be copying caches to host memory.
       recorded->graph().capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       work();
       recorded->graph().capture_end();
@@ -68,7 +68,7 @@ class TorchGraphRecorder final : public GraphRecorder {
     attempt([&] { recorded->graph().capture_end(); });
     attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(kDevice, pool_); });
     attempt([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
-    // The allocators may go on asking this graph which memory is its own.
+    // The allocators may still ask this graph which memory is its own.
     failed_.push_back(std::move(recorded));
   }
 

@@ -48,9 +48,9 @@ __device__ inline uint4 BitsOfEight(const int8_t* p, int left, bool aligned) {
 }
 
 // Adds a[16, 16] b[16, 8], of bfloat16, to the warp's sums [16, 8], of float32 (mma.m16n8k16 of the PTX ISA). A thread
-// has pairs along what is summed over: of a those at 2 * QuadLane() in rows Quad() and Quad() + 8, and the same 8
-// further on; of b those at 2 * QuadLane(), and 8 further on, in column Quad(). Its sums are columns 2 * QuadLane() and
-// the next in row Quad(), and the same in row Quad() + 8.
+// has pairs of neighbours along the dimension that is summed over. From a, it has those at 2 * QuadLane() in rows
+// Quad() and Quad() + 8, and the same 8 further on. From b, it has those at 2 * QuadLane(), and 8 further on, in column
+// Quad(). Its sums are columns 2 * QuadLane() and the next in row Quad(), and the same in row Quad() + 8.
 __device__ inline void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float& sum0, float& sum1,
                                   float& sum2, float& sum3) {
 #ifdef __CUDACC__

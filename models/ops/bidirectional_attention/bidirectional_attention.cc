@@ -42,7 +42,7 @@ bool Launch(const BidirectionalAttentionArgs& args, const at::Tensor& query, con
 
 int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
 
-// Of an operation on the step's encoders.
+// For an operation on the step's encoders.
 cuda::LaunchParams EncoderLaunchParams(const at::Tensor& x, const StepBatch& batch) {
   const EncoderBatch& encoder = batch.encoder();
   cuda::LaunchParams launch = LaunchParamsFor(x);

@@ -6,7 +6,7 @@ namespace berth::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Groups of at most so many numbers are a warp's, larger ones a block's.
+// A warp computes groups of at most this many numbers, a block larger ones.
 constexpr int64_t kWarpNorm = 1024;
 constexpr int kWarpNormThreads = 128;
 

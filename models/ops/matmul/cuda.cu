@@ -1,6 +1,6 @@
 // Products of few rows, with weights of 8 bits and with those of experts. They are limited by reading the weights: a
-// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. Of more
-// rows weights of 8 bits are expanded to the activations' type first, for a product of the library's.
+// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. For more
+// rows, weights of 8 bits are expanded to the activations' type, and the library computes the product.
 #include "models/kernels/cuda/device.cuh"
 #include "models/ops/matmul/matmul_args.h"
 

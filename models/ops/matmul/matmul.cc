@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Uninitialised. Of many bytes in huge pages, where the system has them: panels are read from end to end.
+// Uninitialised. Many bytes go to huge pages, where the system has them: panels are read from end to end.
 at::Tensor AllocatePanels(int64_t size_bytes) {
   const int64_t alignment = size_bytes >= kHugePage ? kHugePage : kCacheLine;
   void* bytes = std::aligned_alloc(alignment, RoundUp(size_bytes, alignment));

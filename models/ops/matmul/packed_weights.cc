@@ -62,7 +62,7 @@ int64_t HeadBytes(int64_t count, int64_t name_bytes) {
   return RoundUp(HashedBytes(count, name_bytes) + static_cast<int64_t>(sizeof(uint64_t)), kPage);
 }
 
-// Whether the panels and scales are as large as the shape says, and lie within the file.
+// Whether the panels and scales have the size that the shape needs, and lie within the file.
 bool Fits(const Entry& e, int64_t file_bytes) {
   constexpr int64_t kMaxSize = int64_t{1} << 31;
   if (e.kind < ops::kWeightF32 || e.kind > ops::kWeightInt4) return false;

@@ -8,15 +8,15 @@
 // order. In decode a block has one split, and a second kernel merges; in prefill a block goes through all of them and
 // merges as it goes. Tiles and splits begin at multiples of their size, so a query's sums do not depend on either.
 //
-// Which keys a query sees, and where they lie, says a class Keys, which is an argument of the kernel:
+// A class Keys, an argument of the kernel, says which keys a query sees and where they lie:
 //   type                                the type of queries and results
-//   kNumParts                           what a query sees is read in so many parts, one after the other
+//   kNumParts                           what a query sees is read in this many parts, one after the other
 //   SeenBy(a, set)                      the LaneSet's `seen`; the other fields of `set` are there
 //   VisibleIn(a, set, position, part)   of a part, for the query at `position`: neither border falls as that grows
 //   FormatOf(a, part, is_key)           how the part's keys, or values, are stored
 //   Find(a, set, part, is_key, position)  where that of the lanes' KV head lies
 //
-// How products are computed says a class MathPolicy (attention_simt.cuh, attention_mma.cuh):
+// A class MathPolicy (attention_simt.cuh, attention_mma.cuh) computes the products:
 //   kLanes, kThreadLanes, kValues       lanes of a block, lanes that a thread has a part in, its sums of values of each
 //   kMostColumns                        of the values that it is for
 //   Lanes                               Softmax<kValues>[kThreadLanes]
@@ -72,8 +72,8 @@ __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int nu
   }
 }
 
-// One tile: blockIdx = (tile, KV head and chunk of lanes, split). Of one split it leaves the softmax in a.partials, of
-// all splits the result.
+// One tile: blockIdx = (tile, KV head and chunk of lanes, split). With one split, it leaves the split's softmax in
+// a.partials; with all splits, the result in a.out.
 template <typename MathPolicy, typename Keys>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionLaunch launch,

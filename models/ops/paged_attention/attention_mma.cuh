@@ -1,11 +1,11 @@
 // Attention's products by the GPU's matrix units, where queries are bfloat16, and keys and values that or int8. Part of
-// attention_kernel.cuh, which says what a way of computing has.
+// attention_kernel.cuh, which lists the members of a MathPolicy.
 //
-// A warp's 16 lanes are the rows of its products. A thread has pairs of columns of the scores, neighbours, and the same
-// scores are then, as weights, what its values are multiplied with, without changing hands (as in FlashAttention-2,
+// A warp's 16 lanes are the rows of its products. A thread has pairs of neighbouring columns of the scores. The same
+// thread then multiplies values with them, as weights, so they need not move between threads (as in FlashAttention-2,
 // Dao, 2023). A weight is cut into two numbers of bfloat16, which together hold its first 16 bits, as on the CPU
-// (cpu/attention_amx.inc). Numbers of int8 are numbers of bfloat16 too; a token's scale goes to its score, and to the
-// weight of its value. A lane's sums do not depend on the others'.
+// (cpu_amx.inc). Numbers of int8 are numbers of bfloat16 too; a token's scale goes to its score, and to the weight of
+// its value. A lane's sums do not depend on the others'.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_
 
@@ -130,7 +130,7 @@ struct MmaMath {
   }
 
  private:
-  // Of a thread and lane: of each eight keys of the tile two neighbours'.
+  // Scores that a thread has of a lane: two neighbouring keys' of each eight keys of the tile.
   static constexpr int kScores = kKeyTile / 8 * 2;
   static __host__ __device__ int TotalStride(int64_t dim) { return (static_cast<int>(dim) + 15) / 16 * 16 | 16; }
   // Which key of the tile a score is of.

@@ -1,5 +1,5 @@
 // Attention's products by plain arithmetic in float32, whatever the types: each lane is its warp's, a thread has a key,
-// and then some columns of the values. Part of attention_kernel.cuh, which says what a way of computing has.
+// and then some columns of the values. Part of attention_kernel.cuh, which lists the members of a MathPolicy.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_SIMT_CUH_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_SIMT_CUH_
 

@@ -82,7 +82,7 @@ struct LaneSet {
   __device__ int Head(int lane) const { return kv_head * group + (first + lane) % group; }
 };
 
-// Of this block, which has at most `most`, but for what they see.
+// The lanes of this block, at most `most`, without `seen`.
 __device__ inline LaneSet LanesOf(const AttentionArgs& a, const AttentionLaunch& launch, int most) {
   const int64_t tile = launch.first_tile + blockIdx.x;
   const Row& row = a.rows[a.tiles[2 * tile]];

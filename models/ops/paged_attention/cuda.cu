@@ -49,7 +49,7 @@ struct CausalKeys {
 
 template <typename T>
 int Attention(const AttentionArgs& a, const LaunchParams& launch) {
-  // Of int8, runs of eight bytes.
+  // int8 is read in runs of eight bytes.
   const bool is_plain = a.kv.storage == KvStorage::kPlain;
   CausalKeys keys = {};
   keys.type = kTypeOf<T>;

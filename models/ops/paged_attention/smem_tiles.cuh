@@ -6,8 +6,8 @@
 
 namespace berth::ops::cuda {
 
-// Floats between the tokens of a tile: the numbers rounded up to whole float4, of which there is an odd number, so that
-// the eight threads that read at once read different banks.
+// Floats from one token of a tile to the next: the numbers, rounded up to an odd number of whole float4. So the eight
+// threads that read at once read different banks.
 inline __host__ __device__ int TileStride(int64_t dim) {
   const int fours = (static_cast<int>(dim) + 3) / 4;
   return (fours % 2 == 0 ? fours + 1 : fours) * 4;

@@ -41,7 +41,7 @@ __device__ void WriteInt8(const T* x, int dim, const TokenPlace& to) {
   for (int first = 0; first < dim; first += kWarp) {
     const int i = first + Lane();
     const float all = WarpLargest(i < dim ? Load(x + i) : 0.0f);
-    // Of the bits, not of the numbers: a comparison with a NaN is false.
+    // Compares the bits, not the numbers: a comparison with a NaN is false.
     largest = __float_as_uint(all) > __float_as_uint(largest) ? all : largest;
   }
   const uint32_t rounded = ToBits(largest / kSteps);
@@ -71,7 +71,7 @@ __device__ void WriteInt4(const T* x, int dim, const TokenPlace& to) {
   }
 }
 
-// Of the second dimension of the grid: the heads of the keys, then those of the values.
+// The grid's second dimension counts the heads of the keys, then those of the values.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     WriteKvKernel(const __grid_constant__ WriteKvArgs a, const int64_t* tiles, bool key_aligned, bool value_aligned) {
