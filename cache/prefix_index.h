@@ -4,7 +4,7 @@
 // It is a tree of nodes, one per block of tokens. A root stands for one tenant's salt, and a path from it spells a
 // prefix. A node holds a unit per KV group, and states at its end or up to a block past it. Only a path's last node may
 // have fewer tokens than a block. Units are evicted one by one, least recently used first, as leases need their bytes.
-// A node is deleted when it holds nothing and leads nowhere.
+// A node is deleted when it holds nothing and has no children.
 //
 // Exact by construction: keys, values and states depend only on the tokens before them, and the tokens themselves are
 // compared, not hashes.
@@ -100,7 +100,7 @@ class PrefixIndex {
   // Sets the match's end to the latest usable states on its path or past it.
   void FindState(Node* root, absl::Span<const int32_t> tokens, int64_t multiple, Match* match) const;
   void Empty(Node* node);
-  // Deletes the node, and then its parents, while they hold nothing and lead nowhere.
+  // Deletes the node, and then its parents, while they hold nothing and have no children.
   void Prune(Node* node);
   // Whether the match has, in every KV group, the blocks that the next query of a sequence of `length` tokens sees.
   bool HasBlocks(const Match& match, int64_t length) const;

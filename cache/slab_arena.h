@@ -70,7 +70,7 @@ class SlabArena {
   int64_t usable_bytes_;
   int64_t free_bytes_;
   std::vector<Extent> extents_;
-  std::vector<int32_t> unused_;  // extents that stand for nothing
+  std::vector<int32_t> unused_;  // numbers of extents that are not in use
   std::vector<int32_t> holes_;
   int32_t first_ = -1;
 };

@@ -54,7 +54,7 @@ class Copier {
 
   ArenaStorage* const storage_;
   absl::Time (*const clock_)();
-  // The copier's thread owns these between Start and Finish, the engine thread else.
+  // The copier's thread owns these between Start and Finish, otherwise the engine thread does.
   std::vector<SnapshotSpan> in_;
   std::vector<SnapshotSpan> out_;
   Done done_;

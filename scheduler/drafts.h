@@ -8,7 +8,7 @@
 namespace berth {
 
 // Fills sequence->drafts by prompt lookup, as many as its request allows; none for a request that a step cannot check
-// drafts for. Where there are some, also keeps the states that a wrong one goes back to. REQUIRES: the sequence
+// drafts for. If there are any, also keeps the states to return to when a draft is wrong. REQUIRES: the sequence
 // decodes, and has not grown for the step.
 void ProposeDrafts(Sequence* sequence);
 

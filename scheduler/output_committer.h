@@ -23,7 +23,7 @@ namespace berth {
 
 class OutputCommitter {
  public:
-  // What the committer tells about the sequences, and whom. The pointers must outlive it.
+  // The parts that the committer reports to. The pointers must outlive it.
   struct Observers {
     const PrefixSharing* sharing;
     SwapManager* swap;
@@ -37,7 +37,8 @@ class OutputCommitter {
   void Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
               std::vector<TokenEvent>* events);
 
-  // Ends the sequence because its request ends. The request hears of it with its last sequence.
+  // Ends the sequence, with its request or alone (Sequence::output_cancelled). When the request ends, only its last
+  // sequence makes an event.
   void End(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,
            std::vector<TokenEvent>* events);
   // Ends all sequences of the request of `sequence`.

@@ -39,7 +39,7 @@ struct OutputGroup {
   std::vector<std::unique_ptr<Sequence>> MakeOthers();
   // REQUIRES: ready_to_fork().
   void Fork();
-  // Back to unforked. REQUIRES: no member holds a lease after it.
+  // Returns the group to the unforked state. REQUIRES: no member holds a lease afterwards.
   void Park();
 
   // Takes in the result of a beam's row. True when it was the last beam's: then the search has made its step, and

@@ -61,11 +61,12 @@ class SchedulingPolicy {
   virtual size_t PickToAdmit(const WaitingSequences& waiting) = 0;
 
   // Picks the sequence to preempt because the cache has no room for `beneficiary` to grow. Returns an index into
-  // `candidates`, which are in order of admission and not empty. kNobody: the beneficiary sits this step out instead.
+  // `candidates`, which are in order of admission and not empty. kNobody: preempts none, and the beneficiary skips this
+  // step.
   virtual size_t PickToPreempt(RunningSequences candidates, const Sequence& beneficiary) = 0;
 
-  // The most tokens that `sequence` gets for `use`, out of `left`. It takes them first, so fewer are left for the next
-  // one. 0 leaves it out of this step. More than `left` means `left`.
+  // Returns how many of the step's `left` tokens `sequence` may spend on `use`. Tokens that it spends are gone for the
+  // next sequence. 0 leaves it out of this step; more than `left` means `left`.
   virtual int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) = 0;
 
   // A request arrived: its first sequence is waiting, for the first time.

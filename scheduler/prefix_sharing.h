@@ -53,7 +53,8 @@ class PrefixSharing {
   Lengths LengthsToKeep(const Sequence& sequence) const;
 
  private:
-  // The number of first tokens that the sequence may share: those that another prompt would leave just so in the cache.
+  // The number of first tokens that the sequence may share: those whose cache would be the same after any other prompt
+  // that begins with them.
   int64_t NumShareable(const Sequence& sequence) const;
 
   const SchedulerOptions options_;

@@ -5,7 +5,7 @@
 // where two prompts part, or at the last point of the grid of kept states. Single units would not do. A sequence needs
 // all units of a prefix, and with states anything less is useless. One snapshot is one copy, one piece of memory and
 // one file, so nothing is ever half there. Snapshots that share a beginning hold it twice. Without states and windows,
-// an snapshot serves all its beginnings, and only the longest snapshot is kept.
+// a snapshot serves all its beginnings, and only the longest snapshot is kept.
 //
 // Prefixes move ahead of need. The index gives up unit by unit in the middle of a growth, where nothing may be slow. So
 // a prefix is queued when its sequence leaves it behind, and copied later, beside a step, least recently used first. It
@@ -17,9 +17,8 @@
 //
 // Invariants:
 //   - an entry is in the list of one place: the fastest that holds it;
-//   - HostTier::prefix_bytes is the size of the snapshots here and of those being read; disk_bytes is that of the
-//   files,
-//     those being written included, and at most disk_limit_bytes.
+//   - HostTier::prefix_bytes is the size of the snapshots here and of those being read;
+//   - disk_bytes is the size of the files, those being written included, and at most disk_limit_bytes.
 #ifndef BERTH_SCHEDULER_PREFIX_TIER_H_
 #define BERTH_SCHEDULER_PREFIX_TIER_H_
 
@@ -105,7 +104,7 @@ class PrefixTier {
   // A sequence resumes from an entry, and has `num_tokens` more than the arena held.
   void OnRestored(int64_t num_tokens);
 
-  // Drops snapshots until `size_bytes` of the host tier are free. False: they cannot be had.
+  // Drops snapshots until `size_bytes` of the host tier are free. False: dropping all that it may is not enough.
   bool MakeRoom(int64_t size_bytes);
 
   const Counts& counts() const { return counts_; }
@@ -141,8 +140,8 @@ class PrefixTier {
   void StartWriting(Entry* entry, absl::Time now);
   void OnRead(Entry* entry, PrefixDisk::Result* result);
   void CountError(const absl::Status& status, bool written);
-  // Where snapshots serve their beginnings: drops the entries that `entry` makes superfluous, those not copied yet or
-  // all.
+  // If snapshots serve their beginnings, drops the entries that `entry` makes superfluous: `all` of them, or only those
+  // that are not copied yet.
   void DropShorter(Entry* entry, bool all);
 
   const Options options_;

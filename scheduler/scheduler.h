@@ -3,8 +3,8 @@
 //
 // A step gives each running sequence that is past its prompt one token to decode. The rest of the token budget goes to
 // prefill chunks of running sequences, then to drafts, then to new sequences while leases for all their tokens fit the
-// arena. The policy (scheduler/policy.h) says which sequence is admitted, which is preempted and how much each one
-// gets.
+// arena. The policy (scheduler/policy.h) decides which sequence is admitted, which is preempted, and how many tokens
+// each one gets.
 //
 // A waiting sequence may have to wait for room, for a prefix that a running one is computing, or for its own cache or
 // prefix to be swapped in. When a running sequence cannot grow, others are preempted: they give their leases up and
@@ -12,7 +12,7 @@
 // An encoder sees all its tokens at once, so it runs whole in its sequence's first step, and again after a preemption.
 //
 // Its parts: OutputGroup (requests of several outputs), PrefixSharing (what sequences get from the prefix index),
-// SwapManager (all that lies below the arena), OutputCommitter (tokens and ends), Saver (sessions).
+// SwapManager (the tiers below the arena), OutputCommitter (tokens and ends), Saver (sessions).
 //
 // Why nothing deadlocks: the first running request grows in every step, except while a copy makes room for it and
 // others run. Alone it fits by CheckRequest, since the cache can gather whatever is free.
@@ -67,8 +67,7 @@ class Scheduler {
   // Has the request saved soon. Does nothing for an unknown key, or for a request that is not to be saved.
   void Save(RequestKey key);
 
-  // Lets EndDue end the request with `reason`, or the one output of it that its client has enough of. Does nothing for
-  // an unknown key.
+  // Makes EndDue end the request with `reason`, or only its output `output`. Does nothing for an unknown key.
   static constexpr int32_t kAllOutputs = -1;
   void Cancel(RequestKey key, FinishReason reason, int32_t output = kAllOutputs);
 
@@ -76,7 +75,7 @@ class Scheduler {
   // sequence: a lease may not go while the model writes to it.
   void EndDue(absl::Time now, std::vector<TokenEvent>* events);
 
-  // Does what there is to do below the arena while there is no sequence; and says when that is next.
+  // RunIdleWork does the tiers' work that is due while there is no sequence. NextIdleWork returns when more is due.
   void RunIdleWork(absl::Time now) { swap_.RunIdleWork(now); }
   absl::Time NextIdleWork(absl::Time now) const { return swap_.NextIdleWork(now); }
   // Moves what the cache still holds down to the disk, if there is one. REQUIRES: empty(); nothing follows.
@@ -110,7 +109,8 @@ class Scheduler {
 
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
-  // The most tokens that running_[index] gets for `use`, out of `left`.
+  // Returns how many of the step's `left` tokens the sequence may spend on `use`. For the first running request, and
+  // when nothing runs, that is all of them, so that there is always progress. Else the policy decides.
   int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left);
   // The sequence's next chunk of at most `limit` tokens.
   int64_t ChunkTokens(const Sequence& sequence, int64_t limit) const;
@@ -124,10 +124,10 @@ class Scheduler {
   void GrowForDrafts(int64_t* budget);
 
   void AdmitWaiting(int64_t budget, absl::Time now);
-  // Gives the sequence a lease that holds what there is of its cache, if it fits at `length` tokens, with its forks and
-  // beside `promised` tokens of others.
+  // Gives the sequence a lease that holds what there is of its cache. False: a sequence of `length` tokens does not
+  // fit, with its forks and beside `promised` tokens of others, or it has to wait for a copy.
   bool TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
-  // Whether it need not be tried: it lacked room a few steps ago, and no room was returned since.
+  // Whether trying the sequence again is useless: it lacked room a few steps ago, and no room was returned since.
   bool StillLacksRoom(const Sequence& sequence);
   // Moves the request of waiting_[index] to the running ones, and makes its other outputs if this is the first time.
   void MoveToRunning(size_t index, absl::Time now);
@@ -153,7 +153,7 @@ class Scheduler {
   };
 
   Cache* const cache_;
-  const Options options_;  // as in force: clipped
+  const Options options_;  // clipped to what the arena and the steps hold
   FcfsPolicy fcfs_;
   SchedulingPolicy* const policy_;
   Counts counts_;

@@ -1,16 +1,17 @@
-// Moves caches between the arena and what lies below it. Owns the host tier, the prefix tier, the copies and what is
-// known of their cost. The scheduler sees this class alone. Engine thread only.
+// Moves caches between the arena and the tiers below it, in host memory and on disk. Owns the host tier, the prefix
+// tier, the copies and the measurements of their cost. The scheduler uses only this class. Engine thread only.
 //
-// A preempted sequence is either *swapped out*, so its cache waits in host memory, or computed again later. The cheaper
-// way is taken (CopyCost). What the prefix index still holds by then costs nothing either way. A waiting sequence is
+// A preempted sequence is either *swapped out*, so its cache waits in host memory, or computed again later, whichever
+// is cheaper (CopyCost). What the prefix index still holds by then costs nothing either way. A waiting sequence is
 // *swapped in*: from its own snapshot, or from a prefix that others left (PrefixTier).
 //
 // There is no third way that keeps the recurrent state and computes keys and values again. The keys at position p of
 // layer l follow from the layers below at every position up to p. Computing them runs all tokens through all layers,
 // and gives the state too.
 //
-// One sequence at a time is on its way out, and one on its way in. Both copy beside steps, as many as it takes. Running
-// sequences continue meanwhile. Only those that need the room of the cache on its way out have to wait.
+// One sequence at a time is on its way out, and one on its way in. Both copies run beside steps, over as many steps as
+// they take. Running sequences continue meanwhile. Only those that need the room of the cache on its way out have to
+// wait.
 //
 // Invariants:
 //   - the sequence on its way out, or in, is waiting and holds no lease: the lease is here;
@@ -43,7 +44,7 @@ class SwapManager {
   SwapManager& operator=(const SwapManager&) = delete;
 
   // Begins a step, before it is planned. `next` is the first waiting sequence, or null: prefixes are offloaded before
-  // it takes their room. Where nothing runs, a copy may take its time.
+  // it takes their room. If nothing runs, copies may delay the step.
   void BeginStep(absl::Time now, const Sequence* next, bool nothing_runs);
   // Starts the copies that run beside the planned step. REQUIRES: nothing changes in the cache until FinishCopies.
   void StartCopies(absl::Time now, const Sequence* next);
@@ -70,7 +71,7 @@ class SwapManager {
     kWaits,    // the sequence has to wait for a copy, for the disk or for room, and has no lease
     kTaken,    // its lease holds what came back
   };
-  // Brings back what host memory or the disk has of a waiting sequence's cache, where that is worth its cost.
+  // Brings back what host memory or the disk has of a waiting sequence's cache, if that costs less than computing it.
   // REQUIRES: the sequence holds a new lease, after PrefixSharing::Adopt.
   SwapInResult SwapIn(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits);
   // Gives up the swap-in that is under way, with its room. False: no swap-in is under way.
@@ -85,7 +86,7 @@ class SwapManager {
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.
   void OnEnd(const Sequence& sequence, bool complete, absl::Time now);
 
-  // What there is to do while there is no sequence, and when.
+  // Does the work that is due while there is no sequence. NextIdleWork returns when more is due.
   void RunIdleWork(absl::Time now) { BeginStep(now, /*next=*/nullptr, /*nothing_runs=*/true); }
   absl::Time NextIdleWork(absl::Time now) const { return prefixes_.NextIdleWork(now); }
   // Moves what the arena still holds down to the disk, if there is one. REQUIRES: there is no sequence.

@@ -33,8 +33,8 @@
 
 namespace berth {
 
-// Where the server's default differs from the component's own, which suits tests, it stands here. Server::Start and
-// main.cc add what flags cannot say: pointers, the model, and the sizes that follow from it.
+// A component's own default suits tests; a different default of the server stands here. Server::Start and main.cc add
+// what flags cannot set: pointers, the model, and the sizes that follow from it.
 struct Config {
   LoadOptions model;
   // Folder of the file that keeps the packed matrices for the next start: auto (.berth in the checkpoint's folder),

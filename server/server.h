@@ -101,7 +101,7 @@ class Server {
 
   int port_ = 0;
   bool draining_ = false;
-  bool alive_ = true;  // as the health service was told
+  bool alive_ = true;  // what the health service was told last
 };
 
 }  // namespace berth

@@ -15,7 +15,7 @@ class StopMatcher {
   struct Result {
     std::string text;  // what may be shown now
     bool matched = false;
-    std::string stop;  // the matched one: it begins first, and is the longest of those that do
+    std::string stop;  // the matched one: the first to begin, and of several that begin there the longest
   };
 
   // REQUIRES: no stop string is empty. include_stop: the match itself is shown too.

@@ -70,7 +70,7 @@ struct Family {
   absl::string_view model_type;
   BuildModel build;
   absl::string_view cache_kinds;  // for people: "static, recurrent"
-  // A multimodal model with its head beside its text model: whether the head is tied is said outside text_config.
+  // A multimodal model whose head is beside its text model: tie_word_embeddings is then outside text_config.
   bool head_is_outside = false;
   // The one quantization_config.quant_method that its weights may be stored by; "": none.
   absl::string_view quantization = "";

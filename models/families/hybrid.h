@@ -15,15 +15,16 @@
 
 namespace berth {
 
-// What each layer is, from layers_block_type or layer_types; neither: `fallback`. The names of transformers before 5
-// ("mamba", "attention") come back as today's ("linear_attention", "full_attention"). Any not in `known` is refused.
+// Reads the type of each layer from layers_block_type or layer_types; if neither is there, returns `fallback`.
+// Translates the names of transformers before 5 ("mamba", "attention") to today's ("linear_attention",
+// "full_attention"). Refuses types that are not in `known`.
 std::vector<std::string> ReadBlockTypes(ConfigReader& config, const std::vector<absl::string_view>& known,
                                         std::vector<std::string> fallback);
 
 // Requires one type for each layer.
 void RequireLayers(ConfigReader& config, const std::vector<std::string>& types, int64_t num_layers);
 
-// What a configuration calls the fields of a Mamba-2 mixer, and what they are where absent.
+// The names of a Mamba-2 mixer's fields in a configuration, and their defaults.
 struct Mamba2Fields {
   const char* heads = "mamba_n_heads";
   const char* head_dim = nullptr;  // nullptr: expand * hidden / heads
@@ -32,7 +33,7 @@ struct Mamba2Fields {
   const char* kernel = "mamba_d_conv";
   const char* expand = "mamba_expand";
   const char* width = nullptr;          // heads * head_dim, nullptr: expand * hidden
-  const char* same_head_dim = nullptr;  // where head_dim is said as well, "auto" or what it comes to
+  const char* same_head_dim = nullptr;  // a redundant head_dim, which must be "auto" or the same number
   const char* conv_bias = "mamba_conv_bias";
   const char* proj_bias = "mamba_proj_bias";
   int64_t default_heads = 128;
@@ -40,7 +41,7 @@ struct Mamba2Fields {
   int64_t default_groups = 1;
 };
 
-// mamba2's own, which nemotron_h took over in part.
+// The names of mamba2. nemotron_h uses some of them.
 inline constexpr Mamba2Fields kPlainMamba2Fields = {.heads = "num_heads",
                                                     .head_dim = "head_dim",
                                                     .state_dim = "state_size",
@@ -51,10 +52,10 @@ inline constexpr Mamba2Fields kPlainMamba2Fields = {.heads = "num_heads",
                                                     .default_state_dim = 128,
                                                     .default_groups = 8};
 
-// All but the norm's groups, which is one, and the limits of the time step.
+// Reads everything except the norm's groups, which stay 1, and the limits of the time step.
 Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, const Mamba2Fields& fields = {});
 
-// time_step_limit, a pair.
+// Reads time_step_limit, a pair.
 void ReadTimeStepLimit(ConfigReader& config, Mamba2Config* mixer);
 
 struct HybridNorms {

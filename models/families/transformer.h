@@ -100,32 +100,34 @@ TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weight
 // The activation under `key`; one that is not implemented is refused.
 ops::Activation ReadActivation(ConfigReader& config, absl::string_view key, absl::string_view fallback);
 
-// layer_types, of which each must be one of `known`; absent: `fallback`.
+// Reads layer_types, each of which must be in `known`. Absent: `fallback`.
 std::vector<std::string> ReadLayerTypes(ConfigReader& config, int64_t num_layers,
                                         const std::vector<absl::string_view>& known, std::vector<std::string> fallback);
 
-// Every `period`-th layer `full`, the others `other`: what configurations mean that have no layer_types.
+// Returns `full` for every `period`-th layer and `other` for the rest, which is what configurations without layer_types
+// mean.
 std::vector<std::string> PeriodicLayerTypes(int64_t num_layers, int64_t period, absl::string_view other,
                                             absl::string_view full = "full_attention");
 
-// sliding_window for the layers that layer_types calls "sliding_attention", 0 for "full_attention".
+// Returns sliding_window for the layers that layer_types calls "sliding_attention", 0 for "full_attention".
 std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64_t window,
                                  std::vector<std::string> fallback);
 
 // sliding_window of every layer. Absent means the family's default, an explicit null no window.
 void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c);
 
-// no_rope_layers: 1 where a layer rotates (sic); else every no_rope_layer_interval-th does not.
+// Reads no_rope_layers, where 1 means that a layer rotates (sic). Absent: every no_rope_layer_interval-th does not.
 std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers);
 
 // Every decoder_sparse_step-th layer has experts, except those of mlp_only_layers.
 std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers);
 
-// One rotary embedding for every layer that `rotates` says (empty: all).
+// Makes one rotary embedding for all layers that are true in `rotates` (empty: all).
 void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,
                       const std::vector<bool>& rotates, TransformerConfig* c);
 
-// One for the full and one for the sliding layers. `full` and `sliding` need neither layer_type nor types.
+// Makes one rotary embedding for the full layers and one for the sliding ones. `full` and `sliding` need neither
+// layer_type nor types.
 void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFields full, RopeFields sliding,
                       TransformerConfig* c);
 
@@ -143,7 +145,7 @@ std::unique_ptr<Attention> LoadAttention(WeightLoader& weights, const std::strin
 // The feed-forward of `c`, dense.
 std::unique_ptr<FeedForward> LoadDenseMlp(WeightLoader& weights, const std::string& prefix, const TransformerConfig& c);
 
-// A norm as `c` has them. `name` is without ".weight".
+// Loads a norm of the kind that `c` uses. `name` is without ".weight".
 Norm LoadNormOf(WeightLoader& weights, const std::string& name, const TransformerConfig& c);
 
 // The parts around the layers: `embed_name`, the final norm under `norm_name` (both without ".weight"), lm_head or the

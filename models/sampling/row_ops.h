@@ -26,13 +26,13 @@ bool AnyAtLeast(const float* x, int64_t n, float bound);
 // weights[i] = exp((x[i] - max) * inverse_temperature), to 2 ulp, 0 where that is below 1e-307; returns their sum.
 // REQUIRES: x[i] <= max, max finite, inverse_temperature > 0 and finite.
 double ExpWeights(const float* x, int64_t n, float max, double inverse_temperature, double* weights);
-// The sum alone.
+// Returns only the sum.
 double ExpSum(const float* x, int64_t n, float max);
 
 // buckets[i] = min(last_bucket, int((max - x[i]) * scale)): not decreasing as x[i] falls.
 void Buckets(const float* x, int64_t n, float max, float scale, int32_t last_bucket, int32_t* buckets);
 
-// Clears the weight of what is less likely than the element at `cut`: x[i] < x[cut], or equal and i > cut.
+// Clears the weights of elements that are less likely than the one at `cut`: x[i] < x[cut], or equal and i > cut.
 void ClearBelow(const float* x, int64_t n, int64_t cut, double* weights);
 void ClearLighterThan(double bound, int64_t n, double* weights);
 

@@ -30,11 +30,11 @@ struct SampleArgs {
   int64_t rows, stride, vocab;
   const SampleParams* params;  // [rows], device memory
   void* scratch;               // SampleScratchBytes(num_scratch, vocab), on 16 bytes
-  int64_t num_scratch;         // how many rows are worked at at once
+  int64_t num_scratch;         // how many rows are computed at the same time
   int32_t* tokens;             // [rows]
   int32_t bad_token;
 };
-// Each row that is worked at has room for its weights, and for the logits and ids of what top_k keeps.
+// Each row that is being computed has room for its weights, and for the logits and ids that top_k keeps.
 inline constexpr int64_t SampleScratchBytes(int64_t num_scratch, int64_t vocab) {
   return num_scratch * ((vocab + 3) / 4 * 4) * 16;
 }

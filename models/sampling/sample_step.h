@@ -1,5 +1,4 @@
-// Where the model runner hands over a step's logits: chooses the next token of every row that samples, by the fast path
-// of the device they lie on.
+// Chooses the next token of every row that samples, from a step's logits, by the fastest way that their device has.
 #ifndef BERTH_MODELS_SAMPLING_SAMPLE_STEP_H_
 #define BERTH_MODELS_SAMPLING_SAMPLE_STEP_H_
 
@@ -23,7 +22,7 @@ class StepSampler {
   // `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
   // result->rows is sized to the plan. On the CPU the threads share the rows. Elsewhere a CUDA kernel chooses, unless a
   // row asks for logprobs or changes its logits (ChangesLogits): then SampleRowsReference does, for the whole step.
-  // Either waits for the device. Throws c10::Error as ATen does.
+  // Both wait for the device. Throws c10::Error as ATen does.
   void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
                   StepResult* result);
 

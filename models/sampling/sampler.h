@@ -23,7 +23,7 @@
 
 namespace berth {
 
-// Position of the token that follows the row's new ones: what the draw is keyed by.
+// Position of the token that follows the row's new ones. It decides the draw, together with the seed.
 inline int64_t SampledPosition(const StepRow& row) { return row.start + row.num_tokens(); }
 
 // Whether anything changes the row's logits before the choice.

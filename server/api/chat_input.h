@@ -1,4 +1,4 @@
-// A chat as a client sends it -> the text of the model's chat template. Thread-safe.
+// Turns a client's chat into a prompt with the model's chat template. Thread-safe.
 #ifndef BERTH_SERVER_API_CHAT_INPUT_H_
 #define BERTH_SERVER_API_CHAT_INPUT_H_
 

@@ -40,7 +40,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     Engine* engine = nullptr;
     OutputDispatcher* dispatcher = nullptr;  // the engine's sink
     RequestRegistry* registry = nullptr;     // shared with ControlService
-    const TextCodec* text = nullptr;         // null: the model has no tokenizer, and takes token ids alone
+    const TextCodec* text = nullptr;         // null: the model has no tokenizer, and takes token ids only
     Metrics* metrics = nullptr;              // may be null
     SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
     ModelInfo model;
@@ -68,8 +68,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   };
   // Starts a request in two steps. Register gives it an output that writes to `writer`, and takes its id. Keep the
   // output, then call Submit: from then on it writes, and `writer` may be gone when Submit returns. A cancellation that
-  // reaches the output between the two is not lost. After an error nothing is registered, and nothing is written; it
-  // adds its trailing metadata to `context`.
+  // reaches the output between the two is not lost. After an error nothing is registered and nothing is written; the
+  // error's trailing metadata is in `context`.
   absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
                                              OutputWriter* writer);
   absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered);

@@ -14,7 +14,7 @@ namespace berth {
 inline constexpr int64_t kMaxJsonBytes = int64_t{1} << 20;
 inline constexpr int64_t kMaxJsonDepth = 32;  // of arrays and objects in one another
 
-// INVALID_ARGUMENT naming `field` when `text` is too long, too deep, or no JSON.
+// INVALID_ARGUMENT naming `field` when `text` is too long, too deep, or not JSON.
 absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::string_view text);
 
 }  // namespace berth

@@ -18,7 +18,7 @@ namespace berth {
 
 class ModelText : public TextCodec {
  public:
-  // From the model's folder. Null without an error when it has no tokenizer.json: such a model serves token ids alone.
+  // From the model's folder. Null without an error when it has no tokenizer.json: such a model serves token ids only.
   // INVALID_ARGUMENT: a file cannot be understood.
   static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);
 

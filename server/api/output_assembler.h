@@ -1,5 +1,5 @@
 // Turns one request's tokens into messages: text, token ids, logprobs, usage, and how it ended. Detokenises
-// incrementally and ends the text at a stop string. Thread-compatible; used by the delivery thread alone.
+// incrementally and ends the text at a stop string. Thread-compatible; only the delivery thread uses it.
 //
 // Invariant: the texts of all messages together are what the codec makes of their token ids, up to a stop string.
 #ifndef BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_
@@ -22,8 +22,8 @@ class OutputAssembler {
   // `codec` must outlive the assembler.
   OutputAssembler(const TextCodec* codec, OutputOptions options, int64_t num_prompt_tokens);
 
-  // Adds the event's token to `message`. True: a stop string ended the text, and `message` is the last; what the
-  // request still computes is to be dropped.
+  // Adds the event's token to `message`. True: a stop string ended the text, and `message` is the last. Drop what the
+  // request still computes.
   absl::StatusOr<bool> AddToken(const TokenEvent& event, v1::GenerateResponse* message);
 
   // Makes `message` the last: the text that was held back, and `reason`. Not after AddToken said true.

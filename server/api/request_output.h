@@ -1,12 +1,12 @@
-// One request's way out: from the engine's events to messages in the hands of whoever writes them to the client. Each
-// of its outputs has messages of its own; without streaming they become one at the end, with the best outputs alone
-// where there are more than were asked for.
+// Turns the engine's events of one request into messages for its client. Each output of the request has messages of its
+// own. Without streaming they become one message at the end. If more outputs were computed than asked for, it has only
+// the best.
 //
 // At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself,
 // and what it leaves unread is bounded by its own max_tokens.
 //
-// Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done, so an
-// event never meets a freed request. OnEvent: the delivery thread alone; everything else is thread-safe. No method
+// Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done. So an
+// event never meets a freed request. Only the delivery thread calls OnEvent; everything else is thread-safe. No method
 // blocks.
 //
 // Invariants:
@@ -122,14 +122,14 @@ class RequestOutput {
   // Takes the engine's end of one output, or of all outputs that still run. Completes their last messages, or returns
   // the status that replaces them.
   absl::Status Finish(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  // OK where an end by the engine leaves the client its output.
+  // Returns OK if the client keeps its output when the engine ends it so.
   absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(FinishReason reason, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The message that the output's news go to now.
+  // The message that the output's next tokens and text go to.
   v1::GenerateResponse* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the output's message its last.
   void Complete(size_t output, v1::GenerateResponse* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes one message of those of all outputs, or of the best.
+  // Joins the messages of all outputs, or of the best, into one.
   void JoinPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Which outputs are returned, in this order.
   std::vector<size_t> Ranking() const;

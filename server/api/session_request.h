@@ -14,9 +14,9 @@ namespace berth {
 // REQUIRES: `valid.session_request` is set.
 v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view model);
 
-// The request that continues a session. It is read and checked as a client's request is, and all else in the file is
-// checked too. FAILED_PRECONDITION naming the session and the field that this server refuses. Its limits are then
-// smaller than those of the server that wrote the file, or the file was forged.
+// The request that continues a session. It is read and checked like a client's request, and everything else in the file
+// is checked too. FAILED_PRECONDITION naming the session and a field: this server refuses the field. Its limits are
+// then smaller than those of the server that wrote the file, or the file was forged.
 absl::StatusOr<ValidatedRequest> ResumeSession(SessionFileContent content, const ValidationContext& context);
 
 }  // namespace berth

@@ -43,7 +43,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
  private:
   class ResumeCall;
 
-  // Whether sessions are on and the id is one.
+  // Returns OK if sessions are on and the id is valid.
   absl::Status Check(const std::string& session_id) const;
   void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
 

@@ -36,7 +36,7 @@ class TextStream {
  public:
   virtual ~TextStream() = default;
   virtual absl::StatusOr<TextPiece> Add(int32_t token) = 0;
-  // What was held back. Once, at the end, unless stopped.
+  // Returns the text that was held back. Call it once, at the end, unless a stop string was found.
   virtual absl::StatusOr<TextPiece> Flush() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Files, and what a disk says of them. Thread-compatible; everything blocks.
+// Files, with their errors as statuses. Thread-compatible; everything blocks.
 #ifndef BERTH_SERVER_STORAGE_DISK_FILE_H_
 #define BERTH_SERVER_STORAGE_DISK_FILE_H_
 
@@ -13,14 +13,14 @@ namespace berth {
 // A descriptor that closes itself.
 class File {
  public:
-  // open(2); what it makes is the user's alone.
+  // Calls open(2). Only the user can read a file that this creates.
   File(const std::string& path, int flags);
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }  // -1: it could not be opened, and errno says why
 
-  // All of the bytes; false: an error, which errno names, or the file's end came first.
+  // Write and Read transfer all of the bytes. False: an error, which errno names, or the file's end came first.
   bool Write(const void* data, size_t size) const;
   bool Read(void* data, size_t size) const;
 
@@ -28,13 +28,13 @@ class File {
   const int fd_;
 };
 
-// What errno says of `path`. RESOURCE_EXHAUSTED: the disk is full; NOT_FOUND; UNAVAILABLE for the rest.
+// Turns errno into a status about `path`. RESOURCE_EXHAUSTED: the disk is full; NOT_FOUND; UNAVAILABLE for the rest.
 absl::Status DiskError(absl::string_view what, const std::string& path);
 
 // Gives the file at `from`, which is on the disk, the name `to` in the same folder; a crash leaves it under one of the
 // two. UNAVAILABLE naming the cause.
 absl::Status RenameOnDisk(const std::string& from, const std::string& to);
-// What was removed from the folder or renamed in it is on the disk after this.
+// Afterwards, earlier removals and renames in the folder are on the disk.
 absl::Status SyncFolder(const std::string& folder);
 
 }  // namespace berth

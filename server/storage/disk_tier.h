@@ -1,11 +1,12 @@
 // The files of --disk_tier: prefixes that host memory has no room for, one each. A thread of its own does all reading
 // and writing, in order; the engine's never waits for the disk.
 //
-// A file is written under a temporary name, synced, renamed, and the folder synced: a crash leaves all of it or nothing
-// that the next start would take for one. What is torn, of another model or another version is removed, at the start or
-// when it is read, and said in one line of the log. Files that are not named as the tier names its own are left alone.
+// A file is written under a temporary name, synced and renamed, and then the folder is synced. A crash therefore leaves
+// a whole file, or nothing that the next start would mistake for one. A file that is torn, or of another model or
+// version, is removed at the start or when it is read; the log says so in one line. Files with names of another form
+// are left alone.
 //
-// The folder has one server at a time: a lock on its file `lock`, which goes with the process, keeps a second out.
+// One server at a time may use the folder: a lock on its file `lock`, which ends with the process, keeps others out.
 #ifndef BERTH_SERVER_STORAGE_DISK_TIER_H_
 #define BERTH_SERVER_STORAGE_DISK_TIER_H_
 
@@ -49,7 +50,7 @@ class DiskTier final : public PrefixDisk {
   absl::Status Lock();
   absl::Status Scan();
   std::string PathOf(uint64_t id) const;
-  // The methods below are the tier's thread's.
+  // The methods below run on the tier's thread.
   absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
                          const CacheSnapshot& snapshot);
   absl::StatusOr<std::shared_ptr<CacheSnapshot>> ReadFile(uint64_t id);

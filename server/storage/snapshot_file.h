@@ -50,10 +50,10 @@ class SnapshotFile {
   int64_t snapshot_bytes() const { return snapshot_bytes_; }
   int64_t size_bytes() const { return size_bytes_; }
 
-  // Gives `snapshot`, which is laid out, its bytes, and checks all of the file. DATA_LOSS: damaged, or the snapshot is
-  // not of snapshot_bytes(). To be called at most once.
+  // Reads the bytes of `snapshot`, which has its layout already, and checks the whole file. DATA_LOSS: damaged, or the
+  // snapshot is not of snapshot_bytes(). Call it at most once.
   absl::Status ReadSnapshot(CacheSnapshot* snapshot);
-  // DATA_LOSS naming the file: what is in the header cannot be.
+  // Returns DATA_LOSS naming the file: its header is impossible.
   absl::Status Torn(absl::string_view how) const;
 
  private:

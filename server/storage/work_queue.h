@@ -1,5 +1,5 @@
-// One thread that does what it is given, one thing after the other. Thread-safe. As an owner's last member it starts
-// when all else is built, and its end, which waits for all that was given, comes before anything else goes.
+// A thread that runs the tasks that it is given, one after the other. Thread-safe. Make it its owner's last member:
+// then it starts after all others are built, and is destroyed before them. Its destructor waits for all tasks.
 #ifndef BERTH_SERVER_STORAGE_WORK_QUEUE_H_
 #define BERTH_SERVER_STORAGE_WORK_QUEUE_H_
 
