@@ -1,4 +1,5 @@
-// How a checkpoint is loaded. Apart from loader.h, so that the server's configuration holds it without linking torch.
+// How a checkpoint is loaded. It is not in loader.h, so that the server's configuration can hold it without linking
+// torch.
 #ifndef BERTH_MODELS_LOAD_OPTIONS_H_
 #define BERTH_MODELS_LOAD_OPTIONS_H_
 

@@ -1,5 +1,5 @@
-// Loads a checkpoint's folder into a model, and gives what runs it. No torch here: the server sees nothing else of it.
-// Load from one thread; what it returns belongs to the engine thread.
+// Loads a checkpoint's folder into a model, and creates its storage and runner. No torch here: the server includes
+// nothing else of the models. Load from one thread; what it returns belongs to the engine thread.
 #ifndef BERTH_MODELS_LOADER_H_
 #define BERTH_MODELS_LOADER_H_
 
@@ -26,8 +26,8 @@ class LoadedModel {
 
   // INVALID_ARGUMENT: the configuration or a tensor is wrong; the message names it. FAILED_PRECONDITION: a file or the
   // device is missing, or the configuration asks for something that is not implemented. RESOURCE_EXHAUSTED: there is
-  // not enough memory for the weights. `prepared` is what the model runs on, as far as it is not chosen by the options:
-  // tests name kernels there.
+  // not enough memory for the weights. `prepared` sets what the model runs on where the options do not; tests choose
+  // kernels with it.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options, const Execution& prepared = {});
 
   virtual const ModelInfo& info() const = 0;

@@ -1,5 +1,5 @@
-// The seam between the scheduler and the models: runs one step on the device. No torch here, so that the scheduler and
-// its tests build without it. Engine thread only.
+// The interface between the scheduler and the models: runs one step on the device. No torch here, so that the scheduler
+// and its tests build without it. Engine thread only.
 #ifndef BERTH_MODELS_MODEL_RUNNER_H_
 #define BERTH_MODELS_MODEL_RUNNER_H_
 
@@ -34,8 +34,8 @@ struct ModelInfo {
   std::vector<int32_t> eos_token_ids;
   DType dtype = DType::kFloat32;  // of the weights and activations
   std::string device;             // "cpu", "cuda"
-  // Of another device than the CPU: what its kernels were compiled for; or why there are none, so that ATen's reference
-  // operations compute.
+  // For devices other than the CPU: what the kernels were compiled for; or why there are none, so that ATen's reference
+  // operations run.
   std::string device_kernels;
   std::string missing_kernels;
 };

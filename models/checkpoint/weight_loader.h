@@ -57,9 +57,8 @@ class WeightLoader {
 
   // A loader whose names all begin with `prefix` (added to this one's own).
   WeightLoader Under(absl::string_view prefix) const;
-  // Under the first of `prefixes` where `probe` is found: some checkpoints were saved from a
-  // part of the model.
-  // Found nowhere: under the first, so that errors name it.
+  // A loader under the first of `prefixes` that has `probe`: some checkpoints were saved from a part of the model. If
+  // none has it, under the first, so that errors name it.
   WeightLoader UnderFirst(std::initializer_list<absl::string_view> prefixes, absl::string_view probe) const;
 
   // The tensor in the run's dtype. It is a read-only view of the file where dtype, device and alignment allow, so never

@@ -1,5 +1,5 @@
-// The residual block that almost every layer of every architecture is: a mixer of tokens, then a feed-forward, each
-// between norms and added to the stream. A family chooses the parts. Engine thread only.
+// The residual block, the form of almost every layer: a mixer of tokens, then a feed-forward. Each stands between
+// norms, and its output is added to the stream. A family chooses the parts. Engine thread only.
 #ifndef BERTH_MODELS_LAYERS_BLOCK_H_
 #define BERTH_MODELS_LAYERS_BLOCK_H_
 
@@ -14,7 +14,7 @@
 
 namespace berth {
 
-// What lets a token see others, through the cache: attention, or a recurrence.
+// The part of a layer that lets a token see others, through the cache: attention, or a recurrence.
 class Mixer {
  public:
   virtual ~Mixer() = default;
@@ -24,7 +24,7 @@ class Mixer {
   virtual at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const = 0;
 };
 
-// What treats each token alone.
+// The part of a layer that treats each token alone.
 class FeedForward {
  public:
   virtual ~FeedForward() = default;

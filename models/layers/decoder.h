@@ -17,7 +17,7 @@
 
 namespace berth {
 
-// From the stream to logits.
+// Turns the stream into logits.
 struct Head {
   Norm norm;  // undefined: none
   Linear linear;

@@ -39,7 +39,7 @@ struct CrossDecoderLayer {
 
 class EncoderDecoderModel : public Model {
  public:
-  // What both sides have before their layers.
+  // The parts that both sides have before their layers.
   struct Side {
     at::Tensor embedding;  // [vocab, hidden]
     Norm embedding_norm;   // undefined: none

@@ -33,14 +33,14 @@ struct RouterConfig {
   bool renormalize = false;  // the chosen weights are divided by their sum...
   double sum_floor = 0;      // ...plus this
   double scale = 1;          // of the weights, at last
-  // DeepSeek-V3's choice within the best groups of experts, a group's score being that of its two best (1: no groups).
+  // DeepSeek-V3 chooses within the best groups of experts. A group's score is the sum of its two best. 1: no groups.
   int64_t num_groups = 1;
   int64_t top_groups = 1;
 };
 
 class Router {
  public:
-  // Weights are float32: which expert is chosen should not hang on a rounding.
+  // Weights are float32, so that the choice of experts does not depend on a rounding.
   struct Weights {
     Linear scores;           // [num_experts, hidden]
     at::Tensor choice_bias;  // [num_experts] added to scores for the choice alone, or undefined
@@ -61,7 +61,7 @@ class Router {
   int64_t num_experts() const { return config_.num_experts; }
 
  private:
-  // Scores with all experts outside the best groups put out.
+  // Returns the scores with all experts outside the best groups excluded.
   at::Tensor MaskGroups(const at::Tensor& scores) const;
 
   RouterConfig config_;
@@ -79,7 +79,7 @@ class Experts : public FeedForward {
   struct Options {
     ops::Activation activation = ops::Activation::kSilu;
     bool gated = true;
-    bool scale_input = false;  // Llama 4: the weight multiplies what goes into the expert, not what comes out
+    bool scale_input = false;  // Llama 4: the weight multiplies the expert's input, not its output
   };
 
   Experts(Router router, Weights weights, const Options& options)
@@ -89,10 +89,11 @@ class Experts : public FeedForward {
         down_addresses_(ops::AddressesOf(weights_.down)),
         options_(options) {}
 
-  // A feed-forward that every token goes through as well, times sigmoid(gate x) where a gate is given.
+  // Adds a feed-forward for every token, times sigmoid(gate x) if there is a gate.
   void set_shared(std::unique_ptr<FeedForward> shared, Linear gate = {});
 
-  // The experts then work between two products, in a narrower stream (nemotron_h); router and shared do not.
+  // Puts the experts between two products, in a narrower stream (nemotron_h), but not the router and the shared
+  // feed-forward.
   void set_latent(Linear into, Linear out_of);
 
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const override;
@@ -100,8 +101,8 @@ class Experts : public FeedForward {
  private:
   // x: what the experts see of the router's tokens.
   at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
-  // What the experts make of each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts the
-  // pairs by expert, for products of the library.
+  // Returns the experts' output for each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts
+  // the pairs by expert, for the library's products.
   at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   // The same of few tokens, without the host. Returns an undefined tensor if no kernel takes this number of pairs.
   at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
@@ -123,8 +124,8 @@ struct ExpertNames {
   const char* down = "down_proj";
 };
 
-// One matrix per expert; or stacks of them, `prefix`gate_up_proj and down_proj, where the checkpoint
-// has them. Errors stick to the loader.
+// Reads one matrix per expert, or stacks of them, `prefix`gate_up_proj and down_proj, if the checkpoint has those.
+// Errors stick to the loader.
 Experts::Weights LoadExperts(WeightLoader& weights, const std::string& prefix, int64_t num_experts, int64_t hidden,
                              int64_t intermediate, const ExpertNames& names = {});
 

@@ -1,5 +1,5 @@
-// A dense layer, and how checkpoints' matrices become one. Constants that a model multiplies before or after a product
-// are folded into the weights here, at load time, in float32. Thread-compatible.
+// A dense layer, and its loading from a checkpoint's matrices. Loading folds constants that a model multiplies with
+// before or after a product into the weights, in float32. Thread-compatible.
 #ifndef BERTH_MODELS_LAYERS_LINEAR_H_
 #define BERTH_MODELS_LAYERS_LINEAR_H_
 
@@ -28,7 +28,8 @@ struct LinearWeights {
 class Linear {
  public:
   Linear() = default;
-  // Packs: the matrix is not needed any more. So a member is loaded by assigning what LoadLinear returns.
+  // Packs the matrix, which is not needed afterwards. Implicit, so that a member can be assigned what LoadLinear
+  // returns.
   Linear(const LinearWeights& weights);  // NOLINT(google-explicit-constructor)
 
   // The same with a low-rank addition to the matrix, up * down. down: [rank, in], up: [out, rank].
@@ -59,7 +60,7 @@ struct LinearPart {
   double output_scale = 1;
 };
 
-// The parts side by side as one product: out is the sum of theirs. Errors stick to the loader.
+// Loads the parts side by side as one product, whose outputs are all of theirs. Errors stick to the loader.
 LinearWeights LoadLinear(WeightLoader& weights, int64_t in, const std::vector<LinearPart>& parts);
 
 // Makes rows [first, first + count) of `linear` compute output_scale * (W (input_scale * x) + b).
@@ -68,7 +69,7 @@ void ScaleLinear(LinearWeights* linear, int64_t first, int64_t count, double inp
 // A matrix that is made of the tensors `names`, in the storage of the loader's matrices.
 LinearWeights MatrixOf(const WeightLoader& weights, const std::vector<std::string>& names, at::Tensor matrix);
 
-// The matrix alone.
+// Packs only the matrix, without the bias.
 ops::PackedMatrix Pack(const LinearWeights& weights);
 
 // The matrices of a stack [n, out, in], which is made of the tensors `names`.

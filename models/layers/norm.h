@@ -24,10 +24,10 @@ struct Norm {
   void InPlace(at::Tensor& x, Execution& execution) const { ops::RmsNormInPlace(x, weight, eps, execution); }
 };
 
-// A root-mean-square norm's weight as the kernels want it: float32, the one added where the model says so.
+// Loads a root-mean-square norm. Its weight becomes float32, and 1 is added to it if `adds_one`.
 Norm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one = false);
 
-// The norm without a weight of its own.
+// Returns a norm whose weights are 1.
 Norm UnitNorm(const WeightLoader& weights, int64_t dim, double eps);
 
 // `name`.weight and, where has_bias, `name`.bias.

@@ -36,8 +36,8 @@ class LearnedPositions : public PositionEmbedding {
 };
 
 // The sinusoids of tensor2tensor, sines then cosines. Padding tokens have none and are not counted: the n-th other
-// token of a prompt has row n + padding. A generated token's row is that of its plain position, as transformers counts
-// once there is a cache.
+// token of a prompt has row n + padding. A generated token has the row of its plain position, as in transformers once
+// there is a cache.
 class SinusoidalPositions : public PositionEmbedding {
  public:
   // REQUIRES: hidden >= 4.

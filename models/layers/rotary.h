@@ -16,7 +16,7 @@
 
 namespace berth {
 
-// What RotaryEmbedding implements and every family may use; give it to ReadRope, which refuses the rest.
+// The rope types that RotaryEmbedding implements and every family may use. Give them to ReadRope, which refuses others.
 //
 // "dynamic" (NTK by length): a token's frequencies depend on the sequence's length when the token is first computed.
 // For tokens of the prompt that is the prompt's length, for others their own position. The list does not have

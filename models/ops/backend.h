@@ -1,4 +1,4 @@
-// Whose kernels an operation runs: the CPU's, CUDA's, or the ATen reference. Engine thread only.
+// Chooses the kernels that an operation runs: the CPU's, CUDA's, or the ATen reference. Engine thread only.
 #ifndef BERTH_MODELS_OPS_BACKEND_H_
 #define BERTH_MODELS_OPS_BACKEND_H_
 
@@ -17,7 +17,7 @@ namespace berth::ops {
 
 enum class Backend { kCpu, kCuda, kReference };
 
-// By where x is. Emulated CUDA kernels take the CPU's tensors.
+// Chooses by the device of x. Emulated CUDA kernels take the CPU's tensors.
 inline Backend BackendOf(const at::Tensor& x, const Execution& execution) {
   const cuda::Kernels* kernels = execution.cuda_kernels;
   if (kernels != nullptr && (kernels->on_host_memory ? x.is_cpu() : x.is_cuda())) return Backend::kCuda;

@@ -10,14 +10,14 @@
 
 namespace berth::ops::cuda {
 
-// Where a library is looked for: beside the program.
+// Returns the path of a library, which is beside the program.
 std::string LibraryPath(const std::string& name);
 
-// The table of libberth_cuda.so. What is loaded stays so for the process's life. FAILED_PRECONDITION: it cannot be
-// loaded, or it is not of this version.
+// Returns the table of libberth_cuda.so. A loaded library stays loaded for the process's life. FAILED_PRECONDITION: it
+// cannot be loaded, or it is not of this version.
 absl::StatusOr<const Kernels*> LoadLibrary(const std::string& path);
 
-// What libberth_cuda_graph.so records with. REQUIRES: libtorch_cuda.so is loaded.
+// Returns the recorder of libberth_cuda_graph.so. REQUIRES: libtorch_cuda.so is loaded.
 absl::StatusOr<GraphRecorder*> LoadGraphLibrary(const std::string& path);
 
 }  // namespace berth::ops::cuda

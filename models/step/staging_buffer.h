@@ -1,4 +1,4 @@
-// What kernels on a device read of a step, gathered on the host and copied in one transfer. Thread-compatible.
+// Gathers on the host what a step's kernels read, and copies it to the device in one transfer. Thread-compatible.
 #ifndef BERTH_MODELS_STEP_STAGING_BUFFER_H_
 #define BERTH_MODELS_STEP_STAGING_BUFFER_H_
 
@@ -15,12 +15,12 @@ namespace berth {
 
 class StagingBuffer {
  public:
-  // Empty again, its memory kept.
+  // Empties the buffer and keeps its memory.
   void Clear() {
     bytes_.clear();
     tables_.clear();
   }
-  // Each returns the offset at which the values will lie in the copy.
+  // Add and AddBlocks return the offset at which the values will lie in the copy.
   template <typename T>
   int64_t Add(const std::vector<T>& values) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);

@@ -11,8 +11,7 @@
 
 namespace berth::ops {
 
-// How a layer attends; as many heads of keys and values as of queries, and equal dimensions, where there is no cache
-// that says otherwise.
+// How a layer attends. Without a cache, keys and values have as many heads as queries, and the same dimension.
 struct BidirectionalAttentionShape {
   int layer = 0;  // of the decoder: finds its place in the cache; of no meaning in the encoder
   int64_t q_heads = 0;

@@ -10,8 +10,9 @@
 
 namespace berth::ops {
 
-// x: [tokens, channels] -> activation(depthwise causal convolution + bias), and the state (`state` of the layer's
-// states, [kernel - 1, channels], x's type) moved on. weight: [kernel, channels], bias: [channels] or undefined.
+// Returns activation(depthwise causal convolution of x + bias) for x [tokens, channels], and updates the state. That is
+// `state` of the layer's states, [kernel - 1, channels], in x's type. REQUIRES: weight is [kernel, channels], bias is
+// [channels] or undefined.
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch, ConvActivation activation = ConvActivation::kSilu);
 

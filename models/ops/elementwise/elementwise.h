@@ -31,8 +31,9 @@ at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution&
 
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution);
-// x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend on it and
-// its column alone; ATen's functions give the last elements of a tensor other code than the rest.
+// x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend only on the
+// element and its column. ATen's functions do not promise that: they compute the last elements of a tensor by other
+// code.
 at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execution);
 
 // Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],

@@ -60,12 +60,12 @@ at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatr
 at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& bias,
                          const std::vector<int64_t>& ends, Execution& execution);
 
-// What ExpertMatMul needs of the experts; undefined for matrices that are packed for the CPU.
+// Returns the addresses that ExpertMatMul takes; undefined for matrices that are packed for the CPU.
 at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts);
 
-// On a GPU alone, without the host's knowing who chose whom: pair p is row p / (chosen / rows) of x and expert
-// chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Returns an undefined
-// tensor if there is no kernel, or none for this number of pairs.
+// On a GPU only; the host does not need to know which experts were chosen. Pair p is row p / (chosen / rows) of x and
+// expert chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Returns an
+// undefined tensor if there is no kernel, or none for this number of pairs.
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
                         const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution);
 

@@ -3,12 +3,12 @@
 //
 // A matrix has a name: its tensor's in the checkpoint, or those of the tensors that it is made of. What a matrix of a
 // name becomes depends on the program, its settings, the checkpoint and the kind of processor. All of that has to be in
-// the file's identity, which the caller hashes. Written beside the place and renamed when whole; hashed again when it
-// is mapped, so that a torn or damaged file is not used but written anew. A file must not shrink while it is mapped
-// (SIGBUS): remove it, or rename another over it.
+// the file's identity, which the caller hashes. A file is written under another name and renamed when it is complete.
+// It is hashed again when it is mapped, so a torn or damaged file is not used but replaced. A file must not shrink
+// while it is mapped (SIGBUS): remove it, or rename another over it.
 //
-// Format, of the processor's own byte order: the header, an entry for each matrix, the matrices' names, the hash of all
-// these. Then from the next page on the matrices' panels, each from a cache line on, and scales.
+// Format, in the processor's own byte order: the header, an entry for each matrix, the matrices' names, and the hash of
+// all these. From the next page on follow the matrices: the panels of each, from a cache line on, and its scales.
 //
 // Thread-compatible; load time only.
 #ifndef BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_
@@ -45,7 +45,7 @@ struct PackedPanels {
 
 class PackedWeights {
  public:
-  // What becomes of the file that Keep writes; called once, by a thread of its own.
+  // Gets the result of Keep's writing; called once, on the thread that writes.
   using OnKept = std::function<void(const absl::Status&)>;
 
   // Without a file: only counts. `execution` packs, and must outlive the loading.
@@ -72,8 +72,9 @@ class PackedWeights {
   void Add(const std::string& name, const PackedPanels& matrix);
   void AddPlain(const std::string& name, int64_t size_bytes);
 
-  // All matrices are there: begins to write the file, if there shall be one and it was not mapped. Its folder is made,
-  // not that one's parent. RESOURCE_EXHAUSTED (by on_kept): the disk would be more than 95 percent full.
+  // Call it when all matrices are there. Begins to write the file, if there is a path and it was not mapped. Creates
+  // the file's folder, but not the folder's parent. RESOURCE_EXHAUSTED (by on_kept): the disk would be more than 95
+  // percent full.
   void Keep(OnKept on_kept);
 
  private:

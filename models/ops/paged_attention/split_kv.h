@@ -13,8 +13,9 @@
 
 namespace berth::ops {
 
-// The step's first rows of few tokens, those that decode: too few blocks for a GPU, unless their keys are divided too.
-// A step whose scratch would be too large has blocks enough. `keys`: that the longest of these rows sees, or more.
+// Divides the keys of the step's first rows, which decode: they make too few blocks to fill a GPU otherwise. Divides
+// none if the scratch would be too large; such a step has enough blocks. `keys`: at least what the longest of these
+// rows sees.
 inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads, int64_t value_dim) {
   constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
   SplitKv split = {.num_tiles = leading.rows, .num_tokens = leading.tokens};
@@ -28,7 +29,7 @@ inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads
 template <typename Args>
 bool RunSplitOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], Args args, int64_t value_dim,
                     const at::Tensor& query, const cuda::LaunchParams& launch, const Execution& execution) {
-  at::Tensor partials;  // ATen keeps it from others until the stream has come by
+  at::Tensor partials;  // ATen does not reuse its memory until the stream has passed this point
   if (launch.split.num_splits > 0) {
     const int64_t floats = SplitKvFloats(launch.split, args.q_heads, value_dim);
     partials = at::empty({floats}, query.options().dtype(at::kFloat));
