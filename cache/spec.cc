@@ -170,8 +170,6 @@ absl::string_view DTypeName(DType dtype) {
   return "unknown";
 }
 
-bool IsQuantised(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kInt4; }
-
 absl::string_view CacheKindName(CacheKind kind) {
   switch (kind) {
     case CacheKind::kStatic:

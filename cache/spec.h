@@ -18,15 +18,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cache/dtype.h"
 
 namespace berth {
 
-// kInt8 and kInt4 are types of cached keys and values (see KvTensor); kInt8 is one of checkpoints too (see
-// CheckpointTensor). Weights, the states that steps read and write, and the cross kind never have them.
-enum class DType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
 int64_t DTypeBytes(DType dtype);           // REQUIRES: not kInt4
 absl::string_view DTypeName(DType dtype);  // "float32", "bfloat16", "int8", "int4"
-bool IsQuantised(DType dtype);
 
 // The `pool` label of the metrics.
 //   - kRecurrent holds every state of a recurrent layer, its convolution's too.
@@ -72,7 +69,6 @@ struct KvTensor {
   int64_t scale_offset = 0;  // bytes from the tensor's first; 0: no scales
   int64_t size_bytes = 0;    // with the scales and the padding
 };
-inline constexpr int64_t kInt4Group = 32;
 // `dim`: kv's key_dim or value_dim.
 KvTensor LayOutKvTensor(const KvSpec& kv, int64_t dim, int64_t block_tokens);
 

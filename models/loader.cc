@@ -93,8 +93,9 @@ absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& conf
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
 }
 
-absl::StatusOr<WeightStorage> ChooseWeightStorage(const LoadOptions& options) {
-  if (options.weights == "auto") return WeightStorage::kExact;
+// Of the matrices; `dtype` is the model's.
+absl::StatusOr<DType> ChooseMatrixDType(const LoadOptions& options, DType dtype) {
+  if (options.weights == "auto") return dtype;
   if (options.weights != "int8" && options.weights != "int4") {
     return absl::InvalidArgumentError(absl::StrCat("weights: \"", options.weights, "\" is not auto, int8 or int4"));
   }
@@ -102,7 +103,7 @@ absl::StatusOr<WeightStorage> ChooseWeightStorage(const LoadOptions& options) {
     return absl::FailedPreconditionError(
         absl::StrCat("weights: \"int4\" runs on device cpu, not on ", options.device, "; int8 runs on both"));
   }
-  return options.weights == "int8" ? WeightStorage::kInt8 : WeightStorage::kInt4;
+  return options.weights == "int8" ? DType::kInt8 : DType::kInt4;
 }
 
 // What --cache_dtype makes of the layers' own choice.
@@ -197,7 +198,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!config.status().ok()) return config.status();
   auto dtype = ChooseDType(options, config, text);
   if (!dtype.ok()) return dtype.status();
-  auto matrices = ChooseWeightStorage(options);
+  auto matrices = ChooseMatrixDType(options, *dtype);
   if (!matrices.ok()) return matrices.status();
   auto defaults = ReadGenerationDefaults(options.model_dir, *json);
   if (!defaults.ok()) return defaults.status();

@@ -22,9 +22,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "cache/spec.h"
+#include "cache/dtype.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
@@ -46,8 +45,9 @@ class WeightLoader {
   struct Options {
     DType dtype = DType::kFloat32;  // of the tensors that Get returns
     at::Device device = at::kCPU;   // of all tensors
-    // The storage of linear layers' matrices, except the small ones that choose among experts.
-    WeightStorage matrices = WeightStorage::kExact;
+    // How the matrices of linear layers are stored, except the small ones that choose among experts: kInt8, kInt4; any
+    // other: exactly.
+    DType matrices = DType::kFloat32;
     // Where they are packed. The caller owns it; null: the model packs none.
     PackedWeights* packed = nullptr;
     bool matrices_are_packed = false;  // somewhere else already: GetMatrix gives tensors without values

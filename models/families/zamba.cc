@@ -125,7 +125,7 @@ Linear LoadAdapter(WeightLoader& weights, const std::vector<std::string>& names,
   }
   LinearWeights both[] = {LoadLinear(weights, in, down),
                           MatrixOf(weights, up_names, up.size() == 1 ? up[0] : at::block_diag(up))};
-  for (LinearWeights& matrix : both) matrix.storage = WeightStorage::kExact;
+  for (LinearWeights& matrix : both) matrix.storage = DType::kFloat32;
   return linear.WithAdapter(both[0], both[1]);
 }
 

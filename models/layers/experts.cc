@@ -58,7 +58,7 @@ Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidde
                     bool has_bias) {
   const std::string matrix = name + ".weight";
   LinearWeights scores = MatrixOf(loader, {matrix}, loader.GetFloat32(matrix, {config.num_experts, hidden}));
-  scores.storage = WeightStorage::kExact;
+  scores.storage = DType::kFloat32;
   if (has_bias) scores.bias = loader.GetFloat32(name + ".bias", {config.num_experts});
   return Router(config, {.scores = scores});
 }

@@ -46,9 +46,7 @@ at::Tensor Linear::InFloat32(const at::Tensor& x, Execution& execution) const {
   return ops::MatMul(x, weight_, bias_, execution, /*in_float32=*/true);
 }
 
-WeightStorage HeadStorage(WeightStorage matrices) {
-  return matrices == WeightStorage::kExact ? WeightStorage::kExact : WeightStorage::kInt8;
-}
+DType HeadStorage(DType matrices) { return IsQuantised(matrices) ? DType::kInt8 : matrices; }
 
 at::Tensor MatMulBias(const at::Tensor& bias) {
   return bias.defined() && bias.is_cpu() ? bias.to(at::kFloat).contiguous() : bias;

@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "cache/dtype.h"
 #include "models/checkpoint/weight_loader.h"
 #include "models/ops/matmul/matmul.h"
-#include "models/ops/matmul/weight_storage.h"
 
 namespace berth {
 
 // A layer's matrix while it is being loaded.
 struct LinearWeights {
-  std::string name;   // of the matrix among the packed ones
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out] or undefined
-  WeightStorage storage = WeightStorage::kExact;
+  std::string name;                 // of the matrix among the packed ones
+  at::Tensor weight;                // [out, in]
+  at::Tensor bias;                  // [out] or undefined
+  DType storage = DType::kFloat32;  // as PackedMatrix takes it
   PackedWeights* packed = nullptr;  // where the matrix is packed
 };
 
@@ -78,7 +78,7 @@ std::vector<ops::PackedMatrix> PackStack(const WeightLoader& weights, const std:
 
 // How an output head is kept beside matrices of `matrices`: its errors reach every probability, so no coarser than
 // int8.
-WeightStorage HeadStorage(WeightStorage matrices);
+DType HeadStorage(DType matrices);
 
 // A bias as ops::MatMul and ops::GroupedMatMul take it; undefined stays so.
 at::Tensor MatMulBias(const at::Tensor& bias);

@@ -61,9 +61,9 @@ inline bool IsLaunched(int result) {
 
 // Enqueues an operation on the stream of `launch`. `entry` is a member of cuda::Kernels. Returns a Result.
 template <typename Args>
-int RunOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], TypeIndex type, const Args& args,
+int RunOnCuda(cuda::Kernel<Args> (cuda::Kernels::*entry)[2], DType type, const Args& args,
               const cuda::LaunchParams& launch, const Execution& execution) {
-  return (execution.cuda_kernels->*entry)[type](args, launch);
+  return (execution.cuda_kernels->*entry)[TypeIndex(type)](args, launch);
 }
 
 }  // namespace berth::ops

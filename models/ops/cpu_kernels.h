@@ -26,7 +26,7 @@ struct Kernel {
 
 struct Kernels {
   const char* capability;                                          // "amx", "avx512_bf16", "avx512", "avx2", "baseline"
-#define BERTH_ENTRY(entry, Function, Args) Kernel<Args> entry[2];  // by TypeIndex
+#define BERTH_ENTRY(entry, Function, Args) Kernel<Args> entry[2];  // by TypeIndex of the activations
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CPU_OPS(BERTH_ENTRY)
 #undef BERTH_ENTRY

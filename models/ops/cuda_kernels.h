@@ -26,7 +26,7 @@ struct Kernels {
   int64_t size_bytes;   // sizeof(Kernels): a library of another version is refused
   const char* name;     // of what they were compiled for
   bool on_host_memory;  // emulated: the pointers are the CPU's
-#define BERTH_ENTRY(entry, Function, Args) Kernel<Args> entry[2];  // by TypeIndex
+#define BERTH_ENTRY(entry, Function, Args) Kernel<Args> entry[2];  // by TypeIndex of the activations
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CUDA_OPS(BERTH_ENTRY)
 #undef BERTH_ENTRY

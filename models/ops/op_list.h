@@ -10,6 +10,7 @@
 #ifndef BERTH_MODELS_OPS_OP_LIST_H_
 #define BERTH_MODELS_OPS_OP_LIST_H_
 
+#include "cache/dtype.h"
 #include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
 #include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
@@ -18,6 +19,13 @@
 #include "models/ops/matmul/matmul_args.h"
 #include "models/ops/paged_attention/paged_attention_args.h"
 #include "models/ops/rg_lru/rg_lru_args.h"
+
+namespace berth::ops {
+
+// The place in the tables of the entry for activations of this type.
+inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 : 1; }
+
+}  // namespace berth::ops
 
 // With kernels for both.
 #define BERTH_OPS(OP)                                                             \

@@ -35,7 +35,7 @@ inline const void* RowsOf(const at::Tensor& x) {
   return x.const_data_ptr();
 }
 
-inline TypeIndex TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? kF32 : kBF16; }
+inline DType TypeOf(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 
 // The mean number of tokens in a row, rounded up.
 inline int64_t TokensPerRow(const StepBatch& batch) {
@@ -55,9 +55,9 @@ inline const cpu::Kernels& CpuKernels(const Execution& execution) {
 // Runs an operation's items [0, items) on the CPU, divided among the threads. One item takes about `operations` float
 // operations. `entry` is a member of cpu::Kernels.
 template <typename Args>
-void RunOnCpu(cpu::Kernel<Args> (cpu::Kernels::*entry)[2], TypeIndex type, const Args& args, int64_t items,
+void RunOnCpu(cpu::Kernel<Args> (cpu::Kernels::*entry)[2], DType type, const Args& args, int64_t items,
               int64_t operations, Execution& execution) {
-  const cpu::Kernel<Args>& kernel = (CpuKernels(execution).*entry)[type];
+  const cpu::Kernel<Args>& kernel = (CpuKernels(execution).*entry)[TypeIndex(type)];
   const int num_threads = execution.num_threads();
   const int64_t worker_bytes = RoundUp(kernel.scratch_bytes(args), kCacheLine);
   char* const scratch = worker_bytes > 0 ? execution.Scratch(num_threads * worker_bytes) : nullptr;

@@ -31,12 +31,12 @@ enum Kind { kFloat32, kBFloat16, kInt8, kInt4 };
 
 at::ScalarType TypeOf(Kind kind) { return kind == kFloat32 ? at::kFloat : at::kBFloat16; }
 
-WeightStorage StorageOf(Kind kind) {
-  if (kind == kInt8) return WeightStorage::kInt8;
-  return kind == kInt4 ? WeightStorage::kInt4 : WeightStorage::kExact;
+DType StorageOf(Kind kind) {
+  if (kind == kInt8) return DType::kInt8;
+  return kind == kInt4 ? DType::kInt4 : DType::kFloat32;
 }
 
-ops::PackedMatrix Pack(const at::Tensor& weight, WeightStorage storage, Execution* execution) {
+ops::PackedMatrix Pack(const at::Tensor& weight, DType storage, Execution* execution) {
   PackedWeights packed(execution);
   return ops::PackedMatrix("weight", weight, storage, &packed);
 }
@@ -154,7 +154,7 @@ void CallAndFork(benchmark::State& state) {
   ThreadPool pool(num_threads);
   Execution execution = {.threads = &pool};
   const int64_t inputs = state.range(0);
-  const ops::PackedMatrix weight = Pack(at::randn({inputs, inputs}), WeightStorage::kExact, &execution);
+  const ops::PackedMatrix weight = Pack(at::randn({inputs, inputs}), DType::kFloat32, &execution);
   const at::Tensor x = at::randn({1, inputs});
   for (auto _ : state) benchmark::DoNotOptimize(ops::MatMul(x, weight, {}, execution));
 }

@@ -4,12 +4,9 @@
 
 #include <stdint.h>
 
+#include "cache/dtype.h"
+
 namespace berth::ops {
-
-// Index of a type of activations in the tables.
-enum TypeIndex { kF32 = 0, kBF16 = 1 };
-
-enum WeightKind { kWeightF32, kWeightBF16, kWeightInt8, kWeightInt4 };
 
 inline constexpr int64_t kPanel = 32;        // outputs of one panel
 inline constexpr int64_t kSumBlock = 512;    // inputs of one chain of sums; a product reads as many at once
@@ -54,26 +51,24 @@ inline constexpr int64_t kByteBlock = 64;    // inputs of a matrix tile, in byte
 //   them.
 // - kQuantGroup: 128 inputs are enough for sums of integers to pay, and few enough for one scale to fit them.
 struct PackedWeight {
-  WeightKind kind;
+  DType dtype;
   int64_t inputs, outputs;
   const char* panels;   // aligned to 64 bytes
   const float* scales;  // int8, int4: [outputs]; else null
 };
 
-inline constexpr bool IsQuantised(WeightKind kind) { return kind == kWeightInt8 || kind == kWeightInt4; }
-
 inline constexpr int64_t PanelCount(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 // Bytes of one panel.
-inline constexpr int64_t PanelBytes(WeightKind kind, int64_t inputs) {
+inline constexpr int64_t PanelBytes(DType dtype, int64_t inputs) {
   const int64_t pair_blocks = (inputs + kPairBlock - 1) / kPairBlock;
   const int64_t byte_blocks = (inputs + kByteBlock - 1) / kByteBlock;
-  switch (kind) {
-    case kWeightF32:
+  switch (dtype) {
+    case DType::kFloat32:
       return inputs * kPanel * 4;
-    case kWeightBF16:
+    case DType::kBFloat16:
       return pair_blocks * kPairBlock * kPanel * 2;
-    case kWeightInt8:
+    case DType::kInt8:
       return byte_blocks * kByteBlock * kPanel;
     default:
       return byte_blocks * (kByteBlock / 2 + kByteBlock / kWeightGroup) * kPanel;

@@ -49,7 +49,7 @@ __device__ inline void LoadFour(const BFloat16* p, float* v) {
 }
 
 template <typename T>
-inline constexpr TypeIndex kTypeOf = sizeof(T) == 4 ? kF32 : kBF16;
+inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::kFloat32 : DType::kBFloat16;
 
 // The numbers of 16 bytes: what a thread loads at once.
 template <typename T>

@@ -27,7 +27,7 @@ BidirectionalAttentionArgs CommonArgs(const at::Tensor& query, const Bidirection
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunTilesOnCpu(const BidirectionalAttentionArgs& args, TypeIndex type, int64_t num_tiles, int64_t keys,
+void RunTilesOnCpu(const BidirectionalAttentionArgs& args, DType type, int64_t num_tiles, int64_t keys,
                    Execution& execution) {
   const int64_t items = num_tiles * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
@@ -91,7 +91,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
   const KvSpec& kv = batch.group(slot.cross_group).kv;
   const WriteKvArgs args = {.kv = {.arena = batch.arena(),
                                    .blocks = tables.blocks[slot.cross_group],
-                                   .storage = KvStorage::kPlain,
+                                   .storage = kv.dtype,
                                    .key = {.offset = slot.cross_key_offset, .scale_offset = 0, .dim = kv.key_dim},
                                    .value = {.offset = slot.cross_value_offset, .scale_offset = 0, .dim = kv.value_dim},
                                    .block_tokens = batch.block_tokens(),

@@ -10,7 +10,7 @@ namespace {
 struct AllKeys {
   static constexpr int kNumParts = 1;
 
-  TypeIndex type;
+  DType type;
   bool key_aligned, value_aligned;
   const int64_t* lengths;  // by row
   const char* key;         // packed; null: in the blocks of a.kv
@@ -23,23 +23,23 @@ struct AllKeys {
   __device__ Positions VisibleIn(const AttentionArgs&, const LaneSet& set, int, int) const { return set.seen; }
   __device__ TileFormat FormatOf(const AttentionArgs& a, int, bool is_key) const {
     const KvPlace& place = is_key ? a.kv.key : a.kv.value;
-    return {KvStorage::kPlain, type, static_cast<int>(place.dim), is_key ? key_aligned : value_aligned};
+    return {type, static_cast<int>(place.dim), is_key ? key_aligned : value_aligned};
   }
   __device__ TokenPlace Find(const AttentionArgs& a, const LaneSet& set, int, bool is_key, int position) const {
     const KvPlace& place = is_key ? a.kv.key : a.kv.value;
-    if (key == nullptr) return PlaceOf(a.kv, place, type, set.row, set.kv_head, position);
+    if (key == nullptr) return PlaceOf(a.kv, place, set.row, set.kv_head, position);
     const int64_t token = a.rows[set.row].first_token + position;
     const char* data = is_key ? key + token * key_stride : value + token * value_stride;
-    return {const_cast<char*>(data) + set.kv_head * place.dim * (type == kF32 ? 4 : 2), nullptr};
+    return {const_cast<char*>(data) + set.kv_head * place.dim * (type == DType::kFloat32 ? 4 : 2), nullptr};
   }
 };
 
 // What both kinds of attention have, under the names of the causal one.
-AttentionArgs CommonArgs(const BidirectionalAttentionArgs& a) {
+AttentionArgs CommonArgs(const BidirectionalAttentionArgs& a, DType type) {
   AttentionArgs args = {};
   args.kv = {.arena = const_cast<char*>(a.arena),
              .blocks = a.blocks,
-             .storage = KvStorage::kPlain,
+             .storage = type,
              .key = {.offset = a.key_offset, .scale_offset = 0, .dim = a.key_dim},
              .value = {.offset = a.value_offset, .scale_offset = 0, .dim = a.value_dim},
              .block_tokens = a.block_tokens,
@@ -61,7 +61,7 @@ AttentionArgs CommonArgs(const BidirectionalAttentionArgs& a) {
 
 template <typename T>
 int BidirectionalAttention(const BidirectionalAttentionArgs& a, const LaunchParams& launch) {
-  const AttentionArgs args = CommonArgs(a);
+  const AttentionArgs args = CommonArgs(a, kTypeOf<T>);
   AllKeys keys = {};
   keys.type = kTypeOf<T>;
   keys.lengths = a.lengths;

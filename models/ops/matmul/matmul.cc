@@ -45,11 +45,11 @@ bool FitsBFloat16(const at::Tensor& weight) {
   return true;
 }
 
-WeightKind KindOf(const at::Tensor& weight, WeightStorage storage) {
-  if (storage == WeightStorage::kInt8) return kWeightInt8;
-  if (storage == WeightStorage::kInt4) return kWeightInt4;
-  if (weight.scalar_type() == at::kBFloat16 || FitsBFloat16(weight)) return kWeightBF16;
-  return kWeightF32;
+DType KindOf(const at::Tensor& weight, DType storage) {
+  if (storage == DType::kInt8) return DType::kInt8;
+  if (storage == DType::kInt4) return DType::kInt4;
+  if (weight.scalar_type() == at::kBFloat16 || FitsBFloat16(weight)) return DType::kBFloat16;
+  return DType::kFloat32;
 }
 
 // What a product takes one thread, about, in nanoseconds: its multiplications, or reading the weight.
@@ -67,7 +67,7 @@ struct Task {
   int64_t Nanoseconds() const {
     const PackedWeight& w = args.weight;
     return std::max(args.rows * w.inputs * w.outputs / kMultiplicationsPerNanosecond,
-                    PanelCount(w.outputs) * PanelBytes(w.kind, w.inputs) / kBytesPerNanosecond);
+                    PanelCount(w.outputs) * PanelBytes(w.dtype, w.inputs) / kBytesPerNanosecond);
   }
 };
 
@@ -81,23 +81,23 @@ void Share(int64_t items, int64_t nanoseconds, ThreadPool* threads, const Work& 
   ShareItems(threads, items, grain, [&](int64_t begin, int64_t end, int /*thread*/) { work(begin, end); });
 }
 
-void Prepare(absl::Span<const Task> tasks, TypeIndex type, const Execution& execution) {
+void Prepare(absl::Span<const Task> tasks, DType type, const Execution& execution) {
   for (const Task& task : tasks) {
     const int64_t nanoseconds = task.args.rows * task.args.weight.inputs / kPreparedPerNanosecond;
     const PrepareInputsArgs args = {task.args};
     Share(task.layout.row_tiles, nanoseconds, execution.threads, [&](int64_t begin, int64_t end) {
-      CpuKernels(execution).prepare_inputs[type].run(args, begin, end, /*scratch=*/nullptr);
+      CpuKernels(execution).prepare_inputs[TypeIndex(type)].run(args, begin, end, /*scratch=*/nullptr);
     });
   }
 }
 
 // The products one after the other, their items shared by the threads as one.
-void Run(absl::Span<Task> tasks, TypeIndex type, Execution& execution) {
+void Run(absl::Span<Task> tasks, DType type, Execution& execution) {
   const cpu::Kernels& kernels = CpuKernels(execution);
   int64_t input_bytes = 0, items = 0, nanoseconds = 0;
   const auto bytes_of = [](const Task& task) { return RoundUp(task.layout.prepared_bytes, kCacheLine); };
   for (Task& task : tasks) {
-    task.layout = kernels.matmul_layout[type](task.args);
+    task.layout = kernels.matmul_layout[TypeIndex(type)](task.args);
     items += MatMulItems(task.args.weight.outputs, task.layout.row_tiles);
     task.last_item = items;
     input_bytes += bytes_of(task);
@@ -114,7 +114,8 @@ void Run(absl::Span<Task> tasks, TypeIndex type, Execution& execution) {
         std::upper_bound(tasks.begin(), tasks.end(), begin, [](int64_t i, const Task& t) { return i < t.last_item; });
     for (; begin < end; begin = (task++)->last_item) {
       const int64_t first = task == tasks.begin() ? 0 : std::prev(task)->last_item;
-      kernels.matmul[type].run(task->args, begin - first, std::min(end, task->last_item) - first, /*scratch=*/nullptr);
+      kernels.matmul[TypeIndex(type)].run(task->args, begin - first, std::min(end, task->last_item) - first,
+                                          /*scratch=*/nullptr);
     }
   });
 }
@@ -154,9 +155,10 @@ at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const a
                                .rows = x.size(0),
                                .x_stride = x.stride(0),
                                .out_stride = out.stride(0)};
-  if (IsLaunched(kernels.int8_matmul[TypeOf(x)](args, LaunchParamsFor(x)))) return out;
+  if (IsLaunched(kernels.int8_matmul[TypeIndex(TypeOf(x))](args, LaunchParamsFor(x)))) return out;
   const at::Tensor expanded = at::empty({weight.outputs(), weight.inputs()}, x.options());
-  CheckLaunched(kernels.expand_int8[TypeOf(x)]({.weight = int8, .out = expanded.data_ptr()}, LaunchParamsFor(x)));
+  CheckLaunched(
+      kernels.expand_int8[TypeIndex(TypeOf(x))]({.weight = int8, .out = expanded.data_ptr()}, LaunchParamsFor(x)));
   return at::linear(x, expanded, bias);
 }
 
@@ -164,8 +166,7 @@ const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, WeightStorage storage,
-                           PackedWeights* packed)
+PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, DType storage, PackedWeights* packed)
     : packed_{.type = weight.scalar_type(), .inputs = weight.size(1), .outputs = weight.size(0)} {
   TORCH_CHECK(type() == at::kFloat || type() == at::kBFloat16, "a weight of type ", type());
   if (packed->mapped()) {
@@ -174,8 +175,8 @@ PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, We
     Pack(weight.contiguous(), storage, packed->execution());
     packed->Add(name, packed_);
   } else {
-    TORCH_CHECK(storage != WeightStorage::kInt4, "weights of 4 bits are for the CPU");
-    if (storage == WeightStorage::kInt8) {
+    TORCH_CHECK(storage != DType::kInt4, "weights of 4 bits are for the CPU");
+    if (storage == DType::kInt8) {
       KeepInt8(weight);
     } else {
       plain_ = weight.contiguous();  // llama4's experts come transposed
@@ -184,24 +185,24 @@ PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, We
   }
 }
 
-void PackedMatrix::Pack(const at::Tensor& weight, WeightStorage storage, Execution& execution) {
-  packed_.kind = KindOf(weight, storage);
+void PackedMatrix::Pack(const at::Tensor& weight, DType storage, Execution& execution) {
+  packed_.dtype = KindOf(weight, storage);
   const int64_t panels = PanelCount(outputs());
-  packed_.panels = AllocatePanels(panels * PanelBytes(packed_.kind, inputs()));
-  if (IsQuantised(packed_.kind)) packed_.scales = at::empty({outputs()}, at::kFloat);
-  const PackMatrixArgs args = {.kind = packed_.kind,
+  packed_.panels = AllocatePanels(panels * PanelBytes(packed_.dtype, inputs()));
+  if (IsQuantised(packed_.dtype)) packed_.scales = at::empty({outputs()}, at::kFloat);
+  const PackMatrixArgs args = {.dtype = packed_.dtype,
                                .inputs = inputs(),
                                .outputs = outputs(),
                                .weight = weight.const_data_ptr(),
                                .stride = inputs(),
                                .panels = static_cast<char*>(packed_.panels.data_ptr()),
                                .scales = packed_.scales.defined() ? packed_.scales.mutable_data_ptr<float>() : nullptr};
-  const TypeIndex type = TypeOf(weight);
+  const DType type = TypeOf(weight);
   RunOnCpu(&cpu::Kernels::pack_matrix, type, args, panels, inputs() * kPanel, execution);
 }
 
 void PackedMatrix::KeepInt8(const at::Tensor& weight) {
-  packed_.kind = kWeightInt8;
+  packed_.dtype = DType::kInt8;
   const at::Tensor exact = weight.to(at::kFloat);
   const at::Tensor scales = exact.abs().amax(1).div_(127);
   packed_.scales = scales;
@@ -210,7 +211,7 @@ void PackedMatrix::KeepInt8(const at::Tensor& weight) {
 }
 
 PackedWeight PackedMatrix::packed() const {
-  return {.kind = packed_.kind,
+  return {.dtype = packed_.dtype,
           .inputs = inputs(),
           .outputs = outputs(),
           .panels = static_cast<const char*>(packed_.panels.const_data_ptr()),

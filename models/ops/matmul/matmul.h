@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "cache/dtype.h"
 #include "models/kernels/cpu/panels.h"
 #include "models/ops/matmul/packed_weights.h"
-#include "models/ops/matmul/weight_storage.h"
 #include "models/step/execution.h"
 
 namespace berth::ops {
@@ -23,10 +23,12 @@ namespace berth::ops {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
+  // storage: kInt8, with a scale for each output; kInt4, with a width for each 32 inputs too (matmul_args.h); any other
+  // loses nothing.
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
   // read once on the CPU, and kept on other devices. If `packed` has a file, the matrix called `name` is taken from it,
   // and `weight` need have no values (at::kMeta). Throws c10::Error as Take and Add do.
-  PackedMatrix(const std::string& name, const at::Tensor& weight, WeightStorage storage, PackedWeights* packed);
+  PackedMatrix(const std::string& name, const at::Tensor& weight, DType storage, PackedWeights* packed);
 
   bool defined() const { return outputs() > 0; }
   int64_t inputs() const { return packed_.inputs; }
@@ -38,7 +40,7 @@ class PackedMatrix {
   int64_t size_bytes() const;
 
  private:
-  void Pack(const at::Tensor& weight, WeightStorage storage, Execution& execution);
+  void Pack(const at::Tensor& weight, DType storage, Execution& execution);
   void KeepInt8(const at::Tensor& weight);
 
   PackedPanels packed_;  // of another device the shape and type only

@@ -26,7 +26,7 @@ namespace berth::ops {
 
 // Packs panels [begin, end).
 struct PackMatrixArgs {
-  WeightKind kind;
+  DType dtype;
   int64_t inputs, outputs;
   const void* weight;  // [outputs, stride], by the entry's type
   int64_t stride;

@@ -43,7 +43,7 @@ struct Header {
 };
 
 struct Entry {
-  int32_t type, kind;
+  int32_t type, dtype;
   int64_t inputs, outputs;
   int64_t offset;  // of the panels, which the scales follow
   int64_t panel_bytes, scale_bytes;
@@ -65,11 +65,11 @@ int64_t HeadBytes(int64_t count, int64_t name_bytes) {
 // Whether the panels and scales have the size that the shape needs, and lie within the file.
 bool Fits(const Entry& e, int64_t file_bytes) {
   constexpr int64_t kMaxSize = int64_t{1} << 31;
-  if (e.kind < ops::kWeightF32 || e.kind > ops::kWeightInt4) return false;
+  const auto dtype = static_cast<DType>(e.dtype);
+  if (e.dtype < 0 || dtype > DType::kInt4) return false;
   if (e.inputs <= 0 || e.outputs <= 0 || e.inputs > kMaxSize || e.outputs > kMaxSize) return false;
-  const auto kind = static_cast<ops::WeightKind>(e.kind);
-  if (e.panel_bytes != ops::PanelCount(e.outputs) * ops::PanelBytes(kind, e.inputs)) return false;
-  if (e.scale_bytes != (ops::IsQuantised(kind) ? e.outputs * 4 : 0)) return false;
+  if (e.panel_bytes != ops::PanelCount(e.outputs) * ops::PanelBytes(dtype, e.inputs)) return false;
+  if (e.scale_bytes != (IsQuantised(dtype) ? e.outputs * 4 : 0)) return false;
   return e.offset > 0 && e.offset % kCacheLine == 0 && e.offset <= file_bytes - e.size_bytes();
 }
 
@@ -262,7 +262,7 @@ PackedPanels PackedWeights::Take(const std::string& name, int64_t outputs, int64
               ": remove the file");
   Claim(name);
   PackedPanels matrix = {.type = type,
-                         .kind = static_cast<ops::WeightKind>(e.kind),
+                         .dtype = static_cast<DType>(e.dtype),
                          .inputs = inputs,
                          .outputs = outputs,
                          .panels = mapping_->Tensor(e.offset, {e.panel_bytes}, at::kByte, mapping_)};
@@ -327,7 +327,7 @@ absl::Status PackedWeights::WriteTo(int file) const {
     writer.SkipTo(RoundUp(writer.offset(), kCacheLine));
     Entry& e = entries.emplace_back();
     e = {.type = static_cast<int32_t>(matrix.type),
-         .kind = matrix.kind,
+         .dtype = static_cast<int32_t>(matrix.dtype),
          .inputs = matrix.inputs,
          .outputs = matrix.outputs,
          .offset = writer.offset(),

@@ -35,7 +35,7 @@ namespace berth {
 // One matrix as PackedMatrix keeps it.
 struct PackedPanels {
   at::ScalarType type = at::kFloat;  // of inputs and outputs
-  ops::WeightKind kind = ops::kWeightF32;
+  DType dtype = DType::kFloat32;
   int64_t inputs = 0, outputs = 0;
   at::Tensor panels;  // bytes
   at::Tensor scales;  // [outputs], float32, of int8; else undefined

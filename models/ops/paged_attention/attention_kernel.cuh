@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 // Merges the splits: a warp for each of a token's heads. Static: a kernel of its own in each file that launches it.
 template <int kColumns>
 static __global__ void __launch_bounds__(kAttentionThreads)
-    MergeKernel(const __grid_constant__ AttentionArgs a, TypeIndex type, int num_splits) {
+    MergeKernel(const __grid_constant__ AttentionArgs a, DType type, int num_splits) {
   const int64_t token = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y) * kAttentionWarps + WarpIndex();
   if (head >= a.q_heads) return;
@@ -202,7 +202,7 @@ int LaunchFirst(const AttentionArgs& a, const Keys& keys, const LaunchParams& la
 // An entry's whole launch.
 template <typename Keys>
 int LaunchAttention(const AttentionArgs& a, const Keys& keys, const LaunchParams& launch) {
-  if (keys.type == kBF16 && a.kv.storage != KvStorage::kInt4) {
+  if (keys.type == DType::kBFloat16 && a.kv.storage != DType::kInt4) {
     const int result = LaunchFirst<MmaMath<4>, MmaMath<8>, MmaMath<16>>(a, keys, launch);
     if (result != kNotCovered) return result;
   }

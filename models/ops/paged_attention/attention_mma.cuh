@@ -24,7 +24,7 @@ inline __host__ __device__ int NumberStride(int64_t dim) { return (static_cast<i
 __device__ inline void LoadNumbers(const TileFormat& format, const TokenPlace& own, int stride, BFloat16* tile,
                                    float* scales) {
   constexpr int kAtOnce = 4;  // that a thread asks for before it waits
-  const bool is_int8 = format.storage == KvStorage::kInt8;
+  const bool is_int8 = format.storage == DType::kInt8;
   const int runs = (stride - 8) / 8;
   const int items = kKeyTile * runs;  // a whole number of warps'
   for (int first = WarpIndex() * kWarp; first < items; first += kAtOnce * kAttentionThreads) {
@@ -91,7 +91,7 @@ struct MmaMath {
     return numbers * static_cast<int64_t>(sizeof(BFloat16)) + floats * static_cast<int64_t>(sizeof(float));
   }
 
-  __device__ static void LoadQueries(const AttentionArgs& a, TypeIndex, const LaneSet& set, const Room& room) {
+  __device__ static void LoadQueries(const AttentionArgs& a, DType, const LaneSet& set, const Room& room) {
     const int dim = static_cast<int>(a.kv.key.dim);
     const int runs = (room.key_stride - 8) / 8;
     const auto* query = static_cast<const BFloat16*>(a.query);

@@ -45,7 +45,7 @@ struct SimtMath {
     return floats * static_cast<int64_t>(sizeof(float));
   }
 
-  __device__ static void LoadQueries(const AttentionArgs& a, TypeIndex type, const LaneSet& set, const Room& room) {
+  __device__ static void LoadQueries(const AttentionArgs& a, DType type, const LaneSet& set, const Room& room) {
     const int dim = static_cast<int>(a.kv.key.dim);
     for (int lane = WarpIndex(); lane < set.count; lane += kAttentionWarps) {
       const int64_t first = set.Token(lane) * a.query_stride + set.Head(lane) * dim;

@@ -20,8 +20,7 @@ struct Positions {
 
 // How the numbers of a token's key, or value, are stored.
 struct TileFormat {
-  KvStorage storage;
-  TypeIndex type;  // of plain storage
+  DType storage;
   int dim;
   bool aligned;  // whole runs lie on 16 bytes, of int8 on 8
 };
@@ -106,11 +105,11 @@ __device__ inline float Finished(const AttentionArgs& a, float score, int head, 
   return score;
 }
 
-__device__ inline float LoadAs(TypeIndex type, const void* p, int64_t i) {
-  return type == kF32 ? Load(static_cast<const float*>(p) + i) : Load(static_cast<const BFloat16*>(p) + i);
+__device__ inline float LoadAs(DType type, const void* p, int64_t i) {
+  return type == DType::kFloat32 ? Load(static_cast<const float*>(p) + i) : Load(static_cast<const BFloat16*>(p) + i);
 }
-__device__ inline void StoreAs(TypeIndex type, void* p, int64_t i, float value) {
-  if (type == kF32) return Store(static_cast<float*>(p) + i, value);
+__device__ inline void StoreAs(DType type, void* p, int64_t i, float value) {
+  if (type == DType::kFloat32) return Store(static_cast<float*>(p) + i, value);
   Store(static_cast<BFloat16*>(p) + i, value);
 }
 

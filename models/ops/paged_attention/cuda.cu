@@ -20,7 +20,7 @@ __device__ inline Positions Visible(const AttentionArgs& a, int position) {
 struct CausalKeys {
   static constexpr int kNumParts = kAllParts;
 
-  TypeIndex type;
+  DType type;
   bool key_aligned, value_aligned, recent_aligned;
 
   __device__ Positions SeenBy(const AttentionArgs& a, const LaneSet& set) const {
@@ -37,11 +37,11 @@ struct CausalKeys {
   __device__ TileFormat FormatOf(const AttentionArgs& a, int part, bool is_key) const {
     const KvLayout& kv = part == kRecent ? a.recent : a.kv;
     const bool aligned = part == kRecent ? recent_aligned : (is_key ? key_aligned : value_aligned);
-    return {kv.storage, type, static_cast<int>(is_key ? kv.key.dim : kv.value.dim), aligned};
+    return {kv.storage, static_cast<int>(is_key ? kv.key.dim : kv.value.dim), aligned};
   }
   __device__ TokenPlace Find(const AttentionArgs& a, const LaneSet& set, int part, bool is_key, int position) const {
     const KvLayout& kv = part == kRecent ? a.recent : a.kv;
-    return PlaceOf(kv, is_key ? kv.key : kv.value, type, set.row, set.kv_head, position);
+    return PlaceOf(kv, is_key ? kv.key : kv.value, set.row, set.kv_head, position);
   }
 };
 
@@ -50,7 +50,7 @@ struct CausalKeys {
 template <typename T>
 int Attention(const AttentionArgs& a, const LaunchParams& launch) {
   // int8 is read in runs of eight bytes.
-  const bool is_plain = a.kv.storage == KvStorage::kPlain;
+  const bool is_plain = !IsQuantised(a.kv.storage);
   CausalKeys keys = {};
   keys.type = kTypeOf<T>;
   keys.key_aligned = is_plain ? IsAligned<T>(a.kv, a.kv.key) : a.kv.key.dim % 8 == 0;

@@ -19,9 +19,8 @@ __device__ inline int Int4Groups(int dim) {
   return (dim + kGroup - 1) / kGroup;
 }
 
-// Positions fit into 32 bits, where a division is short. `type`: of plain storage.
-__device__ inline TokenPlace PlaceOf(const KvLayout& kv, const KvPlace& place, TypeIndex type, int row, int head,
-                                     int position) {
+// Positions fit into 32 bits, where a division is short.
+__device__ inline TokenPlace PlaceOf(const KvLayout& kv, const KvPlace& place, int row, int head, int position) {
   const int block_tokens = static_cast<int>(kv.block_tokens);
   const int block = position / block_tokens;
   const int slot = position - block * block_tokens;
@@ -31,12 +30,12 @@ __device__ inline TokenPlace PlaceOf(const KvLayout& kv, const KvPlace& place, T
   const int dim = static_cast<int>(place.dim);
   BFloat16* scales = reinterpret_cast<BFloat16*>(unit + place.scale_offset);
   switch (kv.storage) {
-    case KvStorage::kInt8:
+    case DType::kInt8:
       return {unit + place.offset + token * dim, scales + token};
-    case KvStorage::kInt4:
+    case DType::kInt4:
       return {unit + place.offset + token * Int4Bytes(dim), scales + token * Int4Groups(dim)};
     default:
-      return {unit + place.offset + token * dim * (type == kF32 ? 4 : 2), nullptr};
+      return {unit + place.offset + token * dim * (kv.storage == DType::kFloat32 ? 4 : 2), nullptr};
   }
 }
 

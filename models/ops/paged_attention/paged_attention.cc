@@ -11,13 +11,6 @@
 namespace berth::ops {
 namespace {
 
-static_assert(kInt4Group == kInt4Group);
-
-KvStorage StorageOf(DType dtype) {
-  if (dtype == DType::kInt8) return KvStorage::kInt8;
-  return dtype == DType::kInt4 ? KvStorage::kInt4 : KvStorage::kPlain;
-}
-
 // A layer's keys and values in the blocks of `group`, at these offsets of each.
 KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const StepBatch& batch) {
   const KvSpec& kv = batch.group(group).kv;
@@ -28,7 +21,7 @@ KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const Ste
   };
   return {.arena = batch.arena(),
           .blocks = batch.tables().blocks[group],
-          .storage = StorageOf(kv.dtype),
+          .storage = kv.dtype,
           .key = place(key_offset, kv.key_dim),
           .value = place(value_offset, kv.value_dim),
           .block_tokens = batch.block_tokens(),

@@ -4,13 +4,10 @@
 
 #include <stdint.h>
 
+#include "cache/dtype.h"
 #include "models/step/row.h"
 
 namespace berth::ops {
-
-// How keys and values are stored; see KvTensor in cache/spec.h. kPlain: in the type that the model computes in.
-enum class KvStorage { kPlain, kInt8, kInt4 };
-inline constexpr int64_t kInt4Group = 32;  // numbers that share a scale
 
 // Where a block's unit holds a layer's keys, or its values: [kv_head][token of the block][dim] at `offset`. If they are
 // not plain, scales lie at `scale_offset`: [kv_head][token of the block][group], bfloat16.
@@ -22,7 +19,7 @@ struct KvPlace {
 struct KvLayout {
   char* arena;
   const Blocks* blocks;  // by row
-  KvStorage storage;
+  DType storage;         // see KvTensor in cache/spec.h; plain ones have the type that the model computes in
   KvPlace key, value;
   int64_t block_tokens;  // a power of two
   int64_t kv_heads;

@@ -70,21 +70,21 @@ __device__ inline void UnpackInt4(const TokenPlace& from, int chunk, int dim, fl
 // How many runs, of what one thread unpacks at once, make up a token.
 __device__ inline int RunsOf(const TileFormat& format) {
   const int dim = format.dim;
-  if (format.storage == KvStorage::kInt4) return Int4Groups(dim) * static_cast<int>(kInt4Group) / 8;
-  const bool wide = format.storage == KvStorage::kPlain && format.type == kF32;
-  return wide ? (dim + 3) / 4 : (dim + 7) / 8;
+  if (format.storage == DType::kInt4) return Int4Groups(dim) * static_cast<int>(kInt4Group) / 8;
+  return format.storage == DType::kFloat32 ? (dim + 3) / 4 : (dim + 7) / 8;
 }
 
 __device__ inline void UnpackRun(const TileFormat& format, const TokenPlace& from, int run, float* token) {
   const int dim = format.dim;
   const int padded = (dim + 3) / 4 * 4;
   switch (format.storage) {
-    case KvStorage::kPlain:
-      if (format.type == kF32) return UnpackPlain<float>(from, run * 4, dim, format.aligned, token, padded);
+    case DType::kFloat32:
+      return UnpackPlain<float>(from, run * 4, dim, format.aligned, token, padded);
+    case DType::kBFloat16:
       return UnpackPlain<BFloat16>(from, run * 8, dim, format.aligned, token, padded);
-    case KvStorage::kInt8:
+    case DType::kInt8:
       return UnpackInt8(from, run * 8, dim, format.aligned, token, padded);
-    case KvStorage::kInt4:
+    case DType::kInt4:
       UnpackInt4(from, run, dim, token);
       for (int i = dim; run == 0 && i < padded; ++i) token[i] = 0;
   }

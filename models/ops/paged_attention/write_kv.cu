@@ -86,13 +86,14 @@ __global__ void __launch_bounds__(kThreads)
   const int dim = static_cast<int>(place.dim);
   const T* x = static_cast<const T*>(is_key ? a.key : a.value) +
                (row.first_token + i) * (is_key ? a.key_stride : a.value_stride) + head * dim;
-  const TokenPlace to = PlaceOf(a.kv, place, kTypeOf<T>, row_index, head, static_cast<int>(row.start + i));
+  const TokenPlace to = PlaceOf(a.kv, place, row_index, head, static_cast<int>(row.start + i));
   switch (a.kv.storage) {
-    case KvStorage::kPlain:
+    case DType::kFloat32:
+    case DType::kBFloat16:
       return WritePlain(x, dim, is_key ? key_aligned : value_aligned, to);
-    case KvStorage::kInt8:
+    case DType::kInt8:
       return WriteInt8(x, dim, to);
-    case KvStorage::kInt4:
+    case DType::kInt4:
       return WriteInt4(x, dim, to);
   }
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cache/spec.h"
 #include "tests/models/checkpoint_writer.h"
 
 namespace berth {

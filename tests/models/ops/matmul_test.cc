@@ -24,27 +24,28 @@ namespace {
 
 struct Param {
   KernelParam kernel;
-  WeightStorage storage;
+  DType storage;
 };
 
 std::vector<Param> Params() {
   std::vector<Param> params;
   for (const KernelParam& kernel : KernelParams()) {
-    for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8, WeightStorage::kInt4}) {
+    for (DType storage : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
       params.push_back({kernel, storage});
     }
   }
   return params;
 }
 
-ops::PackedMatrix Pack(const at::Tensor& weight, WeightStorage storage, Execution* execution) {
+ops::PackedMatrix Pack(const at::Tensor& weight, DType storage, Execution* execution) {
   PackedWeights packed(execution);
   return ops::PackedMatrix("weight", weight, storage, &packed);
 }
 
 std::string ParamName(const ::testing::TestParamInfo<Param>& info) {
-  const char* storages[] = {"exact", "int8", "int4"};
-  return KernelParamName({info.param.kernel, 0}) + "_" + storages[static_cast<int>(info.param.storage)];
+  const DType storage = info.param.storage;
+  return KernelParamName({info.param.kernel, 0}) + "_" +
+         (IsQuantised(storage) ? std::string(DTypeName(storage)) : "exact");
 }
 
 struct Shape {
@@ -62,9 +63,9 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
   }
 
   at::ScalarType type() const { return GetParam().kernel.type; }
-  bool exact() const { return GetParam().storage == WeightStorage::kExact; }
+  bool exact() const { return GetParam().storage == DType::kFloat32; }
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(type()); }
-  ops::PackedMatrix Packed(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact) {
+  ops::PackedMatrix Packed(const at::Tensor& weight, DType storage = DType::kFloat32) {
     return Pack(weight, storage, &execution_);
   }
   // A slice of a wider product, as layers give it.
@@ -74,7 +75,7 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
   // each; of int4 the extremes of 32 weights may be cut by so much.
   double InputError() const { return exact() ? 0 : 0.5 / 127; }
   double WeightError() const {
-    if (GetParam().storage == WeightStorage::kInt4) return 0.25;
+    if (GetParam().storage == DType::kInt4) return 0.25;
     return InputError();
   }
 
@@ -96,7 +97,7 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
     if (bias.defined() || x.size(0) < kMostRows || weight.numel() < 1000) return;
     // In the mean it is much less: measured 0.0105 and 0.084 of the result, on normal numbers.
     const double mean = error.square().mean().sqrt().item<double>();
-    const double allowed = exact() ? rounding : (GetParam().storage == WeightStorage::kInt8 ? 0.012 : 0.1);
+    const double allowed = exact() ? rounding : (GetParam().storage == DType::kInt8 ? 0.012 : 0.1);
     ASSERT_LE(mean, allowed * expected.square().mean().sqrt().item<double>()) << weight.sizes();
   }
 
@@ -216,8 +217,7 @@ TEST_P(MatMulTest, NarrowFloatsAreKeptAsSuch) {
 }
 
 // By each set of kernels; the weight and the inputs are the same.
-at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight,
-                     WeightStorage storage) {
+at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, const at::Tensor& weight, DType storage) {
   Execution execution = {.cpu_kernels = &kernels};
   return ops::MatMul(x, Pack(weight, storage, &execution), {}, execution);
 }
@@ -227,11 +227,11 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   if (!ops::cpu::IsSupported(ops::cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
   at::manual_seed(6);
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8, WeightStorage::kInt4}) {
+    for (DType storage : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
       for (int64_t rows : {1, 16, 17, 70}) {
         const at::Tensor weight = at::randn({65, 1030}).to(type), x = at::randn({rows, 1030}).to(type);
         const at::Tensor emulated = ProductBy(ops::cpu::amx_emulated::kKernels, x, weight, storage);
-        if (type == at::kFloat || storage != WeightStorage::kExact) {
+        if (type == at::kFloat || storage != DType::kFloat32) {
           EXPECT_TRUE(at::equal(emulated, ProductBy(ops::cpu::avx512_bf16::kKernels, x, weight, storage))) << rows;
         }
         if (ops::cpu::IsSupported(ops::cpu::amx::kKernels)) {
@@ -250,7 +250,7 @@ class CudaMatMulTest : public ::testing::TestWithParam<at::ScalarType> {
     at::manual_seed(6);
   }
   at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
-  ops::PackedMatrix Packed(const at::Tensor& weight, WeightStorage storage = WeightStorage::kExact) {
+  ops::PackedMatrix Packed(const at::Tensor& weight, DType storage = DType::kFloat32) {
     return Pack(weight, storage, &execution_);
   }
 
@@ -260,7 +260,7 @@ class CudaMatMulTest : public ::testing::TestWithParam<at::ScalarType> {
 TEST_P(CudaMatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
     const at::Tensor exact = Random(shape.outputs, shape.inputs);
-    const ops::PackedMatrix weight = Packed(exact, WeightStorage::kInt8);
+    const ops::PackedMatrix weight = Packed(exact, DType::kInt8);
     EXPECT_EQ(weight.size_bytes(), shape.outputs * (shape.inputs + 4));
     const at::Tensor kept = weight.plain().to(at::kDouble) * weight.scales().to(at::kDouble).unsqueeze(1);
     const at::Tensor off = (kept - exact.to(at::kDouble)).abs() / weight.scales().unsqueeze(1);
@@ -285,7 +285,7 @@ TEST_P(CudaMatMulTest, IsTheProduct) {
 
 TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
   for (const Shape& shape : kShapes) {
-    const ops::PackedMatrix weight = Packed(Random(shape.outputs, shape.inputs), WeightStorage::kInt8);
+    const ops::PackedMatrix weight = Packed(Random(shape.outputs, shape.inputs), DType::kInt8);
     const at::Tensor x = Random(ops::kInt8Rows, shape.inputs);
     const at::Tensor whole = ops::MatMul(x, weight, {}, execution_);
     for (int64_t rows : {1, 2, 5, 8}) {
@@ -298,11 +298,11 @@ TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
 TEST_P(CudaMatMulTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
-  const at::Tensor got = ops::MatMul(Random(3, 40), Packed(exact, WeightStorage::kInt8), {}, execution_);
+  const at::Tensor got = ops::MatMul(Random(3, 40), Packed(exact, DType::kInt8), {}, execution_);
   EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
 }
 
-TEST_P(CudaMatMulTest, FourBitsAreRefused) { EXPECT_THROW(Packed(Random(9, 40), WeightStorage::kInt4), c10::Error); }
+TEST_P(CudaMatMulTest, FourBitsAreRefused) { EXPECT_THROW(Packed(Random(9, 40), DType::kInt4), c10::Error); }
 
 // The numbers that a weight stands for, in float64.
 at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
@@ -314,7 +314,7 @@ TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
   constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
   const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // the last one by nobody
   for (const Shape& shape : kShapes) {
-    for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
+    for (DType storage : {DType::kFloat32, DType::kInt8}) {
       std::vector<ops::PackedMatrix> experts;
       for (int e = 0; e < kExperts; ++e) experts.push_back(Packed(Random(shape.outputs, shape.inputs), storage));
       const at::Tensor addresses = ops::AddressesOf(experts);
@@ -338,7 +338,7 @@ TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
 
 TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
   const at::Tensor transposed = Random(40, 9).t(), x = Random(3, 40);
-  for (WeightStorage storage : {WeightStorage::kExact, WeightStorage::kInt8}) {
+  for (DType storage : {DType::kFloat32, DType::kInt8}) {
     const std::vector<ops::PackedMatrix> experts = {Packed(transposed, storage)};
     const at::Tensor expected = ops::MatMul(x, Packed(transposed.contiguous(), storage), {}, execution_);
     EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}, execution_), expected));

@@ -27,15 +27,15 @@ const std::string kIdentity(32, 'a');
 struct Matrix {
   std::string name;
   at::Tensor values;
-  WeightStorage storage;
+  DType storage;
 };
 
 // Of all kinds, with panels and groups that are not full.
 std::vector<Matrix> Matrices() {
-  return {{"matrix.0", at::randn({40, 100}), WeightStorage::kExact},
-          {"matrix.1", at::randn({33, 70}).to(at::kBFloat16), WeightStorage::kExact},
-          {"matrix.2", at::randn({37, 65}), WeightStorage::kInt8},
-          {"matrix.3", at::randn({64, 96}).to(at::kBFloat16), WeightStorage::kInt4}};
+  return {{"matrix.0", at::randn({40, 100}), DType::kFloat32},
+          {"matrix.1", at::randn({33, 70}).to(at::kBFloat16), DType::kFloat32},
+          {"matrix.2", at::randn({37, 65}), DType::kInt8},
+          {"matrix.3", at::randn({64, 96}).to(at::kBFloat16), DType::kInt4}};
 }
 
 class PackedWeightsTest : public testing::Test {
@@ -137,7 +137,7 @@ TEST_F(PackedWeightsTest, AnotherModelsMatrixIsRefused) {
   Load(&mapped);
   PackedWeights packed(path(), kIdentity, &execution_);
   const at::Tensor other = at::empty({40, 101}, at::kMeta);
-  EXPECT_THROW(ops::PackedMatrix("matrix.0", other, WeightStorage::kExact, &packed), c10::Error);
+  EXPECT_THROW(ops::PackedMatrix("matrix.0", other, DType::kFloat32, &packed), c10::Error);
 }
 
 TEST_F(PackedWeightsTest, NamesAreFoundInAnyOrder) {
@@ -164,8 +164,8 @@ TEST_F(PackedWeightsTest, AMissingOrRepeatedNameIsRefused) {
   take("matrix.0");
   EXPECT_THROW(take("matrix.0"), c10::Error);
   PackedWeights packing(&execution_);
-  ops::PackedMatrix("twice", matrices_[0].values, WeightStorage::kExact, &packing);
-  EXPECT_THROW(ops::PackedMatrix("twice", matrices_[1].values, WeightStorage::kExact, &packing), c10::Error);
+  ops::PackedMatrix("twice", matrices_[0].values, DType::kFloat32, &packing);
+  EXPECT_THROW(ops::PackedMatrix("twice", matrices_[1].values, DType::kFloat32, &packing), c10::Error);
 }
 
 TEST_F(PackedWeightsTest, WhatCannotBeKeptIsSaid) {
@@ -179,7 +179,7 @@ TEST_F(PackedWeightsTest, WhatCannotBeKeptIsSaid) {
 TEST_F(PackedWeightsTest, WhoGoesBeforeItIsWrittenLeavesNothing) {
   {
     PackedWeights packed(path(), kIdentity, &execution_);
-    const ops::PackedMatrix weight("weight", at::randn({4096, 4096}), WeightStorage::kExact, &packed);
+    const ops::PackedMatrix weight("weight", at::randn({4096, 4096}), DType::kFloat32, &packed);
     packed.Keep([](const absl::Status&) {});
   }
   EXPECT_TRUE(Mapped() || (!fs::exists(path()) && !fs::exists(path() + ".part")));
@@ -187,7 +187,7 @@ TEST_F(PackedWeightsTest, WhoGoesBeforeItIsWrittenLeavesNothing) {
 
 TEST_F(PackedWeightsTest, WithoutAFileItOnlyCounts) {
   PackedWeights packed(&execution_);
-  const ops::PackedMatrix weight("weight", at::randn({64, 64}), WeightStorage::kInt8, &packed);
+  const ops::PackedMatrix weight("weight", at::randn({64, 64}), DType::kInt8, &packed);
   EXPECT_EQ(packed.size_bytes(), weight.size_bytes());
   packed.Keep([](const absl::Status&) { FAIL() << "there is no file to write"; });
 }
