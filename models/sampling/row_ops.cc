@@ -1,9 +1,10 @@
 #include "models/sampling/row_ops.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "models/sampling/exp.h"
 
 // Sanitizers instrument the resolvers of cloned functions, which run before the sanitizer does.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -17,27 +18,6 @@ namespace berth::row_ops {
 namespace {
 
 constexpr int64_t kDoubleLanes = 8;
-
-// exp(y) for y <= 0: 2^k * exp(r), |r| <= ln(2)/2, the latter by its Taylor series to r^13 (error below 2e-17).
-// Branch-free, so that loops over it become vector code.
-[[gnu::always_inline]] inline double ExpNonPositive(double y) {
-  constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const double z = y > -708.0 ? y : -708.0;
-  const double shifted = z * 1.4426950408889634 + kRound;
-  const double k = shifted - kRound;
-  const double r = (z - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
-  const double r2 = r * r;
-  const double r4 = r2 * r2;
-  const double r8 = r4 * r4;
-  const double low = (1 + r) + r2 * (1.0 / 2 + r * (1.0 / 6));
-  const double mid = (1.0 / 24 + r * (1.0 / 120)) + r2 * (1.0 / 720 + r * (1.0 / 5040));
-  const double high = (1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800)) +
-                      r4 * (1.0 / 479001600 + r * (1.0 / 6227020800));
-  const double exp_r = low + r4 * mid + r8 * high;
-  const uint64_t exponent = (std::bit_cast<uint64_t>(shifted) + 1023) << 52;
-  const double result = exp_r * std::bit_cast<double>(exponent);
-  return y > -708.0 ? result : 0.0;
-}
 
 [[gnu::always_inline]] inline double AddLanes(const double* lanes) {
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));

@@ -5,6 +5,7 @@
 //
 // No sort: a cut is found digit by digit of the tokens' ranks (RankReaching). What takes the `room` is called by all
 // threads of the block with the same arguments, and ends with a barrier unless it says otherwise.
+#include "models/sampling/exp.h"
 #include "models/sampling/logits.cuh"
 
 namespace berth::ops::cuda {
@@ -45,26 +46,6 @@ __device__ inline Scratch ScratchOf(const SampleArgs& a, int64_t block) {
   double* weights = static_cast<double*>(a.scratch) + block * 2 * n;
   float* logits = reinterpret_cast<float*>(weights + n);
   return {weights, logits, reinterpret_cast<int*>(logits + n)};
-}
-
-// exp(y) for y <= 0, as row_ops.cc has it.
-__device__ inline double ExpNonPositive(double y) {
-  constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const double z = y > -708.0 ? y : -708.0;
-  const double shifted = z * 1.4426950408889634 + kRound;
-  const double k = shifted - kRound;
-  const double r = (z - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
-  const double r2 = r * r;
-  const double r4 = r2 * r2;
-  const double r8 = r4 * r4;
-  const double low = (1 + r) + r2 * (1.0 / 2 + r * (1.0 / 6));
-  const double mid = (1.0 / 24 + r * (1.0 / 120)) + r2 * (1.0 / 720 + r * (1.0 / 5040));
-  const double high = (1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800)) +
-                      r4 * (1.0 / 479001600 + r * (1.0 / 6227020800));
-  const double exp_r = low + r4 * mid + r8 * high;
-  const uint64_t exponent = (static_cast<uint64_t>(__double_as_longlong(shifted)) + 1023) << 52;
-  const double result = exp_r * __longlong_as_double(static_cast<long long>(exponent));
-  return y > -708.0 ? result : 0.0;
 }
 
 // Larger for larger x, the same for equals. REQUIRES: x is not NaN.

@@ -2,7 +2,6 @@
 #include "models/ops/gated_delta_net/gated_delta_net.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
@@ -86,16 +85,9 @@ TEST_P(GatedDeltaNetTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
     const at::Tensor a = Random(total, shape.v_heads);
     const at::Tensor b = Random(total, shape.v_heads);
     const auto run = [&](const std::vector<int64_t>& chunks) {
-      leases_[0].Reset();
-      std::vector<at::Tensor> outputs;
-      int64_t done = 0;
-      for (int64_t count : chunks) {
-        NextStep({count});
-        const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
-        outputs.push_back(ops::GatedDeltaNet(slice(qkv), slice(a), slice(b), p.rate, p.dt_bias, shape, *fast_));
-        done += count;
-      }
-      return at::cat(outputs, 0);
+      return InSteps(chunks, [&](const auto& slice) {
+        return ops::GatedDeltaNet(slice(qkv), slice(a), slice(b), p.rate, p.dt_bias, shape, *fast_);
+      });
     };
     const at::Tensor whole = run({total});
     ASSERT_NO_FATAL_FAILURE(ExpectClose(run({1, 7, 19, 23, 50}), whole));

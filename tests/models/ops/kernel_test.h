@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -100,6 +101,21 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     }
     fast_->Fill(plan);
     reference_->Fill(plan);
+  }
+
+  // What `compute` gives for a new sequence that is computed in steps of `counts` tokens, put together. It is called
+  // once in each step with slice, and slice(x) is the step's part of x's rows.
+  template <typename Compute>
+  at::Tensor InSteps(const std::vector<int64_t>& counts, const Compute& compute) {
+    leases_[0].Reset();
+    std::vector<at::Tensor> outputs;
+    int64_t done = 0;
+    for (int64_t count : counts) {
+      NextStep({count});
+      outputs.push_back(compute([&](const at::Tensor& x) { return x.narrow(0, done, count); }));
+      done += count;
+    }
+    return at::cat(outputs, 0);
   }
 
   // Prefill of ragged lengths, continuation in chunks shorter than the convolution, decode, and mixes of them.

@@ -2,7 +2,6 @@
 #include "models/ops/mamba/mamba.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
@@ -81,17 +80,10 @@ TEST_P(MambaTest, ChunksDoNotChangeTheBitsOfMambaScan) {
   const at::Tensor a = -at::rand({kStateDim, kChannels}) * 3;
   const at::Tensor d = at::randn({kChannels});
   const auto run = [&](const std::vector<int64_t>& chunks) {
-    leases_[0].Reset();
-    std::vector<at::Tensor> outputs;
-    int64_t done = 0;
-    for (int64_t count : chunks) {
-      NextStep({count});
-      const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
-      outputs.push_back(ops::MambaScan({slice(all.x), slice(all.gate), slice(all.dt), slice(all.b), slice(all.c)}, a, d,
-                                       d, 0, 0, *fast_));
-      done += count;
-    }
-    return at::cat(outputs, 0);
+    return InSteps(chunks, [&](const auto& slice) {
+      return ops::MambaScan({slice(all.x), slice(all.gate), slice(all.dt), slice(all.b), slice(all.c)}, a, d, d, 0, 0,
+                            *fast_);
+    });
   };
   const at::Tensor whole = run({total});
   EXPECT_TRUE(at::equal(whole, run({1, 7, 19, 23})));
@@ -122,16 +114,9 @@ TEST_P(MambaTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
     const at::Tensor xbc = Random(total, Columns(shape));
     const at::Tensor dt = Random(total, shape.heads);
     const auto run = [&](const std::vector<int64_t>& chunks) {
-      leases_[0].Reset();
-      std::vector<at::Tensor> outputs;
-      int64_t done = 0;
-      for (int64_t count : chunks) {
-        NextStep({count});
-        const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
-        outputs.push_back(ops::Mamba2Scan(slice(xbc), slice(dt), in.a, in.d, in.dt_bias, shape, *fast_));
-        done += count;
-      }
-      return at::cat(outputs, 0);
+      return InSteps(chunks, [&](const auto& slice) {
+        return ops::Mamba2Scan(slice(xbc), slice(dt), in.a, in.d, in.dt_bias, shape, *fast_);
+      });
     };
     const at::Tensor chunked = run({total});
     execution_.chunk_invariant_scans = true;

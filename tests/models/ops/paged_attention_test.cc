@@ -74,12 +74,7 @@ TEST_P(PagedAttentionTest, ChunksDoNotChangeTheBits) {
   const at::Tensor v = Random(total, kKvHeads * kHeadDim);
   const at::Tensor bias = at::randn({kQHeads, 2 * 11 + 1});
   const auto run = [&](const std::vector<int64_t>& chunks) {
-    leases_[0].Reset();
-    std::vector<at::Tensor> outputs;
-    int64_t done = 0;
-    for (int64_t count : chunks) {
-      NextStep({count});
-      const auto slice = [&](const at::Tensor& t) { return t.narrow(0, done, count); };
+    return InSteps(chunks, [&](const auto& slice) {
       std::vector<at::Tensor> columns;
       for (int layer : kAttentionLayers) {
         ops::WriteKv(slice(k), slice(v), layer, *fast_);
@@ -87,10 +82,8 @@ TEST_P(PagedAttentionTest, ChunksDoNotChangeTheBits) {
             .layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3, .distance_bias = bias};
         columns.push_back(ops::Attention(slice(q), shape, *fast_));
       }
-      outputs.push_back(at::cat(columns, 1));
-      done += count;
-    }
-    return at::cat(outputs, 0);
+      return at::cat(columns, 1);
+    });
   };
   const at::Tensor whole = run({total});
   for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{1, 7, 19, 23}, {49, 1}, {16, 16, 16, 2}}) {
