@@ -93,7 +93,7 @@ absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& conf
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
 }
 
-// Of the matrices; `dtype` is the model's.
+// The type of the matrices. `dtype` is the model's.
 absl::StatusOr<DType> ChooseMatrixDType(const LoadOptions& options, DType dtype) {
   if (options.weights == "auto") return dtype;
   if (options.weights != "int8" && options.weights != "int4") {

@@ -29,7 +29,7 @@ void Attention::NormQueriesAndKeys(Projected& p, Execution& execution) const {
 
 void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
   std::vector<float> factors;
-  for (int64_t position : batch.positions()) {
+  for (int64_t position : batch.decoder().positions) {
     const double steps = std::floor(static_cast<double>(position + 1) / config_.position_floor);
     factors.push_back(static_cast<float>(1 + config_.position_scale * std::log1p(steps)));
   }

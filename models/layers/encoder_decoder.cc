@@ -33,7 +33,7 @@ at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const
 void EncoderDecoderModel::Encode(const StepBatch& batch) const {
   Execution& execution = batch.execution();
   PositionEmbedding* const positions = parts_.positions.get();
-  at::Tensor x = Embed(parts_.encoder, batch.encoder().token_ids,
+  at::Tensor x = Embed(parts_.encoder, batch.tables().encoder.token_ids,
                        positions != nullptr ? positions->Encoder(batch) : at::Tensor(), execution);
   for (const EncoderLayer& layer : parts_.encoder_layers) {
     const auto mlp = [&](const at::Tensor& y) { return (*layer.mlp)(y, execution); };

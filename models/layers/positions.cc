@@ -39,19 +39,19 @@ at::Tensor LearnedPositions::Encoder(const StepBatch& batch) {
 }
 
 at::Tensor LearnedPositions::Decoder(const StepBatch& batch) {
-  return Select(decoder_, Plus(batch.positions(), offset_));
+  return Select(decoder_, Plus(batch.decoder().positions, offset_));
 }
 
 SinusoidalPositions::SinusoidalPositions(int64_t hidden, int64_t padding, at::ScalarType type, at::Device device)
     : hidden_(hidden), padding_(padding), type_(type), device_(device) {}
 
 at::Tensor SinusoidalPositions::Encoder(const StepBatch& batch) {
-  const EncoderBatch& encoder = batch.encoder();
+  const RaggedRows& encoder = batch.encoder();
   rows_.clear();
   for (const ops::Row& row : encoder.rows) {
     int64_t count = 0;
     for (int64_t i = 0; i < row.num_tokens; ++i) {
-      const bool pads = encoder.host_token_ids[row.first_token + i] == padding_;
+      const bool pads = encoder.token_ids[row.first_token + i] == padding_;
       rows_.push_back(pads ? padding_ : padding_ + ++count);
     }
   }
@@ -60,14 +60,14 @@ at::Tensor SinusoidalPositions::Encoder(const StepBatch& batch) {
 
 at::Tensor SinusoidalPositions::Decoder(const StepBatch& batch) {
   rows_.clear();
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const absl::Span<const int32_t> history = batch.histories()[r];
-    const int64_t prompt = batch.prompt_lengths()[r];
+    const int64_t prompt = batch.decoder().lengths[r];
     int64_t count = 0;  // of the prompt's tokens before this step's
     for (int64_t i = 0; i < std::min(row.start, prompt); ++i) count += history[i] != padding_ ? 1 : 0;
     for (int64_t i = row.start; i < row.start + row.num_tokens; ++i) {
-      const bool pads = batch.host_token_ids()[row.first_token + i - row.start] == padding_;
+      const bool pads = batch.decoder().token_ids[row.first_token + i - row.start] == padding_;
       if (i < prompt && !pads) ++count;
       rows_.push_back(pads ? padding_ : padding_ + (i < prompt ? count : i + 1));
     }

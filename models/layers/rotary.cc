@@ -151,7 +151,7 @@ const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batc
     FillDynamic(batch);
     return step_;
   }
-  const std::vector<int64_t>& positions = batch.positions();
+  const std::vector<int64_t>& positions = batch.decoder().positions;
   if (in_tables) {
     rows_.assign(positions.begin(), positions.end());
   } else {
@@ -164,9 +164,9 @@ const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batc
   }
   const Tables& tables = in_tables ? tables_ : step_;
   if (!long_frequencies_.defined()) return tables;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
     if (batch.sequence_lengths()[r] <= rope_.original_max_positions) continue;
-    const ops::Row& row = batch.rows()[r];
+    const ops::Row& row = batch.decoder().rows[r];
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) rows_[t] += tables.cos.size(0) / 2;
   }
   return tables;
@@ -174,11 +174,11 @@ const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batc
 
 void RotaryEmbedding::FillDynamic(const StepBatch& batch) {
   std::vector<at::Tensor> angles;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {
-      const int64_t position = batch.positions()[t];
-      const int64_t length = std::max(batch.prompt_lengths()[r], position + 1);
+      const int64_t position = batch.decoder().positions[t];
+      const int64_t length = std::max(batch.decoder().lengths[r], position + 1);
       const at::Tensor frequencies =
           length > rope_.max_positions ? DynamicFrequencies(rope_, rotary_dim_, length) : frequencies_;
       angles.push_back(frequencies * static_cast<double>(position));

@@ -42,7 +42,7 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x) {
 inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& batch) {
   cuda::LaunchParams launch = LaunchParamsFor(x);
   launch.num_rows = batch.num_rows();
-  launch.tiles = batch.tables().tiles;
+  launch.tiles = batch.tables().decoder.tiles;
   launch.num_tiles = batch.num_tiles();
   launch.longest_row = batch.longest_row();
   return launch;

@@ -8,15 +8,70 @@
 namespace berth {
 namespace {
 
-// The tiles of one row of `count` queries.
-void AddTiles(int64_t row, int64_t count, std::vector<int64_t>* tiles) {
-  for (int64_t first = 0; first < count; first += ops::kQueryTile) {
-    tiles->push_back(row);
-    tiles->push_back(first);
+// Where the copy of some rows begins in the staging buffer.
+struct RaggedOffsets {
+  int64_t token_ids, rows, lengths, tiles;
+  std::vector<int64_t> blocks;  // by group
+
+  RaggedOffsets(const RaggedRows& from, StagingBuffer* staging)
+      : token_ids(staging->Add(from.token_ids)),
+        rows(staging->Add(from.rows)),
+        lengths(staging->Add(from.lengths)),
+        tiles(staging->Add(from.tiles)) {
+    for (const auto& of_group : from.blocks) blocks.push_back(staging->AddBlocks(of_group));
   }
+};
+
+// `count` numbers of a copy, which begins at `offset`.
+at::Tensor Numbers(const at::Tensor& copy, int64_t offset, size_t count) {
+  return copy.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
+}
+
+template <typename T>
+const T* At(const at::Tensor& copy, int64_t offset) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(copy.const_data_ptr()) + offset);
+}
+
+void PointTo(const RaggedRows& rows, RaggedTables* tables) {
+  tables->rows = rows.rows.data();
+  tables->lengths = rows.lengths.data();
+  tables->tiles = rows.tiles.data();
+  for (size_t g = 0; g < rows.blocks.size(); ++g) tables->blocks[g] = rows.blocks[g].data();
+}
+
+void PointTo(const at::Tensor& copy, const RaggedOffsets& at, const RaggedRows& rows, RaggedTables* tables) {
+  tables->token_ids = Numbers(copy, at.token_ids, rows.token_ids.size());
+  tables->rows = At<ops::Row>(copy, at.rows);
+  tables->lengths = At<int64_t>(copy, at.lengths);
+  tables->tiles = At<int64_t>(copy, at.tiles);
+  for (size_t g = 0; g < rows.blocks.size(); ++g) tables->blocks[g] = At<ops::Blocks>(copy, at.blocks[g]);
 }
 
 }  // namespace
+
+void RaggedRows::Clear() {
+  token_ids.clear();
+  positions.clear();
+  rows.clear();
+  lengths.clear();
+  tiles.clear();
+  for (auto& of_group : blocks) of_group.clear();
+  longest_row = 0;
+}
+
+void RaggedRows::AddRow(int64_t start, int64_t length, std::initializer_list<absl::Span<const int32_t>> parts) {
+  const int64_t first = num_tokens();
+  for (const absl::Span<const int32_t> part : parts) token_ids.insert(token_ids.end(), part.begin(), part.end());
+  const int64_t count = num_tokens() - first;
+  for (int64_t i = 0; i < count; ++i) positions.push_back(start + i);
+  for (int64_t query = 0; query < count; query += ops::kQueryTile) {
+    tiles.push_back(num_rows());
+    tiles.push_back(query);
+  }
+  rows.push_back({.first_token = first, .num_tokens = count, .start = start});
+  lengths.push_back(length);
+  longest_row = std::max(longest_row, count);
+}
 
 StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables)
     : plan_(std::move(plan)),
@@ -24,30 +79,24 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execut
       device_(device),
       execution_(execution),
       copy_tables_(copy_tables),
-      blocks_(plan_.groups.size()),
       units_(plan_.groups.size()),
       has_cross_(plan_.has_cross()) {
-  encoder_.blocks.resize(plan_.groups.size());
-  tables_.blocks.resize(plan_.groups.size());
+  for (RaggedRows* rows : {&decoder_, &encoder_}) rows->blocks.resize(plan_.groups.size());
+  for (RaggedTables* tables : {&tables_.decoder, &tables_.encoder}) tables->blocks.resize(plan_.groups.size());
   tables_.units.resize(plan_.groups.size());
-  tables_.encoder.blocks.resize(plan_.groups.size());
 }
 
 void StepBatch::Clear() {
   for_graph_ = false;
   leading_rows_ = {};
-  num_tokens_ = 0;
   max_position_ = 0;
-  longest_row_ = 0;
-  host_token_ids_.clear();
+  decoder_.Clear();
+  encoder_.Clear();
   host_sample_tokens_.clear();
-  positions_.clear();
-  rows_.clear();
-  prompt_lengths_.clear();
   sequence_lengths_.clear();
-  tiles_.clear();
+  cross_lengths_.clear();
+  histories_.clear();
   sample_rows_.clear();
-  for (auto& blocks : blocks_) blocks.clear();
   for (auto& units : units_) units.clear();
 }
 
@@ -58,7 +107,7 @@ void StepBatch::Fill(const StepPlan& step) {
     if (!step.rows[i].sample) continue;
     for (int64_t back = step.rows[i].num_drafts(); back >= 0; --back) {
       sample_rows_.push_back(static_cast<int>(i));
-      host_sample_tokens_.push_back(num_tokens_ - 1 - back);
+      host_sample_tokens_.push_back(num_tokens() - 1 - back);
     }
   }
   if (has_cross_) FillEncoders(step);
@@ -85,17 +134,17 @@ void StepBatch::Fill(const StepPlan& step, const GraphShape& shape) {
 void StepBatch::FillUpTo(const GraphShape& shape) {
   TORCH_CHECK(num_rows() <= shape.rows && max_position_ < shape.keys, "a step is larger than its CUDA graph");
   while (num_rows() < shape.rows) {
-    tiles_.push_back(num_rows());
-    tiles_.push_back(0);
-    rows_.push_back({.first_token = num_tokens_++, .num_tokens = 0, .start = 0});
-    prompt_lengths_.push_back(0);
-    host_token_ids_.push_back(0);
-    positions_.push_back(0);
+    decoder_.tiles.push_back(num_rows());
+    decoder_.tiles.push_back(0);
+    decoder_.rows.push_back({.first_token = num_tokens(), .num_tokens = 0, .start = 0});
+    decoder_.lengths.push_back(0);
+    decoder_.token_ids.push_back(0);
+    decoder_.positions.push_back(0);
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
       if (plan_.groups[g].kind == CacheKind::kRecurrent) {
         units_[g].push_back(0);
       } else if (plan_.groups[g].kind != CacheKind::kCheckpoint) {
-        blocks_[g].push_back({});
+        decoder_.blocks[g].push_back({});
       }
     }
   }
@@ -105,90 +154,47 @@ void StepBatch::FillUpTo(const GraphShape& shape) {
 }
 
 void StepBatch::PointTables() {
-  token_ids_ = ToDevice(host_token_ids_);
-  device_positions_ = ToDevice(positions_);
+  device_positions_ = ToDevice(decoder_.positions);
   sample_tokens_ = ToDevice(host_sample_tokens_);
-  if (has_cross_) encoder_.token_ids = ToDevice(encoder_.host_token_ids);
-  EncoderTables& encoder = tables_.encoder;
-  tables_.rows = rows_.data();
-  tables_.tiles = tiles_.data();
-  tables_.prompt_lengths = prompt_lengths_.data();
+  PointTo(decoder_, &tables_.decoder);
+  PointTo(encoder_, &tables_.encoder);
+  tables_.decoder.token_ids = ToDevice(decoder_.token_ids);
+  if (has_cross_) tables_.encoder.token_ids = ToDevice(encoder_.token_ids);
   tables_.cross_lengths = cross_lengths_.data();
-  encoder.rows = encoder_.rows.data();
-  encoder.lengths = encoder_.lengths.data();
-  encoder.tiles = encoder_.tiles.data();
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    tables_.blocks[g] = blocks_[g].data();
-    tables_.units[g] = units_[g].data();
-    encoder.blocks[g] = encoder_.blocks[g].data();
-  }
+  for (size_t g = 0; g < units_.size(); ++g) tables_.units[g] = units_[g].data();
 }
 
 void StepBatch::CopyTables() {
-  StagingBuffer& staging = staging_;
-  EncoderTables& encoder = tables_.encoder;
-  staging.Clear();
-  const int64_t rows = staging.Add(rows_);
-  const int64_t tiles = staging.Add(tiles_);
-  const int64_t prompt_lengths = staging.Add(prompt_lengths_);
-  const int64_t cross_lengths = staging.Add(cross_lengths_);
-  const int64_t token_ids = staging.Add(host_token_ids_);
-  const int64_t sample_tokens = staging.Add(host_sample_tokens_);
-  const int64_t positions = staging.Add(positions_);
-  const int64_t encoder_rows = staging.Add(encoder_.rows);
-  const int64_t encoder_lengths = staging.Add(encoder_.lengths);
-  const int64_t encoder_tiles = staging.Add(encoder_.tiles);
-  const int64_t encoder_token_ids = staging.Add(encoder_.host_token_ids);
-  std::vector<int64_t> blocks, units, encoder_blocks;  // by group: where they begin
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    blocks.push_back(staging.AddBlocks(blocks_[g]));
-    units.push_back(staging.Add(units_[g]));
-    encoder_blocks.push_back(staging.AddBlocks(encoder_.blocks[g]));
-  }
-  staging.Copy(device_, &copy_);
-  const char* base = static_cast<const char*>(copy_.const_data_ptr());
-  const auto numbers = [&](int64_t offset) { return reinterpret_cast<const int64_t*>(base + offset); };
-  tables_.rows = reinterpret_cast<const ops::Row*>(base + rows);
-  tables_.tiles = numbers(tiles);
-  tables_.prompt_lengths = numbers(prompt_lengths);
-  tables_.cross_lengths = numbers(cross_lengths);
-  encoder.rows = reinterpret_cast<const ops::Row*>(base + encoder_rows);
-  encoder.lengths = numbers(encoder_lengths);
-  encoder.tiles = numbers(encoder_tiles);
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    tables_.blocks[g] = reinterpret_cast<const ops::Blocks*>(base + blocks[g]);
-    tables_.units[g] = numbers(units[g]);
-    encoder.blocks[g] = reinterpret_cast<const ops::Blocks*>(base + encoder_blocks[g]);
-  }
-  const auto tensor = [&](int64_t offset, size_t count) {
-    return copy_.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
-  };
-  token_ids_ = tensor(token_ids, host_token_ids_.size());
-  sample_tokens_ = tensor(sample_tokens, host_sample_tokens_.size());
-  device_positions_ = tensor(positions, positions_.size());
-  encoder_.token_ids = tensor(encoder_token_ids, encoder_.host_token_ids.size());
+  staging_.Clear();
+  const RaggedOffsets decoder(decoder_, &staging_), encoder(encoder_, &staging_);
+  const int64_t cross_lengths = staging_.Add(cross_lengths_);
+  const int64_t sample_tokens = staging_.Add(host_sample_tokens_);
+  const int64_t positions = staging_.Add(decoder_.positions);
+  std::vector<int64_t> units;  // by group: where they begin
+  for (const auto& of_group : units_) units.push_back(staging_.Add(of_group));
+  staging_.Copy(device_, &copy_);
+  PointTo(copy_, decoder, decoder_, &tables_.decoder);
+  PointTo(copy_, encoder, encoder_, &tables_.encoder);
+  sample_tokens_ = Numbers(copy_, sample_tokens, host_sample_tokens_.size());
+  device_positions_ = Numbers(copy_, positions, decoder_.positions.size());
+  tables_.cross_lengths = At<int64_t>(copy_, cross_lengths);
+  for (size_t g = 0; g < units.size(); ++g) tables_.units[g] = At<int64_t>(copy_, units[g]);
 }
 
 void StepBatch::FillRow(const StepRow& row) {
   const int64_t count = row.num_tokens();
-  const int64_t index = static_cast<int64_t>(rows_.size());
-  rows_.push_back({.first_token = num_tokens_, .num_tokens = count, .start = row.start});
-  prompt_lengths_.push_back(row.prompt_length);
+  const int64_t index = num_rows();
+  decoder_.AddRow(row.start, row.prompt_length, {row.tokens, row.drafts});
   sequence_lengths_.push_back(row.sequence_length);
-  for (const absl::Span<const int32_t> tokens : {row.tokens, row.drafts}) {
-    host_token_ids_.insert(host_token_ids_.end(), tokens.begin(), tokens.end());
-  }
-  for (int64_t i = 0; i < count; ++i) positions_.push_back(row.start + i);
-  AddTiles(index, count, &tiles_);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     if (plan_.groups[g].kind == CacheKind::kRecurrent) {
       units_[g].push_back(row.lease->state_unit(static_cast<int>(g)));
     } else if (plan_.groups[g].kind != CacheKind::kCheckpoint) {
       const BlockTable table = row.lease->blocks(static_cast<int>(g));
-      blocks_[g].push_back({.offsets = table.offsets.data(),
-                            .sink_blocks = table.sink_blocks,
-                            .expired_blocks = table.expired_blocks,
-                            .num_offsets = static_cast<int64_t>(table.offsets.size())});
+      decoder_.blocks[g].push_back({.offsets = table.offsets.data(),
+                                    .sink_blocks = table.sink_blocks,
+                                    .expired_blocks = table.expired_blocks,
+                                    .num_offsets = static_cast<int64_t>(table.offsets.size())});
     }
   }
   if (count <= ops::kQueryTile && leading_rows_.rows == index) {
@@ -196,20 +202,10 @@ void StepBatch::FillRow(const StepRow& row) {
     leading_rows_.tokens += count;
     leading_rows_.keys = std::max(leading_rows_.keys, row.start + count);
   }
-  num_tokens_ += count;
-  longest_row_ = std::max(longest_row_, count);
   max_position_ = std::max(max_position_, row.start + count - 1);
 }
 
 void StepBatch::FillEncoders(const StepPlan& step) {
-  cross_lengths_.clear();
-  histories_.clear();
-  encoder_.host_token_ids.clear();
-  encoder_.positions.clear();
-  encoder_.rows.clear();
-  encoder_.lengths.clear();
-  encoder_.tiles.clear();
-  for (auto& blocks : encoder_.blocks) blocks.clear();
   for (size_t i = 0; i < step.rows.size(); ++i) {
     const StepRow& row = step.rows[i];
     cross_lengths_.push_back(row.lease->num_cross_tokens());
@@ -217,22 +213,11 @@ void StepBatch::FillEncoders(const StepPlan& step) {
       leading_rows_.cross_keys = std::max(leading_rows_.cross_keys, cross_lengths_.back());
     }
     histories_.push_back(row.history);
-    if (!row.encoder_tokens.empty()) FillEncoderRow(row, i);
-  }
-}
-
-void StepBatch::FillEncoderRow(const StepRow& row, size_t index) {
-  const int64_t count = static_cast<int64_t>(row.encoder_tokens.size());
-  AddTiles(static_cast<int64_t>(encoder_.rows.size()), count, &encoder_.tiles);
-  encoder_.rows.push_back(
-      {.first_token = static_cast<int64_t>(encoder_.positions.size()), .num_tokens = count, .start = 0});
-  encoder_.lengths.push_back(count);
-  for (int64_t i = 0; i < count; ++i) {
-    encoder_.host_token_ids.push_back(row.encoder_tokens[i]);
-    encoder_.positions.push_back(i);
-  }
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    if (plan_.groups[g].kind == CacheKind::kCross) encoder_.blocks[g].push_back(blocks_[g][index]);
+    if (row.encoder_tokens.empty()) continue;
+    encoder_.AddRow(/*start=*/0, static_cast<int64_t>(row.encoder_tokens.size()), {row.encoder_tokens});
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (plan_.groups[g].kind == CacheKind::kCross) encoder_.blocks[g].push_back(decoder_.blocks[g][i]);
+    }
   }
 }
 

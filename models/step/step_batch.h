@@ -10,6 +10,7 @@
 #include <bit>
 #include <compare>
 #include <cstdint>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -22,36 +23,40 @@
 
 namespace berth {
 
-// The encoders that run in a step: all their tokens packed, positions from 0 in each row.
-struct EncoderBatch {
-  at::Tensor token_ids;                          // [tokens], int64, on the device
-  std::vector<int64_t> host_token_ids;           // the same on the host
-  std::vector<int64_t> positions;                // [tokens]
-  std::vector<ops::Row> rows;                    // start is 0
-  std::vector<int64_t> lengths;                  // by row
-  std::vector<int64_t> tiles;                    // as StepBatch's
-  std::vector<std::vector<ops::Blocks>> blocks;  // by group (cross ones), by row
+// The tokens of several rows, packed: those of the step, or those of the encoders that run in it.
+struct RaggedRows {
+  std::vector<int64_t> token_ids;  // [tokens]
+  std::vector<int64_t> positions;  // [tokens], absolute
+  std::vector<ops::Row> rows;
+  std::vector<int64_t> lengths;                  // by row, in tokens: of the prompt; of an encoder's row
+  std::vector<int64_t> tiles;                    // [tiles, 2]: row, first query
+  std::vector<std::vector<ops::Blocks>> blocks;  // by group, by row; of encoders the cross groups only
+  int64_t longest_row = 0;                       // in tokens
 
   bool empty() const { return rows.empty(); }
+  int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  int64_t num_rows() const { return static_cast<int64_t>(rows.size()); }
+  int64_t num_tiles() const { return static_cast<int64_t>(tiles.size()) / 2; }
+  // Its vectors keep their capacity.
+  void Clear();
+  // One more row, whose tokens are the parts one after the other. Its blocks are the caller's to add.
+  void AddRow(int64_t start, int64_t length, std::initializer_list<absl::Span<const int32_t>> parts);
 };
 
-// The encoders as kernels read them: the vectors of EncoderBatch, in memory of the device.
-struct EncoderTables {
+// The same as kernels read it: in memory of their device.
+struct RaggedTables {
+  at::Tensor token_ids;  // [tokens], int64
   const ops::Row* rows = nullptr;
   const int64_t* lengths = nullptr;
   const int64_t* tiles = nullptr;
-  std::vector<const ops::Blocks*> blocks;  // by group
+  std::vector<const ops::Blocks*> blocks;  // by group; their offsets are in the same memory
 };
 
 // The step as kernels read it: the vectors of StepBatch, in memory of its device.
 struct StepTables {
-  const ops::Row* rows = nullptr;
-  const int64_t* tiles = nullptr;
-  const int64_t* prompt_lengths = nullptr;
+  RaggedTables decoder, encoder;
   const int64_t* cross_lengths = nullptr;
-  std::vector<const ops::Blocks*> blocks;  // by group; their offsets are in the same memory
-  std::vector<const int64_t*> units;       // by group
-  EncoderTables encoder;
+  std::vector<const int64_t*> units;  // by group
 };
 
 // The rows that a step begins with, of one tile each: those that decode, mostly.
@@ -93,14 +98,14 @@ class StepBatch {
   void Fill(const StepPlan& step, const GraphShape& shape);
 
   // The step's shape, and tensors on the device.
-  int64_t num_tokens() const { return num_tokens_; }
-  int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
-  int64_t num_tiles() const { return static_cast<int64_t>(tiles_.size()) / 2; }
-  int64_t longest_row() const { return longest_row_; }  // in tokens
+  int64_t num_tokens() const { return decoder_.num_tokens(); }
+  int64_t num_rows() const { return decoder_.num_rows(); }
+  int64_t num_tiles() const { return decoder_.num_tiles(); }
+  int64_t longest_row() const { return decoder_.longest_row; }  // in tokens
   const LeadingRows& leading_rows() const { return leading_rows_; }
-  int64_t max_position() const { return max_position_; }                    // or more
-  const at::Tensor& token_ids() const { return token_ids_; }                // [tokens], int64
-  const at::Tensor& device_positions() const { return device_positions_; }  // [tokens], int64, absolute
+  int64_t max_position() const { return max_position_; }                     // or more
+  const at::Tensor& token_ids() const { return tables_.decoder.token_ids; }  // [tokens], int64
+  const at::Tensor& device_positions() const { return device_positions_; }   // [tokens], int64, absolute
   // Plan rows that sample, and the packed index of each one's last token; a row with drafts once for each of them, in
   // order, and once more. A graph's logits are of all its rows, whoever samples.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
@@ -108,20 +113,15 @@ class StepBatch {
   const StepTables& tables() const { return tables_; }
 
   // What the host knows of the step.
-  const std::vector<int64_t>& positions() const { return OnHost(positions_); }  // [tokens], absolute
-  const std::vector<ops::Row>& rows() const { return OnHost(rows_); }
-  // By row, in tokens: the prompt's length, and the sequence's so far with what is not computed yet.
-  const std::vector<int64_t>& prompt_lengths() const { return OnHost(prompt_lengths_); }
+  const RaggedRows& decoder() const { return OnHost(decoder_); }
+  // By row: the sequence's tokens so far, with those that are not computed yet; and its unit of a group of states.
   const std::vector<int64_t>& sequence_lengths() const { return OnHost(sequence_lengths_); }
-  const std::vector<ops::Blocks>& blocks(int group) const { return OnHost(blocks_[group]); }  // by row
-  const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }        // by row
-  const std::vector<int64_t>& tiles() const { return OnHost(tiles_); }  // [tiles, 2]: row, first query
+  const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }
   // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
   // far, prompt first, without drafts.
-  const EncoderBatch& encoder() const { return OnHost(encoder_); }
+  const RaggedRows& encoder() const { return OnHost(encoder_); }
   const std::vector<int64_t>& cross_lengths() const { return OnHost(cross_lengths_); }
   const std::vector<absl::Span<const int32_t>>& histories() const { return OnHost(histories_); }
-  const std::vector<int64_t>& host_token_ids() const { return OnHost(host_token_ids_); }  // [tokens]
 
   // Where the tables' copy lies: while that is the same, so are the addresses of every step of a shape.
   const void* copy_address() const { return copy_.defined() ? copy_.const_data_ptr() : nullptr; }
@@ -146,7 +146,6 @@ class StepBatch {
   void FillRow(const StepRow& row);
   void FillUpTo(const GraphShape& shape);
   void FillEncoders(const StepPlan& step);
-  void FillEncoderRow(const StepRow& row, size_t index);
   void PointTables();
   void CopyTables();
 
@@ -159,25 +158,16 @@ class StepBatch {
   StagingBuffer staging_;  // on their way to the copy
   at::Tensor copy_;        // bytes, on the device; kept from step to step
   bool for_graph_ = false;
-  int64_t longest_row_ = 0;
   LeadingRows leading_rows_;
-  int64_t num_tokens_ = 0;
   int64_t max_position_ = 0;
-  at::Tensor token_ids_;
   at::Tensor sample_tokens_;
   at::Tensor device_positions_;
-  std::vector<int64_t> host_token_ids_;
   std::vector<int64_t> host_sample_tokens_;
-  std::vector<int64_t> positions_;
-  std::vector<ops::Row> rows_;
-  std::vector<int64_t> prompt_lengths_;
+  RaggedRows decoder_, encoder_;
   std::vector<int64_t> sequence_lengths_;
-  std::vector<std::vector<ops::Blocks>> blocks_;
   std::vector<std::vector<int64_t>> units_;
-  std::vector<int64_t> tiles_;
   std::vector<int> sample_rows_;
   bool has_cross_;
-  EncoderBatch encoder_;
   std::vector<int64_t> cross_lengths_;
   std::vector<absl::Span<const int32_t>> histories_;
 };

@@ -40,16 +40,14 @@ bool Launch(const BidirectionalAttentionArgs& args, const at::Tensor& query, con
   return RunSplitOnCuda(&cuda::Kernels::bidirectional_attention, args, args.value_dim, query, launch, execution);
 }
 
-int64_t NumTiles(const std::vector<int64_t>& tiles) { return static_cast<int64_t>(tiles.size()) / 2; }
-
 // For an operation on the step's encoders.
 cuda::LaunchParams EncoderLaunchParams(const at::Tensor& x, const StepBatch& batch) {
-  const EncoderBatch& encoder = batch.encoder();
+  const RaggedRows& encoder = batch.encoder();
   cuda::LaunchParams launch = LaunchParamsFor(x);
-  launch.num_rows = static_cast<int64_t>(encoder.rows.size());
+  launch.num_rows = encoder.num_rows();
   launch.tiles = batch.tables().encoder.tiles;
-  launch.num_tiles = NumTiles(encoder.tiles);
-  for (int64_t length : encoder.lengths) launch.longest_row = std::max(launch.longest_row, length);
+  launch.num_tiles = encoder.num_tiles();
+  launch.longest_row = encoder.longest_row;
   return launch;
 }
 
@@ -59,7 +57,7 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
                             const BidirectionalAttentionShape& shape, const StepBatch& batch) {
   const Backend backend = BackendOf(query, batch.execution());
   if (backend == Backend::kReference) return reference::EncoderAttention(query, key, value, shape, batch);
-  const EncoderTables& tables = batch.tables().encoder;
+  const RaggedTables& tables = batch.tables().encoder;
   BidirectionalAttentionArgs args = CommonArgs(query, shape);
   args.rows = tables.rows;
   args.tiles = tables.tiles;
@@ -79,14 +77,14 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   }
   int64_t keys = 0;
   for (int64_t length : batch.encoder().lengths) keys += length * length;
-  RunTilesOnCpu(args, TypeOf(query), NumTiles(batch.encoder().tiles), keys, batch.execution());
+  RunTilesOnCpu(args, TypeOf(query), batch.encoder().num_tiles(), keys, batch.execution());
   return out;
 }
 
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   const Backend backend = BackendOf(key, batch.execution());
   if (backend == Backend::kReference) return reference::WriteCross(key, value, layer, batch);
-  const EncoderTables& tables = batch.tables().encoder;
+  const RaggedTables& tables = batch.tables().encoder;
   const LayerCacheSlot& slot = batch.slot(layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
   const WriteKvArgs args = {.kv = {.arena = batch.arena(),
@@ -105,7 +103,7 @@ void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const
     return CheckLaunched(
         RunOnCuda(&cuda::Kernels::write_kv, TypeOf(key), args, EncoderLaunchParams(key, batch), batch.execution()));
   }
-  const int64_t rows = static_cast<int64_t>(batch.encoder().rows.size());
+  const int64_t rows = batch.encoder().num_rows();
   RunOnCpu(&cpu::Kernels::write_kv, TypeOf(key), args, rows, key.size(0) * key.size(1) / std::max<int64_t>(1, rows),
            batch.execution());
 }
@@ -116,10 +114,10 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   const KvSpec& kv = batch.group(slot.cross_group).kv;
   BidirectionalAttentionArgs args = CommonArgs(query, shape);
-  args.rows = batch.tables().rows;
-  args.tiles = batch.tables().tiles;
+  args.rows = batch.tables().decoder.rows;
+  args.tiles = batch.tables().decoder.tiles;
   args.lengths = batch.tables().cross_lengths;
-  args.blocks = batch.tables().blocks[slot.cross_group];
+  args.blocks = batch.tables().decoder.blocks[slot.cross_group];
   args.arena = batch.arena();
   args.key_offset = slot.cross_key_offset;
   args.value_offset = slot.cross_value_offset;
@@ -129,7 +127,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
   args.value_dim = kv.value_dim;
   at::Tensor out = at::empty({query.size(0), args.q_heads * args.value_dim}, query.options());
   args.out = out.data_ptr();
-  const std::vector<Row>& rows = batch.rows();
+  const std::vector<Row>& rows = batch.decoder().rows;
   const std::vector<int64_t>& lengths = batch.cross_lengths();
   if (backend == Backend::kCuda) {
     const LeadingRows& leading = batch.leading_rows();

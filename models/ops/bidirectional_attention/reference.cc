@@ -90,7 +90,7 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   const Place place = CrossPlace(batch, layer);
   const KvSpec& kv = batch.group(place.group).kv;
-  const EncoderBatch& encoder = batch.encoder();
+  const RaggedRows& encoder = batch.encoder();
   for (size_t r = 0; r < encoder.rows.size(); ++r) {
     const ops::Row& row = encoder.rows[r];
     for (int64_t done = 0; done < row.num_tokens; done += batch.block_tokens()) {
@@ -106,9 +106,9 @@ at::Tensor CrossAttention(const at::Tensor& query, const ops::BidirectionalAtten
                           const StepBatch& batch) {
   const Place place = CrossPlace(batch, shape.layer);
   std::vector<at::Tensor> out;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
-    const KvView kv = Gather(batch, place, batch.blocks(place.group)[r], batch.cross_lengths()[r]);
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
+    const KvView kv = Gather(batch, place, batch.decoder().blocks[place.group][r], batch.cross_lengths()[r]);
     out.push_back(Attend(RowSlice(query, row), kv, shape, row.start));
   }
   return at::cat(out, 0);

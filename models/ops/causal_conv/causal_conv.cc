@@ -16,7 +16,7 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const ConvArgs args = {.arena = batch.arena(),
-                         .rows = batch.tables().rows,
+                         .rows = batch.tables().decoder.rows,
                          .units = batch.tables().units[slot.state_group],
                          .state_offset = slot.state_offsets[state],
                          .x = RowsOf(x),

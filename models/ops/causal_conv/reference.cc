@@ -17,8 +17,8 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
   const int64_t history = weight.size(0) - 1;
   const at::Tensor filter = weight.t().unsqueeze(1);  // [channels, 1, kernel]
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const at::Tensor view =
         StateView(batch, layer, state, static_cast<int64_t>(r), {history, channels}, x.scalar_type());
     const at::Tensor past = row.start == 0 ? at::zeros({history, channels}, x.options()) : view.clone();

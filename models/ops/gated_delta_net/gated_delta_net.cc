@@ -24,7 +24,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   at::Tensor out = at::empty({qkv.size(0), shape.v_heads * shape.value_dim}, qkv.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   DeltaNetArgs args = {.arena = batch.arena(),
-                       .rows = batch.tables().rows,
+                       .rows = batch.tables().decoder.rows,
                        .units = batch.tables().units[slot.state_group],
                        .state_offset = slot.state_offsets[shape.state],
                        .qkv = RowsOf(qkv),

@@ -28,8 +28,8 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   const int64_t values = shape.v_heads * shape.value_dim;
   const double scale = 1 / std::sqrt(static_cast<double>(shape.key_dim));
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
                                       {shape.v_heads, shape.key_dim, shape.value_dim}, at::kFloat);
     at::Tensor s = row.start == 0 ? at::zeros_like(view) : view.clone();

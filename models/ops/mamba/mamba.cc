@@ -27,7 +27,7 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   MambaScanArgs args = {.arena = batch.arena(),
-                        .rows = batch.tables().rows,
+                        .rows = batch.tables().decoder.rows,
                         .units = batch.tables().units[slot.state_group],
                         .state_offset = slot.state_offsets[state],
                         .x = RowsOf(inputs.x),
@@ -66,7 +66,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   Mamba2ScanArgs args = {.arena = batch.arena(),
-                         .rows = batch.tables().rows,
+                         .rows = batch.tables().decoder.rows,
                          .units = batch.tables().units[slot.state_group],
                          .state_offset = slot.state_offsets[shape.state],
                          .xbc = RowsOf(xbc),
@@ -81,7 +81,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .head_dim = shape.head_dim,
                          .state_dim = shape.state_dim,
                          .groups = shape.groups,
-                         .prompt_lengths = batch.tables().prompt_lengths,
+                         .prompt_lengths = batch.tables().decoder.lengths,
                          .heads_per_item = batch.execution().chunk_invariant_scans ? 1 : HeadsPerItem(shape, batch),
                          .chunked_from = ChunkedFrom(kMamba2Chunked, batch.execution()),
                          .dt_min = static_cast<float>(shape.dt_min),

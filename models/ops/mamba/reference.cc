@@ -20,8 +20,8 @@ at::Tensor MambaScan(const ops::MambaInputs& inputs, const at::Tensor& a, const 
   const int64_t channels = inputs.x.size(1);
   const int64_t repeat = channels / inputs.b.size(1);
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const at::Tensor view = StateView(batch, layer, state, static_cast<int64_t>(r), a.sizes(), at::kFloat);
     at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
     const auto of_row = [&](const at::Tensor& t) { return RowSlice(t, row).to(at::kFloat); };
@@ -46,14 +46,14 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   const int64_t inner = shape.heads * shape.head_dim;
   const int64_t repeat = shape.heads / shape.groups;
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
                                       {shape.heads, shape.state_dim, shape.head_dim}, at::kFloat);
     at::Tensor h = row.start == 0 ? at::zeros_like(view) : view.clone();
     const at::Tensor rows = RowSlice(xbc, row).to(at::kFloat);
     at::Tensor step = at::softplus(RowSlice(dt, row).to(at::kFloat) + dt_bias);
-    const int64_t limited = std::clamp<int64_t>(batch.prompt_lengths()[r] - row.start, 0, row.num_tokens);
+    const int64_t limited = std::clamp<int64_t>(batch.decoder().lengths[r] - row.start, 0, row.num_tokens);
     step.narrow(0, 0, limited).clamp_(shape.dt_min, shape.dt_max);
     for (int64_t t = 0; t < row.num_tokens; ++t) {
       const at::Tensor x = rows[t].narrow(0, 0, inner).view({shape.heads, shape.head_dim});

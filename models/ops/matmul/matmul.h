@@ -23,8 +23,8 @@ namespace berth::ops {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // storage: kInt8, with a scale for each output; kInt4, with a width for each 32 inputs too (matmul_args.h); any other
-  // loses nothing.
+  // `storage` is kInt8 or kInt4 (matmul_args.h); any other type loses nothing.
+  //
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
   // read once on the CPU, and kept on other devices. If `packed` has a file, the matrix called `name` is taken from it,
   // and `weight` need have no values (at::kMeta). Throws c10::Error as Take and Add do.

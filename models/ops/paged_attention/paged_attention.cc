@@ -20,7 +20,7 @@ KvLayout LayoutOf(int group, int64_t key_offset, int64_t value_offset, const Ste
             .dim = dim};
   };
   return {.arena = batch.arena(),
-          .blocks = batch.tables().blocks[group],
+          .blocks = batch.tables().decoder.blocks[group],
           .storage = kv.dtype,
           .key = place(key_offset, kv.key_dim),
           .value = place(value_offset, kv.value_dim),
@@ -42,7 +42,7 @@ KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
 // Keys that the step's queries see, summed: the attention's cost.
 int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   int64_t keys = 0;
-  for (const Row& row : batch.rows()) {
+  for (const Row& row : batch.decoder().rows) {
     const int64_t length = row.start + row.num_tokens;
     keys += row.num_tokens * (kv.window > 0 ? std::min(kv.window + kv.sink_tokens, length) : length);
   }
@@ -64,7 +64,7 @@ void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const St
   const Backend backend = BackendOf(key, batch.execution());
   if (backend == Backend::kReference) return reference::WriteKv(key, value, layer, batch);
   WriteKvArgs args = {.kv = LayoutOf(layer, batch),
-                      .rows = batch.tables().rows,
+                      .rows = batch.tables().decoder.rows,
                       .key = RowsOf(key),
                       .value = RowsOf(value),
                       .key_stride = key.stride(0),
@@ -89,8 +89,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   if (backend == Backend::kReference) return reference::Attention(query, shape, batch);
   const int group = batch.slot(shape.layer).kv_group;
   AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
-                        .rows = batch.tables().rows,
-                        .tiles = batch.tables().tiles,
+                        .rows = batch.tables().decoder.rows,
+                        .tiles = batch.tables().decoder.tiles,
                         .query = RowsOf(query),
                         .out = nullptr,
                         .query_stride = query.stride(0),

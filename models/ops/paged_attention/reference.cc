@@ -62,7 +62,7 @@ std::vector<Place> PlacesOf(const StepBatch& batch, int layer) {
 // Absolute block `block` of row `row`.
 KvView BlockView(const StepBatch& batch, const Place& place, int64_t row, int64_t block) {
   const KvSpec& kv = batch.group(place.group).kv;
-  const ops::Blocks& blocks = batch.blocks(place.group)[row];
+  const ops::Blocks& blocks = batch.decoder().blocks[place.group][row];
   const int64_t unit = blocks.At(block);
   const auto tensor = [&](int64_t offset, int64_t dim) {
     const int64_t numbers = kv.dtype == DType::kInt4 ? (dim + 1) / 2 : dim;
@@ -130,9 +130,9 @@ struct Gathered {
 
 // `newest`: the tokens that a query reads from the recent place, which is this one or not.
 Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t newest, bool recent) {
-  const ops::Row& row = batch.rows()[r];
+  const ops::Row& row = batch.decoder().rows[r];
   const int64_t end = row.start + row.num_tokens;
-  const ops::Blocks& blocks = batch.blocks(place.group)[r];
+  const ops::Blocks& blocks = batch.decoder().blocks[place.group][r];
   std::vector<at::Tensor> keys, values;
   std::vector<int64_t> positions;
   for (int64_t b = 0; b * batch.block_tokens() < end; ++b) {
@@ -154,8 +154,8 @@ Gathered Gather(const StepBatch& batch, const Place& place, int64_t r, int64_t n
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   for (const Place& place : PlacesOf(batch, layer)) {
     const int64_t kv_heads = batch.group(place.group).kv.kv_heads;
-    for (size_t r = 0; r < batch.rows().size(); ++r) {
-      const ops::Row& row = batch.rows()[r];
+    for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+      const ops::Row& row = batch.decoder().rows[r];
       for (int64_t done = 0; done < row.num_tokens;) {
         const int64_t position = row.start + done;
         const int64_t slot = position % batch.block_tokens();
@@ -177,8 +177,8 @@ at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, 
   const KvSpec& kv = batch.group(places[0].group).kv;
   const int64_t newest = places.size() > 1 ? batch.group(places[1].group).kv.window : 0;
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     std::vector<at::Tensor> keys, values, positions, elsewhere;
     for (size_t i = 0; i < places.size(); ++i) {
       const Gathered part = Gather(batch, places[i], static_cast<int64_t>(r), newest, /*recent=*/i == 1);

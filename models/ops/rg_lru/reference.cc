@@ -26,8 +26,8 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruW
   const at::Tensor a = at::exp(log_a);
   const at::Tensor multiplier = at::sqrt(-at::expm1(2 * log_a));
   std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.rows().size(); ++r) {
-    const ops::Row& row = batch.rows()[r];
+  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
+    const ops::Row& row = batch.decoder().rows[r];
     const at::Tensor view = StateView(batch, layer, state, static_cast<int64_t>(r), {width}, at::kFloat);
     at::Tensor h = view.clone();
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {

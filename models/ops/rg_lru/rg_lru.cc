@@ -17,7 +17,7 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   const RgLruArgs args = {.arena = batch.arena(),
-                          .rows = batch.tables().rows,
+                          .rows = batch.tables().decoder.rows,
                           .units = batch.tables().units[slot.state_group],
                           .state_offset = slot.state_offsets[state],
                           .x = RowsOf(x),

@@ -37,7 +37,7 @@ class BidirectionalAttentionTest : public KernelTest {
     return {{1, 7, 0, 0, 2}, {1, 1, 1, 0, 1}, {17, 2, 1, 40, 9}, {1, 1, 1, 1, 1}, {3, 0, 25, 1, 1}};
   }
 
-  int64_t EncoderTokens() const { return static_cast<int64_t>(fast_->encoder().positions.size()); }
+  int64_t EncoderTokens() const { return fast_->encoder().num_tokens(); }
 
   at::Tensor RandomHeads(int64_t tokens, int64_t heads) { return Random(tokens, heads * kHeadDim); }
 
@@ -85,7 +85,7 @@ TEST_P(BidirectionalAttentionTest, CrossAttentionReadsWhatTheFirstStepWrote) {
 
 TEST_P(BidirectionalAttentionTest, EveryOperationRunsItsKernels) {
   NextStep({3, 1, 0, 0, 9});
-  EXPECT_TRUE(at::equal(fast_->encoder().token_ids, reference_->encoder().token_ids));
+  EXPECT_TRUE(at::equal(fast_->tables().encoder.token_ids, reference_->tables().encoder.token_ids));
   const at::Tensor e = RandomHeads(EncoderTokens(), kHeads);
   const at::Tensor kv = e.narrow(1, 0, kKvHeads * kHeadDim);
   const at::Tensor q = RandomHeads(fast_->num_tokens(), kHeads);

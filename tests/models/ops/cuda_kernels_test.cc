@@ -100,7 +100,7 @@ class EmulatedCudaTest : public KernelTest {
   // What the layer keeps of the output of the step's encoders.
   void WriteCross(int layer) {
     if (fast_->encoder().empty()) return;
-    const int64_t tokens = static_cast<int64_t>(fast_->encoder().positions.size());
+    const int64_t tokens = fast_->encoder().num_tokens();
     const at::Tensor k = Random(tokens, kKvHeads * kKeyDim);
     const at::Tensor v = Random(tokens, kKvHeads * ValueDim(layer));
     ops::WriteCross(k, v, layer, *fast_);

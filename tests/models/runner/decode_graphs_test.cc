@@ -27,7 +27,7 @@ class EchoModel final : public Model {
   int64_t vocab_size() const override { return 2; }
   int64_t hidden_size() const override { return 4; }
   at::Tensor Forward(const StepBatch& batch) const override {
-    if (asks_the_host) batch.positions();
+    if (asks_the_host) batch.decoder();
     return at::stack({batch.token_ids(), batch.device_positions()}, 1)
         .index_select(0, batch.sample_tokens())
         .to(at::kFloat);
