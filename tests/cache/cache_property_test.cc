@@ -1,8 +1,7 @@
 // Random schedules of all that a lease can do, over five kinds of cache, and a window with sinks, with units from 3 KiB
-// to 5 MiB. A simulated
-// model writes a digest of the whole prefix for each token and checks what it sees of the tokens before, as kernels
-// would: so a unit that is shared, moved, copied or given back wrongly shows. The ledger must hold after each
-// operation, nothing may be refused while its bytes are free, and everything must come back.
+// to 5 MiB. A simulated model writes a digest of the whole prefix for each token, and checks what it sees of the tokens
+// before, as kernels would. So a unit that is shared, moved, copied or returned wrongly is found. The ledger must hold
+// after each operation, nothing may be refused while its bytes are free, and everything must come back.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -67,7 +66,7 @@ class Simulation {
     return occupancy;
   }
 
-  // Grows the row by `n` tokens and does what the step's kernels do.
+  // Grows the row by `n` tokens, and reads and writes the cache like the step's kernels.
   bool Step(Row* row, int64_t n) {
     const int64_t start = row->lease.num_tokens();
     while (static_cast<int64_t>(row->tokens.size()) < start + n) row->tokens.push_back(Below(4));
@@ -100,7 +99,7 @@ class Simulation {
     return true;
   }
 
-  // Whether its states are its own, not a checkpoint that it went on from.
+  // Whether its states are its own, not a checkpoint that it started from.
   bool HasGrown(const Row& row) const {
     const int g = cache_->plan().checkpoint_group();
     return g < 0 || row.lease.blocks(g).offsets.empty();
@@ -189,7 +188,7 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
       Row* row = rows.empty() ? nullptr : &rows[sim.Below(static_cast<int>(rows.size()))];
       if (row == nullptr || choice < 12) {
         Row made = {.lease = sim.cache().NewLease(), .salt = static_cast<uint64_t>(sim.Below(2))};
-        // Sequences of few different tokens meet again and again; some go on from what another said.
+        // Sequences of few different tokens meet again and again; some continue what another said.
         if (row != nullptr && sim.Below(2) == 0) {
           made.salt = row->salt;
           made.tokens = row->tokens;

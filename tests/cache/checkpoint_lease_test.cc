@@ -173,7 +173,7 @@ TEST_F(CheckpointLeaseTest, PublishingTakesWhatOnlyTheIndexHoldsOldestFirst) {
   EXPECT_EQ(other.Adopt("", Tokens(16)).num_tokens, 15) << "the newer one is there";
 }
 
-// A sequence that has the arena for itself always gets through, whatever it went on from.
+// A sequence that has the arena for itself always finishes, whatever it started from.
 TEST_F(CheckpointLeaseTest, WithoutRoomForBothTheCheckpointMakesWayForItsStates) {
   Make(kStateBytes + 3 * kBlockBytes);
   std::vector<float> states;

@@ -59,7 +59,7 @@ struct States {
         checkpoint(plan.groups[plan.checkpoint_group()].unit_bytes, std::byte{0xEE}),
         expanded(states.size(), std::byte{0xDD}) {}
 
-  // Of every size that a group may have.
+  // Fills the states with numbers of every size that a group may have.
   void Fill(uint32_t seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;

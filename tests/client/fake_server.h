@@ -31,7 +31,7 @@ class FakeServer : public v1::Inference::Service, public v1::Control::Service {
     Refuse refuse = nullptr;     // not OK: the call's answer
     Edit edit = nullptr;         // changes a stream before it is sent
     bool hang = false;           // after the first message, until the client cancels
-    int wait_for_in_flight = 0;  // a call goes on once so many have been under way at a time
+    int wait_for_in_flight = 0;  // a call continues once this many have been under way at a time
   };
 
   // Listens on a port of its own.
@@ -46,7 +46,7 @@ class FakeServer : public v1::Inference::Service, public v1::Control::Service {
   int peak_in_flight() const;
   int num_cancelled() const;
   std::vector<v1::GenerateRequest> requests() const;
-  // Blocks until so many calls are under way.
+  // Blocks until `num_calls` calls are under way.
   void AwaitInFlight(int num_calls) const;
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,

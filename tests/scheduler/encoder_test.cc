@@ -29,7 +29,7 @@ struct EncoderHarness : public SchedulerHarness {
     return Add(std::move(request));
   }
 
-  // Of the last step, by row:
+  // The last step, by row:
   std::vector<int64_t> encoded;
   std::vector<std::vector<int32_t>> forced;
 };

@@ -123,7 +123,7 @@ TEST(Outputs, ARequestIsAdmittedWhole) {
   Request request = h.MakeRequest(5, 6);
   request.num_outputs = 3;
   const RequestKey key = h.Add(request);
-  h.Add(3, 6);  // would have room, but overtakes nobody
+  h.Add(3, 6);  // would have room, but does not overtake
   for (int i = 0; i < 3; ++i) h.Step();
   EXPECT_EQ(h.scheduler->counts().num_running, 6);
   EXPECT_EQ(h.scheduler->counts().num_new, 2);

@@ -89,7 +89,7 @@ TEST(SchedulingPolicy, AFairOneLetsATenantOvertakeAnothersLongQueue) {
   EXPECT_EQ(policy.tokens["light"], 10 + 5 - 1);
 }
 
-// Preempts the oldest that it may, or nobody for a sequence of an even key.
+// Preempts the oldest that it may, or none for a sequence with an even key.
 class OldestPolicy : public FcfsPolicy {
  public:
   size_t PickToPreempt(RunningSequences candidates, const Sequence& beneficiary) override {

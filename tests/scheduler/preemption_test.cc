@@ -1,4 +1,4 @@
-// What happens when the cache is full: who is preempted, and that nobody's tokens change by it.
+// What happens when the cache is full: which sequence is preempted, and that no sequence's tokens change.
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_harness.h"
@@ -76,7 +76,7 @@ TEST(Preemption, ThePreemptedOneComesBeforeThoseThatCameLater) {
 }
 
 TEST(Preemption, TheYoungestSitsTheStepOutRatherThanLoseItsCache) {
-  // Of sixteen blocks the first holds nine, and the second wants an eighth before the first a tenth.
+  // The first holds nine of the sixteen blocks. The second needs its eighth before the first needs its tenth.
   SchedulerHarness h({StaticLayer()}, 8, kOptions);
   h.Add(33, 12);
   h.Add(24, 12);
@@ -107,7 +107,7 @@ TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
   }
 }
 
-// A sequence that nobody can be preempted for grows also where the arena has no room for a checkpoint beside its
+// A sequence for which no other can be preempted also grows if the arena has no room for a checkpoint beside its
 // states.
 TEST(Preemption, ACheckpointMakesWayForTheStatesThatItExpandsTo) {
   const std::vector<LayerCacheSpec> layers = WithWideStates({StaticLayer(), RecurrentLayer()});

@@ -43,7 +43,7 @@ struct TierHarness : SchedulerHarness {
     request.cache_salt = requests[key].cache_salt;
     return request;
   }
-  // Nobody came for a while.
+  // No request came for a while.
   void Idle() {
     clock.Advance(absl::Seconds(11));
     for (int i = 0; i < 10; ++i) scheduler->RunIdleWork(clock.Now());

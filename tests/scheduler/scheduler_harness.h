@@ -166,7 +166,7 @@ struct SchedulerHarness {
   RequestKey last_key = 0;
   std::map<RequestKey, Request> requests;
   std::map<RequestKey, RequestRecord> records;
-  // Of the last step:
+  // The last step:
   std::vector<RowShape> shapes;
   int64_t num_decode_rows = 0;
   int64_t num_steps = 0;

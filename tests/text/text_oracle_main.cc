@@ -1,7 +1,11 @@
 // Answers the oracle test: one JSON request a line on stdin, one JSON answer a line on stdout.
-//   {"load": DIR} | {"encode": TEXT, "special": BOOL} | {"stream": [ID...], "skip": BOOL} | {"decode": [ID...], "skip":
-//   BOOL}
-//   {"template": SOURCE, "variables": {...}} | {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
+//
+//     {"load": DIR}
+//     {"encode": TEXT, "special": BOOL}
+//     {"stream": [ID...], "skip": BOOL}
+//     {"decode": [ID...], "skip": BOOL}
+//     {"template": SOURCE, "variables": {...}}
+//     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -55,7 +55,7 @@ TEST_F(TextTest, AStreamNeverSplitsACharacter) {
   EXPECT_EQ(all + *detokenizer.Flush(), text);
 }
 
-// Any tokens at all, bytes that are no text included: the stream's text is that of the whole.
+// Any tokens at all, also bytes that are not text: the stream's text equals that of the whole.
 TEST_F(TextTest, RandomTokensStreamToTheWholesText) {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {

@@ -53,7 +53,7 @@ TEST(Runner, AClosedLoopKeepsItsConcurrency) {
   }
 }
 
-// Every call waits until all are under way: a loop that waited for answers would hang.
+// Every call blocks until all are under way, so a loop that sends one after the other's answer would hang.
 TEST(Runner, AnOpenLoopDoesNotWaitForAnswers) {
   const FakeServer server({.wait_for_in_flight = 30});
   const auto records = RunAll(server, {.rate = 2000, .num_requests = 30, .seed = 3});

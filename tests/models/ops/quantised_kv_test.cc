@@ -1,5 +1,5 @@
-// Quantised keys and values: every instruction set against the ATen reference, byte for byte in the cache, for ragged
-// rows in several chunks over a poisoned arena; and what a token's bytes depend on.
+// Quantised keys and values: every instruction set against the ATen reference, byte for byte in the cache. Rows are
+// ragged and come in several chunks, over a poisoned arena. Also tests what a token's bytes depend on.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -44,7 +44,7 @@ class QuantisedKvTest : public KernelTest {
     SetUpCache(layers);
   }
 
-  // Of the static layers.
+  // Returns the static layers.
   std::vector<int> StaticLayers() const {
     std::vector<int> layers;
     for (int layer = 0; layer < num_layers_; layer += 3) layers.push_back(layer);

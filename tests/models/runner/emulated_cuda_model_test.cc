@@ -27,7 +27,8 @@ namespace {
 
 constexpr int kOutputs = 5;
 
-// One greedy sequence. Of an encoder-decoder model the encoder reads the prompt, and the decoder's is one token.
+// One greedy sequence. With an encoder-decoder model, the encoder reads the prompt, and the decoder's prompt is one
+// token.
 struct Sequence {
   SequenceLease lease;
   std::vector<int32_t> encoder_tokens;

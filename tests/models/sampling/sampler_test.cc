@@ -137,7 +137,7 @@ TEST(Sampler, TopPKeepsTheSmallestSetThatReachesIt) {
   EXPECT_EQ(Kept(logits, {.params = {.top_p = 0.6f}}), (std::set<int32_t>{1, 3}));
   EXPECT_EQ(Kept(logits, {.params = {.top_p = 0.8f}}), (std::set<int32_t>{1, 2, 3}));
   EXPECT_EQ(Kept(logits, {.params = {.top_p = 0.999f}}).size(), 4u);
-  // Of equals the lower ids stay.
+  // Among equals the lower ids stay.
   EXPECT_EQ(Kept({0, 0, 0, 0}, {.params = {.top_p = 0.5f}}), (std::set<int32_t>{0, 1}));
   EXPECT_EQ(Kept(std::vector<float>(1000, 1.5f), {.params = {.top_p = 0.25f}}).size(), 250u);
 }

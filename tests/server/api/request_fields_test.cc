@@ -1,5 +1,5 @@
-// Every field of a GenerateRequest, found by the proto's descriptor: each is in the table or read by hand, changes the
-// request, survives a session file, and is checked, whether a client or a file says it.
+// Tests every field of a GenerateRequest, found by the proto's descriptor. Each is in the table or read by hand,
+// changes the request, survives a session file, and is checked in a client's request and in a file.
 #include "server/api/request_fields.h"
 
 #include <gmock/gmock.h>

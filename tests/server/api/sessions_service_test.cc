@@ -1,4 +1,4 @@
-// Sessions over gRPC: a server that goes away in the middle, and another that goes on.
+// Sessions over gRPC: a server that goes away in the middle, and another that continues.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -72,7 +72,7 @@ class SessionsTest : public ::testing::Test {
     EXPECT_TRUE(server_->sessions_stub->List(&context, request, &response).ok());
     return response;
   }
-  // What nobody interrupted.
+  // The answer to the request without interruption.
   Answer Whole(v1::GenerateRequest request) {
     request.clear_session_id();
     request.clear_autosave_tokens();
@@ -188,7 +188,7 @@ TEST_F(SessionsTest, SaveWaitsForTheFile) {
   EXPECT_EQ(session.size_bytes(), static_cast<int64_t>(fs::file_size(folder_ + "/s.session")));
   EXPECT_TRUE(call.ReadAll().status.ok());
   EXPECT_EQ(call.answer.tokens.size(), kMaxTokens);
-  // Of one that has ended it says what is there.
+  // For a request that has ended, Save describes the saved session.
   do {
     EXPECT_TRUE(Save("s", "tenant", &session).ok());
   } while (!session.ended());

@@ -134,7 +134,8 @@ TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
     WriteFile(BackendOf("s"), changed);
     EXPECT_FALSE(Load("s").ok()) << "byte " << i;
   }
-  // Found at the start, nobody can say whose it is: all see it, and a new request takes its place.
+  // The owner of a damaged file that is found at the start is unknown. So all tenants see it, and a new request takes
+  // its place.
   WriteFile(BackendOf("s"), whole.substr(0, 50));
   Open();
   EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kDataLoss);

@@ -64,7 +64,7 @@ const std::function<void()>* body;
 int current = 0;
 int64_t num_blocks = 0;
 
-// Back to the scheduler, which goes on with another thread and then comes back here.
+// Returns to the scheduler, which runs other threads and then comes back here.
 [[gnu::noinline]] void Yield() {
   if (_setjmp(fibres[current].where) == 0) _longjmp(scheduler, 1);
 }
@@ -161,7 +161,8 @@ float NumberOf(uint64_t pair, int64_t which) {
 
 void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::array<float*, 4>& sums) {
   const auto both = [](uint64_t first, uint64_t second) { return first | second << 32; };
-  // Of each thread: by rows g and g + 8, the first half of what is summed over, and the second half; b.
+  // From each thread: its pairs of rows g and g + 8 in the first half of the summed dimension and in the second half,
+  // and its pairs of b.
   const std::array<uint64_t, kWarp> first_half = Exchange(0xFFFFFFFFu, both(a[0], a[1]));
   const std::array<uint64_t, kWarp> second_half = Exchange(0xFFFFFFFFu, both(a[2], a[3]));
   const std::array<uint64_t, kWarp>& b = Exchange(0xFFFFFFFFu, both(b0, b1));

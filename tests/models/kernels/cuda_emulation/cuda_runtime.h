@@ -2,10 +2,11 @@
 // test what they compute. It tells nothing of how fast they are, nor whether a GPU's compiler, memory or scheduler
 // would find a fault that one thread does not.
 //
-// Every CUDA thread is a fibre of the calling thread; it runs until it waits for others, in a fixed order, and a warp
-// as far as it comes without the other warps. Blocks follow each other. Stricter than a GPU: a barrier that a thread of
-// the block, or of the warp, never reaches, an access that is not aligned, or a write past the shared memory of the
-// launch ends the program; shared memory begins as NaN. Only what the kernels use is here. Not thread-safe.
+// Every CUDA thread is a fibre of the calling thread. It runs, in a fixed order, until it has to wait for others. A
+// warp runs as far as it can without the other warps. Blocks run one after the other. The emulation is stricter than a
+// GPU. These end the program: a barrier that a thread of the block or warp never reaches, an unaligned access, and a
+// write past the launch's shared memory. Shared memory begins as NaN. Only what the kernels use is here. Not
+// thread-safe.
 #ifndef BERTH_TESTS_MODELS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define BERTH_TESTS_MODELS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -40,7 +41,7 @@ struct dim3 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-// Of the running fibre.
+// These belong to the running fibre.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cuda_emulation {
@@ -61,8 +62,8 @@ void WaitForBlock();
 const std::array<uint64_t, 32>& Exchange(unsigned mask, uint64_t bits);
 int LaneOfThread();
 
-// The warp's product of the matrix units; see models/kernels/cuda/matrix.cuh. Of all that is summed over, in ascending
-// order; a GPU's own order is not told.
+// The warp's product of the matrix units; see models/kernels/cuda/matrix.cuh. Sums in ascending order; the order of a
+// GPU is not documented.
 void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::array<float*, 4>& sums);
 
 template <typename T>
