@@ -1,6 +1,6 @@
-// Dense products of LLaMA's shapes, beside at::linear and beside what reading memory takes, in the same run: GB/s of
-// weights where rows are few (decode), GFLOP/s where they are many (prefill). Weights are taken in turn from more than
-// the last cache holds. Run:
+// Dense products of LLaMA's shapes, beside at::linear and beside plain reads of memory, in the same run. Reports GB/s
+// of weights for few rows (decode), and GFLOP/s for many (prefill). Weights are taken in turn from more than the last
+// cache holds. Run:
 //   bazel run -c opt //tests/bench:matmul_bench -- --threads=1
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>

@@ -9,7 +9,7 @@ Sources (.cc): also the string literals of errors and log lines, that is of absl
 spdlog::info(...) and its like.
 Markdown covers --help and the metrics' help as well: docs/flags.md and docs/metrics.md are generated from them.
 
-To cover more files: clean them, and add them to COVERED. The aim is every text of the tree.
+COVERED lists every folder of our own. Add a new one there.
 """
 
 import fnmatch
@@ -36,19 +36,7 @@ COVERED = [
     "proto/*",
     "scheduler/*",
     "server/*",
-    "tests/cache/*",
-    "tests/client/*",
-    "tests/flags/*",
-    "tests/models/checkpoint/*",
-    "tests/models/kernels/*",
-    "tests/models/layers/*",
-    "tests/models/runner/*",
-    "tests/models/sampling/*",
-    "tests/models/step/*",
-    "tests/scheduler/*",
-    "tests/server/*",
-    "tests/testing/*",
-    "tests/text/*",
+    "tests/*",
     "text/*",
 ]
 

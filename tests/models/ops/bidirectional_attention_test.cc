@@ -1,6 +1,6 @@
-// Every operation of encoders against its ATen reference: every instruction set that the machine has and the CUDA
-// kernels, emulated; both types, encoders that begin in different steps beside rows that decode, over a poisoned arena,
-// odd sizes.
+// Every operation of encoders against its ATen reference, on every instruction set that the machine has and with the
+// CUDA kernels emulated. Cases: both types, odd sizes, and encoders that begin in different steps beside rows that
+// decode, over a poisoned arena.
 #include "models/ops/bidirectional_attention/bidirectional_attention.h"
 
 #include <ATen/ops/cat.h>

@@ -113,7 +113,7 @@ class EmulatedCudaTest : public KernelTest {
                 reference::CrossAttention(q, SpanShape(layer), *reference_));
   }
 
-  // One step of every kernel on a new sequence and on one that goes on; all their results.
+  // Runs one step of every kernel on a new sequence and on one that continues. Returns all their results.
   at::Tensor RunAll() {
     at::manual_seed(5);
     for (SequenceLease& lease : leases_) lease.Reset();

@@ -1,6 +1,6 @@
-// The fixture of the kernel tests: every instruction set that the machine has, matrix tiles emulated, the CUDA kernels
-// emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU), both types, and two equal arenas, poisoned: one
-// for the kernels, one for their ATen references. Single-threaded.
+// The fixture of the kernel tests. Its parameters are both types, with every instruction set that the machine has, with
+// matrix tiles emulated, and with the CUDA kernels emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU).
+// It has two equal poisoned arenas: one for the kernels, one for their ATen references. Single-threaded.
 #ifndef BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 #define BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 
@@ -59,7 +59,7 @@ inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& 
 
 class KernelTest : public ::testing::TestWithParam<KernelParam> {
  protected:
-  // Layers with these needs; five sequences without tokens yet, which have encoders of so many.
+  // Sets up layers with these needs, and five sequences without tokens yet, with encoders of `encoder_tokens`.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
     execution_.cpu_kernels = GetParam().kernels;
@@ -128,8 +128,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     return at::randn({tokens, columns + 24}).to(GetParam().type).narrow(1, 8, columns);
   }
 
-  // float32: only the order of sums differs, so the error is a few roundings of the largest terms. bfloat16: the same,
-  // and then one rounding of each result to 8 bits may fall the other way.
+  // In float32 only the order of sums differs, so the error is a few roundings of the largest terms. In bfloat16, one
+  // rounding of each result to 8 bits may also fall the other way.
   void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, double roundings = 2e-6) {
     const at::Tensor a = actual.to(at::kFloat);
     const at::Tensor e = expected.to(at::kFloat);

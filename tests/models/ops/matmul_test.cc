@@ -71,8 +71,8 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
   // A slice of a wider product, as layers give it.
   at::Tensor Rows(int64_t rows, int64_t columns) const { return Random(rows, columns + 24).narrow(1, 8, columns); }
 
-  // What quantising changes at most, of the largest of a row's inputs and of an output's weights: half a step of 127
-  // each; of int4 the extremes of 32 weights may be cut by so much.
+  // The largest change by quantising, relative to the largest of a row's inputs or of an output's weights. It is half a
+  // step of 127. In int4 the extremes of 32 weights may be cut by a quarter.
   double InputError() const { return exact() ? 0 : 0.5 / 127; }
   double WeightError() const {
     if (GetParam().storage == DType::kInt4) return 0.25;
@@ -222,7 +222,8 @@ at::Tensor ProductBy(const ops::cpu::Kernels& kernels, const at::Tensor& x, cons
   return ops::MatMul(x, Pack(weight, storage, &execution), {}, execution);
 }
 
-// The emulation is what the processor does. float32 does not go by tiles, and of quantised weights they change no bit.
+// The emulation equals the processor. Tiles do not compute float32, and they change no bit of products with quantised
+// weights.
 TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   if (!ops::cpu::IsSupported(ops::cpu::amx_emulated::kKernels)) GTEST_SKIP() << "the processor has no AVX512_BF16";
   at::manual_seed(6);
@@ -312,7 +313,7 @@ at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
 
 TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
   constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
-  const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // the last one by nobody
+  const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // not the last expert
   for (const Shape& shape : kShapes) {
     for (DType storage : {DType::kFloat32, DType::kInt8}) {
       std::vector<ops::PackedMatrix> experts;

@@ -30,7 +30,7 @@ struct Matrix {
   DType storage;
 };
 
-// Of all kinds, with panels and groups that are not full.
+// Matrices of all kinds, with panels and groups that are not full.
 std::vector<Matrix> Matrices() {
   return {{"matrix.0", at::randn({40, 100}), DType::kFloat32},
           {"matrix.1", at::randn({33, 70}).to(at::kBFloat16), DType::kFloat32},
