@@ -83,8 +83,8 @@ bool SequenceLease::MustCopy(int g) const {
 //                                     ^ num_tokens_ ^ num_tokens_ + n
 //
 // Three things happen, in this order:
-//   1. Blocks that no query from first_query on sees return to the pool. Their bytes count before they are returned, so
-//      a growth that fails keeps them.
+//   1. Blocks that no query from first_query on sees return to the pool. CanAllocate counts their bytes as free before
+//      they return, so a growth that fails keeps them.
 //   2. The tail is copied if the step writes into it while a fork, a snapshot or the index reads it.
 //   3. New units are appended. CanAllocate checks all units of all groups at once, so growth is all or nothing.
 //

@@ -93,7 +93,8 @@ void Engine::Save(RequestKey key) {
 
 void Engine::Drain() {
   MutexLock lock(&mutex_);
-  if (refusal_.ok()) refusal_ = absl::UnavailableError("the server is draining: it ends what it has and takes no more");
+  if (refusal_.ok())
+    refusal_ = absl::UnavailableError("the server is draining: it finishes its requests and accepts no new ones");
 }
 
 bool Engine::WaitUntilIdle(absl::Duration timeout) {

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
   options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
   if (cache->plan().has_cross() && options.max_step_tokens < 2) {
     return absl::InvalidArgumentError(
-        "max_step_tokens is 1; at least 2 are needed: an encoder runs whole, beside a token of the decoder");
+        "max_step_tokens is 1; at least 2 are needed: one for the encoder, one for the decoder");
   }
   options.max_sequence_tokens = cache->MaxSequenceTokens(options.prefill_chunk_tokens, options.max_sequence_tokens,
                                                          /*cross_limit=*/options.max_step_tokens - 1);
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
     return absl::InvalidArgumentError(
         absl::StrCat("the arena of ", cache->storage().size_bytes(), " bytes holds a sequence of ",
                      options.max_sequence_tokens, " tokens with prefill_chunk_tokens of ", options.prefill_chunk_tokens,
-                     "; at least 2 are needed: a prompt's and an output's"));
+                     "; at least 2 are needed: one of a prompt, one of its output"));
   }
   return absl::WrapUnique(new Scheduler(cache, options));
 }

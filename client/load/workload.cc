@@ -22,7 +22,7 @@ Workload::Workload(Options options, const v1::GetModelInfoResponse& model)
 absl::StatusOr<Workload> Workload::Create(Options options, const v1::GetModelInfoResponse& model) {
   Workload workload(std::move(options), model);
   if (workload.vocab_size_ <= static_cast<int64_t>(workload.end_tokens_.size())) {
-    return absl::FailedPreconditionError(absl::StrCat("the server tells a vocabulary of ", model.vocab_size(),
+    return absl::FailedPreconditionError(absl::StrCat("the server reports a vocabulary of ", model.vocab_size(),
                                                       " tokens, ", workload.end_tokens_.size(), " of them end tokens"));
   }
   return workload;

@@ -176,7 +176,7 @@ absl::Status SafetensorsFile::ReadHeader(const std::string& file_name) {
   const uint64_t limit = static_cast<uint64_t>(std::min(kMaxHeaderBytes, size_ - kLengthBytes));
   if (header_bytes > limit) {
     return Invalid(file_name, "header of ", header_bytes, " bytes is over the limit of ", limit,
-                   " (the file's size, or ", kMaxHeaderBytes, "); truncated, or no safetensors?");
+                   " (the file's size, or ", kMaxHeaderBytes, "); is it truncated, or not safetensors?");
   }
   const absl::string_view text(reinterpret_cast<const char*>(data_ + kLengthBytes), header_bytes);
   const JsonLimits limits = {.max_bytes = kMaxHeaderBytes, .max_depth = 8, .refuse_duplicate_keys = true};

@@ -172,7 +172,7 @@ at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView&
     return tensor;
   } catch (const c10::Error& e) {
     Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view.bytes,
-                                                   " bytes could not be placed: ", e.what_without_backtrace())));
+                                                   " bytes could not be allocated: ", e.what_without_backtrace())));
     return Zeros(view.shape, to);
   }
 }

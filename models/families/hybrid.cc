@@ -38,7 +38,7 @@ Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, c
     c.head_dim = std::max<int64_t>(1, inner / c.heads);
     if (fields.same_head_dim != nullptr) {
       config.Require(config.IntOrAuto(fields.same_head_dim, c.head_dim, 1, kMaxDimension) == c.head_dim,
-                     fields.same_head_dim, absl::StrCat("is not the mixer's width by ", fields.heads));
+                     fields.same_head_dim, absl::StrCat("is not the mixer's width divided by ", fields.heads));
     }
   }
   c.state_dim = config.IntOr(fields.state_dim, fields.default_state_dim, 1, kMaxDimension);

@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address
     exporter->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);
   } catch (const std::exception&) {  // its message names no cause
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(),
-                                               ": the port is taken, or the address is not this machine's"));
+                                               ": the port is in use, or this machine does not have the address"));
   }
   exporter->exposer_->RegisterCollectable(exporter->collector_);
   exporter->address_.port = exporter->exposer_->GetListeningPorts().front();

@@ -85,6 +85,11 @@ def test_error_strings_are_joined():
     assert [fault for _, _, fault, _ in lint_text.lint("x.cc", source)] == ["'is no <noun>': say 'is not a ...'"]
 
 
+@pytest.mark.parametrize("ending", ["h", "cc", "inc", "cu", "cuh", "proto"])
+def test_comments_of_all_code_are_read(ending):
+    assert [line for _, line, _, _ in lint_text.lint(f"x.{ending}", "int x;\n// A request goes on.\n")] == [2]
+
+
 def test_log_lines_are_read_without_their_arguments():
     source = 'spdlog::log(level, "the server goes on "\n            "with {} requests", Name("what there is"), 1);\n'
     assert list(lint_text.literal_blocks(source))[0] == (1, "the server goes on with X requests")

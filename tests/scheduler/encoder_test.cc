@@ -136,7 +136,7 @@ TEST(Encoder, AStepOfOneTokenIsRefused) {
   const auto made =
       Scheduler::Create(tiny.cache.get(), {.max_running = 1, .max_step_tokens = 1, .max_sequence_tokens = 9});
   EXPECT_EQ(made.status().message(),
-            "max_step_tokens is 1; at least 2 are needed: an encoder runs whole, beside a token of the decoder");
+            "max_step_tokens is 1; at least 2 are needed: one for the encoder, one for the decoder");
 }
 
 }  // namespace

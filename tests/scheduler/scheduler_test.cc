@@ -48,7 +48,7 @@ TEST(SchedulerCreate, RefusesAnArenaTooSmallForTwoTokens) {
   EXPECT_EQ(
       status.message(),
       "the arena of 128 bytes holds a sequence of 1 tokens with prefill_chunk_tokens of 8; at least 2 are needed: "
-      "a prompt's and an output's");
+      "one of a prompt, one of its output");
 }
 
 TEST(SchedulerCreate, ClipsTheLengthToTheArena) {

@@ -131,7 +131,8 @@ class PieceWriter {
 
  private:
   void Flush() {
-    if (status_.ok() && stop_->load(std::memory_order_relaxed)) status_ = absl::CancelledError("given up");
+    if (status_.ok() && stop_->load(std::memory_order_relaxed))
+      status_ = absl::CancelledError("stopped before it was written");
     if (status_.ok()) status_ = WriteAt(file_, piece_.data(), filled_, start_);
     start_ += std::exchange(filled_, 0);
   }
@@ -300,8 +301,9 @@ absl::Status PackedWeights::Write() const {
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
   if (error) return absl::FailedPreconditionError(absl::StrCat(folder.string(), ": ", error.message()));
   if (space.available < static_cast<uintmax_t>(size_bytes_) + space.capacity / 20) {
-    return absl::ResourceExhaustedError(absl::StrCat(path_, ": it takes ", size_bytes_, " bytes, and of the disk's ",
-                                                     space.capacity, " less than 5 percent would be left"));
+    return absl::ResourceExhaustedError(absl::StrCat(path_, ": its ", size_bytes_,
+                                                     " bytes would leave less than 5 percent of the disk's ",
+                                                     space.capacity, " bytes free"));
   }
   const std::string part = absl::StrCat(path_, ".part");
   const int file = open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
