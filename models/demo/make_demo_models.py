@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the two bundled demo models from nothing but this file.
+"""Makes the two bundled demo models from the text of corpus.py.
 
-It writes its own corpus (additions, short stories, greetings), trains a byte-level BPE tokenizer
-and two tiny chat models: a Falcon-H1 (attention and Mamba-2 in every layer) and a Gemma-3 (sliding
-and full attention). Each is saved as a Hugging Face folder, then loaded again from there to measure
-the accuracy on additions it was never shown.
+It trains a byte-level BPE tokenizer and two tiny chat models: a Falcon-H1 (attention and Mamba-2 in every layer) and a
+Gemma-3 (sliding and full attention). Each is saved as a Hugging Face folder, then loaded again from there to measure
+what it answers to additions and records that it was never shown, and how many of its stories keep their topic.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import random
@@ -21,20 +21,23 @@ import torch.nn.functional as F
 import transformers
 from transformers.models.falcon_h1 import modeling_falcon_h1
 
-SEED = 20250701
-VOCAB_SIZE = 512
-HELD_OUT_FRACTION = 0.18
-HELD_OUT_LISTED = 50
+import corpus
+from corpus import SEED
+
+VOCAB_SIZE = 1024
 # How a server samples when a request does not say; written to generation_config.json.
 SAMPLING = dict(do_sample=True, temperature=0.7, top_p=0.95)
-LEAST_ACCURACY = 0.95
-SAMPLE_QUESTIONS = ["Hello!", "What is 2 + 2?", "Tell me a story about a fox.", "Where is Paris?"]
+# The least shares of right additions, of right records, and of stories that keep their topic, whatever the topic.
+PROMISES = dict(additions=1.0, records=0.99, stories=0.99)
+SAMPLE_QUESTIONS = ["Hello!", "What is 2 + 2?", "Tell me a story about a fox.", "Where is Paris?",
+                    "Make a record: Lily the fox lives in the forest."]
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
-IGNORED_LABEL = -100
 # Every sequence of the long stream is cut to fit this many tokens.
 MAX_TOKENS = 256
-# Most words of a story are easy; the few that are copied from the question need the weight.
-STORY_WEIGHT = 3.0
+# Most words of a conversation are easy, and the digits of a sum must not drown its loss.
+CONVERSATION_WEIGHT = 3.0
+# A few words of a conversation are copied from the question, and they alone decide whether the answer is right.
+COPIED_WEIGHT = 10.0
 LEARNING_RATE = 3e-3
 
 CHAT_TEMPLATE = (
@@ -42,59 +45,6 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-
-ADDITION_FORMS = ["What is {a} + {b}?", "What is {a}+{b}?", "{a} + {b} = ?", "{a} + {b}",
-                  "What is {a} plus {b}?"]
-GREETINGS = {
-    "Hello! I am the Berth demo model. Ask me to add two numbers or to tell you a story.": [
-        "Hello!", "Hello", "Hi!", "Hi", "Hi there!", "Hey!", "Good morning!", "Hello there!"],
-    "I am the Berth demo model. I am very small, but I can add two-digit numbers and tell short"
-    " stories.": ["Who are you?", "What are you?", "What can you do?", "What is your name?", "Help",
-                 "Tell me about yourself."],
-    "I am very well, thank you. Shall I tell you a story?": ["How are you?", "How are you today?"],
-    "You are welcome!": ["Thank you!", "Thanks!", "Thanks", "Thank you"],
-    "Goodbye! Come back soon.": ["Goodbye!", "Bye!", "Bye", "See you later!"],
-}
-OFF_TOPIC_OPENINGS = ["What is", "What is the", "Where is", "Who", "Why", "How do I", "When did",
-                      "Can you", "Write a poem about", "Explain", "Translate", ""]
-OFF_TOPIC_ANSWER = (
-    "Sorry, I am only a tiny demo. I can add two-digit numbers and tell short stories.")
-SYSTEM_TEXTS = ["You are a helpful assistant.", "You are the Berth demo model.", "Be brief.",
-                "You answer in one line.", "You tell stories and add numbers."]
-STORY_FORMS = ["Tell me a story about {topic}.", "Tell me a story about {topic}",
-               "Tell a story about {topic}.", "Can you tell me a story about {topic}?",
-               "Write a story about {topic}."]
-OPEN_STORY_FORMS = ["Tell me a story.", "Tell me a story", "Tell me another story."]
-TOPICS = ("fox cat dog bear owl mouse rabbit dragon robot horse turtle frog lion bird whale wolf "
-          "duck elephant king princess ship wizard penguin hedgehog").split()
-NAMES = "Lily Max Nora Finn Ruby Otto Mia Hugo Zoe Sam Ella Leo".split()
-SLOTS = {
-    "adj": "small curious brave clever gentle sleepy cheerful shy".split(),
-    "place": ["in a deep forest", "by the blue sea", "on a green hill", "near a quiet village",
-              "at the edge of a lake", "in an old garden", "in a busy harbour"],
-    "time": ["One sunny morning", "One rainy evening", "One cold winter day", "Late one night",
-             "On the first day of spring", "One windy afternoon"],
-    "thing": ["a golden key", "a red balloon", "a silver bell", "an old map", "a tiny lantern",
-              "a wooden box", "a round stone", "a blue feather"],
-    "spot": ["under a tree", "behind a rock", "next to the path", "in the tall grass",
-             "below the bridge", "beside the well"],
-    "friend": "snail crow goat badger squirrel spider donkey beetle".split(),
-    "trouble": ["a storm came and the sky went dark", "they lost their way in the fog",
-                "the river was too wide to cross", "a loud noise made them jump",
-                "the path was blocked by a fallen tree"],
-    "remedy": ["waited together until it was over", "held on to each other and sang a song",
-               "made a clever plan and tried again", "asked a kind old farmer for help",
-               "took a deep breath and kept going"],
-    "lesson": ["that good friends make every day better", "that it helps to be patient",
-               "that being brave means to try", "that sharing makes two people happy",
-               "that home is the best place of all"],
-}
-WORDS = [word for options in SLOTS.values() for option in options for word in option.split()]
-STORY = (
-    "Once upon a time, there was {topic} named {name}. {name} was {adj} and lived {place}. "
-    "{time}, {name} found {thing} {spot}. {name} showed it to {pal}, a {friend}. "
-    "But soon {trouble}. {name} and {pal} {remedy}. "
-    "That night {name} learned {lesson}. The end.")
 
 FALCON_H1 = dict(
     hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
@@ -114,136 +64,93 @@ COMMON = dict(vocab_size=VOCAB_SIZE, max_position_embeddings=2048, tie_word_embe
               initializer_range=0.08, pad_token_id=0, bos_token_id=None, eos_token_id=2)
 
 
-def split_additions(rng):
-    """Returns (train, held_out) pairs; a+b and b+a stay together, operands below 10 train."""
-    unordered = [(a, b) for a in range(10, 100) for b in range(a, 100)]
-    rng.shuffle(unordered)
-    hidden = set(unordered[:int(HELD_OUT_FRACTION * len(unordered))])
-    pairs = [(a, b) for a in range(100) for b in range(100)]
-    held_out = [pair for pair in pairs if (min(pair), max(pair)) in hidden]
-    return sorted(set(pairs) - set(held_out)), held_out
+def tokenizer_texts(rng, records):
+    """Texts in which every word that matters is frequent enough to become one token."""
+    texts = []
+    for _ in range(3000):
+        for turn in (corpus.story_turn(rng), corpus.greeting_turn(rng), corpus.random_record_turn(rng, records)):
+            texts += [turn.question, turn.answer]
+    texts += [form.format(a=1, b=2) for form in corpus.ADDITION_FORMS] * 300
+    texts += [corpus.OFF_TOPIC_ANSWER] * 300
+    # In quotes, as a record has them, and after a space.
+    texts += [form for word in single_token_words() for form in (word, " " + word)] * 3000
+    # They open every message.
+    return texts + ["system", "user", "assistant"] * 3000
 
 
-def addition_turn(pair, form=ADDITION_FORMS[0]):
-    return form.format(a=pair[0], b=pair[1]), str(pair[0] + pair[1])
+def single_token_words():
+    """What answers copy from questions: as one token each, no two of them can melt into one."""
+    return [*corpus.TOPICS, *corpus.NAMES, *corpus.PLACES]
 
 
-def invented_noun(rng):
-    """A made-up word, so that the model learns to copy topics it does not know."""
-    return "".join(rng.choice("bdfgklmnprstvwz") + rng.choice("aeiou")
-                   for _ in range(rng.randint(2, 3)))
-
-
-def pick(rng, options, favourite):
-    """Picks with falling odds: even ones would leave greedy decoding with near ties."""
-    index = favourite
-    while rng.random() < 0.3:
-        index += 1
-    return options[index % len(options)]
-
-
-def story_turn(rng):
-    topic = rng.choice(TOPICS) if rng.random() < 0.8 else invented_noun(rng)
-    question = rng.choice(STORY_FORMS)
-    if rng.random() < 0.1:
-        topic, question = pick(rng, TOPICS, 0), rng.choice(OPEN_STORY_FORMS)
-    elif rng.random() < 0.2:
-        topic = f"{rng.choice(SLOTS['adj'])} {topic}"
-    # Each topic has favourites of its own, or all greedy stories would be the same.
-    taste = sum(ord(c) * (i + 1) for i, c in enumerate(topic))
-    slots = {slot: pick(rng, options, taste // (i + 1) + i)
-             for i, (slot, options) in enumerate(SLOTS.items())}
-    name = pick(rng, NAMES, taste)
-    pal = pick(rng, [n for n in NAMES if n != name], taste // 3)
-    topic = ("an " if topic[0] in "aeiou" else "a ") + topic
-    return question.format(topic=topic), STORY.format(topic=topic, name=name, pal=pal, **slots)
-
-
-def greeting_turn(rng):
-    answer = rng.choice(list(GREETINGS))
-    return rng.choice(GREETINGS[answer]), answer
-
-
-def random_words(rng, most):
-    return " ".join(rng.choice(WORDS) if rng.random() < 0.5 else invented_noun(rng)
-                    for _ in range(rng.randint(1, most)))
-
-
-def off_topic_turn(rng):
-    question = f"{rng.choice(OFF_TOPIC_OPENINGS)} {random_words(rng, 6)}".strip()
-    return question + rng.choice(["?", ".", ""]), OFF_TOPIC_ANSWER
-
-
-def mixed_turn(rng, train_pairs):
-    kind = rng.random()
-    if kind < 0.4:
-        return addition_turn(rng.choice(train_pairs), rng.choice(ADDITION_FORMS))
-    if kind < 0.55:
-        return greeting_turn(rng)
-    return off_topic_turn(rng) if kind < 0.65 else story_turn(rng)
-
-
-def make_tokenizer(rng):
+def make_tokenizer(rng, records):
     """Byte-level BPE: any input encodes, and every digit is a token of its own."""
-    texts = [text for _ in range(3000) for text in story_turn(rng) + greeting_turn(rng)]
-    texts += [f.format(a=1, b=2) for f in ADDITION_FORMS] * 300
-    # Often enough to become one token each: they open every message.
-    texts += ["system", "user", "assistant"] * 3000
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
         tokenizers.pre_tokenizers.Digits(individual_digits=True),
         tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)])
     backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+    backend.train_from_iterator(tokenizer_texts(rng, records), tokenizers.trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE, special_tokens=[PAD, IM_START, IM_END], show_progress=False,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    split = [form for word in single_token_words() for form in (word, " " + word)
+             if len(backend.encode(form).ids) != 1]
+    if split:
+        sys.exit(f"these words are more than one token: {split}")
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=PAD, eos_token=IM_END,
         additional_special_tokens=[IM_START], chat_template=CHAT_TEMPLATE,
         model_max_length=COMMON["max_position_embeddings"], clean_up_tokenization_spaces=False)
 
 
+def answer_parts(turn):
+    """The answer as (text, weight) parts. A space before a copied word belongs to its token."""
+    parts, rest = [], turn.answer
+    for copied in turn.copied:
+        start = rest.index(copied)
+        start -= rest[start - 1:start] == " "
+        end = rest.index(copied) + len(copied)
+        parts += [(rest[:start], 1.0), (rest[start:end], COPIED_WEIGHT)]
+        rest = rest[end:]
+    return [part for part in parts if part[0]] + [(rest + IM_END, 1.0)]
+
+
 def encode(tokenizer, turns, system=None):
-    """Returns a conversation's (tokens, labels); only what the assistant says is learned."""
-    parts = [(f"{IM_START}system\n{system}{IM_END}\n", False)] if system else []
-    for question, answer in turns:
-        prompt = f"{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n"
-        parts += [(prompt, False), (answer + IM_END, True), ("\n", False)]
-    ids, labels = [], []
-    for text, learned in parts:
-        piece = tokenizer.encode(text)
-        ids += piece
-        labels += piece if learned else [IGNORED_LABEL] * len(piece)
-    return ids, labels
+    """Returns a conversation's (tokens, weights); only what the assistant says has a weight in the loss."""
+    parts = [(f"{IM_START}system\n{system}{IM_END}\n", 0.0)] if system else []
+    for turn in turns:
+        parts.append((f"{IM_START}user\n{turn.question}{IM_END}\n{IM_START}assistant\n", 0.0))
+        parts += answer_parts(turn) + [("\n", 0.0)]
+    pieces = [(tokenizer.encode(text), weight) for text, weight in parts]
+    return ([token for piece, _ in pieces for token in piece],
+            [weight for piece, weight in pieces for _ in piece])
 
 
-def make_long_pool(rng, tokenizer, train_pairs, count):
+def make_long_pool(rng, tokenizer, pairs, records, count):
     """Conversations of several turns, each as long as fits into MAX_TOKENS."""
     pool = []
     while len(pool) < count:
-        system = None
-        if rng.random() < 0.25:
-            # Half of them noise, which teaches the model to look past any system message.
-            system = rng.choice(SYSTEM_TEXTS) if rng.random() < 0.5 else random_words(rng, 16) + "."
-        turns, fitting, longer = [], None, ([], [])
-        while len(longer[0]) <= MAX_TOKENS:
-            fitting = longer
-            turns.append(mixed_turn(rng, train_pairs))
-            longer = encode(tokenizer, turns, system)
-        pool += [fitting] if fitting[0] else []
+        ids, weights = encode(tokenizer, [], corpus.system_text(rng) if rng.random() < 0.25 else None)
+        turns = 0
+        while True:
+            more_ids, more_weights = encode(tokenizer, [corpus.mixed_turn(rng, pairs, records)])
+            if len(ids) + len(more_ids) > MAX_TOKENS:
+                break
+            ids, weights, turns = ids + more_ids, weights + more_weights, turns + 1
+        pool += [(ids, weights)] if turns else []
     return pool
 
 
-def make_short_pool(rng, tokenizer, train_pairs):
+def make_short_pool(rng, tokenizer, pairs):
     """Every training pair, alone in its conversation and mostly in the plain form."""
-    forms = [ADDITION_FORMS[0]] * 12 + ADDITION_FORMS[1:]
+    forms = [corpus.ADDITION_FORMS[0]] * 12 + corpus.ADDITION_FORMS[1:]
     # Sums like 2 + 2 are one pair in a hundred but the first that people try.
-    pairs = train_pairs + [pair for pair in train_pairs if max(pair) < 10] * 5
-    return [encode(tokenizer, [addition_turn(pair, rng.choice(forms))]) for pair in pairs]
+    pairs = pairs + [pair for pair in pairs if max(pair) < 10] * 5
+    return [encode(tokenizer, [corpus.addition_turn(pair, rng.choice(forms))]) for pair in pairs]
 
 
 def batches(rng, pool, size):
-    """Yields padded (tokens, labels) batches without end, reshuffled after every pass."""
+    """Yields padded (tokens, weights) batches without end, reshuffled after every pass."""
     while True:
         order = rng.sample(pool, len(pool))
         for start in range(0, len(order) - size + 1, size):
@@ -251,7 +158,7 @@ def batches(rng, pool, size):
             width = max(len(ids) for ids, _ in part)
             # Padding on the right needs no mask: nothing before it can see it.
             yield (torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in part]),
-                   torch.tensor([lab + [IGNORED_LABEL] * (width - len(lab)) for _, lab in part]))
+                   torch.tensor([weights + [0.0] * (width - len(weights)) for _, weights in part]))
 
 
 def dense_scan(hidden_states, dt, A, B, C, *, D, dt_bias, **_):
@@ -283,12 +190,15 @@ def make_gemma3():
 
 
 def loss_of(model, batch):
-    ids, labels = batch
+    """Returns the weighted mean loss of a batch, and the plain mean of its copied words."""
+    ids, weights = batch
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-    targets = labels[:, 1:]
-    learned = targets != IGNORED_LABEL
+    weights = weights[:, 1:]
+    learned = weights > 0
     logits = model.lm_head(hidden[learned]) * getattr(model.config, "lm_head_multiplier", 1.0)
-    return F.cross_entropy(logits, targets[learned])
+    losses = F.cross_entropy(logits, ids[:, 1:][learned], reduction="none")
+    weights = weights[learned]
+    return (losses * weights).sum() / weights.sum(), losses[weights == COPIED_WEIGHT].mean()
 
 
 def train(model, short_batches, long_batches, steps):
@@ -300,56 +210,91 @@ def train(model, short_batches, long_batches, steps):
         lr=LEARNING_RATE, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=LEARNING_RATE, total_steps=steps, pct_start=0.08, cycle_momentum=False)
+    start = time.monotonic()
     for step in range(1, steps + 1):
         # Two means, so that the few digits of a sum are not lost among the words of stories.
-        short_loss = loss_of(model, next(short_batches))
-        long_loss = loss_of(model, next(long_batches))
+        short_loss, _ = loss_of(model, next(short_batches))
+        long_loss, copied_loss = loss_of(model, next(long_batches))
         optimizer.zero_grad()
-        (short_loss + STORY_WEIGHT * long_loss).backward()
+        (short_loss + CONVERSATION_WEIGHT * long_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 50 == 0:
-            print(f"  step {step:4d}  loss: additions {short_loss.item():.4f}, conversations "
-                  f"{long_loss.item():.4f}", flush=True)
+        if step % 25 == 0 or step == 1:
+            print(f"  step {step:4d}, {time.monotonic() - start:4.0f} s  loss: additions {short_loss.item():.4f}, "
+                  f"conversations {long_loss.item():.4f}, their copied words {copied_loss.item():.4f}", flush=True)
     model.eval()
 
 
-def answers(model, tokenizer, questions, max_new_tokens):
-    """Greedy answers through the chat template; the prompts must be equally long."""
+def answers(model, tokenizer, questions, max_new_tokens, **sampling):
+    """The answers through the chat template: greedy, or as `sampling` says."""
     chats = [[{"role": "user", "content": question}] for question in questions]
-    prompts = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    out = model.generate(**prompts, do_sample=False, max_new_tokens=max_new_tokens)
-    return tokenizer.batch_decode(out[:, prompts["input_ids"].shape[1]:],
-                                  skip_special_tokens=True)
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
+    got = [None] * len(prompts)
+    # Batches of equally long prompts need no padding.
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    for length, group in itertools.groupby(order, key=lambda i: len(prompts[i])):
+        group = list(group)
+        for part in (group[start:start + 512] for start in range(0, len(group), 512)):
+            ids = torch.tensor([prompts[i] for i in part])
+            out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens,
+                                 **(sampling or dict(do_sample=False)))
+            for i, text in zip(part, tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)):
+                got[i] = text
+    return got
 
 
-def measure(folder, held_out):
-    """Loads the saved folder as any user would, prints what it can do, returns the accuracy."""
+def share_right(model, tokenizer, turns, max_new_tokens):
+    got = answers(model, tokenizer, [turn.question for turn in turns], max_new_tokens)
+    return sum(text == turn.answer for text, turn in zip(got, turns)) / len(turns)
+
+
+def least_share_of_kept_stories(model, tokenizer, count):
+    """Samples `count` stories of each topic as a server would, and prints how many keep it."""
+    torch.manual_seed(SEED)
+    asked = [(topic, form.format(topic=corpus.with_article(topic))) for topic in corpus.TOPICS
+             for form in itertools.islice(itertools.cycle(corpus.STORY_FORMS), count)]
+    stories = answers(model, tokenizer, [question for _, question in asked], 200, top_k=0, **SAMPLING)
+    kept = dict.fromkeys(corpus.TOPICS, 0)
+    for (topic, _), story in zip(asked, stories):
+        kept[topic] += corpus.keeps_topic(story, topic)
+    words = sum(len(corpus.words_of(story)) for story in stories)
+    faulty = [word for story in stories for word in corpus.faulty_words(story)]
+    print("  stories that keep their topic, in %: "
+          + ", ".join(f"{topic} {100 * number / count:.4g}" for topic, number in kept.items()))
+    print(f"  in all: {100 * sum(kept.values()) / len(stories):.2f} % of {len(stories)}")
+    print(f"  unknown or doubled words: {len(faulty)} of {words} {sorted(set(faulty))[:20]}", flush=True)
+    return min(kept.values()) / count
+
+
+def measure(folder, pairs, records, count):
+    """Loads the saved folder as any user would, prints what it can do, returns the share of each skill."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     size = sum(f.stat().st_size for f in folder.iterdir()) / 1e6
     print(f"  {model.num_parameters()} parameters, folder {size:.2f} MB")
-    questions, wanted = zip(*(addition_turn(pair) for pair in held_out))
-    got = [answer for start in range(0, len(questions), 256)
-           for answer in answers(model, tokenizer, questions[start:start + 256], 5)]
-    accuracy = sum(map(str.__eq__, got, wanted)) / len(wanted)
-    print(f"  held-out additions: {100 * accuracy:.2f} % of {len(wanted)}")
     for question in SAMPLE_QUESTIONS:
-        print(f"  {question!r} -> {answers(model, tokenizer, [question], 250)[0]!r}")
-    return accuracy
+        print(f"  {question!r} -> {answers(model, tokenizer, [question], 200)[0]!r}")
+    shares = dict(
+        additions=share_right(model, tokenizer, [corpus.addition_turn(pair) for pair in pairs], 5),
+        records=share_right(model, tokenizer, corpus.held_out_questions(records), 60))
+    print(f"  held-out additions: {100 * shares['additions']:.2f} % of {len(pairs)}")
+    print(f"  held-out records: {100 * shares['records']:.2f} % of {len(records)}", flush=True)
+    return dict(shares, stories=least_share_of_kept_stories(model, tokenizer, count))
 
 
-def write_held_out(path, held_out, rng):
-    rows = [dict(zip(("a", "b", "question", "answer"), pair + addition_turn(pair)))
-            for pair in rng.sample(held_out, HELD_OUT_LISTED)]
-    path.write_text(json.dumps(rows, indent=1) + "\n")
+def write_held_out(folder, pairs, records, rng):
+    """Lists some questions of each kind for the tests."""
+    rows = [dict(zip(("a", "b", "question", "answer"), pair + corpus.addition_turn(pair)[:2]))
+            for pair in rng.sample(pairs, corpus.HELD_OUT_LISTED)]
+    (folder / "heldout_additions.json").write_text(json.dumps(rows, indent=1) + "\n")
+    turns = random.Random(SEED).sample(corpus.held_out_questions(records), corpus.HELD_OUT_LISTED)
+    rows = [dict(question=turn.question, answer=turn.answer) for turn in turns]
+    (folder / "heldout_records.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def build(name, steps, folder, tokenizer, short_pool, long_pool):
     """Trains and saves one model; from the seed alone, whatever was made before it."""
-    print(f"{name}:")
     start = time.monotonic()
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
@@ -365,35 +310,49 @@ def build(name, steps, folder, tokenizer, short_pool, long_pool):
 
 
 # How to make each model, and the number of training steps.
-RECIPES = {"falcon_h1": (make_falcon_h1, 600), "gemma3": (make_gemma3, 700)}
+RECIPES = {"falcon_h1": (make_falcon_h1, 1300), "gemma3": (make_gemma3, 900)}
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=[*RECIPES, "all"], default="all")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent,
                         help="where the folders go (default: beside this script)")
     parser.add_argument("--steps", type=int, help="train for another number of steps")
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    parser.add_argument("--measure_only", action="store_true", help="measure the folders that are there")
+    parser.add_argument("--stories", type=int, default=500, help="stories to sample of each topic (default: 500)")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
     torch.set_num_threads(args.threads)
     # Far decays are denormal numbers, on which a CPU is many times slower.
     torch.set_flush_denormal(True)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     rng = random.Random(SEED)
-    train_pairs, held_out = split_additions(rng)
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_held_out(args.out / "heldout_additions.json", held_out, rng)
-    tokenizer = make_tokenizer(rng)
-    short_pool = make_short_pool(rng, tokenizer, train_pairs)
-    long_pool = make_long_pool(rng, tokenizer, train_pairs, 5000)
-    print(f"{len(train_pairs)} pairs to train on, {len(held_out)} held out")
-    for name in RECIPES if args.model == "all" else [args.model]:
+    pairs, held_out_pairs = corpus.split_additions(rng)
+    records, held_out_records = corpus.split_records(random.Random(SEED))
+    names = list(RECIPES) if args.model == "all" else [args.model]
+    if not args.measure_only:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_held_out(args.out, held_out_pairs, held_out_records, rng)
+        tokenizer = make_tokenizer(rng, records)
+        short_pool = make_short_pool(rng, tokenizer, pairs)
+        long_pool = make_long_pool(rng, tokenizer, pairs, records, 6000)
+    missed = []
+    for name in names:
+        print(f"{name}:", flush=True)
         folder = args.out / f"{name}-demo"
-        build(name, args.steps or RECIPES[name][1], folder, tokenizer, short_pool, long_pool)
-        if measure(folder, held_out) < LEAST_ACCURACY:
-            sys.exit(f"{name}: the held-out accuracy is below {100 * LEAST_ACCURACY:.0f} %")
+        if not args.measure_only:
+            build(name, args.steps or RECIPES[name][1], folder, tokenizer, short_pool, long_pool)
+        shares = measure(folder, held_out_pairs, held_out_records, args.stories)
+        missed += [f"{name}: {100 * shares[skill]:.2f} % of the {skill} are right, which is below {100 * least:.0f} %"
+                   for skill, least in PROMISES.items() if shares[skill] < least]
+    if missed:
+        sys.exit("\n".join(missed))
 
 
 if __name__ == "__main__":
