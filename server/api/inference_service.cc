@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/api/grpc_status.h"
@@ -102,6 +103,11 @@ InferenceService::InferenceService(Options options)
       validation_{&options_.model, options_.text != nullptr ? options_.text : &tokens_only_, options_.limits,
                   options_.defaults} {}
 
+InferenceService::~InferenceService() {
+  MutexLock lock(&mutex_);
+  while (submits_ > 0) no_submit_.Wait(&mutex_);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::GenerateRequest* request) {
   return new GenerateCall(this, context, *request);
@@ -179,6 +185,8 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
 }
 
 absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) {
+  AddSubmits(1);
+  const absl::Cleanup done = [this] { AddSubmits(-1); };
   // Ours, since the writer may be gone as soon as the engine has the request.
   const std::shared_ptr<RequestOutput> output = std::move(registered.output);
   Request& request = registered.request;
@@ -194,6 +202,12 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
   output->OnSubmitted();
   if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   return absl::OkStatus();
+}
+
+void InferenceService::AddSubmits(int64_t count) {
+  MutexLock lock(&mutex_);
+  submits_ += count;
+  if (submits_ == 0) no_submit_.SignalAll();
 }
 
 std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, bool stream,

@@ -14,11 +14,13 @@
 #include <functional>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "berth/v1/inference.grpc.pb.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
+#include "scheduler/mutex.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_output.h"
 #include "server/api/request_registry.h"
@@ -51,6 +53,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   };
 
   explicit InferenceService(Options options);
+  // Waits until no thread is in Submit any more.
+  ~InferenceService() override;
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
@@ -72,7 +76,9 @@ class InferenceService final : public v1::Inference::CallbackService {
   // error's trailing metadata is in `context`.
   absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
                                              OutputWriter* writer);
-  absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered);
+  // On another thread than gRPC's, the call may even end, and gRPC's server with it, before Submit returns.
+  absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ValidationContext& validation() const { return validation_; }
 
@@ -91,10 +97,15 @@ class InferenceService final : public v1::Inference::CallbackService {
   void OnEnded(const EndedRequest& request);
   void OnRefused(grpc::CallbackServerContext* context, const absl::Status& status);
   void OnRpc(const char* method, const absl::Status& status, absl::Time start);
+  void AddSubmits(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   const TokensOnly tokens_only_;
   const ValidationContext validation_;
+
+  Mutex mutex_;
+  CondVar no_submit_;
+  int64_t submits_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Submit
 };
 
 }  // namespace berth
