@@ -11,11 +11,15 @@
 
 #include "absl/types/span.h"
 #include "cache/lease.h"
+#include "models/row_masks.h"
 
 namespace berth {
 
 // How the next token is chosen. Applied in this order (transformers' order): logit_bias, banned tokens, penalties,
-// forced tokens, temperature, top_k, top_p, min_p. Defaults change nothing.
+// forced tokens, the constraint's mask, temperature, top_k, top_p, min_p. Defaults change nothing.
+//
+// So the mask has the last word on what is possible, and truncation counts only tokens that it allows. Where the mask
+// allows only tokens that are banned, not forced, or impossible to the model, nothing is left: kNoAllowedToken.
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy
   int32_t top_k = 0;                // keep the k likeliest tokens; 0: all
@@ -27,6 +31,8 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
   uint64_t seed = 0;          // with the token's position it decides the draw, whatever else is in the batch
   int32_t num_logprobs = -1;  // -1: none; n >= 0: the chosen token's and the n likeliest tokens'
+  // Of a constrained row: the model's distribution over the tokens that the mask allows, instead of over all.
+  bool logprobs_after_mask = false;
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
@@ -46,6 +52,11 @@ struct StepRow {
   int64_t sequence_length = 0;        // of prompt and output so far, computed or not, without drafts
   absl::Span<const int32_t> banned;   // tokens that may not be chosen yet (min_tokens)
   absl::Span<const int32_t> forced;   // not empty: equally likely, no other token may be chosen (forced BOS, EOS)
+
+  // What may be chosen in the place of each draft and after the last token, in a constrained row that samples. The
+  // masks are computed while the step runs: wait for them right before the choice. Null: any token.
+  const RowMasks* masks = nullptr;
+  bool rank_allowed = false;  // `top` has only tokens that the mask allows (candidates of a beam search)
   // Encoder-decoder models: all that the encoder reads, in the first row of a lease. The step then writes the lease's
   // cross blocks. Empty in every other row.
   absl::Span<const int32_t> encoder_tokens;
@@ -70,13 +81,17 @@ struct StepPlan {
 
 struct TokenLogprob {
   int32_t token = -1;
-  float logprob = 0;  // natural log, of the model's own distribution: before bias, penalties and temperature
+  // Natural log, of the model's own distribution: before bias, penalties and temperature, and before the mask unless
+  // logprobs_after_mask.
+  float logprob = 0;
 };
 
 struct RowResult {
-  // The chosen token; kNoToken for a row that did not sample; kBadLogits when a logit is NaN or +inf, or all are -inf.
+  // The chosen token; kNoToken for a row that did not sample. kBadLogits: a logit is NaN or +inf, or all are -inf.
+  // kNoAllowedToken: the mask leaves no token to choose.
   static constexpr int32_t kNoToken = -1;
   static constexpr int32_t kBadLogits = -2;
+  static constexpr int32_t kNoAllowedToken = -3;
   int32_t token = kNoToken;
   float logprob = 0;              // of the chosen token, when logprobs were asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for

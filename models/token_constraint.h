@@ -1,5 +1,5 @@
-// Decides which tokens the output of a sequence may go on with. One object for each sequence and each beam.
-// Thread-compatible: one thread at a time. Torch-free.
+// Decides which tokens may follow the output of a sequence. One object for each sequence and each beam.
+// Thread-compatible: one thread at a time, except that several may Clone the same object. Torch-free.
 //
 // Where only one text can follow, the mask has one bit: that of the first token of this text. So an output that takes
 // forced tokens at once equals one that is masked token by token.

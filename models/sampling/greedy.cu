@@ -7,9 +7,11 @@ namespace {
 constexpr int kThreads = 512;
 
 __global__ void __launch_bounds__(kThreads) GreedyKernel(const __grid_constant__ GreedyArgs a, bool aligned) {
-  const Logits logits = {a.logits + blockIdx.x * a.stride, static_cast<int>(a.vocab), aligned};
+  const Logits logits = {a.logits + blockIdx.x * a.stride, static_cast<int>(a.vocab), aligned,
+                         MaskOf(a.masks, blockIdx.x)};
   const Best best = BestOf<kThreads>(logits, reinterpret_cast<Best*>(shared_memory));
-  if (threadIdx.x == 0) a.tokens[blockIdx.x] = best.IsGood() ? best.id : a.bad_token;
+  if (threadIdx.x != 0) return;
+  a.tokens[blockIdx.x] = best.IsGood() ? best.id : best.IsHidden() ? a.masks.no_allowed_token : a.bad_token;
 }
 
 }  // namespace

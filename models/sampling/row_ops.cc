@@ -23,10 +23,18 @@ constexpr int64_t kDoubleLanes = 8;
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-}  // namespace
+// The bits of elements i, i + 1, ... from the lowest on, as many as lie in the same word of the mask.
+[[gnu::always_inline]] inline uint32_t BitsFrom(const uint32_t* mask, int64_t i) { return mask[i / 32] >> (i % 32); }
 
-BERTH_CLONES
-bool LaneMaxima(const float* x, int64_t n, float* lane_max) {
+// Element i + j, or -inf. `bits`: BitsFrom(mask, i).
+template <bool kMasked>
+[[gnu::always_inline]] inline float At(const float* x, int64_t i, int64_t j, uint32_t bits) {
+  if constexpr (!kMasked) return x[i + j];
+  return (bits & (uint32_t{1} << j)) != 0 ? x[i + j] : -std::numeric_limits<float>::infinity();
+}
+
+template <bool kMasked>
+[[gnu::always_inline]] inline bool LaneMaximaOf(const float* x, const uint32_t* mask, int64_t n, float* lane_max) {
   constexpr float kMax = std::numeric_limits<float>::max();
   int32_t bad[kLanes] = {};
   for (int64_t begin = 0; begin < n; begin += kChunk, lane_max += kLanes) {
@@ -35,14 +43,18 @@ bool LaneMaxima(const float* x, int64_t n, float* lane_max) {
     for (int64_t j = 0; j < kLanes; ++j) lanes[j] = -std::numeric_limits<float>::infinity();
     int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
+      const uint32_t bits = kMasked ? BitsFrom(mask, i) : 0;
       for (int64_t j = 0; j < kLanes; ++j) {
-        lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+        const float v = At<kMasked>(x, i, j, bits);
+        lanes[j] = v > lanes[j] ? v : lanes[j];
         bad[j] |= x[i + j] <= kMax ? 0 : 1;
       }
     }
-    for (int64_t j = 0; i < end; ++i, ++j) {
-      lanes[j] = x[i] > lanes[j] ? x[i] : lanes[j];
-      bad[j] |= x[i] <= kMax ? 0 : 1;
+    const uint32_t bits = kMasked && i < end ? BitsFrom(mask, i) : 0;
+    for (int64_t j = 0; i + j < end; ++j) {
+      const float v = At<kMasked>(x, i, j, bits);
+      lanes[j] = v > lanes[j] ? v : lanes[j];
+      bad[j] |= x[i + j] <= kMax ? 0 : 1;
     }
     for (int64_t j = 0; j < kLanes; ++j) lane_max[j] = lanes[j];
   }
@@ -51,16 +63,66 @@ bool LaneMaxima(const float* x, int64_t n, float* lane_max) {
   return any_bad == 0;
 }
 
-BERTH_CLONES
-int64_t FirstEqual(const float* x, int64_t n, float value) {
+template <bool kMasked, bool kStored>
+[[gnu::always_inline]] inline double ExpWeightsOf(const float* x, const uint32_t* mask, int64_t n, float max,
+                                                  double inverse_temperature, double* weights) {
+  const double top = max;
+  double lanes[kDoubleLanes] = {};
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    int32_t found = 0;
-    for (int64_t j = 0; j < 4 * kLanes; ++j) found |= x[i + j] == value ? 1 : 0;
-    if (found != 0) break;
+  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
+    const uint32_t bits = kMasked ? BitsFrom(mask, i) : 0;
+    for (int64_t j = 0; j < kDoubleLanes; ++j) {
+      const double w = ExpNonPositive((At<kMasked>(x, i, j, bits) - top) * inverse_temperature);
+      if constexpr (kStored) weights[i + j] = w;
+      lanes[j] += w;
+    }
   }
-  while (i < n && x[i] != value) ++i;
-  return i;
+  const uint32_t bits = kMasked && i < n ? BitsFrom(mask, i) : 0;
+  for (int64_t j = 0; i + j < n; ++j) {
+    const double w = ExpNonPositive((At<kMasked>(x, i, j, bits) - top) * inverse_temperature);
+    if constexpr (kStored) weights[i + j] = w;
+    lanes[j] += w;
+  }
+  return AddLanes(lanes);
+}
+
+template <bool kMasked>
+[[gnu::always_inline]] inline void BucketsOf(const float* x, const uint32_t* mask, int64_t n, float max, float scale,
+                                             int32_t last_bucket, int32_t* buckets) {
+  const float limit = static_cast<float>(last_bucket);
+  const auto bucket = [=](float v) {
+    const float at = (max - v) * scale;
+    return static_cast<int32_t>(at < limit ? at : limit);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const uint32_t bits = kMasked ? BitsFrom(mask, i) : 0;
+    for (int64_t j = 0; j < kLanes; ++j) buckets[i + j] = bucket(At<kMasked>(x, i, j, bits));
+  }
+  const uint32_t bits = kMasked && i < n ? BitsFrom(mask, i) : 0;
+  for (int64_t j = 0; i + j < n; ++j) buckets[i + j] = bucket(At<kMasked>(x, i, j, bits));
+}
+
+}  // namespace
+
+BERTH_CLONES
+bool LaneMaxima(const float* x, const uint32_t* mask, int64_t n, float* lane_max) {
+  return mask == nullptr ? LaneMaximaOf<false>(x, mask, n, lane_max) : LaneMaximaOf<true>(x, mask, n, lane_max);
+}
+
+BERTH_CLONES
+int64_t FirstEqual(const float* x, const uint32_t* mask, int64_t n, float value) {
+  int64_t i = 0;
+  while (true) {
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+      int32_t found = 0;
+      for (int64_t j = 0; j < 4 * kLanes; ++j) found |= x[i + j] == value ? 1 : 0;
+      if (found != 0) break;
+    }
+    while (i < n && x[i] != value) ++i;
+    if (mask == nullptr || i >= n || (BitsFrom(mask, i) & 1) != 0) return i;
+    ++i;
+  }
 }
 
 BERTH_CLONES
@@ -71,43 +133,23 @@ bool AnyAtLeast(const float* x, int64_t n, float bound) {
 }
 
 BERTH_CLONES
-double ExpWeights(const float* x, int64_t n, float max, double inverse_temperature, double* weights) {
-  const double top = max;
-  double lanes[kDoubleLanes] = {};
-  int64_t i = 0;
-  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
-    for (int64_t j = 0; j < kDoubleLanes; ++j) {
-      const double w = ExpNonPositive((x[i + j] - top) * inverse_temperature);
-      weights[i + j] = w;
-      lanes[j] += w;
-    }
-  }
-  for (int64_t j = 0; i < n; ++i, ++j) {
-    weights[i] = ExpNonPositive((x[i] - top) * inverse_temperature);
-    lanes[j] += weights[i];
-  }
-  return AddLanes(lanes);
+double ExpWeights(const float* x, const uint32_t* mask, int64_t n, float max, double inverse_temperature,
+                  double* weights) {
+  return mask == nullptr ? ExpWeightsOf<false, true>(x, mask, n, max, inverse_temperature, weights)
+                         : ExpWeightsOf<true, true>(x, mask, n, max, inverse_temperature, weights);
 }
 
 BERTH_CLONES
-double ExpSum(const float* x, int64_t n, float max) {
-  const double top = max;
-  double lanes[kDoubleLanes] = {};
-  int64_t i = 0;
-  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
-    for (int64_t j = 0; j < kDoubleLanes; ++j) lanes[j] += ExpNonPositive(x[i + j] - top);
-  }
-  for (int64_t j = 0; i < n; ++i, ++j) lanes[j] += ExpNonPositive(x[i] - top);
-  return AddLanes(lanes);
+double ExpSum(const float* x, const uint32_t* mask, int64_t n, float max) {
+  return mask == nullptr ? ExpWeightsOf<false, false>(x, mask, n, max, 1.0, nullptr)
+                         : ExpWeightsOf<true, false>(x, mask, n, max, 1.0, nullptr);
 }
 
 BERTH_CLONES
-void Buckets(const float* x, int64_t n, float max, float scale, int32_t last_bucket, int32_t* buckets) {
-  const float limit = static_cast<float>(last_bucket);
-  for (int64_t i = 0; i < n; ++i) {
-    const float at = (max - x[i]) * scale;
-    buckets[i] = static_cast<int32_t>(at < limit ? at : limit);
-  }
+void Buckets(const float* x, const uint32_t* mask, int64_t n, float max, float scale, int32_t last_bucket,
+             int32_t* buckets) {
+  if (mask == nullptr) return BucketsOf<false>(x, mask, n, max, scale, last_bucket, buckets);
+  BucketsOf<true>(x, mask, n, max, scale, last_bucket, buckets);
 }
 
 BERTH_CLONES

@@ -116,7 +116,7 @@ __device__ inline int CollectPart(const Logits& logits, int begin, int end, uint
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const int i = begin + a * kWarp + Lane();
-      v[a] = i < end ? logits.x[i] : 0.0f;
+      v[a] = i >= end ? 0.0f : (logits.BitsFrom(i) & 1) != 0 ? logits.x[i] : -INFINITY;
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
@@ -269,7 +269,7 @@ __device__ inline int Draw(Logits logits, float max, const SampleParams& params,
   if (of_candidates) {
     const uint64_t kth = RankReaching(
         logits, 0, [](int) { return 1.0; }, static_cast<double>(params.top_k), room);
-    logits = {scratch.logits, Collect(logits, static_cast<uint32_t>(kth), scratch, room), true};
+    logits = {scratch.logits, Collect(logits, static_cast<uint32_t>(kth), scratch, room), true, nullptr};
   }
   const double top = max;
   ForEach<kThreads>(
@@ -285,9 +285,9 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__
   const Scratch scratch = ScratchOf(a, blockIdx.x);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const SampleParams params = a.params[row];
-    const Logits logits = {a.logits + row * a.stride, static_cast<int>(a.vocab), aligned};
+    const Logits logits = {a.logits + row * a.stride, static_cast<int>(a.vocab), aligned, MaskOf(a.masks, row)};
     const Best best = BestOf<kThreads>(logits, room.best);
-    int token = a.bad_token;
+    int token = best.IsHidden() ? a.masks.no_allowed_token : a.bad_token;
     if (best.IsGood()) {
       token = params.inverse_temperature == 0.0 ? best.id : Draw(logits, best.logit, params, scratch, room);
     }

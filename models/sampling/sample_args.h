@@ -6,12 +6,21 @@
 
 namespace berth::ops {
 
+// The masks of those rows that have one, in device memory (models/row_masks.h). A token without its bit counts as -inf.
+struct MaskArgs {
+  const uint32_t* words = nullptr;   // [masks, words_per_mask]; null: no row has a mask
+  const int32_t* mask_of = nullptr;  // [rows]: the row's mask, counted from 0; -1: none
+  int64_t words_per_mask = 0;
+  int32_t no_allowed_token = 0;  // the row's answer where the mask alone leaves no logit above -inf
+};
+
 // tokens[row] = the lowest argmax of logits, or `bad_token` where one is NaN or +inf or none is above -inf.
 struct GreedyArgs {
   const float* logits;  // [rows, stride]
   int64_t rows, stride, vocab;
   int32_t* tokens;  // [rows]
   int32_t bad_token;
+  MaskArgs masks;
 };
 
 // How one row's token is chosen, by the rules of models/sampling/sampler.h.
@@ -33,6 +42,7 @@ struct SampleArgs {
   int64_t num_scratch;         // how many rows are computed at the same time
   int32_t* tokens;             // [rows]
   int32_t bad_token;
+  MaskArgs masks;
 };
 // Each row that is being computed has room for its weights, and for the logits and ids that top_k keeps.
 inline constexpr int64_t SampleScratchBytes(int64_t num_scratch, int64_t vocab) {

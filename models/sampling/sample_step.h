@@ -20,9 +20,10 @@ class StepSampler {
 
   // logits: [row_indices.size(), vocab], float32, any device; line i belongs to plan.rows[row_indices[i]], whose
   // `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
-  // result->rows is sized to the plan. On the CPU the threads share the rows. Elsewhere a CUDA kernel chooses, unless a
-  // row asks for logprobs or changes its logits (ChangesLogits): then SampleRowsReference does, for the whole step.
-  // Both wait for the device. Throws c10::Error as ATen does.
+  // result->rows is sized to the plan. Each row waits for its masks right before its choice. On the CPU the threads
+  // share the rows. Elsewhere a CUDA kernel chooses, unless a row asks for logprobs or changes its logits
+  // (ChangesLogits): then SampleRowsReference does, for the whole step. Both wait for the device. Throws c10::Error as
+  // ATen does.
   void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
                   StepResult* result);
 

@@ -12,6 +12,7 @@ namespace berth {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr int64_t kSortedNucleus = 256;  // up to this many candidates are simply sorted
 // Buckets of 1/128 of a nat, down to e^-32. Candidates below weigh too little to hold the end of a nucleus, since the
 // largest top_p below 1 is 1 - 2^-24.
@@ -43,41 +44,68 @@ bool ChangesLogits(const StepRow& row) {
          p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
 }
 
-void Sampler::SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result) {
-  const SamplingParams& params = *row.sampling;
-  const int64_t vocab = static_cast<int64_t>(logits.size());
-  result->token = RowResult::kBadLogits;
-  result->logprob = 0;
-  result->top.clear();
-
-  const float* x = logits.data();
-  float max = 0;
-  if (!Scan(x, vocab, &max)) return;
-  double log_sum = 0;  // of the model's own distribution
-  if (params.num_logprobs >= 0) {
-    log_sum = static_cast<double>(max) + std::log(row_ops::ExpSum(x, vocab, max));
-    TopLogprobs(x, vocab, std::min<int64_t>(params.num_logprobs, vocab), log_sum, &result->top);
-  }
-  if (ChangesLogits(row)) {
-    x = Edit(logits, row);
-    if (!Scan(x, vocab, &max)) {
-      result->top.clear();
-      return;
-    }
-  }
-  if (params.temperature == 0.0f) {
-    result->token = static_cast<int32_t>(row_ops::FirstEqual(x, vocab, max));
-  } else {
-    result->token = Draw(x, vocab, max, params, UniformAt(params.seed, SampledPosition(row)));
-  }
-  if (params.num_logprobs >= 0) result->logprob = static_cast<float>(logits[result->token] - log_sum);
+const uint32_t* MaskOf(const StepRow& row, int64_t draft) {
+  if (row.masks == nullptr) return nullptr;
+  const int64_t place = draft == kAfterDrafts ? row.num_drafts() : draft;
+  return row.masks->Wait() + place * row.masks->num_words();
 }
 
-bool Sampler::Scan(const float* x, int64_t n, float* max) {
-  const float* lane_max = Room(lane_max_, NumLanes(n));
-  if (!row_ops::LaneMaxima(x, n, lane_max_.data())) return false;
-  *max = *std::max_element(lane_max, lane_max + NumLanes(n));
-  return *max > kNegativeInfinity;
+void Sampler::SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result, int64_t draft) {
+  const SamplingParams& params = *row.sampling;
+  const Logits model = {.x = logits.data(), .mask = nullptr, .n = static_cast<int64_t>(logits.size())};
+  Logits x = {.x = model.x, .mask = MaskOf(row, draft), .n = model.n};
+  const bool wants_logprobs = params.num_logprobs >= 0;
+  const bool changes = ChangesLogits(row);
+  result->logprob = 0;
+  result->top.clear();
+  const auto fails = [result](int32_t why) {
+    if (why == kGood) return false;
+    result->token = why;
+    result->top.clear();
+    return true;
+  };
+
+  float max = 0;
+  double log_sum = 0;
+  // A scan with the mask looks at what the mask hides too, so it can stand for this one.
+  if (wants_logprobs || changes || x.mask == nullptr) {
+    if (fails(Scan(model, &max))) return;
+    if (wants_logprobs) log_sum = FillLogprobs(model, x.mask, row, max, result);
+  }
+  if (changes) x.x = Edit(logits, row);
+  if ((changes || x.mask != nullptr) && fails(Scan(x, &max))) return;
+  if (params.temperature == 0.0f) {
+    result->token = static_cast<int32_t>(row_ops::FirstEqual(x.x, x.mask, x.n, max));
+  } else {
+    result->token = Draw(x, max, params, UniformAt(params.seed, SampledPosition(row)));
+  }
+  if (wants_logprobs) result->logprob = static_cast<float>(logits[result->token] - log_sum);
+}
+
+int32_t Sampler::Scan(const Logits& logits, float* max) {
+  const int64_t lanes = NumLanes(logits.n);
+  const float* lane_max = Room(lane_max_, lanes);
+  if (!row_ops::LaneMaxima(logits.x, logits.mask, logits.n, lane_max_.data())) return RowResult::kBadLogits;
+  *max = *std::max_element(lane_max, lane_max + lanes);
+  if (*max > kNegativeInfinity) return kGood;
+  const bool hidden = logits.mask != nullptr && row_ops::AnyAtLeast(logits.x, logits.n, kLowest);
+  return hidden ? RowResult::kNoAllowedToken : RowResult::kBadLogits;
+}
+
+double Sampler::FillLogprobs(const Logits& model, const uint32_t* mask, const StepRow& row, float max,
+                             RowResult* result) {
+  const SamplingParams& params = *row.sampling;
+  const bool after_mask = mask != nullptr && params.logprobs_after_mask;
+  const Logits shown = {.x = model.x, .mask = after_mask || row.rank_allowed ? mask : nullptr, .n = model.n};
+  const Logits summed = {.x = model.x, .mask = after_mask ? mask : nullptr, .n = model.n};
+  if (shown.mask != nullptr) {
+    float allowed_max = 0;
+    if (Scan(shown, &allowed_max) != kGood) return 0;  // the model gives none of them a chance
+    if (after_mask) max = allowed_max;
+  }
+  const double log_sum = static_cast<double>(max) + std::log(row_ops::ExpSum(summed.x, summed.mask, summed.n, max));
+  TopLogprobs(shown, std::min<int64_t>(params.num_logprobs, shown.n), log_sum, &result->top);
+  return log_sum;
 }
 
 const float* Sampler::Edit(absl::Span<const float> logits, const StepRow& row) {
@@ -124,7 +152,10 @@ const float* Sampler::Edit(absl::Span<const float> logits, const StepRow& row) {
   return edited_.data();
 }
 
-void Sampler::Collect(const float* x, int64_t n, float bound) {
+void Sampler::Collect(const Logits& logits, float bound) {
+  const float* x = logits.x;
+  const int64_t n = logits.n;
+  if (logits.mask != nullptr) bound = std::max(bound, kLowest);
   candidate_ids_.clear();
   for (int64_t chunk = 0; chunk < row_ops::NumChunks(n); ++chunk) {
     if (!row_ops::AnyAtLeast(&lane_max_[chunk * row_ops::kLanes], row_ops::kLanes, bound)) continue;
@@ -133,33 +164,40 @@ void Sampler::Collect(const float* x, int64_t n, float bound) {
       const int64_t stop = std::min(end, i + row_ops::kLanes);
       if (!row_ops::AnyAtLeast(x + i, stop - i, bound)) continue;
       for (int64_t j = i; j < stop; ++j) {
-        if (x[j] >= bound) candidate_ids_.push_back(static_cast<int32_t>(j));
+        if (x[j] >= bound && logits.Allows(j)) candidate_ids_.push_back(static_cast<int32_t>(j));
       }
     }
   }
 }
 
-float Sampler::KthLargest(const float* x, int64_t n, int64_t k) {
+float Sampler::KthLargest(const Logits& logits, int64_t k) {
   const auto kth = [&](int64_t size) {
+    if (size < k) return kNegativeInfinity;
     std::nth_element(selection_.begin(), selection_.begin() + (k - 1), selection_.begin() + size, std::greater<>());
     return selection_[static_cast<size_t>(k - 1)];
   };
-  const int64_t lanes = NumLanes(n);
+  const int64_t lanes = NumLanes(logits.n);
   if (k > lanes / 2) {
-    selection_.assign(x, x + n);
-    return kth(n);
+    selection_.clear();
+    if (logits.mask == nullptr) selection_.assign(logits.x, logits.x + logits.n);
+    for (int64_t i = 0; logits.mask != nullptr && i < logits.n; ++i) {
+      if (logits.Allows(i)) selection_.push_back(logits.x[i]);
+    }
+    return kth(static_cast<int64_t>(selection_.size()));
   }
   // k lanes have a maximum at least this large, so k elements are too. The k-th largest element is at least as large.
   selection_.assign(lane_max_.begin(), lane_max_.begin() + lanes);
-  Collect(x, n, kth(lanes));
+  Collect(logits, kth(lanes));
   selection_.clear();
-  for (int32_t id : candidate_ids_) selection_.push_back(x[id]);
+  for (int32_t id : candidate_ids_) selection_.push_back(logits.x[id]);
   return kth(static_cast<int64_t>(selection_.size()));
 }
 
-void Sampler::TopLogprobs(const float* x, int64_t n, int64_t count, double log_sum, std::vector<TokenLogprob>* top) {
+void Sampler::TopLogprobs(const Logits& logits, int64_t count, double log_sum, std::vector<TokenLogprob>* top) {
   if (count == 0) return;
-  Collect(x, n, KthLargest(x, n, count));
+  const float* x = logits.x;
+  Collect(logits, KthLargest(logits, count));
+  count = std::min(count, static_cast<int64_t>(candidate_ids_.size()));
   const auto likelier = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
   std::partial_sort(candidate_ids_.begin(), candidate_ids_.begin() + count, candidate_ids_.end(), likelier);
   for (int64_t i = 0; i < count && x[candidate_ids_[i]] > kNegativeInfinity; ++i) {
@@ -167,21 +205,21 @@ void Sampler::TopLogprobs(const float* x, int64_t n, int64_t count, double log_s
   }
 }
 
-int32_t Sampler::Draw(const float* x, int64_t n, float max, const SamplingParams& params, double uniform) {
-  drew_from_candidates_ = params.top_k > 0 && params.top_k < n;
+int32_t Sampler::Draw(Logits logits, float max, const SamplingParams& params, double uniform) {
+  drew_from_candidates_ = params.top_k > 0 && params.top_k < logits.n;
   if (drew_from_candidates_) {
-    Collect(x, n, KthLargest(x, n, params.top_k));
+    Collect(logits, KthLargest(logits, params.top_k));
     const int64_t kept = static_cast<int64_t>(candidate_ids_.size());
     float* gathered = Room(candidate_logits_, kept);
-    for (int64_t i = 0; i < kept; ++i) gathered[i] = x[candidate_ids_[i]];
-    x = gathered;
-    n = kept;
+    for (int64_t i = 0; i < kept; ++i) gathered[i] = logits.x[candidate_ids_[i]];
+    logits = {.x = gathered, .mask = nullptr, .n = kept};
   }
+  const int64_t n = logits.n;
   const double inverse_temperature = 1.0 / static_cast<double>(params.temperature);
-  const double total = row_ops::ExpWeights(x, n, max, inverse_temperature, Room(weights_, n));
+  const double total = row_ops::ExpWeights(logits.x, logits.mask, n, max, inverse_temperature, Room(weights_, n));
   if (params.top_p < 1.0f) {
-    const int64_t cut = NucleusEnd(x, n, max, inverse_temperature, static_cast<double>(params.top_p) * total);
-    row_ops::ClearBelow(x, n, cut, weights_.data());
+    const int64_t cut = NucleusEnd(logits, max, inverse_temperature, static_cast<double>(params.top_p) * total);
+    row_ops::ClearBelow(logits.x, n, cut, weights_.data());
   }
   if (params.min_p > 0.0f) {
     row_ops::ClearLighterThan(std::min(1.0, static_cast<double>(params.min_p)), n, weights_.data());
@@ -191,7 +229,9 @@ int32_t Sampler::Draw(const float* x, int64_t n, float max, const SamplingParams
   return drew_from_candidates_ ? candidate_ids_[picked] : static_cast<int32_t>(picked);
 }
 
-int64_t Sampler::NucleusEnd(const float* x, int64_t n, float max, double inverse_temperature, double limit) {
+int64_t Sampler::NucleusEnd(const Logits& logits, float max, double inverse_temperature, double limit) {
+  const float* x = logits.x;
+  const int64_t n = logits.n;
   ranked_.clear();
   if (n <= kSortedNucleus) {
     for (int32_t i = 0; i < n; ++i) ranked_.push_back(i);
@@ -200,7 +240,7 @@ int64_t Sampler::NucleusEnd(const float* x, int64_t n, float max, double inverse
   // The weight by bucket of falling logits says in which bucket the nucleus ends; only that one is sorted.
   const float scale = static_cast<float>(std::min(inverse_temperature * kBucketsPerNat, 1e30));
   int32_t* buckets = Room(buckets_, n);
-  row_ops::Buckets(x, n, max, scale, kNumBuckets - 1, buckets);
+  row_ops::Buckets(x, logits.mask, n, max, scale, kNumBuckets - 1, buckets);
   bucket_mass_.assign(kNumBuckets, 0.0);
   for (int64_t i = 0; i < n; ++i) bucket_mass_[buckets[i]] += weights_[i];
   int32_t last = 0;  // the bucket that reaches the limit; should rounding leave none, the last with any weight

@@ -2,6 +2,8 @@
 // largest row. Thread-compatible: one Sampler per thread; it holds scratch, nothing of a sequence. Torch-free.
 //
 // The rules (models/step.h says in which order; transformers' logits_process.py is the model):
+//  - A token that the mask does not allow counts as one with the logit -inf. The passes over the row read the mask; no
+//    logit is copied for it.
 //  - A token's rank is its logit, then its id: of equals the lower id is the likelier. So greedy is the lowest argmax,
 //    and top_p near 0 chooses as greedy does.
 //  - Weight of a token: exp((logit - max) / temperature), in double.
@@ -29,31 +31,52 @@ inline int64_t SampledPosition(const StepRow& row) { return row.start + row.num_
 // Whether anything changes the row's logits before the choice.
 bool ChangesLogits(const StepRow& row);
 
+// The place after the last draft.
+inline constexpr int64_t kAfterDrafts = -1;
+// Waits for the row's masks. Returns that of a place; null: any token may come.
+const uint32_t* MaskOf(const StepRow& row, int64_t draft);
+
 class Sampler {
  public:
-  // Chooses the token that follows `row`; fills token, logprob and top of `result`. kBadLogits when a logit is NaN or
-  // +inf, or when none is above -inf, as the model gave them or after bias, bans and penalties.
+  // Chooses the token that follows `row`, or that comes in the place of its draft number `draft`. Waits for the mask of
+  // that place. Fills token, logprob and top of `result`. The token is kBadLogits when a logit is NaN or +inf, or when
+  // none is above -inf, as the model gave them or after bias, bans and penalties. Else it is kNoAllowedToken when the
+  // mask leaves none above -inf.
   // logits: [vocab]. Token ids outside the vocabulary (in history, bias, banned, forced) are passed over.
   // REQUIRES: row.sampling is set and valid (temperature finite and >= 0, repetition_penalty > 0); vocab > 0.
-  void SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result);
+  void SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result, int64_t draft = kAfterDrafts);
 
   // For tests: the kept tokens, ascending, and their probabilities, as of the last SampleRow that was neither greedy
   // nor kBadLogits.
   std::vector<std::pair<int32_t, double>> LastDistribution() const;
 
  private:
-  // Fills lane_max_. Whether the row can be sampled from; if so, *max is its largest logit.
-  bool Scan(const float* x, int64_t n, float* max);
+  // Logits, and which tokens they allow.
+  struct Logits {
+    const float* x;
+    const uint32_t* mask;  // null: all
+    int64_t n;
+
+    bool Allows(int64_t i) const { return mask == nullptr || (mask[i / 32] >> (i % 32) & 1) != 0; }
+  };
+  static constexpr int32_t kGood = 0;
+
+  // Fills lane_max_. Returns kGood, with the largest allowed logit in *max, or why the row cannot be sampled from.
+  int32_t Scan(const Logits& logits, float* max);
+  // Fills result->top. Returns the log of the sum that logprobs are relative to. REQUIRES: `max` is of the model's
+  // logits, and lane_max_ too.
+  double FillLogprobs(const Logits& model, const uint32_t* mask, const StepRow& row, float max, RowResult* result);
   // logits changed as the row asks, in edited_.
   const float* Edit(absl::Span<const float> logits, const StepRow& row);
-  // Candidates x[i] >= bound, ascending i, into candidate_ids_. REQUIRES: lane_max_ is of x.
-  void Collect(const float* x, int64_t n, float bound);
-  // REQUIRES: 0 < k <= n and lane_max_ is of x.
-  float KthLargest(const float* x, int64_t n, int64_t k);
-  void TopLogprobs(const float* x, int64_t n, int64_t count, double log_sum, std::vector<TokenLogprob>* top);
-  int32_t Draw(const float* x, int64_t n, float max, const SamplingParams& params, double uniform);
+  // Candidates: allowed x[i] >= bound, ascending i, into candidate_ids_; with a mask, only those above -inf.
+  // REQUIRES: lane_max_ is of the logits.
+  void Collect(const Logits& logits, float bound);
+  // -inf if fewer than k are allowed. REQUIRES: 0 < k <= n and lane_max_ is of the logits.
+  float KthLargest(const Logits& logits, int64_t k);
+  void TopLogprobs(const Logits& logits, int64_t count, double log_sum, std::vector<TokenLogprob>* top);
+  int32_t Draw(Logits logits, float max, const SamplingParams& params, double uniform);
   // Index of the last element, in rank, of the smallest set whose weight reaches `limit`.
-  int64_t NucleusEnd(const float* x, int64_t n, float max, double inverse_temperature, double limit);
+  int64_t NucleusEnd(const Logits& logits, float max, double inverse_temperature, double limit);
   // The same among the given indices, which are reordered; `before` is the weight of all that ranks above them.
   int64_t NucleusEndAmong(const float* x, double before, double limit, std::vector<int32_t>* indices) const;
   int64_t PickByWeight(int64_t n, double uniform);

@@ -9,6 +9,7 @@
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -115,6 +116,25 @@ at::Tensor EditLogits(const at::Tensor& logits, absl::Span<const StepRow* const>
   return edited.view_as(logits);
 }
 
+using Masks = absl::Span<const uint32_t* const>;
+
+bool HasMask(Masks masks) {
+  return std::any_of(masks.begin(), masks.end(), [](const uint32_t* mask) { return mask != nullptr; });
+}
+
+// [rows, vocab] bool, on the device: the tokens that the masks hide. REQUIRES: HasMask.
+at::Tensor HiddenTokens(const at::Tensor& logits, Masks masks) {
+  at::Tensor hidden = at::zeros(logits.sizes(), at::kBool);
+  const int64_t vocab = logits.size(1);
+  bool* const out = hidden.data_ptr<bool>();
+  for (size_t r = 0; r < masks.size(); ++r) {
+    for (int64_t i = 0; masks[r] != nullptr && i < vocab; ++i) {
+      out[static_cast<int64_t>(r) * vocab + i] = (masks[r][i / 32] >> (i % 32) & 1) == 0;
+    }
+  }
+  return hidden.to(logits.device());
+}
+
 // Descending, the lower id first among equals.
 std::pair<at::Tensor, at::Tensor> Rank(const at::Tensor& logits) {
   auto [values, ids] = at::sort(logits, /*stable=*/true, /*dim=*/-1, /*descending=*/true);
@@ -158,11 +178,44 @@ at::Tensor DrawTokens(const at::Tensor& sorted, const at::Tensor& ids, absl::Spa
   return at::minimum(found, last);
 }
 
-// [rows, 3 + 2 * num_top] float64: token (or kBadLogits), logprob, number of top tokens that are possible, their ids,
-// their logprobs. num_top < 0: no logprobs, [rows, 1].
-at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const> rows, int64_t num_top) {
-  const at::Tensor edited = ForceTokens(EditLogits(logits, rows), rows);
-  const auto [sorted, ids] = Rank(edited);
+// Columns 1 and on of SampleChunk's result. ranked: Rank(logits), where that is known.
+std::vector<at::Tensor> LogprobColumns(const at::Tensor& logits, const at::Tensor& token, const at::Tensor& hidden,
+                                       const std::pair<at::Tensor, at::Tensor>* ranked,
+                                       absl::Span<const StepRow* const> rows, int64_t num_top) {
+  at::Tensor shown = logits;   // what `top` is of
+  at::Tensor summed = logits;  // what logprobs are relative to
+  if (hidden.defined()) {
+    std::vector<double> flags(2 * rows.size());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      flags[2 * r] = rows[r]->sampling->logprobs_after_mask || rows[r]->rank_allowed;
+      flags[2 * r + 1] = rows[r]->sampling->logprobs_after_mask;
+    }
+    const at::Tensor table =
+        at::from_blob(flags.data(), {static_cast<int64_t>(rows.size()), 2}, at::kDouble).clone().to(logits.device());
+    shown = logits.masked_fill(hidden.logical_and(table.slice(1, 0, 1) != 0), -kInfinity);
+    summed = logits.masked_fill(hidden.logical_and(table.slice(1, 1, 2) != 0), -kInfinity);
+  }
+  const auto [sorted, ids] = ranked != nullptr && shown.is_same(logits) ? *ranked : Rank(shown);
+  const at::Tensor max = summed.amax(1, true).to(at::kDouble);
+  at::Tensor log_sum = (summed.to(at::kDouble) - max).exp().sum(1, true).log() + max;
+  log_sum = log_sum.masked_fill(max == -kInfinity, 0);
+  const at::Tensor top = sorted.slice(1, 0, num_top).to(at::kDouble);
+  return {logits.gather(1, token.clamp(0, logits.size(1) - 1)).to(at::kDouble) - log_sum,
+          (top > -kInfinity).sum(1, true).to(at::kDouble), ids.slice(1, 0, num_top).to(at::kDouble), top - log_sum};
+}
+
+// [rows, 3 + 2 * num_top] float64: token (or kBadLogits, kNoAllowedToken), logprob, number of top tokens that are
+// possible, their ids, their logprobs. num_top < 0: no logprobs, [rows, 1].
+at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const> rows, Masks masks, int64_t num_top) {
+  const at::Tensor unmasked = ForceTokens(EditLogits(logits, rows), rows);
+  at::Tensor edited = unmasked;
+  at::Tensor hidden;
+  if (HasMask(masks)) {
+    hidden = HiddenTokens(logits, masks);
+    edited = unmasked.masked_fill(hidden, -kInfinity);
+  }
+  const std::pair<at::Tensor, at::Tensor> ranked = Rank(edited);
+  const auto& [sorted, ids] = ranked;
 
   std::vector<double> greedy(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) greedy[r] = rows[r]->sampling->temperature == 0.0f;
@@ -174,20 +227,15 @@ at::Tensor SampleChunk(const at::Tensor& logits, absl::Span<const StepRow* const
   const at::Tensor good = (logits < kInfinity)
                               .all(1, true)
                               .logical_and((logits > -kInfinity).any(1, true))
-                              .logical_and((edited < kInfinity).all(1, true))
-                              .logical_and(sorted.slice(1, 0, 1) > -kInfinity);
+                              .logical_and((unmasked < kInfinity).all(1, true))
+                              .logical_and((unmasked > -kInfinity).any(1, true));
+  token = at::where(sorted.slice(1, 0, 1) > -kInfinity, token, int64_t{RowResult::kNoAllowedToken});
   std::vector<at::Tensor> columns = {at::where(good, token, int64_t{RowResult::kBadLogits}).to(at::kDouble)};
   if (num_top < 0) return columns[0];
-
-  const bool changed = !edited.is_same(logits);
-  const auto [raw, raw_ids] = changed ? Rank(logits) : std::pair(sorted, ids);
-  const at::Tensor max = raw.slice(1, 0, 1).to(at::kDouble);
-  const at::Tensor log_sum = (raw.to(at::kDouble) - max).exp().sum(1, true).log() + max;
-  const at::Tensor top = raw.slice(1, 0, num_top).to(at::kDouble);
-  columns.push_back(logits.gather(1, token.clamp(0, logits.size(1) - 1)).to(at::kDouble) - log_sum);
-  columns.push_back((top > -kInfinity).sum(1, true).to(at::kDouble));
-  columns.push_back(raw_ids.slice(1, 0, num_top).to(at::kDouble));
-  columns.push_back(top - log_sum);
+  const auto* const known = edited.is_same(logits) ? &ranked : nullptr;
+  for (const at::Tensor& column : LogprobColumns(logits, token, hidden, known, rows, num_top)) {
+    columns.push_back(column);
+  }
   return at::cat(columns, 1);
 }
 
@@ -195,7 +243,7 @@ void FillResult(const double* line, int64_t num_top, const SamplingParams& param
   result->token = static_cast<int32_t>(line[0]);
   result->logprob = 0;
   result->top.clear();
-  if (params.num_logprobs < 0 || result->token == RowResult::kBadLogits) return;
+  if (params.num_logprobs < 0 || result->token < 0) return;
   result->logprob = static_cast<float>(line[1]);
   const int64_t count = std::min<int64_t>(params.num_logprobs, static_cast<int64_t>(line[2]));
   for (int64_t i = 0; i < count; ++i) {
@@ -206,7 +254,7 @@ void FillResult(const double* line, int64_t num_top, const SamplingParams& param
 }  // namespace
 
 void SampleRowsReference(const at::Tensor& logits, absl::Span<const StepRow* const> rows,
-                         absl::Span<RowResult* const> results) {
+                         absl::Span<const uint32_t* const> masks, absl::Span<RowResult* const> results) {
   if (rows.empty()) return;
   int64_t num_top = -1;
   for (const StepRow* row : rows) num_top = std::max<int64_t>(num_top, row->sampling->num_logprobs);
@@ -216,7 +264,9 @@ void SampleRowsReference(const at::Tensor& logits, absl::Span<const StepRow* con
   for (size_t begin = 0; begin < rows.size(); begin += kChunkRows) {
     const absl::Span<const StepRow* const> chunk = rows.subspan(begin, kChunkRows);
     const auto first = static_cast<int64_t>(begin);
-    chunks.push_back(SampleChunk(logits.slice(0, first, first + static_cast<int64_t>(chunk.size())), chunk, num_top));
+    const Masks chunk_masks = masks.empty() ? masks : masks.subspan(begin, kChunkRows);
+    const at::Tensor chunk_logits = logits.slice(0, first, first + static_cast<int64_t>(chunk.size()));
+    chunks.push_back(SampleChunk(chunk_logits, chunk, chunk_masks, num_top));
   }
   const at::Tensor table = at::cat(chunks, 0).to(at::kCPU).contiguous();
   const double* lines = table.const_data_ptr<double>();

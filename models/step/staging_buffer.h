@@ -15,6 +15,8 @@ namespace berth {
 
 class StagingBuffer {
  public:
+  static constexpr int64_t kAlignment = 16;
+
   // Empties the buffer and keeps its memory.
   void Clear() {
     bytes_.clear();
@@ -26,6 +28,8 @@ class StagingBuffer {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
     return AddBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
   }
+  // Where bytes are added one after the other, each begins at the next multiple of kAlignment.
+  int64_t AddBytes(const void* values, int64_t size_bytes);
   // Adds the tables that they point to as well, so that the copied blocks point into the copy. The tables lie behind
   // everything else, so the other offsets do not depend on the tables' lengths. REQUIRES: the tables stay until Copy().
   int64_t AddBlocks(const std::vector<ops::Blocks>& blocks);
@@ -36,14 +40,12 @@ class StagingBuffer {
   void Copy(const at::Device& device, at::Tensor* copy);
 
  private:
-  static constexpr int64_t kAlignment = 16;
   struct Table {
     int64_t pointer;  // where the pointer to it lies
     const int64_t* offsets;
     int64_t num_offsets;
   };
   static int64_t Padded(int64_t size_bytes) { return (size_bytes + kAlignment - 1) / kAlignment * kAlignment; }
-  int64_t AddBytes(const void* values, int64_t size_bytes);
 
   std::vector<char> bytes_;
   std::vector<Table> tables_;

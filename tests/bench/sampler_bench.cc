@@ -6,6 +6,7 @@
 #include <random>
 
 #include "models/sampling/sampler.h"
+#include "models/token_constraint.h"
 
 namespace berth {
 namespace {
@@ -20,13 +21,25 @@ std::vector<float> Logits(int64_t vocab) {
   return logits;
 }
 
-void Run(benchmark::State& state, const SamplingParams& params) {
+// Allows one token in `one_in`; 0: there is no mask.
+void Run(benchmark::State& state, const SamplingParams& params, int64_t one_in = 0) {
   const std::vector<float> logits = Logits(state.range(0));
   const std::vector<int32_t> history(1000, 7);
   StepRow row;
   row.sampling = &params;
   row.history = history;
   row.prompt_length = 500;
+  RowMasks masks;
+  if (one_in > 0) {
+    const int64_t vocab = state.range(0);
+    const absl::Span<uint32_t> mask = masks.Reset(1, MaskWords(vocab));
+    std::mt19937_64 random(2);
+    for (int64_t t = 0; t < vocab; ++t) {
+      if (random() % static_cast<uint64_t>(one_in) == 0) mask[t / 32] |= uint32_t{1} << (t % 32);
+    }
+    masks.SetDone();
+    row.masks = &masks;
+  }
   Sampler sampler;
   RowResult result;
   for (auto _ : state) {
@@ -47,6 +60,18 @@ void Penalties(benchmark::State& state) {
   Run(state, {.temperature = 0, .repetition_penalty = 1.1f, .presence_penalty = 0.1f, .frequency_penalty = 0.1f});
 }
 void GreedyLogprobs(benchmark::State& state) { Run(state, {.temperature = 0, .num_logprobs = 5}); }
+
+// With a mask, as a string of a JSON text has it, and as its punctuation.
+constexpr int64_t kMost = 2;
+constexpr int64_t kFew = 8000;
+void GreedyOfMost(benchmark::State& state) { Run(state, {.temperature = 0}, kMost); }
+void GreedyOfFew(benchmark::State& state) { Run(state, {.temperature = 0}, kFew); }
+void PlainOfMost(benchmark::State& state) { Run(state, {}, kMost); }
+void PlainOfFew(benchmark::State& state) { Run(state, {}, kFew); }
+void TopK50OfMost(benchmark::State& state) { Run(state, {.top_k = 50}, kMost); }
+void TopK50OfFew(benchmark::State& state) { Run(state, {.top_k = 50}, kFew); }
+void TopPOfMost(benchmark::State& state) { Run(state, {.temperature = 0.7f, .top_p = 0.9f}, kMost); }
+void TopPOfFew(benchmark::State& state) { Run(state, {.temperature = 0.7f, .top_p = 0.9f}, kFew); }
 
 void CopyRow(benchmark::State& state) {
   const std::vector<float> logits = Logits(state.range(0));
@@ -77,6 +102,14 @@ BERTH_SAMPLER_BENCH(TopPHot);
 BERTH_SAMPLER_BENCH(MinP);
 BERTH_SAMPLER_BENCH(Penalties);
 BERTH_SAMPLER_BENCH(GreedyLogprobs);
+BERTH_SAMPLER_BENCH(GreedyOfMost);
+BERTH_SAMPLER_BENCH(GreedyOfFew);
+BERTH_SAMPLER_BENCH(PlainOfMost);
+BERTH_SAMPLER_BENCH(PlainOfFew);
+BERTH_SAMPLER_BENCH(TopK50OfMost);
+BERTH_SAMPLER_BENCH(TopK50OfFew);
+BERTH_SAMPLER_BENCH(TopPOfMost);
+BERTH_SAMPLER_BENCH(TopPOfFew);
 BERTH_SAMPLER_BENCH(CopyRow);
 BERTH_SAMPLER_BENCH(SortRow);
 

@@ -11,12 +11,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "models/ops/cuda_kernels.h"
 #include "models/sampling/sampler.h"
 #include "models/sampling/sampler_reference.h"
 #include "models/step/execution.h"
+#include "models/token_constraint.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
 namespace berth {
@@ -34,6 +37,27 @@ void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const
 // What is asked of a batch's rows: anything; a token, drawn or the likeliest; the likeliest token alone.
 enum class Asked { kAnything, kToken, kGreedy };
 
+// Masks from those that allow nothing to those that allow everything.
+std::unique_ptr<RowMasks> RandomMasks(int64_t count, int64_t vocab, std::mt19937_64* random) {
+  auto masks = std::make_unique<RowMasks>();
+  for (uint32_t& word : masks->Reset(count, MaskWords(vocab))) word = 0;
+  const absl::Span<uint32_t> words = masks->Reset(count, MaskWords(vocab));
+  for (int64_t m = 0; m < count; ++m) {
+    uint32_t* const mask = words.data() + m * MaskWords(vocab);
+    const uint64_t kind = (*random)() % 8;
+    if (kind == 0) continue;
+    for (int64_t i = 0; i < vocab; ++i) {
+      if (kind == 1 || (*random)() % (kind < 4 ? 2 : 50) == 0) mask[i / 32] |= uint32_t{1} << (i % 32);
+    }
+    const int64_t one = static_cast<int64_t>((*random)() % vocab);
+    mask[one / 32] |= uint32_t{1} << (one % 32);
+  }
+  // Bits past the vocabulary mean nothing.
+  if (vocab % 32 != 0) words.back() |= ~uint32_t{0} << (vocab % 32);
+  masks->SetDone();
+  return masks;
+}
+
 // A plan of random rows that owns what they borrow.
 class Batch {
  public:
@@ -45,7 +69,7 @@ class Batch {
       FillRow(&owned_[r], vocab);
       if (asked == Asked::kAnything) continue;
       const SamplingParams p = owned_[r].params;
-      owned_[r] = {.history = {1}, .prompt_length = 1};
+      owned_[r] = {.history = {1}, .prompt_length = 1, .masks = std::move(owned_[r].masks)};
       if (asked == Asked::kGreedy) {
         owned_[r].params.temperature = 0;
       } else {
@@ -64,6 +88,8 @@ class Batch {
       row.prompt_length = o.prompt_length;
       row.banned = o.banned;
       row.forced = o.forced;
+      row.masks = o.masks.get();
+      row.rank_allowed = o.rank_allowed;
       indices_.push_back(static_cast<int>(plan_.rows.size()));
       plan_.rows.push_back(row);
     }
@@ -87,7 +113,9 @@ class Batch {
       rows.push_back(&plan_.rows[i]);
       results.push_back(&result.rows[i]);
     }
-    SampleRowsReference(logits_.to(device), rows, absl::MakeSpan(results));
+    std::vector<const uint32_t*> masks;
+    for (const StepRow* row : rows) masks.push_back(MaskOf(*row, kAfterDrafts));
+    SampleRowsReference(logits_.to(device), rows, masks, absl::MakeSpan(results));
     return result;
   }
 
@@ -98,6 +126,8 @@ class Batch {
     int64_t prompt_length = 0;
     std::vector<int32_t> banned;
     std::vector<int32_t> forced;
+    std::unique_ptr<RowMasks> masks;
+    bool rank_allowed = false;
   };
 
   template <typename T>
@@ -136,6 +166,9 @@ class Batch {
     o->prompt_length = static_cast<int64_t>(random_() % length);
     if (random_() % 3 == 0) o->banned = {token(), token()};
     if (random_() % 9 == 0) o->forced = {token(), token(), token()};
+    p.logprobs_after_mask = random_() % 2 == 0;
+    o->rank_allowed = random_() % 4 == 0;
+    if (random_() % 2 == 0) o->masks = RandomMasks(1, vocab, &random_);
   }
 
   std::mt19937_64 random_;
@@ -225,7 +258,7 @@ void ExpectEmulatedIsSame(const Batch& batch, int64_t blocks) {
 }
 
 TEST(SampleRows, TheEmulatedKernelIsGreedyAsTheCpuIs) {
-  for (int64_t vocab : {1, 33, 5000}) ExpectEmulatedIsSame(Batch(40, vocab, 4 + vocab, Asked::kGreedy), 40);
+  for (int64_t vocab : {1, 33, 4999, 5000}) ExpectEmulatedIsSame(Batch(40, vocab, 4 + vocab, Asked::kGreedy), 40);
 }
 
 class EmulatedSampleTest : public testing::TestWithParam<int64_t> {
@@ -291,6 +324,7 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
     if (result.token < 0 || row.sampling->temperature == 0) continue;
     const Draws draws(*row.sampling, sampler.LastDistribution());
     std::vector<int32_t> tokens(draws.params.size());
+    const std::vector<int32_t> mask_of(tokens.size(), 0);  // all have the same
     const ops::SampleArgs args = {.logits = logits,
                                   .rows = static_cast<int64_t>(tokens.size()),
                                   .stride = 0,  // each from the same logits
@@ -299,7 +333,8 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
                                   .scratch = scratch.data(),
                                   .num_scratch = kRowsAtOnce,
                                   .tokens = tokens.data(),
-                                  .bad_token = RowResult::kBadLogits};
+                                  .bad_token = RowResult::kBadLogits,
+                                  .masks = {.words = MaskOf(row, kAfterDrafts), .mask_of = mask_of.data()}};
     ASSERT_EQ(BerthCudaKernels()->sample(args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
     EXPECT_EQ(tokens, draws.expected) << "row " << r;
   }
@@ -324,6 +359,9 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   plan.rows[1].sampling = &greedy;
   plan.rows[1].tokens = tokens;
   plan.rows[1].drafts = drafts;
+  std::mt19937_64 random(10);
+  const std::unique_ptr<RowMasks> masks = RandomMasks(3, 513, &random);
+  plan.rows[1].masks = masks.get();
   const int lines[] = {0, 1, 1, 1, 2};  // the plan's last row has no logits
   const at::Tensor logits = Batch(5, 513, 9, Asked::kToken).logits();
   StepResult expected;
@@ -336,6 +374,16 @@ TEST(SampleRows, TheEmulatedKernelReplacesDraftsAsTheCpuDoes) {
   EXPECT_EQ(emulated.rows[1].verified_tokens.size(), 2u);
   EXPECT_EQ(emulated.rows[1].verified_tokens, expected.rows[1].verified_tokens);
   EXPECT_EQ(emulated.rows[3].token, RowResult::kNoToken);
+  // Each place has the mask of its own.
+  for (int64_t place = 0; place < 3; ++place) {
+    const int32_t token = place < 2 ? expected.rows[1].verified_tokens[place] : expected.rows[1].token;
+    const uint32_t* const mask = masks->Wait() + place * masks->num_words();
+    if (token >= 0) {
+      EXPECT_NE(mask[token / 32] >> (token % 32) & 1, 0u) << place;
+    } else {
+      EXPECT_EQ(token, RowResult::kNoAllowedToken) << place;
+    }
+  }
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
@@ -24,6 +26,8 @@ struct Case {
   std::vector<int32_t> banned;
   int64_t start = 9;
   std::vector<int32_t> forced;
+  std::shared_ptr<RowMasks> masks;
+  bool rank_allowed = false;
 
   StepRow Row() const {
     StepRow row;
@@ -35,6 +39,8 @@ struct Case {
     row.prompt_length = prompt_length;
     row.banned = banned;
     row.forced = forced;
+    row.masks = masks.get();
+    row.rank_allowed = rank_allowed;
     return row;
   }
 };
@@ -284,6 +290,158 @@ TEST(Sampler, BadLogitsAreSaid) {
   }
   // Hidden by a ban, it is the model's fault still.
   EXPECT_EQ(Sample({NAN, 1.0f}, {.banned = {0}}).token, RowResult::kBadLogits);
+}
+
+// Masks that allow these tokens, one set for each place.
+std::shared_ptr<RowMasks> Allow(int64_t vocab, const std::vector<std::set<int32_t>>& places) {
+  auto masks = std::make_shared<RowMasks>();
+  const int64_t num_words = (vocab + 31) / 32;
+  const absl::Span<uint32_t> words = masks->Reset(static_cast<int64_t>(places.size()), num_words);
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (int32_t token : places[i]) words[i * num_words + token / 32] |= uint32_t{1} << (token % 32);
+  }
+  masks->SetDone();
+  return masks;
+}
+
+// The bits of the choice and of the distribution are those on logits where the others are -inf.
+TEST(Sampler, AMaskHidesAllOtherTokensAndChangesNothingElse) {
+  std::mt19937_64 random(1);
+  const auto one_of = [&](auto... values) { return std::array{values...}[random() % sizeof...(values)]; };
+  int sampled = 0;
+  for (int64_t vocab : {1, 2, 15, 16, 33, 40, 250, 257, 1000, 1024, 5003, 40000}) {
+    for (int i = 0; i < (vocab > 10000 ? 20 : 100); ++i) {
+      const std::vector<float> logits = RandomLogits(vocab, random(), one_of(0.0f, 0.5f, 3.0f, 10.0f));
+      std::set<int32_t> allowed;
+      const uint64_t share = one_of(1, 2, 30, 1000);
+      for (int32_t t = 0; t < vocab; ++t) {
+        if (random() % share == 0) allowed.insert(t);
+      }
+      allowed.insert(static_cast<int32_t>(random() % vocab));
+      std::vector<float> hidden = logits;
+      for (int32_t t = 0; t < vocab; ++t) {
+        if (!allowed.contains(t)) hidden[t] = -kInf;
+      }
+      Case c;
+      c.params = {.temperature = one_of(0.0f, 0.3f, 1.0f, 5.0f),
+                  .top_k = one_of(0, 0, 1, 3, 40, 700),
+                  .top_p = one_of(1.0f, 1.0f, 0.3f, 0.95f),
+                  .min_p = one_of(0.0f, 0.0f, 0.1f),
+                  .repetition_penalty = one_of(1.0f, 1.0f, 1.3f),
+                  .presence_penalty = one_of(0.0f, 0.0f, 0.5f),
+                  .seed = random()};
+      const int32_t any = static_cast<int32_t>(random() % vocab);
+      if (i % 3 == 0) c.params.logit_bias = {{any, 4.0f}};
+      for (size_t t = random() % 50; t > 0; --t) c.history.push_back(static_cast<int32_t>(random() % vocab));
+      Case masked = c;
+      masked.masks = Allow(vocab, {allowed});
+      Sampler plain_sampler;
+      Sampler masked_sampler;
+      const RowResult expected = Sample(plain_sampler, hidden, c);
+      const RowResult result = Sample(masked_sampler, logits, masked);
+      ASSERT_EQ(result.token, expected.token) << "vocabulary " << vocab << ", case " << i;
+      if (result.token < 0 || c.params.temperature == 0) continue;
+      ++sampled;
+      // With top_k the candidates lie otherwise, so that sums may differ in the last bit.
+      const auto kept = masked_sampler.LastDistribution();
+      const auto expected_kept = plain_sampler.LastDistribution();
+      ASSERT_EQ(kept.size(), expected_kept.size());
+      for (size_t t = 0; t < kept.size(); ++t) {
+        ASSERT_EQ(kept[t].first, expected_kept[t].first);
+        ASSERT_NEAR(kept[t].second, expected_kept[t].second, c.params.top_k > 0 ? 1e-14 : 0);
+      }
+    }
+  }
+  EXPECT_GT(sampled, 500);
+}
+
+TEST(Sampler, TheMaskComesAfterBiasBansPenaltiesAndForcedTokensAndBeforeTruncation) {
+  const std::vector<float> logits = {1, 2, 3, 4};
+  Case c = {.params = {.temperature = 0}, .masks = Allow(4, {{0, 1}})};
+  EXPECT_EQ(Sample(logits, c).token, 1);
+  c.params.logit_bias = {{0, 5.0f}, {3, 100.0f}};
+  EXPECT_EQ(Sample(logits, c).token, 0) << "a bias chooses among the allowed";
+  c.banned = {0};
+  EXPECT_EQ(Sample(logits, c).token, 1);
+  c.banned = {0, 1};
+  EXPECT_EQ(Sample(logits, c).token, RowResult::kNoAllowedToken);
+  c.banned = {};
+  c.forced = {1, 2};
+  EXPECT_EQ(Sample(logits, c).token, 1);
+  c.forced = {2};
+  EXPECT_EQ(Sample(logits, c).token, RowResult::kNoAllowedToken);
+  // top_k and top_p count what the mask left.
+  EXPECT_EQ(Kept(logits, {.params = {.top_k = 2}, .masks = Allow(4, {{0, 1, 2}})}), (std::set<int32_t>{1, 2}));
+  EXPECT_EQ(Kept(logits, {.params = {.top_p = 0.7f}, .masks = Allow(4, {{0, 1}})}), (std::set<int32_t>{1}));
+  EXPECT_EQ(Kept(logits, {.params = {.min_p = 0.3f}, .masks = Allow(4, {{0, 1}})}), (std::set<int32_t>{0, 1}));
+}
+
+TEST(Sampler, AMaskMayLeaveOneTokenOrNone) {
+  for (int32_t vocab : {1, 2, 33, 5000}) {
+    std::vector<float> logits = RandomLogits(vocab, 11);
+    for (const SamplingParams& params :
+         {SamplingParams{}, SamplingParams{.temperature = 0}, SamplingParams{.top_k = 5, .top_p = 0.5f},
+          SamplingParams{.top_p = 0.9f}, SamplingParams{.min_p = 1}, SamplingParams{.num_logprobs = 3}}) {
+      Case c = {.params = params, .masks = Allow(vocab, {{vocab / 2}})};
+      EXPECT_EQ(Sample(logits, c).token, vocab / 2);
+      c.masks = Allow(vocab, {{}});
+      const RowResult none = Sample(logits, c);
+      EXPECT_EQ(none.token, RowResult::kNoAllowedToken);
+      EXPECT_TRUE(none.top.empty());
+    }
+  }
+  // What the mask hides must be a number still, and a model that rules all out is at fault whatever the mask.
+  EXPECT_EQ(Sample({NAN, 1.0f}, {.masks = Allow(2, {{1}})}).token, RowResult::kBadLogits);
+  EXPECT_EQ(Sample({kInf, 1.0f}, {.masks = Allow(2, {{1}})}).token, RowResult::kBadLogits);
+  EXPECT_EQ(Sample({-kInf, -kInf}, {.masks = Allow(2, {{1}})}).token, RowResult::kBadLogits);
+  EXPECT_EQ(Sample({1.0f, -kInf}, {.masks = Allow(2, {{1}})}).token, RowResult::kNoAllowedToken);
+}
+
+TEST(Sampler, LogprobsAreBeforeOrAfterTheMask) {
+  const std::vector<float> logits = {1, 5, 3, 2};
+  Case c = {.params = {.temperature = 0, .num_logprobs = 3}, .masks = Allow(4, {{0, 2}})};
+  double all = 0;
+  for (float x : logits) all += std::exp(double{x});
+  RowResult result = Sample(logits, c);
+  EXPECT_EQ(result.token, 2);
+  EXPECT_NEAR(result.logprob, 3 - std::log(all), 1e-6);
+  ASSERT_EQ(result.top.size(), 3u);
+  EXPECT_EQ(result.top[0].token, 1) << "the model's own";
+  c.rank_allowed = true;
+  result = Sample(logits, c);
+  EXPECT_NEAR(result.logprob, 3 - std::log(all), 1e-6);
+  ASSERT_EQ(result.top.size(), 2u);
+  EXPECT_EQ(result.top[0].token, 2);
+  EXPECT_NEAR(result.top[1].logprob, 1 - std::log(all), 1e-6);
+  c.rank_allowed = false;
+  c.params.logprobs_after_mask = true;
+  result = Sample(logits, c);
+  const double allowed = std::exp(1.0) + std::exp(3.0);
+  EXPECT_NEAR(result.logprob, 3 - std::log(allowed), 1e-6);
+  ASSERT_EQ(result.top.size(), 2u);
+  EXPECT_EQ(result.top[1].token, 0);
+  EXPECT_NEAR(result.top[1].logprob, 1 - std::log(allowed), 1e-6);
+  c.masks = Allow(4, {{0}});
+  result = Sample(logits, c);
+  EXPECT_EQ(result.logprob, 0) << "the only token";
+  ASSERT_EQ(result.top.size(), 1u);
+  EXPECT_EQ(result.top[0].logprob, 0);
+  c.masks = nullptr;
+  EXPECT_NEAR(Sample(logits, c).logprob, 5 - std::log(all), 1e-6) << "without a mask there is no after";
+}
+
+TEST(Sampler, EachDraftsPlaceHasAMaskOfItsOwn) {
+  const std::vector<float> logits = {1, 2, 3, 4};
+  const Case c = {.params = {.temperature = 0}, .masks = Allow(4, {{0}, {1}, {2}})};
+  const std::vector<int32_t> drafts = {0, 1};
+  StepRow row = c.Row();
+  row.drafts = drafts;
+  Sampler sampler;
+  RowResult result;
+  for (const auto& [draft, expected] : {std::pair<int64_t, int32_t>{0, 0}, {1, 1}, {kAfterDrafts, 2}}) {
+    sampler.SampleRow(logits, row, &result, draft);
+    EXPECT_EQ(result.token, expected);
+  }
 }
 
 TEST(Sampler, ExtremeTemperatures) {
