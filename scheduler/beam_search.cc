@@ -51,6 +51,8 @@ float BeamSearch::Normalized(float sum, int64_t length) const {
 void BeamSearch::Step(absl::Span<const Row> rows) {
   CollectCandidates(rows);
   ++length_;
+  over_ = candidates_.empty();
+  if (over_) return;
   UpdateEnded();
   UpdateRunning();
   const auto ended = [](const Beam& beam) { return beam.ended; };
@@ -82,7 +84,7 @@ void BeamSearch::CollectCandidates(absl::Span<const Row> rows) {
   const size_t kept = static_cast<size_t>(NumKept(params_, stop_token_ids_.size()));
   if (candidates_.size() > kept) candidates_.resize(kept);
   // Forced tokens and a model that rules tokens out may leave fewer than there are beams.
-  while (static_cast<int64_t>(candidates_.size()) < params_.num_beams) {
+  while (!candidates_.empty() && static_cast<int64_t>(candidates_.size()) < params_.num_beams) {
     candidates_.push_back(candidates_.back());
     candidates_.back().score = -std::numeric_limits<float>::infinity();
   }

@@ -29,7 +29,7 @@ class BeamSearch {
   };
   // What the model says about the token after a beam.
   struct Row {
-    absl::Span<const TokenLogprob> top;  // NumCandidates of them, likeliest first
+    absl::Span<const TokenLogprob> top;  // NumCandidates of them, or all that a constraint allows; likeliest first
     absl::Span<const int32_t> banned;    // may not be chosen
     absl::Span<const int32_t> forced;    // if not empty: the only choices, with logprob 0 each, as in transformers
   };
@@ -40,14 +40,16 @@ class BeamSearch {
   // REQUIRES: ValidateRequest accepts the request, and its stop tokens are sorted.
   explicit BeamSearch(const Request& request);
 
-  // Extends the beams by a token. REQUIRES: !over(), and one row per beam, each with a candidate.
+  // Extends the beams by a token. Where no row has a candidate, the search is over. REQUIRES: !over(), and one row per
+  // beam.
   void Step(absl::Span<const Row> rows);
 
   // Whether no beam continues; ended() is then the result.
   bool over() const { return over_; }
   // The beams that continue, likeliest first. At the start all are empty, and only the first counts.
   const std::vector<Beam>& running() const { return running_; }
-  // The ended beams, best first: num_beams of them once the search is over.
+  // The best beams, best first: num_beams of them. Once the search is over all have ended, unless the candidates were
+  // too few.
   const std::vector<Beam>& ended() const { return ended_; }
 
  private:

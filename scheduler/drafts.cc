@@ -18,7 +18,14 @@ void ProposeDrafts(Sequence* sequence) {
   if (sequence->num_generated() < request.min_tokens) return;
   // The last token of the output is never a draft: it may be forced, and nothing follows it.
   const int64_t limit = std::min(request.draft_tokens, request.max_tokens - sequence->num_generated() - 2);
-  const absl::Span<const int32_t> drafts = LookUpDraft(sequence->tokens, limit);
+  absl::Span<const int32_t> drafts = LookUpDraft(sequence->tokens, limit);
+  if (sequence->constraint.applies()) {
+    // Nothing may follow the end, so it is never a draft.
+    const auto end =
+        std::find_if(drafts.begin(), drafts.end(), [&](int32_t token) { return sequence->StopsAt(token); });
+    drafts = drafts.first(end - drafts.begin());
+    if (!drafts.empty()) drafts = drafts.first(sequence->constraint.CountAllowed(drafts));
+  }
   sequence->drafts.assign(drafts.begin(), drafts.end());
   // States cannot be cropped: when the model disagrees, the lease goes back to this snapshot.
   if (!drafts.empty()) sequence->lease.SnapshotStates(/*keep=*/1);

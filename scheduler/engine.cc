@@ -6,6 +6,7 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/output_constraint.h"
 
 namespace berth {
 namespace {
@@ -22,6 +23,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Cache* cache, ModelRunner
   if (options.max_queue < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_queue is ", options.max_queue, "; at least 1 is needed"));
   }
+  options.scheduler.vocab_size = runner->info().vocab_size;
   absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = Scheduler::Create(cache, options.scheduler);
   if (!scheduler.ok()) return scheduler.status();
   return absl::WrapUnique(new Engine(cache, runner, sink, std::move(options), *std::move(scheduler)));
@@ -62,6 +64,7 @@ absl::Status Engine::Submit(Request request) {
   const int64_t vocab_size = runner_->info().vocab_size;
   absl::Status status = ValidateRequest(request, vocab_size, max_sequence_tokens_, max_encoder_tokens_);
   if (status.ok()) status = scheduler_->CheckRequest(request);
+  if (status.ok()) status = ReplayProgress(&request);
   if (!status.ok()) return status;
   // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
   std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });

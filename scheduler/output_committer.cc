@@ -1,12 +1,47 @@
 #include "scheduler/output_committer.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/output_constraint.h"
 #include "scheduler/output_group.h"
 
 namespace berth {
+namespace {
+
+// Why no token is left to choose.
+absl::Status ConstraintError(const Sequence& sequence) {
+  const std::string where = absl::StrCat("the constraint leaves no token at output token ", sequence.num_generated());
+  if (const absl::Status& error = sequence.constraint.error(); !error.ok()) {
+    const bool internal = error.code() == absl::StatusCode::kInternal;
+    return absl::Status(internal ? error.code() : absl::StatusCode::kInvalidArgument,
+                        absl::StrCat(where, ": ", error.message()));
+  }
+  if (sequence.num_generated() < sequence.request.min_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": only the end may come, which min_tokens of ", sequence.request.min_tokens, " bans"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, " that the model, logit_bias and stop tokens leave possible"));
+}
+
+// The error of a beam search that ended with `num_ended` outputs and none for `sequence`.
+absl::Status TooFewOutputs(int64_t num_ended, const Sequence& sequence) {
+  if (num_ended == 0) return ConstraintError(sequence);
+  return absl::InvalidArgumentError(absl::StrCat("the constraint leaves the beam search ", num_ended,
+                                                 " outputs; num_outputs is ", sequence.request.num_outputs));
+}
+
+// Whether the constraint of the request is complete after an output.
+bool IsComplete(const Request& request, absl::Span<const int32_t> output) {
+  OutputConstraint constraint(request, /*num_generated=*/0);
+  if (request.constraint == nullptr) return false;
+  for (int32_t token : output) constraint.Accept(token);
+  return constraint.complete();
+}
+
+}  // namespace
 
 void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
                              std::vector<TokenEvent>* events) {
@@ -30,15 +65,21 @@ void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, 
   // Here v0 == d0 and v1 == d1, but v2 != d2: the output gets d0, d1 and v2, and the cache drops d2.
   const std::vector<int32_t>& drafts = sequence->drafts;
   const int64_t num_drafts = static_cast<int64_t>(drafts.size());
+  const int64_t num_before = sequence->num_tokens();
   int64_t right = 0;  // drafts that the model chose too, up to one that ends the output
-  while (right < num_drafts && result.verified_tokens[right] == drafts[right] && !sequence->StopsAt(drafts[right])) {
+  int32_t token = RowResult::kNoToken;
+  while (true) {
+    token = right < num_drafts ? result.verified_tokens[right] : result.token;
+    const bool stops = token < 0 || sequence->StopsAt(token);
+    if (!stops) sequence->constraint.Accept(token);
+    if (stops || right == num_drafts || token != drafts[right] || sequence->constraint.complete()) break;
+    Append(token, result, sequence, now, &events->emplace_back());
     ++right;
   }
-  if (right < num_drafts) sequence->lease.Crop(sequence->num_tokens() + right);
+  if (right < num_drafts) sequence->lease.Crop(num_before + right);
   to_.counts->accepted_draft_tokens += right;
-  for (int64_t i = 0; i < right; ++i) Append(drafts[i], result, sequence, now, &events->emplace_back());
   sequence->drafts.clear();
-  const int32_t token = right < num_drafts ? result.verified_tokens[right] : result.token;
+  if (token == RowResult::kNoAllowedToken) return EndByConstraint(now, sequence, events);
   if (absl::Status error = CheckToken(token, *sequence); !error.ok()) {
     sequence->lease.Withdraw();  // what it computed is not for others
     EndRequest(FinishReason::kError, error, now, sequence, events);
@@ -46,7 +87,28 @@ void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, 
   }
   to_.sharing->Publish(sequence, /*at_end=*/false);
   Append(token, result, sequence, now, &events->emplace_back());
-  if (!sequence->finished()) Rewind(sequence);
+  AppendForced(sequence, now, events);
+  if (!sequence->finished()) Rewind(num_before, sequence);
+}
+
+void OutputCommitter::AppendForced(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
+  const Request& request = sequence->request;
+  const bool wants_logprobs = request.sampling.num_logprobs >= 0;
+  // The model's own logprob of a token takes a step.
+  const bool may_force = !wants_logprobs || request.sampling.logprobs_after_mask;
+  if (sequence->finished() || !may_force || !sequence->constraint.applies()) return;
+  sequence->constraint.GetForced(request.max_tokens - sequence->num_generated(), &forced_);
+  RowResult result;
+  for (int32_t token : forced_) {
+    const bool stops = sequence->StopsAt(token);
+    if (stops && sequence->num_generated() < request.min_tokens) return;  // the next step finds that nothing is left
+    if (!stops) sequence->constraint.Accept(token);
+    result.top.clear();
+    if (request.sampling.num_logprobs > 0) result.top.push_back({.token = token, .logprob = 0});
+    Append(token, result, sequence, now, &events->emplace_back());
+    ++to_.counts->forced_tokens;
+    if (sequence->finished()) return;
+  }
 }
 
 absl::Status OutputCommitter::CheckToken(int32_t token, const Sequence& sequence) const {
@@ -76,6 +138,10 @@ void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* s
   if (sequence->StopsAt(token)) {
     event->stop_token = token;
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
+  } else if (sequence->constraint.complete()) {
+    const bool early = sequence->num_generated() < sequence->request.min_tokens;
+    Finish(early ? FinishReason::kError : FinishReason::kStop, early ? ConstraintError(*sequence) : absl::OkStatus(),
+           now, sequence, event);
   } else if (sequence->num_generated() >= sequence->request.max_tokens) {
     Finish(FinishReason::kLength, absl::OkStatus(), now, sequence, event);
   } else {
@@ -85,10 +151,10 @@ void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* s
 
 void OutputCommitter::CommitBeam(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
                                  std::vector<TokenEvent>* events) {
-  // A search needs the likeliest tokens, whatever the row chose.
-  if (absl::Status error =
-          CheckToken(result.top.empty() ? std::min(result.token, RowResult::kNoToken) : result.token, *sequence);
-      !error.ok()) {
+  // A search needs the likeliest tokens, whatever the row chose. A beam whose constraint leaves none has no candidates.
+  const bool dead = result.token == RowResult::kNoAllowedToken;
+  const int32_t token = result.top.empty() ? std::min(result.token, RowResult::kNoToken) : result.token;
+  if (absl::Status error = CheckToken(token, *sequence); !error.ok() && !dead) {
     sequence->lease.Withdraw();
     EndRequest(FinishReason::kError, error, now, sequence, events);
     return;
@@ -103,7 +169,7 @@ void OutputCommitter::CommitBeam(const StepRow& row, const RowResult& result, Se
   if (group.search->over()) {
     FinishBeams(sequence, now, events);
   } else {
-    for (Sequence* member : group.members) Rewind(member);
+    for (Sequence* member : group.members) Rewind(member->num_tokens() - 1, member);
   }
 }
 
@@ -123,18 +189,26 @@ void OutputCommitter::FinishBeams(Sequence* sequence, absl::Time now, std::vecto
     }
     const bool stops = member->StopsAt(event.token);
     if (stops) event.stop_token = event.token;
-    Finish(stops ? FinishReason::kStop : FinishReason::kLength, absl::OkStatus(), now, member, &event);
+    if (!beam.ended && member->request.constraint != nullptr) {
+      Finish(FinishReason::kError, TooFewOutputs(i, *member), now, member, &event);
+    } else {
+      const bool complete = stops || IsComplete(member->request, beam.tokens);
+      Finish(complete ? FinishReason::kStop : FinishReason::kLength, absl::OkStatus(), now, member, &event);
+    }
     event.outputs_left = static_cast<int32_t>(num_outputs - 1 - i);
     if (i < num_outputs) events->push_back(event);
   }
 }
 
-void OutputCommitter::Rewind(Sequence* sequence) {
-  if (options_.rope_switch_length > 0 && sequence->num_tokens() == options_.rope_switch_length + 1) {
+void OutputCommitter::Rewind(int64_t num_before, Sequence* sequence) {
+  // Whether the sequence came past this many tokens.
+  const auto passed = [&](int64_t length) { return num_before <= length && sequence->num_tokens() > length; };
+  if (options_.rope_switch_length > 0 && passed(options_.rope_switch_length)) {
     sequence->lease.StopSharing();
     sequence->lease.Crop(0);
   }
-  if (options_.crop_every > 0 && sequence->num_generated() % options_.crop_every == 0) {
+  const int64_t every = options_.crop_every;
+  if (every > 0 && passed(sequence->prompt_length + sequence->num_generated() / every * every - 1)) {
     // Depths of all sizes, within a block and beyond.
     const int64_t depth = 1 + sequence->num_generated() * 7 % 23;
     sequence->lease.Crop(std::max<int64_t>(0, sequence->num_computed() - depth));
@@ -147,6 +221,10 @@ void OutputCommitter::End(FinishReason reason, const absl::Status& error, absl::
   Finish(reason, error, now, sequence, &event);
   const bool alone = sequence->output_cancelled != FinishReason::kNone;
   if (event.outputs_left == 0 || alone) events->push_back(std::move(event));
+}
+
+void OutputCommitter::EndByConstraint(absl::Time now, Sequence* sequence, std::vector<TokenEvent>* events) {
+  Finish(FinishReason::kError, ConstraintError(*sequence), now, sequence, &events->emplace_back());
 }
 
 void OutputCommitter::EndRequest(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,

@@ -48,22 +48,29 @@ class OutputCommitter {
  private:
   // Takes in the tokens that the model chose in the place of drafts while it agreed with them, and one more.
   void CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
+  // Appends the tokens that the sequence's constraint forces, until it leaves a choice.
+  void AppendForced(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
   // Takes in the row of a beam, and with the last row the search's step. Ends the search if that was its last step.
   void CommitBeam(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
                   std::vector<TokenEvent>* events);
   // Ends the beams of a search that is over, with the tokens of the best.
   void FinishBeams(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
-  // Appends a token, and finishes the sequence if that was its last.
+  // Appends a token that the constraint has accepted, or that ends the output. Finishes the sequence if that was its
+  // last.
   void Append(int32_t token, const RowResult& result, Sequence* sequence, absl::Time now, TokenEvent* event);
   // Why a row's token cannot be appended; OK: it can.
   absl::Status CheckToken(int32_t token, const Sequence& sequence) const;
-  // Drops the part of the sequence's cache that has to be computed again (rope_switch_length, crop_every).
-  void Rewind(Sequence* sequence);
+  // Drops the part of the sequence's cache that has to be computed again (rope_switch_length, crop_every), now that it
+  // has more tokens than `num_before`.
+  void Rewind(int64_t num_before, Sequence* sequence);
+  // Ends the sequence alone, with an error of its constraint.
+  void EndByConstraint(absl::Time now, Sequence* sequence, std::vector<TokenEvent>* events);
   // Writes the end of the sequence into `event`.
   void Finish(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence, TokenEvent* event);
 
   const SchedulerOptions options_;
   const Observers to_;
+  std::vector<int32_t> forced_;  // of AppendForced; keeps its storage
 };
 
 }  // namespace berth

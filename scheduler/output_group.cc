@@ -16,6 +16,7 @@ void OutputGroup::Create(Sequence* first) {
     group->offered_.resize(group->num_planned);
     group->rows_.resize(group->num_planned);
     group->leases_.resize(group->num_planned);
+    group->constraints_.resize(group->num_planned);
   }
   first->group = std::move(group);
 }
@@ -89,7 +90,8 @@ bool OutputGroup::Offer(const StepRow& row, const RowResult& result, const Seque
 
 void OutputGroup::FollowBeams() {
   const std::vector<BeamSearch::Beam>& beams = search->running();
-  // Each lease goes to one child, to the parent's own place if it may; the other children get forks of it.
+  // Each lease goes to one child, to the parent's own place if it may; the other children get forks of it. So does each
+  // constraint.
   std::vector<int> heir(beams.size(), -1);
   for (const bool in_place : {true, false}) {
     for (int b = 0; b < static_cast<int>(beams.size()); ++b) {
@@ -97,15 +99,24 @@ void OutputGroup::FollowBeams() {
       if (in_place != (parent == b)) continue;
       if (heir[parent] < 0) {
         leases_[b] = std::move(members[parent]->lease);
+        constraints_[b] = std::move(members[parent]->constraint);
         heir[parent] = b;
       } else {
         leases_[b] = leases_[heir[parent]].Fork();
+        constraints_[b] = constraints_[heir[parent]].Clone();
       }
     }
   }
   for (size_t b = 0; b < beams.size(); ++b) {
     Sequence& member = *members[b];
     member.lease = std::move(leases_[b]);
+    member.constraint = std::move(constraints_[b]);
+    const int32_t token = beams[b].tokens.back();
+    if (member.StopsAt(token)) {
+      member.constraint.Close();  // what follows an ended beam never counts
+    } else {
+      member.constraint.Accept(token);
+    }
     member.tokens.resize(member.prompt_length);
     member.tokens.insert(member.tokens.end(), beams[b].tokens.begin(), beams[b].tokens.end());
   }

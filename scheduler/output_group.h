@@ -21,6 +21,7 @@
 
 #include "models/step.h"
 #include "scheduler/beam_search.h"
+#include "scheduler/output_constraint.h"
 #include "scheduler/sequence.h"
 
 namespace berth {
@@ -59,13 +60,14 @@ struct OutputGroup {
     bool banned = false;  // the stop tokens are
     std::vector<int32_t> forced;
   };
-  // Gives each member the tokens and the lease of its beam.
+  // Gives each member the tokens, the lease and the constraint of its beam.
   void FollowBeams();
 
   std::vector<Offered> offered_;  // by member
   int64_t num_offered_ = 0;
   std::vector<BeamSearch::Row> rows_;
-  std::vector<SequenceLease> leases_;  // of FollowBeams; empty between its calls
+  std::vector<SequenceLease> leases_;  // of FollowBeams, as the next; empty between its calls
+  std::vector<OutputConstraint> constraints_;
 };
 
 }  // namespace berth

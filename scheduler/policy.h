@@ -45,7 +45,7 @@ enum class TokenUse : uint8_t {
 
 // What a step computed of a sequence, in tokens. Work that a preemption lost counts again.
 struct ComputedTokens {
-  int64_t prefill = 0;  // the encoder's input included
+  int64_t prefill = 0;  // the encoder's input and forced tokens included
   int64_t decode = 0;   // drafts included, right or wrong
 };
 

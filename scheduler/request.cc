@@ -51,6 +51,13 @@ absl::Status CheckOutputs(const Request& request, int64_t vocab_size) {
   if (outputs > beams) {
     return absl::InvalidArgumentError(absl::StrCat("num_outputs is ", outputs, ", over num_beams of ", beams));
   }
+  if (request.constraint != nullptr && request.stop_token_ids.empty()) {
+    return absl::InvalidArgumentError("a beam search with a constraint needs a stop token: beams end by it alone");
+  }
+  if (request.sampling.logprobs_after_mask) {
+    return absl::InvalidArgumentError(
+        "a beam search ranks beams by logprobs before the mask: logprobs_after_mask is set");
+  }
   SamplingParams plain = request.sampling;
   plain.temperature = SamplingParams().temperature;
   plain.seed = SamplingParams().seed;

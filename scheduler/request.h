@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "cache/snapshot.h"
 #include "models/step.h"
+#include "models/token_constraint.h"
 
 namespace berth {
 
@@ -64,8 +65,17 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
   std::vector<int32_t> forced_last;     // the same for the token that reaches max_tokens; wins over forced_first
-  int64_t num_outputs = 1;              // output i is sampled with seed + i; a beam search returns its best ones
-  BeamParams beams;                     // with beams, `sampling` has its defaults, except for temperature and seed
+  // What each output may be, from its first token on; null: anything. Each output and beam follows a copy of it.
+  //   - A token of forced_first comes before the constraint begins. forced_last has no effect.
+  //   - An output ends with kStop when nothing but the end may follow, and with kLength when max_tokens cuts it.
+  //   - It ends with an error, alone, when no token is left to choose. That is a dead end of the constraint or a limit
+  //   of
+  //     its parser, or nothing but the end may come before min_tokens.
+  //   - Tokens that have to come next are appended without a step for each, unless the request asks for logprobs before
+  //     the mask, or for beams. After the mask their logprob is 0.
+  std::shared_ptr<const TokenConstraint> constraint;
+  int64_t num_outputs = 1;  // output i is sampled with seed + i; a beam search returns its best ones
+  BeamParams beams;         // with beams, `sampling` has its defaults, except for temperature and seed
   // The most draft tokens that one step checks; 0: none. They come from prompt lookup. Has no effect on a request that
   // samples, has penalties or asks for logprobs. The output is the same with and without.
   int64_t draft_tokens = 0;

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
                     ": each of max_running sequences may decode a token in one step"),
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
         CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
-        CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, 0, "")}) {
+        CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, 0, ""),
+        CheckOption("mask_threads", options.mask_threads, 0, "")}) {
     if (!status.ok()) return status;
   }
   options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
@@ -52,7 +53,8 @@ Scheduler::Scheduler(Cache* cache, const Options& options)
       sharing_(options, &cache->plan()),
       swap_(options, cache, &sharing_),
       saver_(options.save_sink, &swap_.copies()),
-      committer_(options, {.sharing = &sharing_, .swap = &swap_, .saver = &saver_, .counts = &counts_}) {}
+      committer_(options, {.sharing = &sharing_, .swap = &swap_, .saver = &saver_, .counts = &counts_}),
+      mask_workers_(options.mask_threads, options.vocab_size) {}
 
 absl::Status Scheduler::CheckRequest(const Request& request) const {
   const int64_t count = request.num_sequences();
@@ -147,6 +149,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
 }
 
 void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
+  mask_workers_.Finish();
   CountSwapOut(swap_.FinishCopies(now));
   const absl::Duration time = now - plan_start_;
   // What prefilling takes; steps that mostly decode say little of it.
@@ -172,6 +175,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
 }
 
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
+  mask_workers_.Finish();
   CountSwapOut(swap_.FinishCopies(now));
   for (Sequence* sequence : planned_) {
     if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);

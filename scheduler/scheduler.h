@@ -37,6 +37,7 @@
 #include "absl/time/time.h"
 #include "cache/cache.h"
 #include "models/step.h"
+#include "scheduler/mask_workers.h"
 #include "scheduler/output_committer.h"
 #include "scheduler/policy.h"
 #include "scheduler/prefix_sharing.h"
@@ -170,6 +171,7 @@ class Scheduler {
   absl::Time plan_start_;
   StepPlan plan_;
   std::vector<Sequence*> planned_;  // by row of plan_
+  MaskWorkers mask_workers_;        // after the sequences, whose constraints its threads use
 };
 
 }  // namespace berth

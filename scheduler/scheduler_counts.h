@@ -18,6 +18,7 @@ struct SchedulerCounts {
   int64_t generation_tokens = 0;
   int64_t draft_tokens = 0;            // drafts checked
   int64_t accepted_draft_tokens = 0;   // drafts that the model chose too
+  int64_t forced_tokens = 0;           // tokens that constraints forced: each saved a step
   int64_t prefix_queried_tokens = 0;   // tokens of prompts that looked for their prefix
   int64_t prefix_hit_tokens = 0;       // tokens whose cache they found
   int64_t prefix_replayed_tokens = 0;  // tokens that were known, but computed again from the state before them

@@ -51,6 +51,9 @@ struct SchedulerOptions {
   int64_t compact_bytes_per_step = 0;  // the most bytes that compaction moves between two steps
   // For tests: after this many output tokens of a sequence, drop some of its cache and compute it again; 0: never.
   int64_t crop_every = 0;
+  // Threads that compute the masks of constrained sequences beside a step; 0: the engine's own, before the step.
+  int64_t mask_threads = 0;
+  int64_t vocab_size = 0;  // of the masks; the engine sets it
   SwapOptions swap;
   PrefixTierOptions prefixes;
   SaveSink* save_sink = nullptr;  // takes the requests that are to be saved; null: none is. Must outlive the scheduler.

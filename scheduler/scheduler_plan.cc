@@ -40,6 +40,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   if (plan_.empty() && !empty() && !swap_.awaits_disk()) {
     ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
   }
+  mask_workers_.Start();
   if (!plan_.empty()) swap_.StartCopies(now, next_waiting());
   return plan_;
 }
@@ -49,6 +50,9 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
 //   running:   A (decodes)   B (prefills)   C (decodes)   D (prefills)
 //   budget:    1 set aside   a chunk        1 set aside   what B left of it
 //
+// A sequence past its prompt that has several tokens to compute, because its constraint forced some, has a token set
+// aside too, and takes more from the rest. So it is never slower than one whose tokens are chosen one by one.
+//
 // A sequence that cannot grow preempts later ones only. So one that has its tokens of this step never loses them to
 // another that comes later in the pass. After a sequence found no room, the later ones would find none either, so they
 // sit the step out. The exception is a swap-out under way: the sequence that waits for its room must not hold up those
@@ -57,7 +61,9 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
 // Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
 // preempted again.
 int64_t Scheduler::GrowRunning() {
-  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) { return sequence->decoding(); };
+  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) {
+    return sequence->decoding() || sequence->catching_up();
+  };
   int64_t left = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
   const int64_t num_preemptions = counts_.num_preemptions;
   bool full = false;
@@ -71,8 +77,9 @@ int64_t Scheduler::GrowRunning() {
       sequence.step_tokens = TokenLimit(sequence, TokenUse::kDecode, 1);
       if (sequence.step_tokens > 0 && options_.rope_switch_length == 0) ProposeDrafts(&sequence);
     } else {
-      sequence.step_tokens = ChunkTokens(sequence, TokenLimit(sequence, TokenUse::kPrefill, left));
-      left -= sequence.step_tokens;
+      const int64_t own = sequence.catching_up() ? TokenLimit(sequence, TokenUse::kDecode, 1) : 0;
+      sequence.step_tokens = ChunkTokens(sequence, own + TokenLimit(sequence, TokenUse::kPrefill, left));
+      left -= std::max<int64_t>(0, sequence.step_tokens - own);
     }
     if (sequence.step_tokens > 0 && !GrowOrPreempt(i, sequence.step_tokens)) full = true;
   }
@@ -275,8 +282,10 @@ void Scheduler::AddRow(Sequence* sequence) {
   if (row.sample) {
     if (sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
     if (sequence->num_generated() == 0) row.forced = request.forced_first;
-    const bool last = sequence->num_generated() + 1 == request.max_tokens;
+    const bool last = sequence->num_generated() + 1 == request.max_tokens && request.constraint == nullptr;
     if (last && !request.forced_last.empty()) row.forced = request.forced_last;
+    row.rank_allowed = sequence->group != nullptr && sequence->group->search != nullptr;
+    if (sequence->constraint.applies()) row.masks = mask_workers_.Add(&sequence->constraint, row.drafts);
   }
   if (!sequence->encoded) row.encoder_tokens = request.encoder_tokens;
   sequence->encoded = true;

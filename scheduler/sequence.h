@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "cache/lease.h"
 #include "scheduler/host_tier.h"
+#include "scheduler/output_constraint.h"
 #include "scheduler/request.h"
 
 namespace berth {
@@ -37,6 +38,7 @@ struct Sequence {
       tokens.insert(tokens.end(), progress->tokens.begin(), progress->tokens.end());
       logprobs = std::move(progress->logprobs);
     }
+    constraint = OutputConstraint(request, num_generated());
   }
   // Plans and the scheduler's index point to it.
   Sequence(const Sequence&) = delete;
@@ -56,6 +58,8 @@ struct Sequence {
   int64_t num_generated() const { return num_tokens() - prompt_length; }
   // Past its prompt, with only the newest token left to compute.
   bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
+  // Past its prompt, with several tokens of its output left to compute: forced ones, or what a preemption lost.
+  bool catching_up() const { return num_remaining() > 1 && num_computed() >= prompt_length; }
   bool finished() const { return times.finished != absl::InfinitePast(); }
   bool ever_admitted() const { return times.first_scheduled != absl::InfinitePast(); }
   bool StopsAt(int32_t token) const {
@@ -69,6 +73,8 @@ struct Sequence {
   SequenceLease lease;
   SwappedCache swapped;  // the cache of its first tokens in host memory, while it waits; empty: none
   RequestTimes times;
+
+  OutputConstraint constraint;
 
   std::vector<OutputLogprobs> logprobs;  // of the output, if the request is saved and asks for them
   bool save_due = false;

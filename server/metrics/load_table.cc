@@ -85,6 +85,10 @@ constexpr LoadFigure kEngine[] = {
      .alias = "vllm:spec_decode_num_accepted_tokens_total",
      .field = &Load::set_accepted_draft_tokens,
      .value = [](const ServerLoad& load) { return load.engine.counts.accepted_draft_tokens; }},
+    {.metric = "berth_forced_tokens_total",
+     .help = "Tokens that a structured output had to continue with; each saved a step",
+     .field = &Load::set_forced_tokens,
+     .value = [](const ServerLoad& load) { return load.engine.counts.forced_tokens; }},
 
     // Steps.
     {.metric = "berth_steps_total",

@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
@@ -31,6 +33,10 @@ struct Client {
       request.max_tokens = 1 + below(20);
       request.stop_token_ids = {static_cast<int32_t>(below(100))};
       request.arrival = absl::Now();
+      if (below(2) == 0) {
+        request.constraint = std::make_shared<FakeConstraint>(FakeConstraint::Options{
+            .seed = random(), .end_tokens = request.stop_token_ids, .dead = below(4) == 0 ? below(9) : 0});
+      }
       if (below(10) == 0) request.deadline = request.arrival + absl::Microseconds(below(2000));
       const absl::Status status = engine->Submit(request);
       if (status.ok()) {
@@ -59,6 +65,8 @@ void ExpectAnswered(const Request& request, const RequestRecord& record) {
   FakeModelRunner::Answer answer = FakeModelRunner::AnswerTo(request);
   if (record.finish == FinishReason::kStop || record.finish == FinishReason::kLength) {
     EXPECT_EQ(record.finish, answer.finish) << request.key;
+  } else if (record.finish == FinishReason::kError) {
+    EXPECT_EQ(answer.finish, FinishReason::kError) << request.key << ": " << record.error;
   } else {
     ASSERT_LE(record.tokens.size(), answer.tokens.size()) << request.key;
     answer.tokens.resize(record.tokens.size());
@@ -75,7 +83,8 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
   FakeModelRunner runner(tiny.cache.get());
   RecordingSink sink;
   Engine::Options options;
-  options.scheduler = {.max_running = 8, .max_step_tokens = 24, .prefill_chunk_tokens = 7, .max_sequence_tokens = 40};
+  options.scheduler = {
+      .max_running = 8, .max_step_tokens = 24, .prefill_chunk_tokens = 7, .max_sequence_tokens = 40, .mask_threads = 2};
   options.max_queue = 16;
   options.check_integrity = true;
   auto engine = Engine::Create(tiny.cache.get(), &runner, &sink, options);
@@ -94,6 +103,7 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
     const EngineLoad load = (*engine)->GetLoad();
     EXPECT_EQ(load.counts.num_running + load.counts.num_waiting + load.counts.waiting_tokens, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);
+    EXPECT_GT(load.counts.forced_tokens, 0);
     EXPECT_GT(load.counts.num_preemptions, 0) << "the arena is too large: the test is too easy";
   }
   engine->reset();

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
@@ -331,6 +332,32 @@ TEST_F(EngineTest, DestructionEndsWhatANeverStartedEngineAccepted) {
   EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
   engine_.reset();
   EXPECT_EQ(sink_.Get(1).finish, FinishReason::kCancelled);
+}
+
+TEST_F(EngineTest, ConstrainedRequestsAreMaskedByWorkersAndResume) {
+  options_.scheduler.mask_threads = 2;
+  StartEngine();
+  Request request = MakeRequest(1, 20, 30);
+  request.stop_token_ids = {42};
+  request.constraint =
+      std::make_shared<FakeConstraint>(FakeConstraint::Options{.seed = 5, .end_tokens = {42}, .complete = 0});
+  const FakeModelRunner::Answer answer = FakeModelRunner::AnswerTo(request);
+  ASSERT_GT(answer.tokens.size(), 7u);
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  EXPECT_EQ(sink_.WaitFor(1).tokens, answer.tokens);
+  request.key = 2;
+  request.progress = std::make_shared<Progress>();
+  request.progress->tokens.assign(answer.tokens.begin(), answer.tokens.begin() + 7);
+  ASSERT_TRUE(engine_->Submit(request).ok());
+  EXPECT_EQ(sink_.WaitFor(2).tokens, answer.tokens);
+  EXPECT_EQ(sink_.WaitFor(2).finish, answer.finish);
+  ExpectIdle();
+  EXPECT_GT(engine_->GetLoad().counts.forced_tokens, 0);
+  request.key = 3;
+  request.progress = std::make_shared<Progress>();
+  request.progress->tokens = {42};
+  EXPECT_EQ(engine_->Submit(request),
+            absl::InvalidArgumentError("progress of 1 tokens does not follow the constraint"));
 }
 
 TEST_F(EngineTest, GivesTheTokensOfItsProgressAgainAndGoesOn) {

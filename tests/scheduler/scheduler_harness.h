@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "cache/cache.h"
 #include "models/step.h"
+#include "scheduler/output_constraint.h"
 #include "scheduler/request.h"
 #include "scheduler/saver.h"
 #include "scheduler/scheduler.h"
@@ -48,6 +50,7 @@ struct SchedulerHarness {
   SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t arena_size, Scheduler::Options options,
                    int64_t piece_bytes = 256, bool checkpoints = false)
       : options(options), tiny(layers, arena_size, piece_bytes, checkpoints), runner(tiny.cache.get()) {
+    options.vocab_size = runner.info().vocab_size;
     auto made = Scheduler::Create(tiny.cache.get(), options);
     EXPECT_TRUE(made.ok()) << made.status();
     scheduler = *std::move(made);
@@ -71,6 +74,8 @@ struct SchedulerHarness {
     const RequestKey key = request.key;
     requests[key] = request;
     if (request.progress != nullptr) records[key].tokens = request.progress->tokens;
+    const absl::Status replayed = ReplayProgress(&request);
+    EXPECT_TRUE(replayed.ok()) << replayed;
     scheduler->Add(std::move(request));
     return key;
   }
@@ -148,6 +153,8 @@ struct SchedulerHarness {
     EXPECT_FALSE(record.token_after_end);
     if (record.finish == FinishReason::kStop || record.finish == FinishReason::kLength) {
       EXPECT_EQ(record.finish, answer.finish);
+    } else if (absl::StrContains(record.error.message(), "the constraint leaves")) {
+      EXPECT_EQ(answer.finish, FinishReason::kError) << record.error;
     } else {
       ASSERT_LE(record.tokens.size(), answer.tokens.size());
       answer.tokens.resize(record.tokens.size());

@@ -7,6 +7,7 @@
 
 #include "scheduler/policy.h"
 #include "tests/scheduler/scheduler_harness.h"
+#include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_prefix_disk.h"
 
 namespace berth {
@@ -88,6 +89,7 @@ struct RandomSchedule {
       options.prefixes = {
           .disk = &disk, .disk_limit_bytes = Between(1000, 200000), .idle = absl::Seconds(Between(0, 9))};
     }
+    options.mask_threads = OneIn(4) ? Between(1, 2) : 0;
     options.save_sink = &sink;
     options.policy = policy.get();
     options.compact_bytes_per_step = OneIn(2) ? 0 : 1 << 10;
@@ -124,11 +126,22 @@ struct RandomSchedule {
     if (OneIn(4)) request.forced_first = {static_cast<int32_t>(Between(0, 99))};
     if (OneIn(4)) request.forced_last = {static_cast<int32_t>(Between(0, 49)), static_cast<int32_t>(Between(50, 99))};
     if (OneIn(3)) request.min_tokens = Between(0, request.max_tokens);
+    if (OneIn(3)) Constrain(&request);
     if (OneIn(3)) AddOutputs(h, &request);
     request.saved = request.num_sequences() == 1 && OneIn(3);
     request.autosave_tokens = Between(0, 6);
     if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
     return request;
+  }
+
+  void Constrain(Request* request) {
+    FakeConstraint::Options constraint = {.seed = random(), .forced = Between(0, 90), .complete = Between(0, 9)};
+    if (!request->stop_token_ids.empty()) constraint.end_tokens = {request->stop_token_ids[0]};
+    if (OneIn(4)) constraint.dead = Between(1, 9);
+    if (OneIn(8)) constraint.fails_at = Between(0, 30);
+    request->constraint = std::make_shared<FakeConstraint>(constraint);
+    request->sampling.logprobs_after_mask = OneIn(2);
+    ++num_constrained;
   }
 
   // Some saved requests resume as other requests, and must come to the same end.
@@ -200,6 +213,7 @@ struct RandomSchedule {
     h.RunToEnd();
     h.ExpectAllEnded();
     ExpectTiersAddUp(&h);
+    num_forced_tokens += h.scheduler->counts().forced_tokens;
     num_preemptions += h.scheduler->counts().num_preemptions;
     num_swap_outs += h.scheduler->counts().num_swap_outs;
     num_hit_tokens += h.scheduler->counts().prefix_hit_tokens;
@@ -241,6 +255,8 @@ struct RandomSchedule {
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
   int64_t num_forked = 0;
+  int64_t num_constrained = 0;
+  int64_t num_forced_tokens = 0;
 };
 
 // BERTH_SEED: the seed to begin with, to see again what it showed.
@@ -259,6 +275,8 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   int64_t num_wrong_drafts = 0;
   int64_t num_right_drafts = 0;
   int64_t num_forked = 0;
+  int64_t num_constrained = 0;
+  int64_t num_forced_tokens = 0;
   for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
@@ -270,6 +288,8 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     num_wrong_drafts += schedule.num_wrong_drafts;
     num_right_drafts += schedule.num_right_drafts;
     num_forked += schedule.num_forked;
+    num_constrained += schedule.num_constrained;
+    num_forced_tokens += schedule.num_forced_tokens;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
   EXPECT_GT(num_swap_outs, num_seeds / 3);
@@ -279,6 +299,8 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_wrong_drafts, num_seeds);
   EXPECT_GT(num_right_drafts, num_seeds);
   EXPECT_GT(num_forked, num_seeds);
+  EXPECT_GT(num_constrained, 5 * num_seeds);
+  EXPECT_GT(num_forced_tokens, 20 * num_seeds);
 }
 
 // The same with requests that often continue others, and tiers that hold much of what those left.

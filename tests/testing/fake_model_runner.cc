@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "models/token_constraint.h"
 #include "scheduler/beam_search.h"
 #include "tests/testing/tiny_cache.h"
 
@@ -20,15 +22,27 @@ uint64_t Mix(uint64_t x) {
 
 uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
 
-// A greedy output has few different tokens, so that drafts are right now and then.
+// Null: any token may come.
+bool Allows(const uint32_t* mask, int64_t token) {
+  return mask == nullptr || (mask[token / 32] >> (token % 32) & 1) != 0;
+}
+
+// A greedy output has few different tokens, so that drafts are right now and then. kNoAllowedToken: none is left.
 int32_t Choose(uint64_t hash, const SamplingParams& sampling, int64_t vocab_size, absl::Span<const int32_t> banned,
-               absl::Span<const int32_t> forced) {
-  if (!forced.empty()) return forced[Mix(hash ^ sampling.seed) % forced.size()];
+               absl::Span<const int32_t> forced, const uint32_t* mask) {
+  if (!forced.empty()) {
+    const int32_t token = forced[Mix(hash ^ sampling.seed) % forced.size()];
+    return Allows(mask, token) ? token : RowResult::kNoAllowedToken;
+  }
   const uint64_t likely =
       static_cast<uint64_t>(sampling.temperature == 0 ? std::min<int64_t>(3, vocab_size) : vocab_size);
   int64_t token = static_cast<int64_t>(Mix(hash ^ sampling.seed) % likely);
-  while (std::find(banned.begin(), banned.end(), token) != banned.end()) token = (token + 1) % vocab_size;
-  return static_cast<int32_t>(token);
+  for (int64_t i = 0; i < vocab_size; ++i, token = (token + 1) % vocab_size) {
+    if (std::find(banned.begin(), banned.end(), token) == banned.end() && Allows(mask, token)) {
+      return static_cast<int32_t>(token);
+    }
+  }
+  return RowResult::kNoAllowedToken;
 }
 
 // Has nothing to do with Choose.
@@ -36,20 +50,23 @@ float LogprobAfter(uint64_t hash, int32_t token) {
   return -static_cast<float>(Mix(hash + static_cast<uint64_t>(token)) % 100000) / 10000;
 }
 
-// The likeliest tokens after what `hash` is of.
-std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t vocab_size) {
+// The likeliest of the tokens that may come after what `hash` is of.
+std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t vocab_size, const uint32_t* mask) {
   std::vector<TokenLogprob> top;
   for (int32_t token = 0; token < vocab_size; ++token) {
-    top.push_back({token, LogprobAfter(hash, token)});
+    if (Allows(mask, token)) top.push_back({token, LogprobAfter(hash, token)});
   }
   const auto likelier = [](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
   };
-  count = std::min(count, vocab_size);
+  count = std::min(count, static_cast<int64_t>(top.size()));
   std::partial_sort(top.begin(), top.begin() + count, top.end(), likelier);
   top.resize(count);
   return top;
 }
+
+// A constraint leaves no end by force.
+bool HasForcedLast(const Request& request) { return !request.forced_last.empty() && request.constraint == nullptr; }
 
 uint64_t HashOfPrompt(const Request& request) {
   uint64_t hash = 0;
@@ -58,23 +75,50 @@ uint64_t HashOfPrompt(const Request& request) {
   return hash;
 }
 
+// The mask of the token that follows an output of the request; empty: any may. *complete: nothing but the end may.
+std::vector<uint32_t> MaskAfter(const Request& request, absl::Span<const int32_t> output, int64_t vocab_size,
+                                bool* complete) {
+  *complete = false;
+  if (!request.forced_first.empty()) {
+    if (output.empty()) return {};
+    output.remove_prefix(1);
+  }
+  if (request.constraint == nullptr) return {};
+  std::vector<uint32_t> mask(MaskWords(vocab_size));
+  const std::unique_ptr<TokenConstraint> constraint = request.constraint->Clone();
+  bool good = true;
+  for (int32_t token : output) good = good && constraint->Accept(token).ok();
+  *complete = good && constraint->IsComplete();
+  if (!good || !constraint->FillMasks({}, absl::MakeSpan(mask)).ok()) std::fill(mask.begin(), mask.end(), 0);
+  return mask;
+}
+
+const uint32_t* DataOf(const std::vector<uint32_t>& mask) { return mask.empty() ? nullptr : mask.data(); }
+
 std::vector<FakeModelRunner::Answer> BeamsOf(const Request& request, int64_t vocab_size) {
   const uint64_t prompt = HashOfPrompt(request);
   BeamSearch search(request);
+  bool complete = false;
   for (int64_t length = 0; !search.over(); ++length) {
     std::vector<std::vector<TokenLogprob>> tops;
     std::vector<BeamSearch::Row> rows;
     for (const BeamSearch::Beam& beam : search.running()) {
       uint64_t hash = prompt;
       for (int32_t token : beam.tokens) hash = Extend(hash, token);
-      tops.push_back(LikeliestAfter(hash, BeamSearch::NumCandidates(request), vocab_size));
+      const std::vector<uint32_t> mask = MaskAfter(request, beam.tokens, vocab_size, &complete);
+      tops.push_back(LikeliestAfter(hash, BeamSearch::NumCandidates(request), vocab_size, DataOf(mask)));
       rows.emplace_back();
     }
     for (size_t b = 0; b < rows.size(); ++b) {
       rows[b].top = tops[b];
       if (length < request.min_tokens) rows[b].banned = request.stop_token_ids;
       if (length == 0) rows[b].forced = request.forced_first;
-      if (length + 1 == request.max_tokens && !request.forced_last.empty()) rows[b].forced = request.forced_last;
+      if (length + 1 == request.max_tokens && HasForcedLast(request)) rows[b].forced = request.forced_last;
+      // An ended beam that is kept for want of others leads nowhere.
+      const std::vector<int32_t>& tokens = search.running()[b].tokens;
+      const bool ended = !tokens.empty() &&
+                         std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), tokens.back()) > 0;
+      if (request.constraint != nullptr && ended) rows[b].top = {};
     }
     search.Step(rows);
   }
@@ -83,7 +127,10 @@ std::vector<FakeModelRunner::Answer> BeamsOf(const Request& request, int64_t voc
     const std::vector<int32_t>& tokens = search.ended()[i].tokens;
     const bool stops =
         !tokens.empty() && std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), tokens.back()) > 0;
-    answers.push_back({tokens, stops ? FinishReason::kStop : FinishReason::kLength});
+    MaskAfter(request, tokens, vocab_size, &complete);
+    FinishReason finish = stops || complete ? FinishReason::kStop : FinishReason::kLength;
+    if (request.constraint != nullptr && !search.ended()[i].ended) finish = FinishReason::kError;
+    answers.push_back({tokens, finish});
   }
   return answers;
 }
@@ -106,12 +153,21 @@ FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_
     absl::Span<const int32_t> forced;
     if (answer.tokens.empty()) forced = request.forced_first;
     const bool last = static_cast<int64_t>(answer.tokens.size()) + 1 == request.max_tokens;
-    if (last && !request.forced_last.empty()) forced = request.forced_last;
-    const int32_t token = Choose(hash, request.sampling, vocab_size, banned, forced);
+    if (last && HasForcedLast(request)) forced = request.forced_last;
+    bool complete = false;
+    const std::vector<uint32_t> mask = MaskAfter(request, answer.tokens, vocab_size, &complete);
+    const int32_t token = Choose(hash, request.sampling, vocab_size, banned, forced, DataOf(mask));
+    if (token < 0) {
+      answer.finish = FinishReason::kError;
+      break;
+    }
     answer.tokens.push_back(token);
     hash = Extend(hash, token);
     if (std::count(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) > 0) {
       answer.finish = FinishReason::kStop;
+    } else if (MaskAfter(request, answer.tokens, vocab_size, &complete); complete) {
+      const bool early = static_cast<int64_t>(answer.tokens.size()) < request.min_tokens;
+      answer.finish = early ? FinishReason::kError : FinishReason::kStop;
     } else if (static_cast<int64_t>(answer.tokens.size()) == request.max_tokens) {
       answer.finish = FinishReason::kLength;
     }
@@ -153,17 +209,22 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     Write(row);
     if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
     if (!row.sample) continue;
-    const auto choose = [&](uint64_t hash) {
-      return difference.empty() ? Choose(hash, *row.sampling, info_.vocab_size, row.banned, row.forced)
+    const auto mask_of = [&](int64_t place) {
+      return row.masks == nullptr ? nullptr : row.masks->Wait() + place * row.masks->num_words();
+    };
+    const auto choose = [&](uint64_t hash, int64_t place) {
+      return difference.empty() ? Choose(hash, *row.sampling, info_.vocab_size, row.banned, row.forced, mask_of(place))
                                 : RowResult::kBadLogits;
     };
-    out.token = choose(hashes_.back());
+    out.token = choose(hashes_.back(), row.num_drafts());
     for (int64_t draft = row.num_drafts(); draft > 0; --draft) {
-      out.verified_tokens.push_back(choose(hashes_[hashes_.size() - 1 - draft]));
+      out.verified_tokens.push_back(choose(hashes_[hashes_.size() - 1 - draft], row.num_drafts() - draft));
     }
-    if (row.sampling->num_logprobs >= 0) out.logprob = LogprobAfter(hashes_.back(), out.token);
-    if (row.sampling->num_logprobs > 0) {
-      out.top = LikeliestAfter(hashes_.back(), row.sampling->num_logprobs, info_.vocab_size);
+    if (row.sampling->num_logprobs >= 0 && out.token >= 0) out.logprob = LogprobAfter(hashes_.back(), out.token);
+    if (row.sampling->num_logprobs > 0 && out.token >= 0) {
+      const bool shows_all = !row.rank_allowed && !row.sampling->logprobs_after_mask;
+      out.top = LikeliestAfter(hashes_.back(), row.sampling->num_logprobs, info_.vocab_size,
+                               shows_all ? nullptr : mask_of(row.num_drafts()));
     }
     if (on_row) on_row(row, &out);
   }
