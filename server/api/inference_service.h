@@ -77,8 +77,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
                                              OutputWriter* writer);
   // On another thread than gRPC's, the call may even end, and gRPC's server with it, before Submit returns.
-  absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ValidationContext& validation() const { return validation_; }
 
