@@ -68,8 +68,8 @@ struct Request {
   // What each output may be, from its first token on; null: anything. Each output and beam follows a copy of it.
   //   - A token of forced_first comes before the constraint begins. forced_last has no effect.
   //   - An output ends with kStop when nothing but the end may follow, and with kLength when max_tokens cuts it.
-  //   - It ends with an error, alone, when no token is left to choose: at a dead end of the constraint, at a limit of
-  //     its parser, or where nothing but the end may come before min_tokens.
+  //   - It ends with an error, alone, when no token is left to choose. That is at a dead end of the constraint, or at a
+  //     limit of its parser. It may also be before min_tokens, where nothing but the end may come.
   //   - Tokens that have to come next are appended without a step for each, unless the request asks for logprobs before
   //     the mask, or for beams. After the mask their logprob is 0.
   std::shared_ptr<const TokenConstraint> constraint;
