@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
 #include <bit>
@@ -32,14 +33,17 @@ int ClassOf(size_t size) {
   return octave * kStepsOfOctave + static_cast<int>((size - (kAlignment << octave) + step - 1) / step);
 }
 
-// What ATen asks for tensors on the CPU: of the thread's StepMemory, or of its own allocator where there is none.
+// What ATen asks for memory on the CPU: of the thread's StepMemory, or of the system where there is none. Some of
+// ATen's products take memory without a tensor around it (raw_allocate) and return the address alone. So every buffer
+// says where it came from.
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
-    if (current == nullptr || size == 0) return c10::GetDefaultCPUAllocator()->allocate(size);
-    void* const memory = current->Take(size);
+    if (size == 0) return {nullptr, nullptr, &StepMemory::Return, c10::Device(c10::kCPU)};
+    void* const memory = current == nullptr ? StepMemory::TakeOutside(size) : current->Take(size);
     return {memory, memory, &StepMemory::Return, c10::Device(c10::kCPU)};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &StepMemory::Return; }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 };
 
@@ -47,7 +51,7 @@ class Allocator final : public c10::Allocator {
 
 // Stands before the bytes that are given out.
 struct alignas(kAlignment) StepMemory::Buffer {
-  StepMemory* owner;
+  StepMemory* owner;  // null: taken outside steps
   Buffer* next;
   int size_class;
 };
@@ -85,8 +89,14 @@ void* StepMemory::Take(size_t size) {
   return new (memory) Buffer{this, nullptr, least} + 1;
 }
 
+void* StepMemory::TakeOutside(size_t size) {
+  return new (c10::alloc_cpu(sizeof(Buffer) + size)) Buffer{nullptr, nullptr, 0} + 1;
+}
+
 void StepMemory::Return(void* memory) {
+  if (memory == nullptr) return;
   Buffer* const buffer = static_cast<Buffer*>(memory) - 1;
+  if (buffer->owner == nullptr) return c10::free_cpu(buffer);
   if (current == nullptr || current != buffer->owner) return std::free(buffer);
   Buffer*& list = current->kept_[buffer->size_class];
   buffer->next = list;

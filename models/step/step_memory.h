@@ -24,6 +24,7 @@ class StepMemory {
 
   // For the allocator that ATen is given; memory of `size` bytes or more, aligned to 64, and back.
   void* Take(size_t size);
+  static void* TakeOutside(size_t size);  // where no step runs
   static void Return(void* memory);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -43,6 +44,25 @@ TEST(StepMemory, KeepsWhatIsReturned) {
   x = at::empty({kFloats - 1});
   EXPECT_EQ(x.const_data_ptr(), place);
   EXPECT_EQ(memory.kept_bytes(), 0);
+}
+
+// As ATen's products in bfloat16 do.
+TEST(StepMemory, GivesMemoryWithoutATensorToo) {
+  StepMemory memory;
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  void* const outside = allocator->raw_allocate(100);
+  void* inside = nullptr;
+  {
+    const ScopedStepMemory use(&memory);
+    inside = allocator->raw_allocate(100);
+    EXPECT_EQ(memory.num_allocations(), 1);
+    allocator->raw_deallocate(outside);
+    allocator->raw_deallocate(allocator->raw_allocate(0));
+    EXPECT_EQ(memory.kept_bytes(), 0);
+    const at::Tensor x = at::ones({5, 64}, at::kBFloat16);
+    EXPECT_EQ(x.matmul(x.t()).sum().item<float>(), 5 * 5 * 64);
+  }
+  allocator->raw_deallocate(inside);
 }
 
 TEST(StepMemory, EverySizeHasItsRoom) {
