@@ -8,9 +8,7 @@ namespace {
 // The stream rounded to the model's type, normed if there is a norm.
 at::Tensor InputOf(const at::Tensor& stream, const Norm& norm, DType dtype, Execution& execution) {
   const at::ScalarType type = dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
-  if (norm.defined() && !norm.centered) return ops::RmsNorm(stream, norm.weight, norm.eps, type, execution);
-  const at::Tensor rounded = stream.to(type);
-  return norm.defined() ? norm(rounded, execution) : rounded;
+  return norm.defined() ? norm(stream, type, execution) : stream.to(type);
 }
 
 }  // namespace

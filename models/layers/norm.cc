@@ -1,13 +1,17 @@
 #include "models/layers/norm.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
 
 namespace berth {
 
 at::Tensor Norm::operator()(const at::Tensor& x, Execution& execution) const {
-  return centered ? at::layer_norm(x, {weight.size(0)}, weight, bias, eps) : ops::RmsNorm(x, weight, eps, execution);
+  return operator()(x, x.scalar_type(), execution);
+}
+
+at::Tensor Norm::operator()(const at::Tensor& x, at::ScalarType type, Execution& execution) const {
+  return centered ? ops::LayerNorm(x, weight, bias, eps, type, execution)
+                  : ops::RmsNorm(x, weight, eps, type, execution);
 }
 
 Norm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one) {

@@ -10,35 +10,61 @@ constexpr int kThreads = 256;
 constexpr int64_t kWarpNorm = 1024;
 constexpr int kWarpNormThreads = 128;
 
-// `index` of `width` threads that share a group. The order of the sum depends on the group's size alone.
+// A run of a norm's input, from its number `at` on: rounded to T where it is float32.
+template <typename T>
+__device__ inline void LoadInput(const RmsNormArgs& a, int64_t at, int64_t left, bool aligned, float* v) {
+  if (sizeof(T) == sizeof(float) || !a.x_is_float) return LoadRun(static_cast<const T*>(a.x) + at, left, aligned, v);
+  const float* x = static_cast<const float*>(a.x) + at;
+#pragma unroll
+  for (int i = 0; i < kRun<T>; i += 4) LoadFew(x + i, left - i, aligned, v + i);
+#pragma unroll
+  for (int i = 0; i < kRun<T>; ++i) v[i] = FromBits(ToBits(v[i]));
+}
+
+// `index` of `width` threads that share a group. The order of a sum depends on the group's size alone. A group may have
+// two sums: sum_up(sum, 0) and sum_up(sum, 1).
 template <typename T, typename Sum>
 __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int width, bool aligned, const Sum& sum_up) {
   const int64_t token = item / a.groups;
   const int64_t column = item % a.groups * a.dim;
-  const T* x = static_cast<const T*>(a.x) + token * a.x_stride + column;
+  const int64_t x = token * a.x_stride + column;
   const T* gate = a.gate == nullptr ? nullptr : static_cast<const T*>(a.gate) + token * a.gate_stride + column;
   T* out = static_cast<T*>(a.out) + token * a.out_stride + column;
   const float* weight = a.weight + (a.weight_per_group ? column : 0);
+  const float* bias = a.bias == nullptr ? nullptr : a.bias + (a.weight_per_group ? column : 0);
   float v[kRun<T>], g[kRun<T>];
+  float mean = 0;
+  if (a.centered) {
+    for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
+      LoadInput<T>(a, x + i, a.dim - i, aligned, v);
+#pragma unroll
+      for (int j = 0; j < kRun<T>; ++j) mean += v[j];
+    }
+    mean = sum_up(mean, 0) / static_cast<float>(a.dim);
+  }
   float sum = 0;
   for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
-    LoadRun(x + i, a.dim - i, aligned, v);
+    LoadInput<T>(a, x + i, a.dim - i, aligned, v);
     if (gate != nullptr && a.gate_first) {
       LoadRun(gate + i, a.dim - i, aligned, g);
 #pragma unroll
       for (int j = 0; j < kRun<T>; ++j) v[j] *= Silu(g[j]);
     }
 #pragma unroll
-    for (int j = 0; j < kRun<T>; ++j) sum = fmaf(v[j], v[j], sum);
+    for (int j = 0; j < kRun<T>; ++j) {
+      const float deviation = i + j < a.dim ? v[j] - mean : 0.0f;
+      sum = fmaf(deviation, deviation, sum);
+    }
   }
-  const float inverse = 1.0f / sqrtf(sum_up(sum) / static_cast<float>(a.dim) + a.eps);
+  const float inverse = 1.0f / sqrtf(sum_up(sum, 1) / static_cast<float>(a.dim) + a.eps);
   for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
-    LoadRun(x + i, a.dim - i, aligned, v);
+    LoadInput<T>(a, x + i, a.dim - i, aligned, v);
     if (gate != nullptr) LoadRun(gate + i, a.dim - i, aligned, g);
 #pragma unroll
     for (int j = 0; j < kRun<T>; ++j) {
       if (i + j >= a.dim) break;
-      v[j] = v[j] * inverse * weight[i + j];
+      v[j] = (v[j] - mean) * inverse * weight[i + j];
+      if (bias != nullptr) v[j] += bias[i + j];
       if (gate != nullptr) v[j] *= Silu(g[j]);
     }
     StoreRun(out + i, a.dim - i, aligned, v);
@@ -50,13 +76,14 @@ __global__ void __launch_bounds__(kWarpNormThreads)
     WarpNormKernel(const __grid_constant__ RmsNormArgs a, int64_t items, bool aligned) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (kWarpNormThreads / kWarp) + WarpIndex();
   if (item >= items) return;
-  NormGroup<T>(a, item, Lane(), kWarp, aligned, [](float sum) { return WarpSum(sum); });
+  NormGroup<T>(a, item, Lane(), kWarp, aligned, [](float sum, int) { return WarpSum(sum); });
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constant__ RmsNormArgs a, bool aligned) {
-  NormGroup<T>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned,
-               [](float sum) { return BlockSum(sum, reinterpret_cast<float*>(shared_memory)); });
+  NormGroup<T>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned, [](float sum, int which) {
+    return BlockSum(sum, reinterpret_cast<float*>(shared_memory) + which * (kThreads / kWarp));
+  });
 }
 
 __device__ inline float Positive(float x) { return x > 0.0f ? x : 0.0f * x; }  // a NaN stays one
@@ -128,11 +155,12 @@ __global__ void __launch_bounds__(kThreads) RotaryKernel(const __grid_constant__
 
 template <typename T>
 int RmsNorm(const RmsNormArgs& a, const LaunchParams& launch) {
-  const bool aligned = AreAligned<T>(a.x, a.x_stride) && AreAligned<T>(a.out, a.out_stride) &&
-                       AreAligned<T>(a.gate, a.gate_stride) && AreAligned<T>(nullptr, a.dim);
+  const bool input = a.x_is_float ? AreAligned<float>(a.x, a.x_stride) : AreAligned<T>(a.x, a.x_stride);
+  const bool aligned = input && AreAligned<T>(a.out, a.out_stride) && AreAligned<T>(a.gate, a.gate_stride) &&
+                       AreAligned<T>(nullptr, a.dim);
   const int64_t items = launch.num_tokens * a.groups;
   if (a.dim > kWarpNorm) {
-    const int64_t room = kThreads / kWarp * sizeof(float);
+    const int64_t room = 2 * kThreads / kWarp * sizeof(float);
     return Launch(BlockNormKernel<T>, Grid(items), kThreads, room, launch.stream, a, aligned);
   }
   const int64_t blocks = CeilDiv(items, kWarpNormThreads / kWarp);

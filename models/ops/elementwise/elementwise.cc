@@ -25,6 +25,7 @@ RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tens
           .x_is_float = x.scalar_type() == at::kFloat,
           .out = out.data_ptr(),
           .weight = weight.const_data_ptr<float>(),
+          .bias = nullptr,
           .gate = nullptr,
           .x_stride = x.stride(0),
           .out_stride = out.stride(0),
@@ -32,8 +33,15 @@ RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tens
           .groups = x.size(1) / dim,
           .dim = dim,
           .weight_per_group = false,
+          .centered = false,
           .gate_first = false,
           .eps = static_cast<float>(eps)};
+}
+
+// Memory for the norm of x, rounded to `type`.
+at::Tensor NormedLike(const at::Tensor& x, at::ScalarType type) {
+  TORCH_CHECK(x.scalar_type() == type || x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
+  return at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
 }
 
 at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation,
@@ -52,19 +60,25 @@ at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activ
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution) {
-  if (BackendOf(x, execution) == Backend::kReference) return reference::RmsNorm(x, weight, eps);
-  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  RunRmsNorm(PlainNorm(x, out, weight, eps), out, execution);
-  return out;
+  return RmsNorm(x, weight, eps, x.scalar_type(), execution);
 }
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type,
                    Execution& execution) {
-  if (x.scalar_type() == type || BackendOf(x, execution) != Backend::kCpu)
-    return RmsNorm(x.to(type), weight, eps, execution);
-  TORCH_CHECK(x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
-  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
+  if (BackendOf(x, execution) == Backend::kReference) return reference::RmsNorm(x.to(type), weight, eps);
+  at::Tensor out = NormedLike(x, type);
   RunRmsNorm(PlainNorm(x, out, weight, eps), out, execution);
+  return out;
+}
+
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                     at::ScalarType type, Execution& execution) {
+  if (BackendOf(x, execution) == Backend::kReference) return reference::LayerNorm(x.to(type), weight, bias, eps);
+  at::Tensor out = NormedLike(x, type);
+  RmsNormArgs args = PlainNorm(x, out, weight, eps);
+  args.bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+  args.centered = true;
+  RunRmsNorm(args, out, execution);
   return out;
 }
 

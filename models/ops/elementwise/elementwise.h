@@ -18,7 +18,11 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, Ex
 // The same of x rounded to `type`, which the result has.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type,
                    Execution& execution);
-// The same, in place on a slice of a fused product.
+// The layer norm: (x - mean) / sqrt(variance + eps) * weight + bias, per group of `dim` columns, of x rounded to
+// `type`. bias: [dim], or undefined.
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                     at::ScalarType type, Execution& execution);
+// RmsNorm in place, on a slice of a fused product.
 void RmsNormInPlace(at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution);
 
 // Mamba-2's output norm. x, gate: [tokens, dim], weight: [dim]; the mean is over dim / groups columns.
@@ -47,6 +51,7 @@ namespace berth::reference {
 
 // The same contracts in ATen operations, on any device.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first);
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);

@@ -9,16 +9,19 @@ namespace berth::ops {
 // kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
 enum Activation { kSilu, kGeluTanh, kGelu, kSigmoid, kRelu, kReluSquared, kClampedSwiglu };
 
-// out[i] = x[i] / rms(x[i]) * weight, per group of `dim` columns. Items: tokens * groups.
+// out[i] = x[i] / rms(x[i]) * weight + bias, per group of `dim` columns. If centered, x[i] is less its mean: a layer
+// norm. Items: tokens * groups.
 struct RmsNormArgs {
   const void* x;        // [tokens, x_stride]; the groups lie side by side from column 0
   bool x_is_float;      // whatever the entry's type is, to which it is rounded first
   void* out;            // [tokens, out_stride]; may be x
   const float* weight;  // [dim], or [groups * dim] when weight_per_group
+  const float* bias;    // of the weight's shape, or null
   const void* gate;     // [tokens, gate_stride] or null: multiplies by silu(gate)
   int64_t x_stride, out_stride, gate_stride;
   int64_t groups, dim;
   bool weight_per_group;
+  bool centered;    // subtracts the mean first
   bool gate_first;  // gate before the norm, else after
   float eps;
 };

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
@@ -18,6 +19,13 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::Tensor grouped = x.to(at::kFloat).reshape({x.size(0), -1, weight.size(0)});
   const at::Tensor inverse = at::rsqrt(grouped.square().mean({-1}, /*keepdim=*/true) + eps);
   return (grouped * inverse * weight).reshape({x.size(0), x.size(1)}).to(x.scalar_type());
+}
+
+// In float32: ATen's own code for CUDA takes no weights of another type than x's.
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  const at::Tensor grouped = x.to(at::kFloat).reshape({x.size(0), -1, weight.size(0)});
+  const at::Tensor normed = at::layer_norm(grouped, {weight.size(0)}, weight, bias, eps);
+  return normed.reshape({x.size(0), x.size(1)}).to(x.scalar_type());
 }
 
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "tests/models/aten_calls.h"
 #include "tests/models/ops/kernel_test.h"
 
 namespace berth {
@@ -36,6 +37,33 @@ TEST_P(ElementwiseTest, RmsNorm) {
     ops::RmsNormInPlace(in_place, weight, 1e-5, execution_);
     ExpectClose(in_place, reference::RmsNorm(x, weight, 1e-5));
   }
+}
+
+// Its input may be far from 0: the sum of squares is one of deviations.
+TEST_P(ElementwiseTest, LayerNorm) {
+  const at::ScalarType type = GetParam().type;
+  for (int64_t dim : {1, 20, 136, 1000, 1025, 5000}) {
+    const at::Tensor weight = at::randn({dim});
+    for (double mean : {0.0, 30.0}) {
+      const at::Tensor x = Random(11, dim) + mean;
+      for (const at::Tensor& bias : {at::Tensor(), at::randn({dim})}) {
+        ExpectClose(ops::LayerNorm(x, weight, bias, 1e-5, type, execution_),
+                    reference::LayerNorm(x, weight, bias, 1e-5), /*roundings=*/mean == 0 ? 2e-6 : 2e-5);
+        const at::Tensor wide = x.to(at::kFloat) * 1.001;
+        ExpectClose(ops::LayerNorm(wide, weight, bias, 1e-5, type, execution_),
+                    reference::LayerNorm(wide.to(type), weight, bias, 1e-5), mean == 0 ? 2e-6 : 2e-5);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, TheNormsRoundTheirInputThemselves) {
+  const at::Tensor stream = at::randn({7, 64});
+  const at::Tensor weight = at::ones({64});
+  const AtenCalls calls;
+  ops::RmsNorm(stream, weight, 1e-5, GetParam().type, execution_);
+  ops::LayerNorm(stream, weight, {}, 1e-5, GetParam().type, execution_);
+  EXPECT_EQ(calls.Count("aten::to") + calls.Count("aten::_to_copy"), 0);
 }
 
 // A stream in float32 is rounded to the model's type before a norm, and stays what it is when something is added.

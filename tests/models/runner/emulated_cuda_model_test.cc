@@ -19,6 +19,7 @@
 #include "models/loader.h"
 #include "models/ops/cuda_kernels.h"
 #include "models/step/execution.h"
+#include "tests/models/aten_calls.h"
 #include "tests/models/checkpoint_writer.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 
@@ -53,10 +54,10 @@ StepRow NextRow(Sequence* sequence, const SamplingParams& greedy) {
 
 // All tokens of sequences that run together, with prompts of these lengths.
 std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const std::vector<int32_t>& lengths,
-                                           const Execution& execution = {}) {
+                                           const Execution& execution = {}, const std::string& dtype = "float32") {
   const bool graphs = execution.graph_recorder != nullptr;
-  const auto model = *LoadedModel::Load(
-      {.model_dir = model_dir, .dtype = "float32", .cuda_graphs = graphs, .num_threads = 1}, execution);
+  const auto model =
+      *LoadedModel::Load({.model_dir = model_dir, .dtype = dtype, .cuda_graphs = graphs, .num_threads = 1}, execution);
   const auto storage = *model->CreateStorage(int64_t{32} << 20);
   const auto runner = *model->CreateRunner(storage.get());
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
@@ -172,6 +173,35 @@ std::string WriteMixtral() {
   return dir.string();
 }
 
+// A cohere2 of random weights, whose norms are layer norms, in a folder of its own.
+std::string WriteCohere2() {
+  constexpr int64_t kVocab = 97, kHidden = 48, kHeads = 4, kKvHeads = 2, kHeadDim = 12, kInner = 40, kLayers = 2;
+  at::manual_seed(13);
+  CheckpointWriter writer;
+  const auto add = [&](const std::string& name, int64_t out, int64_t in) {
+    writer.Add(name + ".weight", "F32", {out, in}, at::randn({out, in}) * 0.3);
+  };
+  add("model.embed_tokens", kVocab, kHidden);
+  writer.Add("model.norm.weight", "F32", {kHidden}, at::randn({kHidden}) * 0.2 + 1);
+  for (int64_t i = 0; i < kLayers; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    add(layer + "self_attn.q_proj", kHeads * kHeadDim, kHidden);
+    for (const char* part : {"k_proj", "v_proj"}) add(layer + "self_attn." + part, kKvHeads * kHeadDim, kHidden);
+    add(layer + "self_attn.o_proj", kHidden, kHeads * kHeadDim);
+    for (const char* part : {"gate_proj", "up_proj"}) add(layer + "mlp." + part, kInner, kHidden);
+    add(layer + "mlp.down_proj", kHidden, kInner);
+    writer.Add(layer + "input_layernorm.weight", "F32", {kHidden}, at::randn({kHidden}) * 0.2 + 1);
+  }
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "cohere2";
+  writer.Write(dir);
+  std::ofstream(dir / "config.json") << absl::StrCat(
+      R"({"model_type": "cohere2", "vocab_size": )", kVocab, R"(, "hidden_size": )", kHidden,
+      R"(, "intermediate_size": )", kInner, R"(, "num_hidden_layers": )", kLayers, R"(, "num_attention_heads": )",
+      kHeads, R"(, "num_key_value_heads": )", kKvHeads,
+      R"(, "sliding_window": 16, "sliding_window_pattern": 2, "max_position_embeddings": 512, "eos_token_id": 1})");
+  return dir.string();
+}
+
 void ExpectTheTokensOfTheCpu(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
   const auto expected = Generate(model, lengths);
@@ -221,6 +251,19 @@ INSTANTIATE_TEST_SUITE_P(Demos, EmulatedCudaModelTest, ::testing::Values("falcon
                          [](const auto& info) { return std::string(info.param, info.param[0] == 'f' ? 9 : 6); });
 
 TEST(EmulatedCudaEncoderTest, ChoosesTheTokensOfTheCpu) { ExpectTheTokensOfTheCpu(WriteT5()); }
+
+TEST(EmulatedCudaLayerNormTest, ChoosesTheTokensOfTheCpu) { ExpectTheTokensOfTheCpu(WriteCohere2()); }
+
+// No call that only the CPU accepts: on a GPU, it would fail every step.
+TEST(EmulatedCudaTypesTest, ModelsInBfloat16MixNoTypes) {
+  for (const std::string& model : {std::string("models/demo/falcon_h1-demo"), std::string("models/demo/gemma3-demo"),
+                                   WriteT5(), WriteMixtral(), WriteCohere2()}) {
+    const AtenCalls calls;
+    Generate(model, {3, 37}, {.cuda_kernels = BerthCudaKernels()}, "bfloat16");
+    EXPECT_GT(calls.Count("aten::linear"), 0);
+    EXPECT_EQ(calls.mixed(), std::vector<std::string>()) << model;
+  }
+}
 
 TEST(EmulatedCudaExpertsTest, ChooseTheTokensOfTheCpu) {
   const std::string model = WriteMixtral();
