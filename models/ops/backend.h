@@ -48,9 +48,13 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& 
   return launch;
 }
 
-// For entries that have code for all sizes: throws unless the work was enqueued.
+// For entries that have code for all sizes: throws unless the work was enqueued. A CUDA error is an AcceleratorError,
+// as ATen's own are, because some mean that the device is lost (models/step/device_error.h).
 inline void CheckLaunched(int result) {
-  TORCH_CHECK(result == cuda::kLaunched, "a CUDA kernel cannot be launched: error ", result);
+  TORCH_CHECK(result >= 0, "a CUDA kernel has no code for these sizes");
+  if (result == cuda::kLaunched) return;
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, result,
+                              c10::str("a CUDA kernel cannot be launched: error ", result));
 }
 
 // For other entries: returns whether the work was enqueued. If not, the reference has to do it.

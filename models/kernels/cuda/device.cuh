@@ -136,6 +136,12 @@ inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 }
 
+// Returns the error of a call. The runtime also keeps an error for whoever asks next, who would take it for its own.
+inline int ErrorOf(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
 // The one place that launches.
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes, void* stream,
@@ -146,17 +152,16 @@ int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes));
-    if (error != cudaSuccess) {
-      cudaGetLastError();  // it is not the next call's
-      return kNotCovered;  // devices differ in how much a block may have
-    }
+    // Devices differ in how much a block may have.
+    if (ErrorOf(error) == cudaErrorInvalidValue) return kNotCovered;
+    if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+  return ErrorOf(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
 // Defines both types of an entry.

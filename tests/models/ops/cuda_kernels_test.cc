@@ -15,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "models/kernels/cuda/device.cuh"
 #include "models/ops/bidirectional_attention/bidirectional_attention.h"
 #include "models/ops/causal_conv/causal_conv.h"
 #include "models/ops/elementwise/elementwise.h"
@@ -241,6 +242,34 @@ TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {
   const at::Tensor e = Random(kEncoderTokens[0], 520);
   EXPECT_TRUE(
       at::equal(ops::EncoderAttention(e, e, e, wide, *fast_), reference::EncoderAttention(e, e, e, wide, *reference_)));
+}
+
+// The next call, of ATen's, would throw an error that the runtime keeps.
+TEST_P(EmulatedCudaTest, AFailedLaunchIsReportedOnce) {
+  const at::Tensor x = Random(2, 64);
+  cuda_emulation::CurrentErrors().of_launches = cudaErrorIllegalAddress;
+  try {
+    ops::RmsNorm(x, at::ones({64}), 1e-5, execution_);
+    ADD_FAILURE() << "launched";
+  } catch (const c10::AcceleratorError& error) {
+    EXPECT_EQ(error.get_error_code(), cudaErrorIllegalAddress);
+  }
+  cuda_emulation::CurrentErrors().of_launches = cudaSuccess;
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+// Only a block that is too large for the device has a reference in its place. Any other error is one.
+TEST_P(EmulatedCudaTest, OnlySizesGoToTheReference) {
+  const auto attribute = [](int64_t shared_bytes) {
+    return ops::cuda::Launch(
+        +[] {}, dim3(1), 32, shared_bytes, nullptr);
+  };
+  EXPECT_EQ(attribute(int64_t{kMostSharedBytes} + 1), ops::cuda::kNotCovered);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  cuda_emulation::CurrentErrors().of_attributes = cudaErrorNoKernelImageForDevice;
+  EXPECT_EQ(attribute(int64_t{64} << 10), cudaErrorNoKernelImageForDevice);
+  cuda_emulation::CurrentErrors().of_attributes = cudaSuccess;
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {

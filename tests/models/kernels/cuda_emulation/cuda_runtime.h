@@ -131,7 +131,31 @@ T max(T x, T y) {
   return x < y ? y : x;
 }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorIllegalAddress = 700
+};
+
+namespace cuda_emulation {
+
+// What calls fail with while it is set. The runtime keeps the error for cudaGetLastError, as CUDA's does.
+struct Errors {
+  cudaError_t of_launches = cudaSuccess;
+  cudaError_t of_attributes = cudaSuccess;
+  cudaError_t kept = cudaSuccess;
+};
+inline Errors& CurrentErrors() {
+  static Errors errors;
+  return errors;
+}
+inline cudaError_t Keep(cudaError_t error) {
+  if (error != cudaSuccess) CurrentErrors().kept = error;
+  return error;
+}
+
+}  // namespace cuda_emulation
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = struct CUstream_st*;
 struct cudaLaunchConfig_t {
@@ -140,15 +164,23 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream;
 };
 inline constexpr int kMostSharedBytes = 227 << 10;  // an H200's
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() {
+  const cudaError_t error = cuda_emulation::CurrentErrors().kept;
+  cuda_emulation::CurrentErrors().kept = cudaSuccess;
+  return error;
+}
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
-  return bytes <= kMostSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
+  const cudaError_t error = cuda_emulation::CurrentErrors().of_attributes;
+  if (error != cudaSuccess) return cuda_emulation::Keep(error);
+  return cuda_emulation::Keep(bytes <= kMostSharedBytes ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 // The work is done when it returns, whatever the stream.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                const Arguments&... arguments) {
+  const cudaError_t error = cuda_emulation::CurrentErrors().of_launches;
+  if (error != cudaSuccess) return cuda_emulation::Keep(error);
   gridDim = config->gridDim;
   blockDim = config->blockDim;
   const int64_t blocks = int64_t{gridDim.x} * gridDim.y * gridDim.z;
