@@ -73,8 +73,8 @@ class Cache {
   absl::StatusOr<SequenceLease> Reserve(const CacheSnapshot& snapshot);
 
   // Copies bytes [from, to) of the snapshot of `tokens` out of the units that the index holds for them under `salt`.
-  // Does not change how recently they were used. Returns false if the index no longer holds all of them.
-  // REQUIRES: `snapshot` has PrefixLayout and its bytes.
+  // Does not change how recently they were used. Returns false if the index no longer holds all of them, or the
+  // arena's device failed. REQUIRES: `snapshot` has PrefixLayout and its bytes.
   bool ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,
                   CacheSnapshot* snapshot);
   // Adds where those bytes lie, without copying; valid until a unit moves or is evicted. No step writes to the added

@@ -90,7 +90,7 @@ class SequenceLease {
   // Adds where those bytes come from and go to, without copying; valid until a unit moves. Expands a checkpoint at
   // once.
   void LocateSaved(int64_t from, int64_t to, CacheSnapshot* snapshot, std::vector<SnapshotSpan>* spans) const;
-  // Returns NewSnapshot() with its bytes.
+  // Returns NewSnapshot() with its bytes; an empty snapshot if the arena's device failed.
   CacheSnapshot Save() const;
   // Copies bytes [from, to) of the lease's own bytes into the arena, in the order of the snapshot that it was reserved
   // for. `snapshot` may be of more tokens than the lease (see SnapshotServes). REQUIRES: the lease is as Cache::Reserve

@@ -129,7 +129,7 @@ CacheSnapshot SequenceLease::NewSnapshot() const {
 CacheSnapshot SequenceLease::Save() const {
   CacheSnapshot snapshot = NewSnapshot();
   Save(0, snapshot.size_bytes, &snapshot);
-  return snapshot;
+  return cache_->storage().status().ok() ? std::move(snapshot) : CacheSnapshot();
 }
 
 void SequenceLease::Save(int64_t from, int64_t to, CacheSnapshot* snapshot) const {
@@ -191,7 +191,7 @@ bool Cache::ReadPrefix(absl::string_view salt, absl::Span<const int32_t> tokens,
   for (const SnapshotSpan& span : spans) {
     if (span.offset >= 0) storage_->Read(span.offset, span.size_bytes, span.bytes);
   }
-  return true;
+  return storage_->status().ok();
 }
 
 bool Cache::LocatePrefix(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,

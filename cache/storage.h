@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace berth {
@@ -38,6 +39,10 @@ class ArenaStorage {
   // Allows other threads to Read and Write until the next call. Their copies come after all of the device's work so
   // far, and do not wait for later work. REQUIRES: the copies that the last call allowed are complete.
   virtual void Fence() {}
+
+  // Returns the device's first error in any of these calls. After it they do nothing, Read gives 0xFF, and what the
+  // arena holds is undefined. DATA_LOSS: the device is lost. Thread-safe.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 
   // Sets `size_bytes` bytes from `offset` to 0xFF: a NaN in every float type. REQUIRES: the range lies inside.
   virtual void Poison(int64_t offset, int64_t size_bytes) = 0;

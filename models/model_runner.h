@@ -48,7 +48,7 @@ class ModelRunner {
 
   // Computes the plan's tokens, writes their cache, and chooses a token for each row with `sample`. `result->rows` has
   // one entry per row. Blocks until done. On error (INTERNAL, RESOURCE_EXHAUSTED of the device) no row has a result,
-  // and the cache of the plan's new tokens is undefined.
+  // and the cache of the plan's new tokens is undefined. DATA_LOSS: the device is lost, and no later step can run.
   virtual absl::Status Run(const StepPlan& plan, StepResult* result) = 0;
 
   // Allocations of device memory since the start. Constant once all sizes of steps were seen, since their tensors reuse

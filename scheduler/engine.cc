@@ -212,11 +212,7 @@ void Engine::Step() {
     PublishCounts();
   }
   if (plan.empty()) return WaitForDisk();
-  absl::Status status = runner_->Run(plan, &result_);
-  if (status.ok() && result_.rows.size() != plan.rows.size()) {
-    status = absl::InternalError(
-        absl::StrCat("the model gave ", result_.rows.size(), " results for ", plan.rows.size(), " rows"));
-  }
+  const absl::Status status = RunStep(plan);
   const absl::Time end = options_.now();
   if (status.ok()) {
     num_failed_in_a_row_ = 0;
@@ -233,16 +229,30 @@ void Engine::Step() {
   PublishAndDeliver();
 }
 
+absl::Status Engine::RunStep(const StepPlan& plan) {
+  const ArenaStorage& arena = cache_->storage();
+  if (absl::Status s = arena.status(); !s.ok()) return s;
+  if (absl::Status s = runner_->Run(plan, &result_); !s.ok()) return s;
+  if (result_.rows.size() != plan.rows.size()) {
+    return absl::InternalError(
+        absl::StrCat("the model gave ", result_.rows.size(), " results for ", plan.rows.size(), " rows"));
+  }
+  return arena.status();
+}
+
 void Engine::WaitForDisk() {
   MutexLock lock(&mutex_);
   if (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty()) work_.WaitFor(&mutex_, kDiskPollInterval);
 }
 
 void Engine::FailStep(const absl::Status& error, absl::Time now) {
+  const bool lost = absl::IsDataLoss(error);
+  if (lost) options_.on_device_lost(error);
   scheduler_->FailStep(error, now, &events_);
-  if (++num_failed_in_a_row_ < kMaxFailedSteps) return;
-  const absl::Status refusal = absl::UnavailableError(
-      absl::StrCat("the engine stopped after ", kMaxFailedSteps, " failed steps in a row: ", error.ToString()));
+  if (++num_failed_in_a_row_ < kMaxFailedSteps && !lost) return;
+  const std::string why = lost ? "the device was lost"
+                               : absl::StrCat("the engine stopped after ", kMaxFailedSteps, " failed steps in a row");
+  const absl::Status refusal = absl::UnavailableError(absl::StrCat(why, ": ", error.ToString()));
   {
     MutexLock lock(&mutex_);
     healthy_.store(false, std::memory_order_release);

@@ -66,6 +66,9 @@ class Engine {
     // Check the cache's invariants after every step, and crash if one is broken. For tests and debug builds.
     bool check_integrity = false;
     std::function<absl::Time()> now = absl::Now;  // tests inject a clock
+    // Called on the engine thread, once, when the device is lost (DATA_LOSS of a step or of the arena). It may end the
+    // process. If it returns, the engine stops.
+    std::function<void(const absl::Status&)> on_device_lost = [](const absl::Status&) {};
   };
 
   // All pointers must outlive the engine. INVALID_ARGUMENT names the option that makes no sense.
@@ -99,7 +102,7 @@ class Engine {
   bool WaitUntilIdle(absl::Duration timeout);
 
   EngineLoad GetLoad() const;
-  // False once a step has failed in a way that the device does not recover from.
+  // False once the device is lost, or steps have failed in a way that the device does not recover from.
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
   // The longest sequence (prompt and output) that is accepted.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
@@ -136,7 +139,9 @@ class Engine {
   void Step();
   // Waits a moment for the disk tier, because every sequence waits for it.
   void WaitForDisk();
-  // Takes in a step that failed; gives up after kMaxFailedSteps in a row.
+  // Runs the plan. Returns the arena's error where it has one: copies between the steps report errors nowhere else.
+  absl::Status RunStep(const StepPlan& plan);
+  // Takes in a step that failed; gives up after kMaxFailedSteps in a row, and at once when the device is lost.
   void FailStep(const absl::Status& error, absl::Time now);
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Publishes the load, then delivers events_. So whoever sees a request's end also sees its bytes returned.

@@ -3,11 +3,10 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <exception>
 
-#include "absl/strings/str_cat.h"
+#include "models/step/device_error.h"
 
 namespace berth {
 
@@ -29,10 +28,8 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
       logits = model_->Forward(batch_);
     }
     if (logits.defined()) sampler_.SampleRows(logits, plan, batch_.sample_rows(), result);
-  } catch (const c10::Error& error) {
-    return absl::InternalError(absl::StrCat("step failed: ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {  // bad_alloc, and what ATen's operators throw through the standard library
-    return absl::InternalError(absl::StrCat("step failed: ", error.what()));
+  } catch (const std::exception& error) {  // c10::Error, and bad_alloc
+    return DeviceError("step failed", error);
   }
   return absl::OkStatus();
 }

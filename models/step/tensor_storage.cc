@@ -7,12 +7,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
+
+#include "models/step/device_error.h"
 
 namespace berth {
 namespace {
 
 constexpr int64_t kPinnedBytes = int64_t{1} << 20;
+constexpr int64_t kBounceBytes = int64_t{4} << 20;
 
 c10::Stream CurrentStream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -20,7 +24,8 @@ c10::Stream CurrentStream(const at::Device& device) {
 
 }  // namespace
 
-TensorStorage::TensorStorage(at::Tensor bytes) : bytes_(std::move(bytes)) {}
+TensorStorage::TensorStorage(at::Tensor bytes)
+    : bytes_(std::move(bytes)), bounce_(at::empty({std::min(bytes_.numel(), kBounceBytes)}, bytes_.options())) {}
 
 TensorStorage::Beside::Beside(const at::Device& device)
     : steps(std::this_thread::get_id()),
@@ -28,10 +33,43 @@ TensorStorage::Beside::Beside(const at::Device& device)
       fence(device.type()),
       pinned(at::empty({kPinnedBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))) {}
 
+template <typename Work>
+bool TensorStorage::Attempt(const Work& work) const {
+  if (failed_.load(std::memory_order_acquire)) return false;
+  try {
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (error_.ok()) error_ = DeviceError("the arena's device failed", error);
+    failed_.store(true, std::memory_order_release);
+    return false;
+  }
+}
+
+absl::Status TensorStorage::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return error_;
+}
+
 void TensorStorage::Move(int64_t from, int64_t to, int64_t size_bytes) {
-  const at::Tensor source = bytes_.narrow(0, from, size_bytes);
-  const bool overlap = from < to + size_bytes && to < from + size_bytes;
-  bytes_.narrow(0, to, size_bytes).copy_(overlap ? source.clone() : source);
+  Attempt([&] { MoveBytes(from, to, size_bytes); });
+}
+
+// Overlapping ranges go piece by piece, from the end that the target does not cover.
+void TensorStorage::MoveBytes(int64_t from, int64_t to, int64_t size_bytes) {
+  if (from >= to + size_bytes || to >= from + size_bytes) {
+    bytes_.narrow(0, to, size_bytes).copy_(bytes_.narrow(0, from, size_bytes));
+    return;
+  }
+  for (int64_t done = 0; done < size_bytes; done += bounce_.numel()) {
+    const int64_t size = std::min(bounce_.numel(), size_bytes - done);
+    const int64_t at = to < from ? done : size_bytes - done - size;
+    at::Tensor piece = bounce_.narrow(0, 0, size);
+    piece.copy_(bytes_.narrow(0, from + at, size));
+    bytes_.narrow(0, to + at, size).copy_(piece);
+  }
 }
 
 // Through host memory: simple, and no step waits for it but the one that follows a checkpoint.
@@ -39,14 +77,17 @@ void TensorStorage::Convert(int64_t from, int64_t from_bytes, int64_t to, int64_
   const auto in = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(from_bytes));
   const auto out = std::make_unique<std::byte[]>(static_cast<size_t>(to_bytes));
   Read(from, from_bytes, in.get());
+  if (failed_) return;
   convert(in.get(), out.get());
   Write(to, to_bytes, out.get());
 }
 
 void TensorStorage::Fence() {
   if (bytes_.is_cpu()) return;  // its copies are done when they return
-  if (beside_ == nullptr) beside_ = std::make_unique<Beside>(bytes_.device());
-  beside_->fence.record(CurrentStream(bytes_.device()));
+  Attempt([&] {
+    if (beside_ == nullptr) beside_ = std::make_unique<Beside>(bytes_.device());
+    beside_->fence.record(CurrentStream(bytes_.device()));
+  });
 }
 
 template <typename Copy>
@@ -60,6 +101,11 @@ void TensorStorage::CopyBeside(int64_t offset, int64_t size_bytes, const Copy& c
 }
 
 void TensorStorage::Read(int64_t offset, int64_t size_bytes, std::byte* out) const {
+  const bool done = Attempt([&] { ReadBytes(offset, size_bytes, out); });
+  if (!done) std::memset(out, 0xFF, static_cast<size_t>(size_bytes));
+}
+
+void TensorStorage::ReadBytes(int64_t offset, int64_t size_bytes, std::byte* out) const {
   if (!IsBeside()) {
     at::from_blob(out, {size_bytes}, at::kByte).copy_(bytes_.narrow(0, offset, size_bytes));
     return;
@@ -72,6 +118,10 @@ void TensorStorage::Read(int64_t offset, int64_t size_bytes, std::byte* out) con
 }
 
 void TensorStorage::Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) {
+  Attempt([&] { WriteBytes(offset, size_bytes, bytes); });
+}
+
+void TensorStorage::WriteBytes(int64_t offset, int64_t size_bytes, const std::byte* bytes) {
   if (!IsBeside()) {
     bytes_.narrow(0, offset, size_bytes).copy_(at::from_blob(const_cast<std::byte*>(bytes), {size_bytes}, at::kByte));
     return;
@@ -83,6 +133,8 @@ void TensorStorage::Write(int64_t offset, int64_t size_bytes, const std::byte* b
   });
 }
 
-void TensorStorage::Poison(int64_t offset, int64_t size_bytes) { bytes_.narrow(0, offset, size_bytes).fill_(0xFF); }
+void TensorStorage::Poison(int64_t offset, int64_t size_bytes) {
+  Attempt([&] { bytes_.narrow(0, offset, size_bytes).fill_(0xFF); });
+}
 
 }  // namespace berth

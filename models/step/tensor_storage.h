@@ -6,7 +6,9 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "cache/storage.h"
@@ -27,6 +29,7 @@ class TensorStorage : public ArenaStorage {
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override;
   void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override;
   void Fence() override;
+  absl::Status status() const override;
   void Poison(int64_t offset, int64_t size_bytes) override;
 
  private:
@@ -40,14 +43,26 @@ class TensorStorage : public ArenaStorage {
     at::Tensor pinned;  // bytes on their way
   };
 
+  void MoveBytes(int64_t from, int64_t to, int64_t size_bytes);
+  void ReadBytes(int64_t offset, int64_t size_bytes, std::byte* out) const;
+  void WriteBytes(int64_t offset, int64_t size_bytes, const std::byte* bytes);
   // Whether this thread is one beside the steps.
   bool IsBeside() const { return beside_ != nullptr && std::this_thread::get_id() != beside_->steps; }
   // copy(pinned memory, as much of the arena, its offset in the transfer) for each part, on the stream.
   template <typename Copy>
   void CopyBeside(int64_t offset, int64_t size_bytes, const Copy& copy) const;
 
+  // Does `work` unless the device has failed; remembers the error that it throws.
+  template <typename Work>
+  bool Attempt(const Work& work) const;
+
   at::Tensor bytes_;
+  // Where overlapping moves pass through. It is made with the arena, which may take all memory that is left.
+  at::Tensor bounce_;
   std::unique_ptr<Beside> beside_;
+  mutable std::atomic<bool> failed_ = false;
+  mutable std::mutex mutex_;
+  mutable absl::Status error_;  // the first; guarded by mutex_
 };
 
 }  // namespace berth

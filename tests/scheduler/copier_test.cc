@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/testing/failing_storage.h"
 
 namespace berth {
 namespace {
@@ -45,6 +46,16 @@ TEST_P(CopierTest, GoesOnWhereItWasEnded) {
     EXPECT_TRUE(copier.out().empty());
   }
   EXPECT_EQ(done, kArena);
+}
+
+// Bytes from a failed arena do not count as copied, so no snapshot of them becomes whole.
+TEST_P(CopierTest, AFailedArenaCompletesNoCopy) {
+  FailingStorage storage(storage_.get());
+  storage.Fail(absl::InternalError("no device"));
+  Copier copier(&storage, /*beside_steps=*/GetParam(), absl::Now);
+  copier.out().push_back({.offset = 0, .bytes = host_.data(), .size_bytes = kArena});
+  copier.Start();
+  EXPECT_EQ(copier.Finish().out_bytes, 0);
 }
 
 TEST_P(CopierTest, BothWays) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "tests/testing/failing_storage.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_model_runner.h"
@@ -275,6 +276,51 @@ TEST_F(EngineTest, ThreeFailedStepsInARowAreTheEnd) {
   EXPECT_TRUE(absl::StrContains(status.message(), "the device is unwell")) << status;
   engine_->Drain();
   EXPECT_EQ(engine_->Submit(MakeRequest(7, 5, 10)), status);
+}
+
+TEST_F(EngineTest, ALostDeviceIsToldAtOnceAndIsTheEnd) {
+  int num_runs = 0;
+  int num_told = 0;
+  options_.on_device_lost = [&](const absl::Status& status) {
+    ++num_told;
+    EXPECT_EQ(num_runs, 1);
+    EXPECT_EQ(status, absl::DataLossError("illegal address"));
+  };
+  MakeEngine();
+  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 10)).ok());
+  runner_.on_run = [&](const StepPlan&) {
+    ++num_runs;
+    return absl::DataLossError("illegal address");
+  };
+  engine_->Start();
+  for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.WaitFor(key).finish, FinishReason::kError) << key;
+  ExpectIdle();
+  EXPECT_EQ(num_told, 1);
+  EXPECT_EQ(num_runs, 1);
+  EXPECT_FALSE(engine_->healthy());
+  EXPECT_EQ(engine_->Submit(MakeRequest(4, 5, 10)),
+            absl::UnavailableError("the device was lost: DATA_LOSS: illegal address"));
+}
+
+// The engine does not wait for the model to fail too.
+TEST_F(EngineTest, AnErrorOfTheArenaFailsTheNextStep) {
+  FailingStorage storage(tiny_.storage.get());
+  const std::unique_ptr<Cache> cache = *Cache::Create(tiny_.cache->plan(), &storage, {});
+  FakeModelRunner runner(cache.get());
+  int num_runs = 0;
+  runner.on_run = [&](const StepPlan&) {
+    if (++num_runs == 2) storage.Fail(absl::DataLossError("a copy failed"));
+    return absl::OkStatus();
+  };
+  int num_told = 0;
+  options_.on_device_lost = [&](const absl::Status&) { ++num_told; };
+  engine_ = *Engine::Create(cache.get(), &runner, &sink_, options_);
+  engine_->Start();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
+  EXPECT_EQ(sink_.WaitFor(1).error, absl::DataLossError("a copy failed"));
+  engine_.reset();
+  EXPECT_EQ(num_runs, 2);
+  EXPECT_EQ(num_told, 1);
 }
 
 TEST_F(EngineTest, AResultWithoutItsRowsFailsTheStep) {

@@ -2,12 +2,18 @@
 #include "models/step/tensor_storage.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/match.h"
+#include "tests/models/aten_calls.h"
 
 namespace berth {
 namespace {
@@ -45,6 +51,46 @@ TEST_F(TensorStorageTest, MovesOverItself) {
     storage_.Write(from, 2000, bytes.data());
     storage_.Move(from, to, 2000);
     EXPECT_EQ(ReadAt(to, 2000), bytes) << from << " to " << to;
+  }
+}
+
+// By far more than the buffer that they pass through, which was made with the arena: they take no other memory.
+TEST_F(TensorStorageTest, MovesOverItselfInPieces) {
+  for (const auto& [from, to] : {std::pair<int64_t, int64_t>(0, 1000), {1000, 0}, {700, 701}}) {
+    const std::vector<std::byte> bytes = Numbers(kSize - 1000);
+    storage_.Write(from, kSize - 1000, bytes.data());
+    const AtenCalls calls;
+    storage_.Move(from, to, kSize - 1000);
+    EXPECT_EQ(calls.Count("aten::clone") + calls.Count("aten::empty_like"), 0);
+    EXPECT_EQ(ReadAt(to, kSize - 1000), bytes) << from << " to " << to;
+  }
+}
+
+// A range outside the arena stands for an error of the device: ATen throws.
+TEST_F(TensorStorageTest, RemembersTheFirstErrorAndDoesNothingAfterIt) {
+  using Call = std::function<void(TensorStorage&)>;
+  std::vector<std::byte> bytes = Numbers(64);
+  const std::vector<Call> calls = {
+      [](TensorStorage& s) { s.Move(kSize, 0, 64); },
+      [](TensorStorage& s) { s.Move(kSize - 32, kSize - 48, 64); },
+      [&](TensorStorage& s) { s.Read(kSize, 64, bytes.data()); },
+      [&](TensorStorage& s) { s.Write(kSize, 64, bytes.data()); },
+      [](TensorStorage& s) { s.Poison(kSize, 64); },
+      [](TensorStorage& s) { s.Convert(kSize, 64, 0, 64, [](const std::byte*, std::byte*) { FAIL(); }); },
+  };
+  for (const Call& call : calls) {
+    TensorStorage storage(at::zeros({kSize}, at::kByte));
+    EXPECT_TRUE(storage.status().ok());
+    call(storage);
+    EXPECT_EQ(storage.status().code(), absl::StatusCode::kInternal);
+    const std::string message(storage.status().message());
+    EXPECT_TRUE(absl::StartsWith(message, "the arena's device failed: ")) << message;
+    storage.Poison(0, 64);
+    storage.Write(kSize + 1, 64, bytes.data());
+    EXPECT_EQ(storage.base()[0], std::byte{0});
+    EXPECT_EQ(storage.status().message(), message);
+    storage.Read(0, 64, bytes.data());
+    for (std::byte byte : bytes) EXPECT_EQ(byte, std::byte{0xFF});
   }
 }
 
