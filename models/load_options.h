@@ -16,7 +16,7 @@ struct LoadOptions {
   std::string name;              // what clients call the model; "": the folder's name
   std::string dtype = "auto";    // of weights and activations: auto (the checkpoint's), float32, bfloat16
   std::string weights = "auto";  // of the linear-layer weights: auto (same as dtype), int8; on the CPU int4 too
-  std::string device = "cpu";    // cpu, cuda
+  std::string device = "cpu";    // cpu, cuda: see ChooseDevice in loader.h
   bool cuda_graphs = false;      // on CUDA: launch decode steps as graphs, see DecodeGraphs
   int num_threads = 0;           // of a step on the CPU; 0: one per core
   int64_t block_tokens = 16;     // tokens per cache block: a power of two
@@ -33,6 +33,8 @@ struct LoadOptions {
   std::string packed_identity;
   // Called from another thread, some time after Load, when a new file was written or could not be.
   std::function<void(const absl::Status&)> on_packed_file = [](const absl::Status&) {};
+  // Called while a step runs, at most once, when a step could not be recorded as a CUDA graph; `why` is the error.
+  std::function<void(const std::string& why)> on_graph_refusal = [](const std::string&) {};
 };
 
 }  // namespace berth

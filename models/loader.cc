@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -37,12 +38,17 @@ class TorchModel : public LoadedModel {
     std::unique_ptr<Execution> execution;
     std::unique_ptr<PackedWeights> packed;
     std::unique_ptr<Model> model;
+    std::function<void(const std::string&)> on_graph_refusal;
   };
   explicit TorchModel(Parts parts) : parts_(std::move(parts)) {}
 
   const ModelInfo& info() const override { return parts_.info; }
   const CachePlan& cache_plan() const override { return parts_.plan; }
   const GenerationDefaults& generation_defaults() const override { return parts_.defaults; }
+  absl::StatusOr<DeviceMemory> device_memory() const override {
+    if (parts_.device.is_cpu()) return absl::FailedPreconditionError("the model runs on the CPU");
+    return GetDeviceMemory(parts_.device);
+  }
   absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const override {
     return CreateDeviceStorage(parts_.device, size_bytes);
   }
@@ -51,7 +57,9 @@ class TorchModel : public LoadedModel {
     const bool has_graphs = execution->graph_recorder != nullptr;
     StepBatch batch(parts_.plan, storage->base(), parts_.device, execution,
                     /*copy_tables=*/!parts_.device.is_cpu() || has_graphs);
-    auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder) : nullptr;
+    auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder,
+                                                              parts_.on_graph_refusal)
+                             : nullptr;
     return std::make_unique<TorchRunner>(parts_.info, parts_.model.get(), std::move(batch), std::move(graphs));
   }
 
@@ -77,8 +85,9 @@ absl::Status OpenExecution(const LoadOptions& options, const at::Device& device,
     execution->graph_recorder = nullptr;
   } else if (execution->graph_recorder == nullptr) {
     const auto recorder = LoadGraphRecorder(device);
-    if (!recorder.ok()) return recorder.status();
-    execution->graph_recorder = *recorder;
+    if (!recorder.ok() && device.is_cpu()) return recorder.status();
+    if (!recorder.ok()) info->missing_graphs = std::string(recorder.status().message());
+    execution->graph_recorder = recorder.ok() ? *recorder : nullptr;
   }
   return absl::OkStatus();
 }
@@ -246,7 +255,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
                                                         .threads = std::move(threads),
                                                         .execution = std::move(execution),
                                                         .packed = std::move(packed),
-                                                        .model = std::move(model)});
+                                                        .model = std::move(model),
+                                                        .on_graph_refusal = options.on_graph_refusal});
 }
 
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {

@@ -13,12 +13,18 @@
 #include "absl/status/statusor.h"
 #include "cache/spec.h"
 #include "cache/storage.h"
+#include "models/device_choice.h"
 #include "models/generation_config.h"
 #include "models/load_options.h"
 #include "models/model_runner.h"
 #include "models/step/execution.h"
 
 namespace berth {
+
+// Chooses the device for LoadOptions: "cpu"; "cuda", the first GPU; "cuda:N"; or "auto", the first GPU if it works,
+// else the CPU. FAILED_PRECONDITION: the GPU cannot be used; the message names the cause. Call it once, before other
+// threads run.
+absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& name);
 
 class LoadedModel {
  public:
@@ -33,6 +39,8 @@ class LoadedModel {
   virtual const ModelInfo& info() const = 0;
   virtual const CachePlan& cache_plan() const = 0;
   virtual const GenerationDefaults& generation_defaults() const = 0;
+  // The GPU's memory as of now. FAILED_PRECONDITION: the model runs on the CPU.
+  virtual absl::StatusOr<DeviceMemory> device_memory() const = 0;
   // The arena on the model's device.
   virtual absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const = 0;
   // Runs steps over `storage`. Both this model and `storage` must outlive the runner.

@@ -38,6 +38,7 @@ struct ModelInfo {
   // operations run.
   std::string device_kernels;
   std::string missing_kernels;
+  std::string missing_graphs;  // why no step is launched as a CUDA graph although that was asked for; "": they are
 };
 
 class ModelRunner {
@@ -57,6 +58,8 @@ class ModelRunner {
 
   // Steps that were launched as CUDA graphs.
   virtual int64_t num_graph_launches() const { return 0; }
+  // Failed attempts to record one. After the first, steps run without graphs.
+  virtual int64_t num_graph_refusals() const { return 0; }
 };
 
 }  // namespace berth

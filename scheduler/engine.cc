@@ -283,6 +283,7 @@ void Engine::PublishAndDeliver() {
     PublishCounts();
     load_.num_device_allocations = num_device_allocations;
     load_.num_graph_launches = runner_->num_graph_launches();
+    load_.num_graph_refusals = runner_->num_graph_refusals();
     std::swap(load_.occupancy, occupancy_);
   }
   const auto ends = [](const TokenEvent& event) {

@@ -38,6 +38,7 @@ struct EngineLoad {
   int64_t num_steps = 0;               // without failed ones
   int64_t num_device_allocations = 0;  // see ModelRunner
   int64_t num_graph_launches = 0;
+  int64_t num_graph_refusals = 0;
   Occupancy occupancy;
 };
 

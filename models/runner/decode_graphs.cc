@@ -4,25 +4,22 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
 #include "models/layers/rotary.h"
+#include "models/step/device_error.h"
 
 namespace berth {
 namespace {
 
-constexpr int64_t kMostRows = 256;
-constexpr int64_t kLeastKeys = 256;
-// Each has some hundred nodes, and its logits.
-constexpr size_t kMostShapes = 64;
-
 bool Decodes(const StepPlan& plan) {
-  return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostRows &&
+  return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostGraphRows &&
          std::all_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
            return row.num_tokens() == 1 && row.sample && row.start < RotaryEmbedding::kTablePositions;
          });
 }
 
 GraphShape ShapeOf(const StepPlan& plan) {
-  int64_t keys = kLeastKeys;
+  int64_t keys = kLeastGraphKeys;
   for (const StepRow& row : plan.rows) keys = std::max(keys, row.start + 1);
   return {.rows = PowerOfTwoFrom(static_cast<int64_t>(plan.rows.size())), .keys = PowerOfTwoFrom(keys)};
 }
@@ -32,34 +29,35 @@ GraphShape ShapeOf(const StepPlan& plan) {
 at::Tensor DecodeGraphs::Forward(const StepPlan& plan, StepBatch* batch) {
   if (!refusal_.empty() || batch->has_cross() || !Decodes(plan)) return {};
   const GraphShape shape = ShapeOf(plan);
-  const auto seen = shapes_.find(shape);
-  if (seen == shapes_.end()) {
-    if (shapes_.size() < kMostShapes) shapes_[shape];
+  if (!shapes_.contains(shape) && static_cast<int64_t>(shapes_.size()) >= kMostGraphShapes) return {};
+  try {
+    batch->Fill(plan, shape);
+    return Compute(shape, batch).narrow(0, 0, static_cast<int64_t>(plan.rows.size()));
+  } catch (const c10::Error& error) {
+    if (absl::IsDataLoss(DeviceError("", error))) throw;
+    refusal_ = error.what_without_backtrace();
+    shapes_.clear();
+    on_refusal_(refusal_);
     return {};
   }
-  batch->Fill(plan, shape);
+}
+
+at::Tensor DecodeGraphs::Compute(const GraphShape& shape, StepBatch* batch) {
   if (batch->copy_address() != address_) {
     for (auto& [of_graph, recorded] : shapes_) recorded = {};
     address_ = batch->copy_address();
   }
-  Recorded* recorded = &seen->second;
-  if (recorded->graph == nullptr) recorded = Record(shape, batch);
-  if (recorded == nullptr) return {};
-  recorded->graph->Launch();
-  ++num_launches_;
-  return recorded->logits.narrow(0, 0, static_cast<int64_t>(plan.rows.size()));
+  const auto [seen, is_first] = shapes_.try_emplace(shape);
+  return is_first ? model_->Forward(*batch) : Launch(&seen->second, batch);
 }
 
-DecodeGraphs::Recorded* DecodeGraphs::Record(const GraphShape& shape, StepBatch* batch) {
-  Recorded* const recorded = &shapes_[shape];
-  try {
+at::Tensor DecodeGraphs::Launch(Recorded* recorded, StepBatch* batch) {
+  if (recorded->graph == nullptr) {
     recorded->graph = recorder_->Record([this, recorded, batch] { recorded->logits = model_->Forward(*batch); });
-    return recorded;
-  } catch (const c10::Error& error) {
-    refusal_ = error.what_without_backtrace();
-    shapes_.clear();
-    return nullptr;
   }
+  recorded->graph->Launch();
+  ++num_launches_;
+  return recorded->logits;
 }
 
 }  // namespace berth

@@ -3,19 +3,22 @@
 // them.
 //
 // A shape's rows and keys are powers of two, and a step is padded to the smallest shape that holds it. A shape's first
-// step runs as any other; by its end the libraries have set up what they set up at first use. The second is recorded.
+// step runs kernel by kernel, padded in the same way. By its end the libraries have set up what they set up at their
+// first use of these sizes. The second is recorded.
 // Steps with prefill and models with cross-attention are not recorded. Some steps cannot be recorded, because they need
 // the host's values (rotations or scales that depend on the length). After the first of these, no further step is
-// recorded. Engine thread only.
+// recorded; that is told once. Engine thread only.
 #ifndef BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
 #define BERTH_MODELS_RUNNER_DECODE_GRAPHS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "models/kernels/cuda/graph.h"
 #include "models/layers/model.h"
@@ -27,13 +30,18 @@ namespace berth {
 class DecodeGraphs {
  public:
   // `model` and `recorder` must outlive it.
-  DecodeGraphs(const Model* model, ops::cuda::GraphRecorder* recorder) : model_(model), recorder_(recorder) {}
+  DecodeGraphs(
+      const Model* model, ops::cuda::GraphRecorder* recorder,
+      std::function<void(const std::string&)> on_refusal = [](const std::string&) {})
+      : model_(model), recorder_(recorder), on_refusal_(std::move(on_refusal)) {}
 
   // The logits of the step's rows, [rows, vocab], float32, until the next call; what the host knows of the step is then
-  // not in `batch`. Undefined: no graph computes it; `batch` is to be filled. Always the same `batch`.
+  // not in `batch`. Undefined: the step fits no shape; `batch` is to be filled. Always the same `batch`. Throws
+  // c10::Error when the device is lost.
   at::Tensor Forward(const StepPlan& plan, StepBatch* batch);
 
   int64_t num_launches() const { return num_launches_; }
+  int64_t num_refusals() const { return refusal_.empty() ? 0 : 1; }
   const std::string& refusal() const { return refusal_; }  // why no further step is recorded; empty: they are
 
  private:
@@ -41,11 +49,13 @@ class DecodeGraphs {
     at::Tensor logits;  // [the shape's rows, vocab]
     std::unique_ptr<ops::cuda::Graph> graph;
   };
-  // Null: it cannot be.
-  Recorded* Record(const GraphShape& shape, StepBatch* batch);
+  // The logits of all rows of `shape`, for which `batch` is filled.
+  at::Tensor Compute(const GraphShape& shape, StepBatch* batch);
+  at::Tensor Launch(Recorded* recorded, StepBatch* batch);
 
   const Model* model_;
   ops::cuda::GraphRecorder* recorder_;
+  std::function<void(const std::string&)> on_refusal_;
   std::map<GraphShape, Recorded> shapes_;  // that were seen; without a graph: once
   const void* address_ = nullptr;          // of the batch's tables, which the graphs read
   int64_t num_launches_ = 0;

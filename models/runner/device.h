@@ -11,13 +11,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/storage.h"
+#include "models/device_choice.h"
 #include "models/kernels/cuda/graph.h"
 #include "models/ops/cuda_kernels.h"
 
 namespace berth {
 
-// "cpu" or "cuda". FAILED_PRECONDITION: libtorch_cuda.so cannot be loaded, or it finds no GPU.
+// Chooses the device that `name` asks for: "cpu"; "cuda", the first GPU; "cuda:N"; or "auto", the first GPU if it
+// works, else the CPU. Where there are several GPUs, the process then sees one. FAILED_PRECONDITION: the GPU cannot be
+// used; the message names the cause. Call it once, before other threads run.
+absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& name);
+
+// Returns the device of a choice: "cpu" or "cuda". FAILED_PRECONDITION: libtorch_cuda.so cannot be loaded, or it finds
+// no GPU.
 absl::StatusOr<at::Device> OpenDevice(const std::string& name);
+
+// Returns the GPU's memory. INTERNAL: the GPU fails.
+absl::StatusOr<DeviceMemory> GetDeviceMemory(const at::Device& device);
 
 // Loads the device's own kernels (libberth_cuda.so); null on the CPU, whose kernels are linked. FAILED_PRECONDITION:
 // there are none, so ATen's references run.

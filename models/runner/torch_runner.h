@@ -29,6 +29,7 @@ class TorchRunner : public ModelRunner {
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
   int64_t num_device_allocations() const override;
   int64_t num_graph_launches() const override { return graphs_ == nullptr ? 0 : graphs_->num_launches(); }
+  int64_t num_graph_refusals() const override { return graphs_ == nullptr ? 0 : graphs_->num_refusals(); }
 
  private:
   ModelInfo info_;

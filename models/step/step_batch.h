@@ -7,8 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include <bit>
-#include <compare>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
@@ -16,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "cache/spec.h"
+#include "models/graph_shape.h"
 #include "models/step.h"
 #include "models/step/execution.h"
 #include "models/step/row.h"
@@ -65,20 +64,6 @@ struct LeadingRows {
   int64_t tokens = 0;
   int64_t keys = 0;        // that the longest of them sees, its own included
   int64_t cross_keys = 0;  // of the encoder's
-};
-
-// The least power of two that is not below `value`.
-inline int64_t PowerOfTwoFrom(int64_t value) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
-}
-
-// A size that steps of one token a row are filled up to, so that a CUDA graph recorded of one computes them all.
-struct GraphShape {
-  int64_t rows;  // at least the step's
-  int64_t keys;  // at least what its longest row sees
-
-  friend bool operator==(const GraphShape&, const GraphShape&) = default;
-  friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
 };
 
 class StepBatch {

@@ -103,6 +103,10 @@ constexpr LoadFigure kEngine[] = {
      .help = "Steps launched as CUDA graphs",
      .field = &Load::set_graph_launches,
      .value = [](const ServerLoad& load) { return load.engine.num_graph_launches; }},
+    {.metric = "berth_graph_refusals_total",
+     .help = "Failed attempts to record a step as a CUDA graph; after the first, steps run without graphs",
+     .field = &Load::set_graph_refusals,
+     .value = [](const ServerLoad& load) { return load.engine.num_graph_refusals; }},
 };
 
 constexpr LoadFigure kTiers[] = {

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,23 +29,27 @@ class EchoModel final : public Model {
   int64_t hidden_size() const override { return 4; }
   at::Tensor Forward(const StepBatch& batch) const override {
     if (asks_the_host) batch.decoder();
+    num_rows.push_back(batch.num_rows());
     return at::stack({batch.token_ids(), batch.device_positions()}, 1)
         .index_select(0, batch.sample_tokens())
         .to(at::kFloat);
   }
 
   bool asks_the_host = false;
+  mutable std::vector<int64_t> num_rows;  // of each step that it computed
 };
 
 class FakeRecorder final : public ops::cuda::GraphRecorder {
  public:
   std::unique_ptr<ops::cuda::Graph> Record(const std::function<void()>& work) override {
+    if (fails_with != 0) throw c10::AcceleratorError({__func__, __FILE__, 1}, fails_with, "CUDA error");
     work();  // as when it is recorded, the host's part of it runs
     ++recorded;
     return std::make_unique<FakeGraph>(work);
   }
 
   int recorded = 0;
+  int32_t fails_with = 0;  // a cudaError_t
 
  private:
   struct FakeGraph final : public ops::cuda::Graph {
@@ -61,7 +66,7 @@ class DecodeGraphsTest : public ::testing::Test {
         storage_(*CreateHostStorage(int64_t{8} << 20)),
         cache_(*Cache::Create(plan_, storage_.get(), {})),
         batch_(plan_, storage_->base(), at::kCPU, &execution_, /*copy_tables=*/true),
-        graphs_(&model_, &recorder_) {}
+        graphs_(&model_, &recorder_, [this](const std::string& why) { told_.push_back(why); }) {}
 
   // A step of `rows` sequences, each of whose token is its index, at position `start`.
   at::Tensor Forward(int rows, int64_t start) {
@@ -102,15 +107,19 @@ class DecodeGraphsTest : public ::testing::Test {
   std::vector<SequenceLease> leases_;
   std::vector<int32_t> tokens_;
   int64_t num_drafts_ = 0;
+  std::vector<std::string> told_;  // of refusals
 };
 
 TEST_F(DecodeGraphsTest, AShapeIsRecordedTheSecondTimeAndServesWhatFits) {
-  EXPECT_FALSE(Forward(3, 10).defined());
+  ExpectLogits(Forward(3, 10), 3, 10);
+  EXPECT_EQ(recorder_.recorded, 0);
+  EXPECT_EQ(model_.num_rows, (std::vector<int64_t>{4}));  // computed as it will be recorded
   ExpectLogits(Forward(3, 11), 3, 11);
   ExpectLogits(Forward(4, 255), 4, 255);
   EXPECT_EQ(recorder_.recorded, 1);
-  EXPECT_FALSE(Forward(5, 10).defined());   // of eight rows
-  EXPECT_FALSE(Forward(4, 256).defined());  // of 512 keys
+  ExpectLogits(Forward(5, 10), 5, 10);    // of eight rows
+  ExpectLogits(Forward(4, 256), 4, 256);  // of 512 keys
+  EXPECT_EQ(recorder_.recorded, 1);
   ExpectLogits(Forward(3, 300), 3, 300);
   ExpectLogits(Forward(4, 12), 4, 12);
   EXPECT_EQ(recorder_.recorded, 2);
@@ -125,20 +134,38 @@ TEST_F(DecodeGraphsTest, OtherStepsAreNotRecorded) {
 
 TEST_F(DecodeGraphsTest, AModelThatAsksTheHostIsRefusedForGood) {
   model_.asks_the_host = true;
+  EXPECT_EQ(graphs_.num_refusals(), 0);
   EXPECT_FALSE(Forward(2, 10).defined());
-  EXPECT_FALSE(Forward(2, 11).defined());
   EXPECT_NE(graphs_.refusal(), "");
+  EXPECT_FALSE(Forward(2, 11).defined());
+  EXPECT_EQ(told_, (std::vector<std::string>{graphs_.refusal()}));
+  EXPECT_EQ(graphs_.num_refusals(), 1);
   model_.asks_the_host = false;
   EXPECT_FALSE(Forward(2, 12).defined());
   EXPECT_FALSE(Forward(2, 13).defined());
   EXPECT_EQ(recorder_.recorded, 0);
 }
 
+TEST_F(DecodeGraphsTest, ARecordingThatFailsIsToldAndRunsWithoutGraphs) {
+  ExpectLogits(Forward(2, 10), 2, 10);
+  recorder_.fails_with = 901;  // the capture was broken off
+  EXPECT_FALSE(Forward(2, 11).defined());
+  EXPECT_FALSE(Forward(2, 12).defined());
+  EXPECT_EQ(told_, (std::vector<std::string>{"CUDA error"}));
+}
+
+TEST_F(DecodeGraphsTest, ALostDeviceIsNoRefusal) {
+  ExpectLogits(Forward(2, 10), 2, 10);
+  recorder_.fails_with = 700;  // illegal address
+  EXPECT_THROW(Forward(2, 11), c10::AcceleratorError);
+  EXPECT_TRUE(told_.empty());
+}
+
 TEST_F(DecodeGraphsTest, TablesThatMoveAreRecordedAnew) {
-  EXPECT_FALSE(Forward(2, 10).defined());
+  ExpectLogits(Forward(2, 10), 2, 10);
   ExpectLogits(Forward(2, 11), 2, 11);
   // The tables of 256 sequences of 512 tokens do not fit where those of two lay.
-  EXPECT_FALSE(Forward(256, 511).defined());
+  ExpectLogits(Forward(256, 511), 256, 511);
   ExpectLogits(Forward(256, 510), 256, 510);
   ExpectLogits(Forward(2, 12), 2, 12);
   EXPECT_EQ(recorder_.recorded, 3);

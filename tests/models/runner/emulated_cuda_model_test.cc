@@ -19,6 +19,7 @@
 #include "models/loader.h"
 #include "models/ops/cuda_kernels.h"
 #include "models/step/execution.h"
+#include "models/warm_up.h"
 #include "tests/models/aten_calls.h"
 #include "tests/models/checkpoint_writer.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
@@ -234,6 +235,28 @@ void ExpectTheTokensOfTheCpuByGraphs(const std::string& model) {
   FakeRecorder recorder;
   const auto launched = Generate(model, lengths, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
   EXPECT_EQ(launched, expected);
+}
+
+// What a server on a GPU runs before it serves, on models with a cache of each kind. Steps after it are as before.
+TEST(EmulatedCudaWarmUpTest, RunsTheLargestStepsAndRecordsGraphs) {
+  for (const std::string& model_dir : {std::string("models/demo/falcon_h1-demo"), WriteT5(), WriteCohere2()}) {
+    FakeRecorder recorder;
+    const auto model = *LoadedModel::Load({.model_dir = model_dir, .cuda_graphs = true, .num_threads = 1},
+                                          {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
+    const auto storage = *model->CreateStorage(int64_t{32} << 20);
+    const auto runner = *model->CreateRunner(storage.get());
+    const auto counts = WarmUp(model->cache_plan(), storage.get(), runner.get(),
+                               {.max_running = 3,
+                                .max_step_tokens = 100,
+                                .prefill_chunk_tokens = 64,
+                                .max_sequence_tokens = 300,
+                                .graphs = true});
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_EQ(counts->prefill_tokens, 100) << model_dir;
+    EXPECT_EQ(counts->decode_rows, 3);
+    EXPECT_EQ(counts->graph_shapes, model->cache_plan().has_cross() ? 0 : 6) << model_dir;
+    EXPECT_EQ(runner->num_graph_refusals(), 0);
+  }
 }
 
 // Attention beside Mamba-2; sliding and full attention.

@@ -95,6 +95,7 @@ const char* const kSeries[] = {
     R"(berth_steps_total{model_name="m"})",
     R"(berth_device_allocations_total{model_name="m"})",
     R"(berth_graph_launches_total{model_name="m"})",
+    R"(berth_graph_refusals_total{model_name="m"})",
     R"(berth_cache_usage_ratio{model_name="m",pool="static"})",
     R"(berth_cache_usage_ratio{model_name="m",pool="sliding"})",
     R"(berth_cache_usage_ratio{model_name="m",pool="recurrent"})",

@@ -1,0 +1,154 @@
+#include "models/warm_up.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cache/cache.h"
+#include "models/graph_shape.h"
+#include "models/step.h"
+
+namespace berth {
+namespace {
+
+// Steps of sequences whose tokens are all 0. What they give is of no interest, so a decode step may read cache that
+// nothing wrote.
+class DrySteps {
+ public:
+  DrySteps(const CachePlan& plan, ArenaStorage* storage, ModelRunner* runner, const WarmUpOptions& options)
+      : plan_(plan), storage_(storage), runner_(runner), options_(options) {
+    greedy_.temperature = 0;
+    drawn_.top_p = 0.9f;
+  }
+
+  absl::StatusOr<WarmUpCounts> Run() {
+    absl::StatusOr<std::unique_ptr<Cache>> cache = Cache::Create(plan_, storage_, {});
+    if (!cache.ok()) return cache.status();
+    cache_ = *std::move(cache);
+    absl::Status status = Prefill();
+    if (status.ok()) status = Decode();
+    if (status.ok() && options_.graphs) status = RecordGraphs();
+    rows_.clear();
+    if (!status.ok()) return status;
+    return counts_;
+  }
+
+ private:
+  struct Row {
+    SequenceLease lease;
+    int64_t start;
+    int64_t num_tokens;
+    int64_t num_encoder_tokens;
+  };
+
+  // Adds a row of `num_tokens` tokens at `start`. False: the arena holds no more.
+  bool Add(int64_t start, int64_t num_tokens, int64_t num_encoder_tokens = 0) {
+    Row row = {cache_->NewLease(num_encoder_tokens), start, num_tokens, num_encoder_tokens};
+    if (!row.lease.Grow(start + num_tokens).ok()) return false;
+    rows_.push_back(std::move(row));
+    return true;
+  }
+
+  // Runs the rows, every second one of which draws its token.
+  absl::Status RunRows(const char* what) {
+    if (rows_.empty()) return absl::OkStatus();
+    StepPlan step;
+    for (const Row& row : rows_) tokens_.resize(std::max<size_t>(tokens_.size(), row.start + row.num_tokens));
+    for (const Row& row : rows_) tokens_.resize(std::max<size_t>(tokens_.size(), row.num_encoder_tokens));
+    const absl::Span<const int32_t> tokens = tokens_;
+    for (const Row& row : rows_) {
+      const bool decodes = row.num_tokens == 1;
+      step.rows.push_back({.lease = &row.lease,
+                           .tokens = tokens.first(row.num_tokens),
+                           .start = row.start,
+                           .sample = true,
+                           .sampling = step.rows.size() % 2 == 0 ? &greedy_ : &drawn_,
+                           .history = tokens.first(row.start + row.num_tokens),
+                           .prompt_length = row.start + (decodes ? 0 : row.num_tokens),
+                           .sequence_length = row.start + row.num_tokens,
+                           .encoder_tokens = tokens.first(row.num_encoder_tokens)});
+      step.num_tokens += row.num_tokens + row.num_encoder_tokens;
+      if (decodes) ++step.num_decode_rows;
+    }
+    absl::Status status = runner_->Run(step, &result_);
+    if (status.ok()) status = storage_->status();
+    if (status.ok()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat("before serving, ", what, " of ", step.rows.size(), " rows and ", step.num_tokens,
+                                     " tokens failed: ", status.message(),
+                                     "; where memory is short, lower --arena, --max_step_tokens or --max_running"));
+  }
+
+  // One step of as many tokens as a step may have, in rows of a prefill chunk.
+  absl::Status Prefill() {
+    rows_.clear();
+    const int64_t longest = std::min(options_.prefill_chunk_tokens, options_.max_sequence_tokens);
+    int64_t left = options_.max_step_tokens;
+    if (plan_.has_cross()) {
+      // An encoder reads its input in one step.
+      for (int64_t length = std::min(left - 1, options_.max_sequence_tokens); length > 0 && rows_.empty(); length /= 2)
+        Add(0, 1, length);
+      left = 0;
+    }
+    while (left > 0 && static_cast<int64_t>(rows_.size()) < options_.max_running && Add(0, std::min(left, longest))) {
+      left -= rows_.back().num_tokens;
+    }
+    for (const Row& row : rows_) counts_.prefill_tokens += row.num_tokens + row.num_encoder_tokens;
+    return RunRows("a prefill step");
+  }
+
+  absl::Status Decode() {
+    FillDecode(options_.max_running, /*keys=*/1);
+    counts_.decode_rows = static_cast<int64_t>(rows_.size());
+    return RunRows("a decode step");
+  }
+
+  // Rows of one token each, the first of which sees `keys` keys. False: the arena holds fewer.
+  bool FillDecode(int64_t num_rows, int64_t keys) {
+    rows_.clear();
+    const int64_t encoder_tokens = plan_.has_cross() ? 1 : 0;
+    while (static_cast<int64_t>(rows_.size()) < num_rows) {
+      if (!Add(rows_.empty() ? keys - 1 : 0, 1, encoder_tokens)) return false;
+    }
+    return true;
+  }
+
+  absl::Status RecordGraphs() {
+    for (const GraphShape& shape : GraphShapesOf(options_.max_running, options_.max_sequence_tokens)) {
+      // The least step of the shape.
+      const int64_t keys = shape.keys > kLeastGraphKeys ? shape.keys / 2 + 1 : 1;
+      if (keys > options_.max_sequence_tokens) break;
+      const int64_t rows = std::min(shape.rows, options_.max_running);
+      if (!FillDecode(rows, keys)) continue;
+      const int64_t launches = runner_->num_graph_launches();
+      for (int time = 0; time < 2; ++time) {
+        if (absl::Status s = RunRows("a decode step"); !s.ok()) return s;
+      }
+      if (runner_->num_graph_launches() == launches) break;  // it has none, or was refused
+      ++counts_.graph_shapes;
+    }
+    return absl::OkStatus();
+  }
+
+  const CachePlan& plan_;
+  ArenaStorage* const storage_;
+  ModelRunner* const runner_;
+  const WarmUpOptions& options_;
+  SamplingParams greedy_, drawn_;
+  std::unique_ptr<Cache> cache_;
+  std::vector<Row> rows_;
+  std::vector<int32_t> tokens_;
+  StepResult result_;
+  WarmUpCounts counts_;
+};
+
+}  // namespace
+
+absl::StatusOr<WarmUpCounts> WarmUp(const CachePlan& plan, ArenaStorage* storage, ModelRunner* runner,
+                                    const WarmUpOptions& options) {
+  return DrySteps(plan, storage, runner, options).Run();
+}
+
+}  // namespace berth

@@ -1,0 +1,142 @@
+// What steps run before a server serves, with a runner that only writes them down.
+#include "models/warm_up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/failing_storage.h"
+#include "tests/testing/tiny_cache.h"
+
+namespace berth {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RecordingRunner final : public ModelRunner {
+ public:
+  const ModelInfo& info() const override { return info_; }
+  absl::Status Run(const StepPlan& plan, StepResult* result) override {
+    steps.emplace_back();
+    int64_t num_tokens = 0;
+    for (const StepRow& row : plan.rows) {
+      steps.back().push_back(row.num_tokens());
+      num_tokens += row.num_tokens() + static_cast<int64_t>(row.encoder_tokens.size());
+      EXPECT_GE(row.lease->num_tokens(), row.start + row.num_tokens());
+      EXPECT_EQ(row.lease->num_cross_tokens(), static_cast<int64_t>(row.encoder_tokens.size()));
+      EXPECT_EQ(static_cast<int64_t>(row.history.size()), row.start + row.num_tokens());
+      EXPECT_TRUE(row.sample && row.sampling != nullptr);
+    }
+    EXPECT_EQ(plan.num_tokens, num_tokens);
+    longest.push_back(plan.rows[0].start + 1);
+    result->rows.resize(plan.rows.size());
+    const bool decodes = plan.num_decode_rows == static_cast<int64_t>(plan.rows.size());
+    if (decodes && has_graphs && steps.size() > 3 && steps[steps.size() - 2].size() == plan.rows.size()) ++launches;
+    return on_run(plan);
+  }
+  int64_t num_graph_launches() const override { return launches; }
+
+  std::vector<std::vector<int64_t>> steps;  // the tokens of their rows
+  std::vector<int64_t> longest;             // keys of their first row's first token
+  bool has_graphs = false;
+  int64_t launches = 0;
+  std::function<absl::Status(const StepPlan&)> on_run = [](const StepPlan&) { return absl::OkStatus(); };
+
+ private:
+  ModelInfo info_;
+};
+
+constexpr WarmUpOptions kOptions = {
+    .max_running = 3, .max_step_tokens = 20, .prefill_chunk_tokens = 8, .max_sequence_tokens = 600};
+
+TEST(WarmUpTest, RunsTheLargestSteps) {
+  TinyCache tiny({StaticLayer(), RecurrentLayer()}, /*size=*/400);
+  RecordingRunner runner;
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, kOptions);
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_THAT(runner.steps, ElementsAre(ElementsAre(8, 8, 4), ElementsAre(1, 1, 1)));
+  EXPECT_EQ(counts->prefill_tokens, 20);
+  EXPECT_EQ(counts->decode_rows, 3);
+  EXPECT_EQ(counts->graph_shapes, 0);
+}
+
+TEST(WarmUpTest, TakesWhatTheArenaHolds) {
+  TinyCache tiny({StaticLayer()}, /*size=*/2);
+  RecordingRunner runner;
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, kOptions);
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_EQ(counts->prefill_tokens, 16);
+}
+
+TEST(WarmUpTest, AnEncoderReadsAsMuchAsASequenceHas) {
+  TinyCache tiny({CrossLayer()}, /*size=*/400);
+  for (const auto& [sequence_tokens, encoder_tokens] : {std::pair<int64_t, int64_t>(600, 19), {11, 11}}) {
+    RecordingRunner runner;
+    WarmUpOptions options = kOptions;
+    options.max_sequence_tokens = sequence_tokens;
+    const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_EQ(counts->prefill_tokens, 1 + encoder_tokens);
+    EXPECT_THAT(runner.steps, ElementsAre(ElementsAre(1), ElementsAre(1, 1, 1)));
+  }
+}
+
+TEST(WarmUpTest, RunsEachShapeOfGraphsTwice) {
+  TinyCache tiny({StaticLayer()}, /*size=*/4000);
+  RecordingRunner runner;
+  runner.has_graphs = true;
+  WarmUpOptions options = kOptions;
+  options.graphs = true;
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_EQ(counts->graph_shapes, 9);  // of 1, 2 and 4 rows, of 256, 512 and 1024 keys
+  ASSERT_EQ(runner.steps.size(), 2u + 2 * 9);
+  runner.steps.erase(runner.steps.begin(), runner.steps.begin() + 2);
+  for (size_t i = 0; i < runner.steps.size(); ++i) {
+    EXPECT_EQ(runner.steps[i].size(), std::vector<size_t>({1, 2, 3})[i / 2 % 3]);
+    EXPECT_THAT(runner.steps[i], Each(1));
+    EXPECT_EQ(runner.longest[2 + i], std::vector<int64_t>({1, 257, 513})[i / 6]);
+  }
+}
+
+TEST(WarmUpTest, WithoutGraphsItDoesNotTryEachShape) {
+  TinyCache tiny({StaticLayer()}, /*size=*/4000);
+  RecordingRunner runner;
+  WarmUpOptions options = kOptions;
+  options.graphs = true;
+  ASSERT_TRUE(WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options).ok());
+  EXPECT_EQ(runner.steps.size(), 4u);
+}
+
+TEST(WarmUpTest, SaysWhatDoesNotFit) {
+  TinyCache tiny({StaticLayer()}, /*size=*/400);
+  RecordingRunner runner;
+  runner.on_run = [](const StepPlan&) { return absl::ResourceExhaustedError("CUDA out of memory"); };
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, kOptions);
+  EXPECT_EQ(counts.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(counts.status().message(),
+            "before serving, a prefill step of 3 rows and 20 tokens failed: CUDA out of memory; where memory is short, "
+            "lower --arena, --max_step_tokens or --max_running");
+}
+
+TEST(WarmUpTest, AnErrorOfTheArenaEndsIt) {
+  TinyCache tiny({StaticLayer()}, /*size=*/400);
+  FailingStorage storage(tiny.storage.get());
+  RecordingRunner runner;
+  runner.on_run = [&](const StepPlan&) {
+    storage.Fail(absl::InternalError("a copy failed"));
+    return absl::OkStatus();
+  };
+  const auto counts = WarmUp(tiny.cache->plan(), &storage, &runner, kOptions);
+  EXPECT_THAT(std::string(counts.status().message()), HasSubstr("a copy failed"));
+  EXPECT_EQ(runner.steps.size(), 1u);
+}
+
+}  // namespace
+}  // namespace berth
