@@ -5,6 +5,7 @@
 //   Between(1, 64)           a number or duration within these limits
 //   AtLeast(1)               a number or duration without an upper limit
 //   Bytes(), Bytes("auto")   a size such as 512MiB, in an int64_t; the word stands for 0, which is refused without it
+//   OrAuto(Between(1, 64))   one of the kinds, or "auto", in a std::optional: nothing
 //   OneOf({"text", "json"})  one of these words; OneOf<T>({{"vllm", true}, {"none", false}}) for other types
 //
 // To add a type: declare ParseFlagValue and FormatFlagValue for it, in the namespace of the type.
@@ -220,6 +221,30 @@ FlagBinding Bind(const FlagChoices<C>& choices, T* variable) {
   binding.placeholder = absl::StrJoin(choices.choices, "|",
                                       [](std::string* out, const auto& choice) { absl::StrAppend(out, choice.first); });
   binding.is_bool = false;  // a word is always needed
+  return binding;
+}
+
+template <typename Kind>
+struct FlagOrAuto {
+  Kind kind;
+};
+template <typename Kind>
+FlagOrAuto<Kind> OrAuto(Kind kind) {
+  return {std::move(kind)};
+}
+
+template <typename Kind, typename T>
+FlagBinding Bind(const FlagOrAuto<Kind>& choice, std::optional<T>* variable) {
+  FlagBinding binding = Bind(choice.kind, variable);
+  binding.parse = [variable, parse = std::move(binding.parse)](absl::string_view text) {
+    if (text != "auto") return parse(text);
+    variable->reset();
+    return absl::OkStatus();
+  };
+  binding.format = [variable, format = std::move(binding.format)] {
+    return variable->has_value() ? format() : std::string("auto");
+  };
+  if (!binding.placeholder.empty()) binding.placeholder = absl::StrCat("auto|", binding.placeholder);
   return binding;
 }
 

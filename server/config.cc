@@ -1,11 +1,14 @@
 #include "server/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "scheduler/request.h"
 #include "server/version.h"
 
@@ -42,8 +45,12 @@ void AddModelFlags(FlagSet* flags, Config* config) {
   flags->Add("chunk_invariant_scans", &model.chunk_invariant_scans, "",
              "On the CPU, prefill Mamba-2 and gated delta net layers token by token, so that no bit depends on the "
              "prefill chunks.");
-  flags->Add("device", &model.device, OneOf({"cpu", "cuda"}), "Device that runs the model.");
-  flags->Add("cuda_graphs", &model.cuda_graphs, "", "Launch decode steps as CUDA graphs. Requires --device=cuda.");
+  flags->Add(
+      "device", &model.device, "auto|cpu|cuda|cuda:N",
+      "Device that runs the model. auto: the first GPU if it works, else the CPU. cuda: the first GPU. cuda:N: GPU "
+      "N, counted from 0.");
+  flags->Add("cuda_graphs", &config->cuda_graphs, OrAuto(""),
+             "Launch decode steps as CUDA graphs. Requires a GPU. auto: with a GPU.");
   flags->Add("threads", &model.num_threads, Between(0, 4096), "Threads that compute a step. 0: one per core.");
 }
 
@@ -61,9 +68,11 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
 void AddCacheFlags(FlagSet* flags, Config* config) {
   LoadOptions& model = config->model;
   flags->AddGroup("Cache");
-  flags->Add("arena", &config->arena_bytes, Bytes("auto"),
-             "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, at most what "
-             "--max_running sequences need, at least what one needs.");
+  flags->Add(
+      "arena", &config->arena_bytes, Bytes("auto"),
+      "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, at most what "
+      "--max_running sequences need, at least what one needs. With a GPU: what the weights and a reserve leave of "
+      "its memory.");
   flags->Add("block_tokens", &model.block_tokens, Between(1, 1024), "Tokens per cache block. A power of two.");
   flags->Add("attention_window", &model.attention_window, Between<int64_t>(0, kMaxTokens),
              "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "
@@ -135,10 +144,11 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   RequestLimits& limits = config->limits;
   flags->AddGroup("Limits");
   flags->Add("max_running", &scheduler.max_running, Between(1, 65536), "Maximum number of sequences computed at once.");
-  flags->Add("max_step_tokens", &scheduler.max_step_tokens, Between<int64_t>(1, kMaxCount),
-             "Maximum number of tokens computed in one step. At least --max_running.");
-  flags->Add("prefill_chunk_tokens", &scheduler.prefill_chunk_tokens, Between<int64_t>(1, kMaxCount),
-             "Maximum number of tokens of one prompt computed in one step.");
+  flags->Add("max_step_tokens", &config->max_step_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
+             "Maximum number of tokens computed in one step. At least --max_running. auto: 512, with a GPU 4096.");
+  flags->Add("prefill_chunk_tokens", &config->prefill_chunk_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
+             "Maximum number of tokens of one prompt computed in one step. auto: 256, with a GPU 2048; at most "
+             "--max_step_tokens.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
@@ -173,6 +183,12 @@ absl::Status Bad(absl::string_view flag, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", parts...));
 }
 
+bool IsDevice(absl::string_view name) {
+  uint32_t index = 0;
+  if (absl::ConsumePrefix(&name, "cuda:")) return absl::SimpleAtoi(name, &index);
+  return name == "auto" || name == "cpu" || name == "cuda";
+}
+
 void PrintAndExit(absl::string_view text) {
   std::cout << text << std::flush;
   std::exit(0);
@@ -200,12 +216,22 @@ std::string FlagsMarkdown() {
   return ServerFlags(&config).Markdown();
 }
 
+void SetDeviceDefaults(bool on_gpu, Config* config) {
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  const Scheduler::Options cpu;
+  scheduler.max_step_tokens = config->max_step_tokens.value_or(on_gpu ? 4096 : cpu.max_step_tokens);
+  const int64_t chunk = on_gpu ? 2048 : cpu.prefill_chunk_tokens;
+  scheduler.prefill_chunk_tokens = config->prefill_chunk_tokens.value_or(std::min(chunk, scheduler.max_step_tokens));
+  config->model.cuda_graphs = config->cuda_graphs.value_or(on_gpu);
+}
+
 absl::Status Validate(const Config& config) {
   const LoadOptions& model = config.model;
   const Scheduler::Options& scheduler = config.engine.scheduler;
   const int64_t max_output = config.limits.default_max_tokens;
   const int64_t max_sequence = scheduler.max_sequence_tokens;
   if (model.model_dir.empty()) return Bad("model", "required; name the folder of a Hugging Face checkpoint");
+  if (!IsDevice(model.device)) return Bad("device", model.device, " is not auto, cpu, cuda or cuda:N");
   if (config.packed_weights.empty()) return Bad("packed_weights", "an empty value is not auto, none or a folder");
   if ((model.block_tokens & (model.block_tokens - 1)) != 0) {
     return Bad("block_tokens", model.block_tokens, " is not a power of two");
@@ -249,6 +275,7 @@ absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
         absl::StrCat("unexpected argument ", parsed->positional[0], "; write flags as --name=value"));
   }
   if (config.list_models) return config;
+  SetDeviceDefaults(/*on_gpu=*/config.model.device != "cpu", &config);
   if (absl::Status s = Validate(config); !s.ok()) return s;
   return config;
 }

@@ -36,7 +36,11 @@ namespace berth {
 // A component's own default suits tests; a different default of the server stands here. Server::Start and main.cc add
 // what flags cannot set: pointers, the model, and the sizes that follow from it.
 struct Config {
-  LoadOptions model;
+  LoadOptions model = {.device = "auto"};
+  // none: the device's, see SetDeviceDefaults.
+  std::optional<bool> cuda_graphs;              // for model.cuda_graphs
+  std::optional<int64_t> max_step_tokens;       // for engine.scheduler.max_step_tokens
+  std::optional<int64_t> prefill_chunk_tokens;  // for engine.scheduler.prefill_chunk_tokens
   // Folder of the file that keeps the packed matrices for the next start: auto (.berth in the checkpoint's folder),
   // none, or another folder.
   std::string packed_weights = "auto";
@@ -72,6 +76,11 @@ FlagSet ServerFlags(Config* config);
 // and limit: an unknown flag, a value that is malformed or out of range, or what Validate refuses. With --list_models
 // only the flags themselves are checked.
 absl::StatusOr<Config> ParseCommandLine(int argc, char** argv);
+
+// Completes the settings whose default depends on the device. A GPU computes larger steps in the same time: with
+// `on_gpu`, steps of 4096 tokens and prefill chunks of 2048, and CUDA graphs; else 512, 256, and none. A chunk is never
+// larger than a step. ParseCommandLine assumes a GPU where --device=auto, so that it refuses nothing that may be right.
+void SetDeviceDefaults(bool on_gpu, Config* config);
 
 // INVALID_ARGUMENT naming flag, value and limit: combinations that contradict each other, and a missing --model.
 absl::Status Validate(const Config& config);

@@ -16,6 +16,7 @@
 #include "server/api/model_text.h"
 #include "server/capacity.h"
 #include "server/config.h"
+#include "server/device.h"
 #include "server/logging.h"
 #include "server/server.h"
 #include "server/shutdown_signal.h"
@@ -40,6 +41,7 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
     spdlog::warn("kernels on {}: none ({}); ATen's operations replace them and are much slower", info.device,
                  info.missing_kernels);
   }
+  if (!info.missing_graphs.empty()) spdlog::warn("CUDA graphs: none ({})", info.missing_graphs);
   if (text == nullptr) {
     spdlog::info("text: no tokenizer.json; requests must carry token ids");
   } else {
@@ -141,30 +143,18 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const Config& config) {
   return LoadedModel::Load(options);
 }
 
-// The arena's size, for sequences of `max_tokens` tokens.
-absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens) {
-  if (config.arena_bytes == 0 && config.model.device != "cpu") {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--arena: auto measures the host's memory only; set a size with --device=", config.model.device));
-  }
-  const int64_t limit = model.info().position_limit;
-  if (limit > 0 && max_tokens > limit) {
-    return absl::FailedPreconditionError(absl::StrCat("--max_sequence_tokens: ", max_tokens, " is more than the ",
-                                                      limit, " positions that the model has weights for"));
-  }
-  return ChooseArenaBytes(config, model.cache_plan(), max_tokens, AvailableMemory());
-}
-
 // Identifies the model in the files of sessions and of the disk tier; "": there are none.
 absl::StatusOr<std::string> Fingerprint(const Config& config, const ModelInfo& info) {
   if (config.sessions.folder.empty() && config.disk_tier.folder.empty()) return std::string();
   return ModelFingerprint(config.model.model_dir, OutputAffectingSettings(config.model, info));
 }
 
-absl::Status Run(const Config& config) {
+absl::Status Run(Config config) {
   const absl::Time start = absl::Now();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
+  if (absl::Status s = SetUpDevice(&config).status(); !s.ok()) return s;
+  config.engine.on_device_lost = EndOnLostDevice;
   const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadModel(config);
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir);
@@ -180,6 +170,9 @@ absl::Status Run(const Config& config) {
   if (!storage.ok()) return storage.status();
   const absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(storage->get());
   if (!runner.ok()) return runner.status();
+  absl::Status warm = WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get());
+  if (absl::IsDataLoss(warm)) EndOnLostDevice(warm);
+  if (!warm.ok()) return warm;
   absl::StatusOr<std::string> fingerprint = Fingerprint(config, info);
   if (!fingerprint.ok()) return fingerprint.status();
 

@@ -381,6 +381,7 @@ def run_server(*flags, libraries=()):
     ([f"--model={DEMO}", "--arena=1KiB"], ["arena", "1024"]),
     (["--model=/nonexistent"], ["/nonexistent"]),
     ([f"--model={DEMO}", "--device=cuda"], ["cuda"]),
+    ([f"--model={DEMO}", "--device=gpu"], ["--device", "gpu", "auto, cpu, cuda or cuda:N"]),
     ([f"--model={DEMO}", "--cuda_graphs"], ["cuda_graphs", "device cuda", "cpu"]),
     ([f"--model={DEMO}", "stray"], ["stray"]),
 ])
@@ -392,13 +393,15 @@ def test_bad_starts_say_why(flags, words):
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
-def test_cuda_without_a_gpu_says_so():
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_cuda_without_a_driver_says_so(device):
     # The CUDA half of the LibTorch that the server was built with, from the oracle's wheel, and all that it needs: what
     # `./dev serve --device=cuda` gives the server too.
     torch = os.path.dirname(importlib.util.find_spec("torch").origin)
-    result = run_server(f"--model={DEMO}", "--device=cuda", libraries=[os.path.join(torch, "lib")])
-    assert result.returncode != 0
-    assert "no GPU found" in result.stdout + result.stderr
+    result = run_server(f"--model={DEMO}", f"--device={device}", libraries=[os.path.join(torch, "lib")])
+    assert result.returncode == 1
+    message = result.stdout + result.stderr
+    assert f"device: {device}: NVIDIA's driver is not installed: libcuda.so.1" in message
 
 
 def test_cuda_graphs_find_what_they_name():

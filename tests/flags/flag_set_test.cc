@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 
 namespace berth {
 namespace {
@@ -98,6 +99,25 @@ TEST(FlagSet, AWordMayStandForNoBytes) {
   values.arena = 7;
   ASSERT_TRUE(values.Flags().Parse(std::vector<std::string>{"--arena=auto"}).ok());
   EXPECT_EQ(values.arena, 0);
+}
+
+TEST(FlagSet, AutoIsNoValue) {
+  std::optional<int64_t> count;
+  std::optional<bool> graphs = true;
+  FlagSet flags;
+  flags.AddGroup("Group");
+  flags.Add("count", &count, OrAuto(Between<int64_t>(1, 9)), "Count.");
+  flags.Add("graphs", &graphs, OrAuto(""), "Graphs.");
+  EXPECT_NE(flags.Markdown().find("| `--count=auto\\|n` | `auto` | Count. Range: 1 to 9. |"), std::string::npos)
+      << flags.Markdown();
+  ASSERT_TRUE(flags.Parse(std::vector<std::string>{"--count=3", "--graphs=auto"}).ok());
+  EXPECT_EQ(count, 3);
+  EXPECT_EQ(graphs, std::nullopt);
+  ASSERT_TRUE(flags.Parse(std::vector<std::string>{"--count=auto", "--graphs"}).ok());
+  EXPECT_EQ(count, std::nullopt);
+  EXPECT_EQ(graphs, true);
+  EXPECT_EQ(flags.Parse(std::vector<std::string>{"--count=10"}).status().message(),
+            "--count: 10 is outside the range 1 to 9");
 }
 
 TEST(FlagSet, LeavesAbsentAndRefusedValuesAlone) {

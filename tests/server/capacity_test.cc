@@ -106,6 +106,44 @@ TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 0), 12345);
 }
 
+TEST(CapacityTest, OfAGpuAReserveIsKept) {
+  const Scheduler::Options options = {.max_running = 3};
+  constexpr int64_t kVocab = 1000;
+  EXPECT_EQ(GpuReserveBytes(options, 24 * kGiB, kVocab, 600, /*graphs=*/false), 2 * kGiB);
+  EXPECT_EQ(GpuReserveBytes(options, 100 * kGiB, kVocab, 600, /*graphs=*/false), 6 * kGiB);
+  // Graphs of 1, 2 and 4 rows, of 256, 512 and 1024 keys.
+  EXPECT_EQ(GpuReserveBytes(options, 100 * kGiB, kVocab, 600, /*graphs=*/true), 6 * kGiB + 3 * 7 * kVocab * 4);
+}
+
+TEST(CapacityTest, OfAGpuAutoIsAllButTheReserve) {
+  const CachePlan plan = HybridPlan();
+  Config config;
+  ModelInfo model;
+  model.vocab_size = 1000;
+  const DeviceMemory memory = {.free_bytes = 60 * kGiB + 5, .total_bytes = 100 * kGiB};
+  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, model, 4096, memory), 54 * kGiB);
+  config.model.cuda_graphs = true;
+  const int64_t with_graphs = *ChooseGpuArenaBytes(config, plan, model, 4096, memory);
+  EXPECT_LT(with_graphs, 54 * kGiB);
+  EXPECT_EQ(with_graphs % 4096, 0);
+
+  const auto none = ChooseGpuArenaBytes(config, plan, model, 4096, {.free_bytes = 6 * kGiB, .total_bytes = 100 * kGiB});
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("The weights leave 6 GiB of the GPU's memory, and 6"));
+  config.arena_bytes = 12345;
+  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, model, 4096, {}), 12345);
+}
+
+TEST(CapacityTest, AGpuWithoutFreeMemoryIsRefusedBeforeTheLoad) {
+  Config config;
+  EXPECT_TRUE(CheckFreeGpuMemory(config, {.free_bytes = 7 * kGiB, .total_bytes = 100 * kGiB}).ok());
+  EXPECT_EQ(CheckFreeGpuMemory(config, {.free_bytes = 5 * kGiB, .total_bytes = 100 * kGiB}).message(),
+            "--arena: of the GPU's 100 GiB only 5 GiB are free, and auto keeps 6 GiB for steps; end what else uses the "
+            "GPU, or set --arena");
+  config.arena_bytes = kGiB;
+  EXPECT_TRUE(CheckFreeGpuMemory(config, {.free_bytes = 5 * kGiB, .total_bytes = 100 * kGiB}).ok());
+}
+
 class AvailableMemoryTest : public testing::Test {
  protected:
   AvailableMemoryTest()

@@ -117,7 +117,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.packed_weights, "/w");
   EXPECT_EQ(config.model.chunk_invariant_scans, true);
   EXPECT_EQ(config.model.device, "cuda");
-  EXPECT_EQ(config.model.cuda_graphs, true);
+  EXPECT_EQ(config.cuda_graphs, true);
   EXPECT_EQ(config.model.num_threads, 3);
   EXPECT_EQ(config.listen, (Address{"::1", 0}));
   EXPECT_EQ(config.metrics_listen, std::nullopt);
@@ -145,8 +145,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.sessions.folder, "/s");
   EXPECT_EQ(config.sessions.limit_bytes, 7 << 10);
   EXPECT_EQ(config.engine.scheduler.max_running, 7);
-  EXPECT_EQ(config.engine.scheduler.max_step_tokens, 64);
-  EXPECT_EQ(config.engine.scheduler.prefill_chunk_tokens, 33);
+  EXPECT_EQ(config.max_step_tokens, 64);
+  EXPECT_EQ(config.prefill_chunk_tokens, 33);
   EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
   EXPECT_EQ(config.engine.max_queue, 5);
   EXPECT_EQ(config.limits.default_max_tokens, 12);
@@ -169,6 +169,33 @@ TEST(ConfigTest, KeepsTheServersOwnDefaults) {
   EXPECT_EQ(config.engine.scheduler.prefixes.idle, absl::Seconds(60));
   EXPECT_EQ(config.sessions.limit_bytes, int64_t{16} << 30);
   EXPECT_EQ(config.limits.default_max_tokens, 1024);
+}
+
+TEST(ConfigTest, DefaultsFollowTheDevice) {
+  struct Case {
+    std::vector<std::string> flags;
+    int64_t step_tokens, chunk_tokens;
+    bool graphs;
+  };
+  const std::vector<Case> cases = {
+      {{"--device=cpu"}, 512, 256, false},
+      {{"--device=cuda:3"}, 4096, 2048, true},
+      {{"--device=cuda", "--max_step_tokens=1000", "--cuda_graphs=false"}, 1000, 1000, false},
+      {{"--device=cuda", "--prefill_chunk_tokens=7"}, 4096, 7, true},
+  };
+  for (const Case& expected : cases) {
+    std::vector<std::string> flags = {"--model=/m"};
+    flags.insert(flags.end(), expected.flags.begin(), expected.flags.end());
+    const auto config = Parse(flags);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->engine.scheduler.max_step_tokens, expected.step_tokens);
+    EXPECT_EQ(config->engine.scheduler.prefill_chunk_tokens, expected.chunk_tokens);
+    EXPECT_EQ(config->model.cuda_graphs, expected.graphs);
+  }
+  // Until the device is known, what a GPU takes is not refused.
+  Config config = *Parse({"--model=/m", "--prefill_chunk_tokens=1000"});
+  SetDeviceDefaults(/*on_gpu=*/false, &config);
+  EXPECT_EQ(Validate(config).message(), "--prefill_chunk_tokens: 1000 is more than --max_step_tokens=512");
 }
 
 TEST(ConfigTest, ReadsWhatCheckpointsAreStoredIn) {
@@ -196,7 +223,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--model="}, "--model: required; name the folder of a Hugging Face checkpoint"},
       {{"stray"}, "unexpected argument stray; write flags as --name=value"},
       {{"--dtype=float16"}, "--dtype: float16 is not one of auto, float32, bfloat16"},
-      {{"--device=tpu"}, "--device: tpu is not one of cpu, cuda"},
+      {{"--device=tpu"}, "--device: tpu is not auto, cpu, cuda or cuda:N"},
+      {{"--device=cuda:-1"}, "--device: cuda:-1 is not auto, cpu, cuda or cuda:N"},
       {{"--packed_weights="}, "--packed_weights: an empty value is not auto, none or a folder"},
       {{"--weights=fp8"}, "--weights: fp8 is not one of auto, int8, int4"},
       {{"--cache_dtype=float16"}, "--cache_dtype: float16 is not one of auto, int8, int4"},
@@ -227,7 +255,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--max_outputs=0"}, "--max_outputs: 0 is outside the range 1 to 1024"},
       {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
        "--max_step_tokens: 63 is less than --max_running=64; a step must hold one token of every running sequence"},
-      {{"--prefill_chunk_tokens=513"}, "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
+      {{"--device=cpu", "--prefill_chunk_tokens=513"},
+       "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
       {{"--drain_grace=30"}, "--drain_grace: 30 is not a valid duration; write for example 30s or 500ms"},
       {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside the range 0 to 24h"},
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside the range 0 to 24h"},
