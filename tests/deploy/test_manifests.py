@@ -22,8 +22,55 @@ MANIFESTS = sorted(p.name for p in KUBERNETES.glob("*.yaml") if p.name != "kusto
 DEPLOYMENT = documents("deployment.yaml")[0]
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINER = POD["containers"][0]
-FLAGS = dict(line.lstrip("-").split("=", 1)
-             for line in documents("configmap.yaml")[0]["data"]["berth.flags"].split() if line)
+
+
+def flags_of(configmap):
+    return dict(line.lstrip("-").split("=", 1) for line in configmap["data"]["berth.flags"].split() if line)
+
+
+FLAGS = flags_of(documents("configmap.yaml")[0])
+
+
+def merged(base, patch):
+    """What kustomize makes of a document and a strategic merge patch: maps merge, and lists of things with names."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return {key: merged(base.get(key), patch[key]) if key in patch else base[key] for key in {**base, **patch}}
+    named = isinstance(base, list) and isinstance(patch, list) and all("name" in entry for entry in base + patch)
+    if not named:
+        return patch
+    patches = {entry["name"]: entry for entry in patch}
+    assert set(patches) <= {entry["name"] for entry in base}
+    return [merged(entry, patches.get(entry["name"], {})) for entry in base]
+
+
+GPU = ROOT / "deploy/kubernetes-gpu"
+GPU_KUSTOMIZATION = yaml.safe_load((GPU / "kustomization.yaml").read_text())
+GPU_PATCHES = {path.name: yaml.safe_load(path.read_text()) for path in GPU.glob("*.yaml") if path.name in MANIFESTS}
+
+
+def test_the_gpu_overlay_is_valid_and_complete():
+    assert GPU_KUSTOMIZATION["resources"] == ["../kubernetes"]
+    assert sorted(patch["path"] for patch in GPU_KUSTOMIZATION["patches"]) == sorted(GPU_PATCHES)
+    assert len(list(GPU.iterdir())) == len(GPU_PATCHES) + 1
+    (image,) = GPU_KUSTOMIZATION["images"]
+    assert CONTAINER["image"] == f"{image['name']}:{image['newTag']}"
+    for name, patch in GPU_PATCHES.items():
+        base = documents(name)[0]
+        assert (patch["kind"], patch["metadata"]["name"]) == (base["kind"], base["metadata"]["name"])
+        kubernetes_validate.validate(merged(base, patch), "1.31", strict=True)
+
+
+def test_the_gpu_overlay_gives_each_server_a_gpu():
+    pod = merged(DEPLOYMENT, GPU_PATCHES["deployment.yaml"])["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["securityContext"] == CONTAINER["securityContext"]
+    assert container["startupProbe"]["grpc"] == CONTAINER["startupProbe"]["grpc"]
+    assert GPU_PATCHES["deployment.yaml"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
+    flags = flags_of(GPU_PATCHES["configmap.yaml"])
+    assert flags["device"] == "cuda" and "arena" not in flags
+    for name in ("listen", "metrics_listen", "drain_grace", "model"):
+        assert flags[name] == FLAGS[name]
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
@@ -62,7 +109,7 @@ def test_ports_agree():
 
 def test_flags_of_the_configmap_exist():
     help_text = subprocess.run([SERVER, "--help"], capture_output=True, text=True, check=True).stdout
-    for flag in FLAGS:
+    for flag in {**FLAGS, **flags_of(GPU_PATCHES["configmap.yaml"])}:
         assert f"--{flag}" in help_text, flag
 
 
@@ -80,6 +127,8 @@ def test_container_file():
     assert user == [str(POD["securityContext"]["runAsUser"])]
     for source in re.findall(r"^COPY --from=(\S+)", DOCKERFILE, re.M):
         assert source in [name for _, name in stages]
+    for target, name in re.findall(r"bazel-bin/(\S+)/(libberth_cuda\w*)\.so", DOCKERFILE):
+        assert f'"{name}"' in (ROOT / target / "BUILD").read_text()
     for path in re.findall(r"models/demo/\S+?(?= )", DOCKERFILE):
         assert (ROOT / path).exists()
 
