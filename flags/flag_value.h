@@ -244,7 +244,6 @@ FlagBinding Bind(const FlagOrAuto<Kind>& choice, std::optional<T>* variable) {
   binding.format = [variable, format = std::move(binding.format)] {
     return variable->has_value() ? format() : std::string("auto");
   };
-  if (!binding.placeholder.empty()) binding.placeholder = absl::StrCat("auto|", binding.placeholder);
   return binding;
 }
 

@@ -45,12 +45,10 @@ void AddModelFlags(FlagSet* flags, Config* config) {
   flags->Add("chunk_invariant_scans", &model.chunk_invariant_scans, "",
              "On the CPU, prefill Mamba-2 and gated delta net layers token by token, so that no bit depends on the "
              "prefill chunks.");
-  flags->Add(
-      "device", &model.device, "auto|cpu|cuda|cuda:N",
-      "Device that runs the model. auto: the first GPU if it works, else the CPU. cuda: the first GPU. cuda:N: GPU "
-      "N, counted from 0.");
+  flags->Add("device", &model.device, "name",
+             "cpu; cuda; cuda:N, GPU N; or auto, the first GPU if it works, else cpu.");
   flags->Add("cuda_graphs", &config->cuda_graphs, OrAuto(""),
-             "Launch decode steps as CUDA graphs. Requires a GPU. auto: with a GPU.");
+             "Launch decode steps as CUDA graphs. Requires a GPU. auto: on a GPU.");
   flags->Add("threads", &model.num_threads, Between(0, 4096), "Threads that compute a step. 0: one per core.");
 }
 
@@ -70,9 +68,8 @@ void AddCacheFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Cache");
   flags->Add(
       "arena", &config->arena_bytes, Bytes("auto"),
-      "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, at most what "
-      "--max_running sequences need, at least what one needs. With a GPU: what the weights and a reserve leave of "
-      "its memory.");
+      "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, between what one and what "
+      "--max_running sequences need; on a GPU, all but a reserve.");
   flags->Add("block_tokens", &model.block_tokens, Between(1, 1024), "Tokens per cache block. A power of two.");
   flags->Add("attention_window", &model.attention_window, Between<int64_t>(0, kMaxTokens),
              "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "
@@ -145,10 +142,9 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Limits");
   flags->Add("max_running", &scheduler.max_running, Between(1, 65536), "Maximum number of sequences computed at once.");
   flags->Add("max_step_tokens", &config->max_step_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
-             "Maximum number of tokens computed in one step. At least --max_running. auto: 512, with a GPU 4096.");
+             "Maximum tokens in a step, --max_running or more. auto: 512, on a GPU 4096.");
   flags->Add("prefill_chunk_tokens", &config->prefill_chunk_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
-             "Maximum number of tokens of one prompt computed in one step. auto: 256, with a GPU 2048; at most "
-             "--max_step_tokens.");
+             "Maximum tokens of one prompt in a step. auto: 256, on a GPU 2048.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
