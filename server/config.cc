@@ -66,10 +66,9 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
 void AddCacheFlags(FlagSet* flags, Config* config) {
   LoadOptions& model = config->model;
   flags->AddGroup("Cache");
-  flags->Add(
-      "arena", &config->arena_bytes, Bytes("auto"),
-      "Memory for the cache, for example 8GiB. auto: a quarter of the available memory, between what one and what "
-      "--max_running sequences need; on a GPU, all but a reserve.");
+  flags->Add("arena", &config->arena_bytes, Bytes("auto"),
+             "Memory for the cache, for example 8GiB. auto: a quarter of what is free, between what one and what "
+             "--max_running sequences need; on a GPU, all but a reserve.");
   flags->Add("block_tokens", &model.block_tokens, Between(1, 1024), "Tokens per cache block. A power of two.");
   flags->Add("attention_window", &model.attention_window, Between<int64_t>(0, kMaxTokens),
              "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "

@@ -88,7 +88,8 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
   }
   // Its static initialisers register CUDA with ATen; it stays loaded for the process's life.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    return absl::FailedPreconditionError(dlerror());
+    return absl::FailedPreconditionError(
+        absl::StrCat(dlerror(), "; LD_LIBRARY_PATH must name the folder of CUDA's libraries"));
   }
   if (!at::hasCUDA()) return absl::FailedPreconditionError(WhyNoGpu());
   return at::Device(at::kCUDA, 0);

@@ -404,6 +404,41 @@ def test_cuda_without_a_driver_says_so(device):
     assert f"device: {device}: NVIDIA's driver is not installed: libcuda.so.1" in message
 
 
+# NVIDIA's driver as far as the server asks it: it says that there is a GPU, which nothing can use.
+FAKE_DRIVER = """
+    #include <stddef.h>
+    #include <string.h>
+    int cuInit(unsigned flags) { return 0; }
+    int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+    int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+    int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+    int cuDeviceGetName(char* name, int length, int device) { strncpy(name, "GPU", length); return 0; }
+    int cuDeviceGetAttribute(int* value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
+    int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)80 << 30; return 0; }
+    int cuGetErrorString(int error, const char** text) { *text = "?"; return 0; }
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+@pytest.mark.parametrize("has_cuda, cause", [
+    (False, "libtorch_cuda.so: cannot open shared object file"),
+    (True, "no GPU found: "),  # and what LibTorch says
+])
+def test_a_gpu_that_cannot_be_used_names_its_cause(tmp_path, has_cuda, cause):
+    (tmp_path / "driver.c").write_text(FAKE_DRIVER)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"], check=True)
+    torch = os.path.dirname(importlib.util.find_spec("torch").origin)
+    libraries = [str(tmp_path)] + ([os.path.join(torch, "lib")] if has_cuda else [])
+    result = run_server(f"--model={DEMO}", "--device=cuda", libraries=libraries)
+    assert result.returncode == 1
+    assert f"device: cuda: {cause}" in result.stdout + result.stderr
+    # The CPU takes its place, so that the start goes on to the next error.
+    result = run_server("--model=/nonexistent", libraries=libraries)
+    assert result.returncode == 1
+    message = result.stdout + result.stderr
+    assert f"device auto: the CPU, because no GPU can be used: {cause}" in message and "/nonexistent" in message
+
+
 def test_cuda_graphs_find_what_they_name():
     # What this library uses of LibTorch's CUDA half is looked up when it is loaded; no GPU is needed for that.
     program = ("import ctypes, os, sys, torch; ctypes.CDLL(sys.argv[1], mode=os.RTLD_GLOBAL); "
