@@ -1,0 +1,48 @@
+// Compiles what an output must look like (text/grammar_spec.h) into a TokenConstraint. Compiling and parsing are llguidance's, behind the C
+// ABI of text/crate. Torch-free.
+#ifndef BERTH_TEXT_GRAMMAR_H_
+#define BERTH_TEXT_GRAMMAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "text/grammar_spec.h"
+#include "text/text_abi.h"
+#include "text/tokenizer.h"
+
+namespace berth {
+
+// Every token's bytes as the tokenizer itself decodes them, in a trie. Immutable; thread-safe; share one per model.
+class GrammarVocabulary {
+ public:
+  // `vocab_size`: the model's, which may be over or under the tokenizer's. `end_tokens`: those that end an output.
+  // Takes about a second for 128,000 tokens. `tokenizer` must outlive the vocabulary.
+  static absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> Create(const Tokenizer* tokenizer, int64_t vocab_size,
+                                                                         absl::Span<const int32_t> end_tokens);
+  ~GrammarVocabulary();
+  GrammarVocabulary(const GrammarVocabulary&) = delete;
+  GrammarVocabulary& operator=(const GrammarVocabulary&) = delete;
+
+  BerthVocabulary* get() const { return vocabulary_; }
+  int64_t vocab_size() const { return vocab_size_; }
+
+ private:
+  GrammarVocabulary(BerthVocabulary* vocabulary, int64_t vocab_size);
+
+  BerthVocabulary* vocabulary_;
+  int64_t vocab_size_;
+};
+
+// Compiles `spec`. May take long: not for the engine's threads or gRPC's (text/grammar_compiler.h).
+// INVALID_ARGUMENT: the text has an error (the message says where), a schema keyword that is not supported or not known
+// (by name and JSON pointer), a byte that no token spells, or is over a limit. CANCELLED: `stop` was requested.
+absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
+                                               std::shared_ptr<const GrammarVocabulary> vocabulary,
+                                               const GrammarLimits& limits, std::stop_token stop);
+
+}  // namespace berth
+
+#endif  // BERTH_TEXT_GRAMMAR_H_
