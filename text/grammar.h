@@ -1,11 +1,12 @@
-// Compiles what an output must look like (text/grammar_spec.h) into a TokenConstraint. Compiling and parsing are llguidance's, behind the C
-// ABI of text/crate. Torch-free.
+// Compiles what an output must look like (text/grammar_spec.h) into a TokenConstraint. Compiling and parsing are
+// llguidance's, behind the C ABI of text/crate. Torch-free.
 #ifndef BERTH_TEXT_GRAMMAR_H_
 #define BERTH_TEXT_GRAMMAR_H_
 
 #include <cstdint>
 #include <memory>
 #include <stop_token>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -15,11 +16,14 @@
 
 namespace berth {
 
-// Every token's bytes as the tokenizer itself decodes them, in a trie. Immutable; thread-safe; share one per model.
+// Every token's bytes as the tokenizer itself decodes them, in a trie. Control tokens are no text: a Lark grammar names
+// them by <|name|> or <[id]>. Ids without a token never come. Immutable; thread-safe; share one per model.
 class GrammarVocabulary {
  public:
   // `vocab_size`: the model's, which may be over or under the tokenizer's. `end_tokens`: those that end an output.
-  // Takes about a second for 128,000 tokens. `tokenizer` must outlive the vocabulary.
+  // Takes about a second for 128,000 tokens. `tokenizer` must outlive the vocabulary and all that is compiled with it.
+  // INVALID_ARGUMENT: the text of the tokenizer's tokens depends on the tokens around them (CTC, WordPiece that cleans
+  // up, suffixes of words), so bytes cannot be followed.
   static absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> Create(const Tokenizer* tokenizer, int64_t vocab_size,
                                                                          absl::Span<const int32_t> end_tokens);
   ~GrammarVocabulary();
@@ -27,6 +31,8 @@ class GrammarVocabulary {
   GrammarVocabulary& operator=(const GrammarVocabulary&) = delete;
 
   BerthVocabulary* get() const { return vocabulary_; }
+  // The token's bytes; a control token's name after 0xFF; "" if it is never text.
+  std::string Bytes(int32_t token) const;
   int64_t vocab_size() const { return vocab_size_; }
 
  private:
@@ -36,9 +42,10 @@ class GrammarVocabulary {
   int64_t vocab_size_;
 };
 
-// Compiles `spec`. May take long: not for the engine's threads or gRPC's (text/grammar_compiler.h).
-// INVALID_ARGUMENT: the text has an error (the message says where), a schema keyword that is not supported or not known
-// (by name and JSON pointer), a byte that no token spells, or is over a limit. CANCELLED: `stop` was requested.
+// Compiles `spec`. May take long: not for the engine's threads or gRPC's (text/grammar_compiler.h). A request to stop
+// is seen between the steps of compiling; what one step takes is bounded by `limits`. INVALID_ARGUMENT: the text has an
+// error (the message says where), a schema keyword that is not supported or not known (by name and JSON pointer), a
+// byte that no token spells, or is over a limit. CANCELLED: `stop` was requested.
 absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary,
                                                const GrammarLimits& limits, std::stop_token stop);

@@ -30,18 +30,24 @@ struct GrammarSpec {
   // every text may come, but not the end.
   int32_t begin_token = -1;
   std::string begin_text;
+  // Whether the output starts a text of its own: its stream has no context, or none with text (text/detokenizer.h).
+  // Some decoders then drop a leading space, so one has to come.
+  bool own_text = false;
 
   bool operator==(const GrammarSpec&) const = default;
 };
 
-// Bounds of what one grammar may cost. Compiling or parsing past one is an error that names it.
+// Bounds of what one grammar may cost. Compiling or parsing past one is an error that names it. 0: llguidance's
+// default, which is in parentheses.
 struct GrammarLimits {
-  int64_t max_text_bytes = int64_t{1} << 20;  // of GrammarSpec::text, and of all choices together
-  int64_t max_grammar_size = 0;               // 0, here and below: llguidance's default, which the .cc file documents
-  int64_t max_lexer_states = 0;
-  int64_t initial_lexer_fuel = 0;
-  int64_t step_lexer_fuel = 0;
-  int64_t step_max_items = 0;
+  // Of GrammarSpec::text, begin_text and all choices together. A Lark grammar: at most 256 KiB.
+  int64_t max_text_bytes = int64_t{1} << 20;
+  int64_t max_grammar_size = 0;    // symbols in the grammar's rules (500,000)
+  int64_t max_lexer_states = 0;    // of one output's lexer, 1-2 KB each (250,000)
+  int64_t initial_lexer_fuel = 0;  // work to build the lexer, 50,000 each millisecond (1,000,000)
+  int64_t step_lexer_fuel = 0;     // work of the lexer for one mask, 14,000 each millisecond (200,000)
+  int64_t step_max_items = 0;      // items of the parser for one mask, 20,000 each millisecond (50,000)
+  int64_t max_items_in_row = 0;    // items of the parser at one place of the output (2,000)
 };
 
 // A compiled grammar. `start` is at the beginning of the output; each request clones it.

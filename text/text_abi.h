@@ -1,5 +1,6 @@
 // The C ABI of text/crate. Calls return 0, or 1 with a message in `error`. Free their results with berth_bytes_free or
-// berth_ids_free. Tokenizers and templates are immutable: several threads may call one at once.
+// berth_ids_free. Tokenizers, templates and vocabularies are immutable: several threads may call one at once. A grammar
+// is one thread's at a time, but several may clone it.
 #ifndef BERTH_TEXT_TEXT_ABI_H_
 #define BERTH_TEXT_TEXT_ABI_H_
 
@@ -35,6 +36,57 @@ int32_t berth_template_load(const uint8_t* source, size_t len, BerthTemplate** o
 void berth_template_free(BerthTemplate* chat_template);
 int32_t berth_template_render(const BerthTemplate* chat_template, const uint8_t* context, size_t len, BerthBytes* out,
                               BerthBytes* error);
+
+// The bytes of every token (crate/src/vocabulary.rs). The tokenizer outlives the vocabulary and its grammars.
+struct BerthVocabulary;
+int32_t berth_vocabulary_create(const BerthTokenizer* tokenizer, int64_t vocab_size, const uint32_t* end_tokens,
+                                size_t len, BerthVocabulary** out, BerthBytes* error);
+void berth_vocabulary_free(BerthVocabulary* vocabulary);
+// The token's bytes; those of a control token after 0xFF; none if it may never come.
+int32_t berth_vocabulary_word(const BerthVocabulary* vocabulary, uint32_t id, BerthBytes* out, BerthBytes* error);
+
+// Any thread may request.
+struct BerthCancel;
+BerthCancel* berth_cancel_create();
+void berth_cancel_request(const BerthCancel* cancel);
+void berth_cancel_free(BerthCancel* cancel);
+
+struct BerthView {
+  const uint8_t* data;
+  size_t len;
+};
+// text/grammar_spec.h says what the fields mean. A limit of 0 is llguidance's default.
+struct BerthGrammarSpec {
+  int32_t kind;
+  int32_t whitespace;
+  int32_t begin_token;
+  bool own_text;
+  BerthView text;
+  BerthView begin_text;
+  const BerthView* choices;
+  size_t num_choices;
+  uint64_t max_grammar_size;
+  uint64_t max_lexer_states;
+  uint64_t initial_lexer_fuel;
+  uint64_t step_lexer_fuel;
+  uint64_t step_max_items;
+  uint64_t max_items_in_row;
+};
+// A compiled grammar and a place in it (crate/src/constraint.rs).
+struct BerthGrammar;
+int32_t berth_grammar_compile(const BerthVocabulary* vocabulary, const BerthGrammarSpec* spec,
+                              const BerthCancel* cancel, BerthGrammar** out, BerthBytes* error);
+void berth_grammar_free(BerthGrammar* grammar);
+int32_t berth_grammar_clone(const BerthGrammar* grammar, BerthGrammar** out, BerthBytes* error);
+uint64_t berth_grammar_size_bytes(const BerthGrammar* grammar);
+// The rest as TokenConstraint's methods; `words` of all masks together.
+int32_t berth_grammar_fill(BerthGrammar* grammar, const uint32_t* drafts, size_t len, uint32_t* masks, size_t words,
+                           BerthBytes* error);
+int32_t berth_grammar_accept(BerthGrammar* grammar, uint32_t token, BerthBytes* error);
+int32_t berth_grammar_count_allowed(BerthGrammar* grammar, const uint32_t* tokens, size_t len, int64_t* out,
+                                    BerthBytes* error);
+int32_t berth_grammar_forced(BerthGrammar* grammar, int64_t limit, BerthIds* out, BerthBytes* error);
+bool berth_grammar_is_complete(const BerthGrammar* grammar);
 
 }  // extern "C"
 

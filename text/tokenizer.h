@@ -39,6 +39,8 @@ class Tokenizer {
   std::string TokenText(int32_t id) const;
   // The largest id plus one.
   int64_t vocab_size() const { return vocab_size_; }
+  // For the crate's other parts.
+  const BerthTokenizer* get() const { return tokenizer_; }
 
  private:
   explicit Tokenizer(BerthTokenizer* tokenizer);

@@ -1,11 +1,19 @@
-//! Tokenizers and chat templates behind a small C ABI (text/text_abi.h).
+//! Tokenizers, chat templates and grammars behind a small C ABI (text/text_abi.h).
 //!
 //! Every call returns 0, or 1 with a message in `error`. Panics become errors. What a call hands out is freed by
 //! `berth_bytes_free` or `berth_ids_free`.
 
+mod constraint;
+mod grammar;
+mod json;
+mod lark;
+mod pattern;
 mod pyformat;
+mod schema;
+mod structural_tag;
 mod template;
 mod tokenizer;
+mod vocabulary;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -25,7 +33,13 @@ pub struct Ids {
 
 impl From<String> for Bytes {
     fn from(text: String) -> Self {
-        let mut boxed = text.into_bytes().into_boxed_slice();
+        text.into_bytes().into()
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let mut boxed = bytes.into_boxed_slice();
         let bytes = Bytes { data: boxed.as_mut_ptr(), len: boxed.len() };
         std::mem::forget(boxed);
         bytes

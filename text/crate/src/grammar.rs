@@ -1,0 +1,435 @@
+//! Compiles grammars by llguidance.
+//!
+//! Compiling cannot be stopped in the midst: its work is bounded by ParserLimits and by the text's length instead. A
+//! request to stop is seen between the steps, and by the parser itself in the last one.
+
+use crate::constraint::{message, Constraint};
+use crate::pattern::{escape, translate};
+use crate::vocabulary::Vocabulary;
+use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::{CancellationHandle, Matcher, TokenParser};
+use serde_json::{json, Value};
+use std::sync::Arc;
+
+/// llguidance calls itself for a rule in a rule, which only the text's length bounds.
+const STACK_BYTES: usize = 1 << 30;
+/// Of a Lark grammar: each rule may name the next.
+const MAX_LARK_BYTES: usize = 256 << 10;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct View {
+    data: *const u8,
+    len: usize,
+}
+
+impl View {
+    unsafe fn str<'a>(&self) -> Result<&'a str, String> {
+        text(self.data, self.len)
+    }
+}
+
+/// BerthGrammarSpec of text_abi.h.
+#[repr(C)]
+pub struct Spec {
+    kind: i32,
+    whitespace: i32,
+    begin_token: i32,
+    own_text: bool,
+    text: View,
+    begin_text: View,
+    choices: *const View,
+    num_choices: usize,
+    max_grammar_size: u64,
+    max_lexer_states: u64,
+    initial_lexer_fuel: u64,
+    step_lexer_fuel: u64,
+    step_max_items: u64,
+    max_items_in_row: u64,
+}
+
+/// What a spec says, in Rust's types.
+struct Job<'a> {
+    vocabulary: &'a Arc<Vocabulary>,
+    cancel: &'a CancellationHandle,
+    kind: i32,
+    whitespace: i32,
+    begin: Option<u32>,
+    begin_text: &'a str,
+    own_text: bool,
+    text: &'a str,
+    choices: Vec<&'a str>,
+    limits: ParserLimits,
+}
+
+const KINDS: [&str; 6] = ["json_schema", "json_object", "regex", "choice", "lark", "structural_tag"];
+
+/// Grammars by their names, the first of which begins.
+type Grammars = Vec<GrammarWithLexer>;
+
+impl Job<'_> {
+    fn check_cancel(&self) -> Result<(), String> {
+        if self.cancel.is_cancelled() {
+            return Err("cancelled".to_string());
+        }
+        Ok(())
+    }
+
+    /// The schema with the options of its whitespace. A key has one spelling: it could pass for another key otherwise.
+    fn with_options(&self, schema: &Value) -> Value {
+        let mut schema = schema.clone();
+        let (item, key) = if self.whitespace == 2 { (", ", ": ") } else { (",", ":") };
+        schema["x-guidance"] = json!({
+            "item_separator": item,
+            "key_separator": key,
+            "whitespace_flexible": self.whitespace == 0,
+            "json_allowed_escapes": "nrbtf\\\"",
+        });
+        schema
+    }
+
+    fn schema(&self, value: &Value) -> Result<GrammarWithLexer, String> {
+        let schema = schema::Reader::new(value, "").read()?;
+        self.check_bytes(&schema::required_bytes(&schema))?;
+        Ok(GrammarWithLexer::from_json_schema(self.with_options(&schema)))
+    }
+
+    fn check_bytes(&self, needed: &[bool; 256]) -> Result<(), String> {
+        match (0..256).find(|&b| needed[b] && !self.vocabulary.spelled[b]) {
+            Some(b) => Err(format!("no token has the byte 0x{b:02X}{}, which every output needs", shown(b as u8))),
+            None => Ok(()),
+        }
+    }
+
+    fn regex(&self, pattern: &str) -> Result<GrammarWithLexer, String> {
+        if pattern.is_empty() {
+            return Ok(GrammarWithLexer::from_lark("start: \"\"".to_string()));
+        }
+        let terminal = llguidance::regex_to_lark(pattern, "");
+        Ok(GrammarWithLexer::from_lark(format!("start: /{terminal}/")))
+    }
+
+    fn choice(&self) -> Result<GrammarWithLexer, String> {
+        if self.choices.is_empty() {
+            return Err("0 choices; at least 1 is needed".to_string());
+        }
+        for (i, choice) in self.choices.iter().enumerate() {
+            if choice.is_empty() {
+                return Err(format!("choice {i} is empty"));
+            }
+            if let Some(byte) = choice.bytes().find(|b| !self.vocabulary.spelled[*b as usize]) {
+                return Err(format!("choice {i}: no token has the byte 0x{byte:02X}{}", shown(byte)));
+            }
+        }
+        let choices: Vec<String> = self.choices.iter().map(|choice| escape(choice)).collect();
+        self.regex(&format!("(?:{})", choices.join("|")))
+    }
+
+    fn lark(&self) -> Result<GrammarWithLexer, String> {
+        if self.text.len() > MAX_LARK_BYTES {
+            return Err(format!("{} bytes are over {MAX_LARK_BYTES}", self.text.len()));
+        }
+        let text = lark::read(self.text, &|schema| self.with_options(schema))?;
+        Ok(GrammarWithLexer::from_lark(text))
+    }
+
+    fn structural_tag(&self) -> Result<Grammars, String> {
+        let trie = self.vocabulary.trie();
+        let controls: Vec<String> = (0..self.vocabulary.known as u32)
+            .filter(|&id| trie.is_special_token(id))
+            .filter_map(|id| std::str::from_utf8(&trie.token(id)[1..]).ok().map(str::to_string))
+            .filter(|name| name.starts_with('<') && name.ends_with('>') && !name.contains(char::is_whitespace))
+            .collect();
+        let find = |text: &str| {
+            let first = controls.iter().filter_map(|name| text.find(name.as_str()).map(|at| (at, name.clone())));
+            first.min_by_key(|(at, name)| (*at, usize::MAX - name.len()))
+        };
+        let translated = structural_tag::translate(self.text, &find)?;
+        let mut grammars = vec![GrammarWithLexer::from_lark(translated.lark)];
+        for (i, schema) in translated.schemas.iter().enumerate() {
+            let mut grammar = GrammarWithLexer::from_json_schema(self.with_options(schema));
+            grammar.name = Some(format!("schema_{i}"));
+            grammars.push(grammar);
+        }
+        Ok(grammars)
+    }
+
+    fn body(&self) -> Result<Grammars, String> {
+        Ok(match self.kind {
+            0 => vec![self.schema(&json::parse(self.text)?)?],
+            1 => vec![self.schema(&json!({"type": "object"}))?],
+            2 => {
+                let pattern = translate(self.text)?;
+                self.check_bytes(&crate::pattern::required_bytes(&pattern))?;
+                vec![self.regex(&pattern)?]
+            }
+            3 => vec![self.choice()?],
+            4 => vec![self.lark()?],
+            5 => self.structural_tag()?,
+            other => return Err(format!("unknown kind {other}")),
+        })
+    }
+
+    /// The body after the text before it.
+    fn grammars(&self) -> Result<Grammars, String> {
+        let mut grammars = self.body()?;
+        let mut before = String::new();
+        let mut terminals = String::new();
+        if self.own_text && self.vocabulary.strips_space && self.begin.is_none() {
+            before.push_str("\" \" ");
+        }
+        if !self.begin_text.is_empty() {
+            let begin = escape(self.begin_text);
+            before.push_str("BEGIN ");
+            // Text up to the end of the first begin.
+            terminals = format!("BEGIN: /(?s:.*){begin}/ & ~/(?s:.*){begin}(?s:.+)/\n");
+        }
+        if !before.is_empty() {
+            grammars[0].name = Some("body".to_string());
+            grammars.insert(0, GrammarWithLexer::from_lark(format!("start: {before}@body\n{terminals}")));
+        }
+        Ok(grammars)
+    }
+
+    fn compile(&self) -> Result<Constraint, String> {
+        let grammars = self.grammars()?;
+        self.check_cancel()?;
+        let top = TopLevelGrammar { grammars, max_tokens: None };
+        let factory = &self.vocabulary.factory;
+        let logger = llguidance::Logger::new(0, 0);
+        let caps = Default::default();
+        let init = llguidance::api::GrammarInit::Serialized(top);
+        let parser = factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;
+        check_features(&parser)?;
+        let size = estimate_size(&parser, self.text.len());
+        self.check_cancel()?;
+        let own_text = self.own_text && self.begin.is_none();
+        let matcher = Matcher::new(Ok(parser));
+        if let Some(error) = matcher.get_error() {
+            return Err(message(error));
+        }
+        let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, size);
+        let mut probe = constraint.copy();
+        probe.check_start()?;
+        self.check_cancel()?;
+        Ok(constraint)
+    }
+}
+
+fn shown(byte: u8) -> String {
+    if byte.is_ascii_graphic() {
+        format!(" ({:?})", byte as char)
+    } else {
+        String::new()
+    }
+}
+
+/// What would make forced tokens, drafts or the end wrong.
+fn check_features(parser: &TokenParser) -> Result<(), String> {
+    let spec = parser.parser.grammar().lexer_spec();
+    let refused = [
+        (spec.has_stop, "stop= (use suffix=)"),
+        (spec.has_max_tokens, "max_tokens="),
+        (spec.has_temperature, "temperature="),
+        (spec.no_forcing, "no_forcing"),
+    ];
+    match refused.iter().find(|(is, _)| *is) {
+        Some((_, name)) => Err(format!("{name} is not supported")),
+        None => Ok(()),
+    }
+}
+
+/// Grammar and lexer, twice: the constraint keeps a matcher at the start beside the one that moves.
+fn estimate_size(parser: &TokenParser, text: usize) -> u64 {
+    let stats = parser.parser.lexer_stats();
+    (2 * (stats.num_bytes + 200 * stats.num_ast_nodes) + 40 * text + (64 << 10)) as u64
+}
+
+fn limits(spec: &Spec) -> ParserLimits {
+    let mut limits = ParserLimits { verbose_errors: false, ..Default::default() };
+    let set = |to: &mut usize, value: u64| {
+        if value > 0 {
+            *to = value as usize;
+        }
+    };
+    set(&mut limits.max_grammar_size, spec.max_grammar_size);
+    set(&mut limits.max_lexer_states, spec.max_lexer_states);
+    set(&mut limits.step_max_items, spec.step_max_items);
+    set(&mut limits.max_items_in_row, spec.max_items_in_row);
+    if spec.initial_lexer_fuel > 0 {
+        limits.initial_lexer_fuel = spec.initial_lexer_fuel;
+    }
+    if spec.step_lexer_fuel > 0 {
+        limits.step_lexer_fuel = spec.step_lexer_fuel;
+    }
+    limits
+}
+
+unsafe fn job<'a>(
+    vocabulary: &'a Arc<Vocabulary>,
+    spec: &'a Spec,
+    cancel: &'a CancellationHandle,
+) -> Result<Job<'a>, String> {
+    let views = if spec.num_choices == 0 { &[] } else { std::slice::from_raw_parts(spec.choices, spec.num_choices) };
+    let mut begin = u32::try_from(spec.begin_token).ok();
+    let mut begin_text = spec.begin_text.str()?;
+    // Text that is a control token's is never a text.
+    if let Some(token) = vocabulary.special_token(begin_text).filter(|_| !begin_text.is_empty()) {
+        begin = Some(token);
+        begin_text = "";
+    }
+    if let Some(token) = begin {
+        if !begin_text.is_empty() {
+            return Err("begin_token and begin_text are both set".to_string());
+        }
+        if token as usize >= vocabulary.known || !vocabulary.any_token.is_allowed(token) {
+            return Err(format!("begin_token {token} is no token, or one that ends the output"));
+        }
+    }
+    Ok(Job {
+        vocabulary,
+        cancel,
+        kind: spec.kind,
+        whitespace: spec.whitespace,
+        begin,
+        begin_text,
+        own_text: spec.own_text,
+        text: spec.text.str()?,
+        choices: views.iter().map(|view| view.str()).collect::<Result<_, _>>()?,
+        limits: limits(spec),
+    })
+}
+
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| format!("internal error: no thread: {e}"))?;
+        thread.join().unwrap_or_else(|_| Err("internal error: panic".to_string()))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn berth_cancel_create() -> *mut CancellationHandle {
+    Box::into_raw(Box::default())
+}
+
+/// # Safety
+/// `cancel` came from `berth_cancel_create` and is alive.
+#[no_mangle]
+pub unsafe extern "C" fn berth_cancel_request(cancel: *const CancellationHandle) {
+    (*cancel).cancel();
+}
+
+/// # Safety
+/// `cancel` came from `berth_cancel_create` and is freed once.
+#[no_mangle]
+pub unsafe extern "C" fn berth_cancel_free(cancel: *mut CancellationHandle) {
+    drop(Box::from_raw(cancel));
+}
+
+/// # Safety
+/// All pointers point to what their types say, and views to as many bytes as they say.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_compile(
+    vocabulary: *const Arc<Vocabulary>,
+    spec: *const Spec,
+    cancel: *const CancellationHandle,
+    out: *mut *mut Constraint,
+    error: *mut Bytes,
+) -> i32 {
+    guard(out, error, || {
+        let job = job(&*vocabulary, &*spec, &*cancel)?;
+        let name = usize::try_from(job.kind).ok().and_then(|kind| KINDS.get(kind)).unwrap_or(&"structure");
+        let constraint = on_large_stack(|| job.compile()).map_err(|e| format!("{name}: {e}"))?;
+        Ok(Box::into_raw(Box::new(constraint)))
+    })
+}
+
+/// # Safety
+/// `grammar` came from this library and is freed once.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_free(grammar: *mut Constraint) {
+    drop(Box::from_raw(grammar));
+}
+
+/// # Safety
+/// `grammar` is alive; `out` and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_clone(
+    grammar: *const Constraint,
+    out: *mut *mut Constraint,
+    error: *mut Bytes,
+) -> i32 {
+    guard(out, error, || Ok(Box::into_raw(Box::new((*grammar).copy()))))
+}
+
+/// # Safety
+/// As `berth_grammar_clone`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_size_bytes(grammar: *const Constraint) -> u64 {
+    (*grammar).size_bytes
+}
+
+/// # Safety
+/// As `berth_grammar_clone`; `drafts` points to `len` ids and `masks` to `words` words.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_fill(
+    grammar: *mut Constraint,
+    drafts: *const u32,
+    len: usize,
+    masks: *mut u32,
+    words: usize,
+    error: *mut Bytes,
+) -> i32 {
+    let mut done = ();
+    guard(&mut done, error, || (*grammar).fill(ids(drafts, len), std::slice::from_raw_parts_mut(masks, words)))
+}
+
+/// # Safety
+/// As `berth_grammar_clone`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_accept(grammar: *mut Constraint, token: u32, error: *mut Bytes) -> i32 {
+    let mut done = ();
+    guard(&mut done, error, || (*grammar).accept(token))
+}
+
+/// # Safety
+/// As `berth_grammar_fill`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_count_allowed(
+    grammar: *mut Constraint,
+    tokens: *const u32,
+    len: usize,
+    out: *mut i64,
+    error: *mut Bytes,
+) -> i32 {
+    guard(out, error, || Ok((*grammar).count_allowed(ids(tokens, len))? as i64))
+}
+
+/// # Safety
+/// As `berth_grammar_clone`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_forced(
+    grammar: *mut Constraint,
+    limit: i64,
+    out: *mut Ids,
+    error: *mut Bytes,
+) -> i32 {
+    guard(out, error, || Ok((*grammar).forced(usize::try_from(limit).unwrap_or(0))?.into()))
+}
+
+/// # Safety
+/// As `berth_grammar_clone`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_grammar_is_complete(grammar: *const Constraint) -> bool {
+    (*grammar).is_complete()
+}
+
+unsafe fn ids<'a>(data: *const u32, len: usize) -> &'a [u32] {
+    if len == 0 {
+        &[]
+    } else {
+        std::slice::from_raw_parts(data, len)
+    }
+}

@@ -1,0 +1,68 @@
+//! What Berth reads in a Lark grammar before llguidance does: the schemas in it, and what it may not ask for.
+
+use crate::json;
+use crate::schema;
+
+/// Brackets within brackets: llguidance's parser calls itself for each.
+const MAX_DEPTH: usize = 200;
+
+/// Writes a schema, as llguidance is to read it, for the schema in a grammar.
+pub type Rewrite<'a> = &'a dyn Fn(&serde_json::Value) -> serde_json::Value;
+
+fn position(text: &str, at: usize) -> String {
+    let line = text[..at].matches('\n').count() + 1;
+    let column = text[..at].rsplit('\n').next().unwrap_or("").chars().count() + 1;
+    format!("line {line} column {column}")
+}
+
+/// The end of the string, regular expression or comment that begins at `at`, if one does.
+fn skip(text: &str, at: usize) -> Option<usize> {
+    let rest = &text.as_bytes()[at..];
+    if rest[0] == b'#' || rest.starts_with(b"//") {
+        return Some(at + rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len()));
+    }
+    if rest[0] != b'"' && rest[0] != b'/' {
+        return None;
+    }
+    let mut i = 1;
+    while i < rest.len() && rest[i] != rest[0] {
+        i += if rest[i] == b'\\' { 2 } else { 1 };
+    }
+    Some(at + (i + 1).min(rest.len()))
+}
+
+/// The grammar with its schemas read (`%json`) and rewritten. Lines keep their numbers.
+pub fn read(text: &str, rewrite: Rewrite) -> Result<String, String> {
+    let mut out = String::new();
+    let mut at = 0;
+    let mut depth = 0usize;
+    while at < text.len() {
+        if let Some(end) = skip(text, at) {
+            let end = (end..=text.len()).find(|&i| text.is_char_boundary(i)).unwrap();
+            out.push_str(&text[at..end]);
+            at = end;
+            continue;
+        }
+        if let Some(rest) = text[at..].strip_prefix("%json") {
+            let error = |e: String| format!("%json at {}: {e}", position(text, at));
+            let (value, len) = json::parse_prefix(rest).map_err(error)?;
+            let value = rewrite(&schema::Reader::new(&value, "").read().map_err(error)?);
+            // The line breaks go between the keyword and the value.
+            out.push_str(&format!("%json{} {value}", "\n".repeat(rest[..len].matches('\n').count())));
+            at += "%json".len() + len;
+            continue;
+        }
+        let c = text[at..].chars().next().unwrap();
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(format!("{}: over {MAX_DEPTH} brackets within each other", position(text, at)));
+        }
+        out.push(c);
+        at += c.len_utf8();
+    }
+    Ok(out)
+}
