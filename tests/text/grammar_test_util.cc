@@ -199,7 +199,7 @@ Walk RandomWalk(const TestVocabulary& vocabulary, const TokenConstraint& start, 
     walk.status = constraint->FillMasks({}, absl::MakeSpan(mask));
     if (!walk.status.ok()) return walk;
     std::vector<int32_t> forced;
-    walk.status = constraint->AppendForced(1000, &forced);
+    walk.status = constraint->AppendForced(1 << 20, &forced);
     if (!walk.status.ok()) return walk;
     const std::vector<int32_t> allowed = BitsOf(mask);
     EXPECT_FALSE(allowed.empty());

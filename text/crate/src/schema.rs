@@ -26,6 +26,8 @@ const DATE: &str = concat!(
     r"|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 );
 const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+/// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
+const MAX_MULTIPLE: u64 = 10_000;
 /// Whole numbers up to here are exact in a double.
 const MAX_EXACT: f64 = 9007199254740992.0;
 
@@ -34,6 +36,7 @@ pub struct Reader<'a> {
     prefix: String, // the root's pointer, for errors
     refs: BTreeMap<String, usize>,
     todo: Vec<String>,
+    multiple: (u64, u32), // of all multipleOf: a whole number, and after how many of its digits from the right the point is
 }
 
 type Outcome<T> = Result<T, String>;
@@ -53,8 +56,8 @@ fn integer(value: &Value, at: &str) -> Outcome<u64> {
 fn number(value: &Value, at: &str) -> Outcome<f64> {
     match value.as_f64() {
         None => fail(at, format_args!("{value} is not a number")),
-        Some(f) if !f.is_finite() || (f.fract() == 0.0 && f.abs() > MAX_EXACT) => {
-            fail(at, format_args!("{value} is over 2^53, up to which whole numbers are exact"))
+        Some(f) if !f.is_finite() || (f.fract() == 0.0 && f.abs() >= MAX_EXACT) => {
+            fail(at, format_args!("{value} is not below 2^53, up to which whole numbers are exact"))
         }
         Some(f) => Ok(f),
     }
@@ -109,7 +112,7 @@ fn regex(text: &str, at: &str) -> Outcome<String> {
 
 impl<'a> Reader<'a> {
     pub fn new(root: &'a Value, prefix: &str) -> Self {
-        Reader { root, prefix: prefix.to_string(), refs: BTreeMap::new(), todo: vec![] }
+        Reader { root, prefix: prefix.to_string(), refs: BTreeMap::new(), todo: vec![], multiple: (1, 0) }
     }
 
     /// The schema for llguidance.
@@ -189,8 +192,7 @@ impl<'a> Reader<'a> {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 number(value, at).map(|_| value.clone())?
             }
-            "multipleOf" if number(value, at)? <= 0.0 => return fail(at, "must be over 0"),
-            "multipleOf" => value.clone(),
+            "multipleOf" => self.multiple_of(value, at)?,
             "pattern" => regex(string(value, at)?, at)?.into(),
             "format" if own_format(string(value, at)?).is_some() => return Ok(()),
             "format" if !FORMATS.contains(&string(value, at)?) => {
@@ -230,6 +232,24 @@ impl<'a> Reader<'a> {
         Ok(format!("#/$defs/r{index}").into())
     }
 
+    fn multiple_of(&mut self, value: &Value, at: &str) -> Outcome<Value> {
+        let of = number(value, at)?;
+        if of <= 0.0 {
+            return fail(at, "must be over 0");
+        }
+        let digits = of.to_string();
+        let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
+        let own = (format!("{whole}{fraction}").parse().ok(), fraction.len() as u32);
+        match own.0.and_then(|own_digits| common_multiple(self.multiple, (own_digits, own.1))) {
+            Some(multiple) => self.multiple = multiple,
+            None => {
+                let what = "the schema's multipleOf have no common multiple below";
+                return fail(at, format_args!("{what} {MAX_MULTIPLE}, the decimal point left out"));
+            }
+        }
+        Ok(value.clone())
+    }
+
     fn schema_list(&mut self, value: &Value, at: &str) -> Outcome<Value> {
         let items = list(value, at)?.iter().enumerate();
         items.map(|(i, v)| self.schema(v, &step(at, &i.to_string()), false)).collect()
@@ -253,6 +273,22 @@ impl<'a> Reader<'a> {
         }
         Ok(Value::Object(out))
     }
+}
+
+/// The least common multiple of two decimal numbers, if it has few enough states.
+fn common_multiple(a: (u64, u32), b: (u64, u32)) -> Option<(u64, u32)> {
+    let point = a.1.max(b.1);
+    let scale = |n: (u64, u32)| 10u64.checked_pow(point - n.1)?.checked_mul(n.0);
+    let (x, y) = (scale(a)?, scale(b)?);
+    let (mut gcd, mut rest) = (x, y);
+    while rest != 0 {
+        (gcd, rest) = (rest, gcd % rest);
+    }
+    let (mut lcm, mut point) = ((x / gcd).checked_mul(y)?, point);
+    while point > 0 && lcm % 10 == 0 {
+        (lcm, point) = (lcm / 10, point - 1);
+    }
+    (lcm <= MAX_MULTIPLE).then_some((lcm, point))
 }
 
 fn decode_percent(text: &str) -> Option<String> {

@@ -1,0 +1,221 @@
+// Grammars that are made to cost much, and grammars with random changes: none crashes, none runs on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tests/text/grammar_test_util.h"
+#include "text/grammar.h"
+
+namespace berth {
+namespace {
+
+using Kind = GrammarSpec::Kind;
+
+// No compilation takes nearly as long: this tells a hang from a slow machine, under sanitizers too.
+constexpr absl::Duration kHang = absl::Seconds(60);
+
+std::string Repeat(const std::string& text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+// Chains of `count` names, each of which names the next.
+std::string Chain(int count, const std::string& head, const std::string& middle, const std::string& end,
+                  const std::string& last) {
+  std::string all;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&all, head, i, middle, i + 1, end);
+  return absl::StrCat(all, head, count, last);
+}
+
+std::map<std::string, GrammarSpec> Hostile() {
+  std::map<std::string, GrammarSpec> all;
+  const auto regex = [&](const std::string& name, const std::string& text) {
+    all["regex: " + name] = {.kind = Kind::kRegex, .text = text};
+  };
+  regex("repeat of repeat", "(a{1000}){1000}");
+  regex("repeat of repeat of repeat", "((a{1000}){1000}){1000}");
+  regex("states", "(a|b)*a(a|b){30}");
+  regex("large bound", "[a-z]{0,1000000}");
+  regex("letters", "(\\p{L}{0,500}b){0,500}");
+  regex("nesting", Repeat("(", 5000) + "a" + Repeat(")?", 5000));
+  regex("alternatives", Repeat("[a-z]{3}x|", 20000) + "b");
+  regex("and of many", Repeat("(a?b?c?)*", 3000));
+  const auto lark = [&](const std::string& name, const std::string& text) {
+    all["lark: " + name] = {.kind = Kind::kLark, .text = text};
+  };
+  lark("chain of rules", "start: r0\n" + Chain(14000, "r", ": r", "\n", ": \"x\"\n"));
+  lark("chain of right-recursive rules", "start: r0\n" + Chain(10000, "r", ": \"a\" | r", "\n", ": \"x\"\n"));
+  lark("chain of terminals", "start: T0\n" + Chain(10000, "T", ": \"a\" T", "\n", ": \"x\"\n"));
+  lark("chain of optional terminals", "start: T0\n" + Chain(10000, "T", ": \"a\"? T", "?\n", ": \"x\"\n"));
+  lark("brackets", "start: " + Repeat("(", 100000) + "\"a\"");
+  lark("brackets that close", "start: " + Repeat("(", 199) + "\"a\"" + Repeat(")", 199));
+  lark("tildes", "start: A\nA: " + Repeat("~", 5000) + "\"a\"");
+  lark("nothing", "start: start");
+  lark("ambiguous", "start: e\ne: e e | \"a\" | e e e |");
+  lark("large repeat", "start: (\"a\" | \"b\"){0,1000000} \"c\"");
+  lark("repeat of repeat", "start: ((\"a\"{1,1000}){1,1000}){1,1000}");
+  lark("substring", "start: A\nA: %regex {\"substring_chars\": \"" + Repeat("ab c", 20000) + "\"}");
+  lark("not of not", "start: A\nA: ~(/.*a.{20}/ & ~/.*b.{20}/)");
+  lark("strings that do not end", Repeat("\"", 1001));
+  const auto schema = [&](const std::string& name, const std::string& text) {
+    all["schema: " + name] = {.kind = Kind::kJsonSchema, .text = text};
+  };
+  schema("chain of references", R"({"$ref": "#/$defs/d0", "$defs": {)" +
+                                    Chain(20000, "\"d", "\": {\"$ref\": \"#/$defs/d", "\"}, ", "\": {}}}"));
+  schema("reference to itself", R"({"$ref": "#"})");
+  schema("endless object", R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})");
+  schema("nesting", Repeat("{\"items\": ", 100) + "{}" + Repeat("}", 100));
+  schema("more nesting", Repeat("{\"items\": ", 50000) + "{}" + Repeat("}", 50000));
+  schema("many options", "{\"anyOf\": [" + Repeat("{\"type\": \"object\", \"required\": [\"a\"]}, ", 5000) + "{}]}");
+  schema("crossed options",
+         "{\"allOf\": [" + Repeat(R"({"anyOf": [{"type": "object"}, {"type": "array"}, {"minLength": 2}]}, )", 12) +
+             "{}]}");
+  schema("large counts", R"({"type": "array", "minItems": 100000000, "items": {"maxLength": 1000000000}})");
+  schema("large numbers", R"({"type": "number", "minimum": 1e-300, "maximum": 1e300, "multipleOf": 0.0000001})");
+  schema("multiples",
+         R"({"allOf": [{"multipleOf": 65537}, {"multipleOf": 65539}, {"multipleOf": 65543}], "type": "integer"})");
+  schema("one multiple", R"({"multipleOf": 9973, "type": "integer"})");
+  schema("one small multiple", R"({"multipleOf": 997, "type": "integer"})");
+  std::string properties;
+  for (int i = 0; i < 8000; ++i)
+    absl::StrAppend(&properties, i > 0 ? "," : "", "\"p", i, "\": {\"type\": \"integer\"}");
+  schema("many properties", "{\"type\": \"object\", \"properties\": {" + properties + "}}");
+  std::string patterns;
+  for (int i = 0; i < 60; ++i)
+    absl::StrAppend(&patterns, i > 0 ? "," : "", "\"^p", i, "_.*x\": {\"type\": \"integer\"}");
+  schema("many patterns", "{\"type\": \"object\", \"patternProperties\": {" + patterns + "}}");
+  schema(
+      "costly pattern",
+      R"({"type": "string", "pattern": "^(\\p{L}+[\\.-]?\\w+)*@(\\w+[\\.-]?\\w+)*(\\.\\w{2,300})+$", "minLength": 600})");
+  GrammarSpec choice = {.kind = Kind::kChoice};
+  for (int i = 0; i < 50000; ++i) choice.choices.push_back(absl::StrCat("choice ", i * 7919));
+  all["choice: many"] = choice;
+  all["choice: long"] = {.kind = Kind::kChoice, .choices = {Repeat("abc ", 200000)}};
+  return all;
+}
+
+class GrammarFuzzTest : public ::testing::Test {
+ protected:
+  void SetUp() override { vocabularies_ = TestVocabularies(); }
+
+  // Compiles and walks, and returns how long compiling took.
+  absl::Duration Run(const TestVocabulary& vocabulary, const GrammarSpec& spec, std::mt19937* random) {
+    const absl::Time start = absl::Now();
+    const auto grammar = CompileGrammar(spec, vocabulary.vocabulary, {}, {});
+    const absl::Duration taken = absl::Now() - start;
+    EXPECT_LT(taken, kHang);
+    if (grammar.ok()) {
+      ++num_compiled_;
+      RandomWalk(vocabulary, *grammar->start, 30, random, 3);
+    } else {
+      EXPECT_FALSE(absl::StrContains(grammar.status().message(), "internal error")) << grammar.status();
+      EXPECT_FALSE(absl::StrContains(grammar.status().message(), "panic")) << grammar.status() << spec.text;
+    }
+    return taken;
+  }
+
+  std::vector<TestVocabulary> vocabularies_;
+  int num_compiled_ = 0;
+};
+
+TEST_F(GrammarFuzzTest, CostlyGrammarsEnd) {
+  std::mt19937 random(1);
+  for (const auto& [name, spec] : Hostile()) {
+    SCOPED_TRACE(name);
+    const absl::Time start = absl::Now();
+    const absl::Duration taken = Run(vocabularies_[0], spec, &random);
+    std::cout << name << ": compiled in " << absl::ToInt64Milliseconds(taken) << " ms, all "
+              << absl::ToInt64Milliseconds(absl::Now() - start) << " ms\n";
+  }
+}
+
+TEST_F(GrammarFuzzTest, AStopIsSeen) {
+  absl::Duration longest;
+  std::string of;
+  for (const auto& [name, spec] : Hostile()) {
+    std::stop_source stop;
+    absl::Time stopped = absl::InfiniteFuture();
+    std::jthread watchdog([&] {
+      absl::SleepFor(absl::Milliseconds(5));
+      stopped = absl::Now();
+      stop.request_stop();
+    });
+    const auto grammar = CompileGrammar(spec, vocabularies_[0].vocabulary, {}, stop.get_token());
+    const absl::Time done = absl::Now();
+    watchdog.join();
+    EXPECT_LT(done - stopped, kHang) << name;
+    if (done - stopped > longest) {
+      longest = done - stopped;
+      of = name;
+    }
+  }
+  std::cout << "longest from stop to return: " << longest << ", " << of << "\n";
+  RecordProperty("longest_ms", static_cast<int>(absl::ToInt64Milliseconds(longest)));
+}
+
+// Copies, drops and swaps parts of texts that are right, and of each other.
+std::string Mutate(std::string text, const std::string& other, std::mt19937* random) {
+  const auto at = [&](size_t size) { return size == 0 ? 0 : (*random)() % size; };
+  for (size_t changes = 1 + at(4); changes > 0; --changes) {
+    const size_t begin = at(text.size());
+    const size_t length = at(std::min<size_t>(12, text.size() - begin) + 1);
+    switch ((*random)() % 5) {
+      case 0:
+        text.erase(begin, length);
+        break;
+      case 1:
+        text.insert(at(text.size()), text.substr(begin, length));
+        break;
+      case 2:
+        text.insert(begin, other.substr(at(other.size()), length));
+        break;
+      case 3:
+        text.replace(begin, length, Repeat(text.substr(begin, length), static_cast<int>(at(5))));
+        break;
+      default:
+        text.insert(begin, 1, "(){}[]|*+?\"\\:,.^$&~/<>0a \n"[at(27)]);
+    }
+  }
+  return text;
+}
+
+TEST_F(GrammarFuzzTest, ChangedGrammarsCompileOrAreRefused) {
+  const std::pair<Kind, const char*> seeds[] = {
+      {Kind::kRegex, "[a-z]{3,5}(x|y\\d+)*[^\\w\\s]?\\u00e9"},
+      {Kind::kRegex, "^(?:a|(b[c-e])+?){2,}\\.$"},
+      {Kind::kLark,
+       "start: \"[\" item (\",\" item)* \"]\"\nitem: NAME | start | %json {\"type\": \"integer\"}\nNAME: "
+       "/[a-c]{1,3}/\n%ignore / /"},
+      {Kind::kLark, "start: (a | <|im_start|> b~1..3)+\na[suffix=\"x\"]: /[^x]*/\nb: \"q\"i & B\nB: /p|q/ # c"},
+      {Kind::kJsonSchema,
+       R"({"type": "object", "properties": {"a": {"enum": [1, "x", null]}, "b": {"$ref": "#/$defs/c"}},
+         "required": ["a"], "additionalProperties": {"type": "number", "minimum": -1.5, "multipleOf": 0.5}, "$defs": {"c":
+         {"anyOf": [{"type": "array", "items": {"pattern": "^a+$"}, "minItems": 1}, {"format": "date"}]}}})"},
+      {Kind::kStructuralTag, R"({"type": "structural_tag", "triggers": ["<t", "[["], "structures": [
+         {"begin": "<t=a>", "schema": {"type": "boolean"}, "end": "</t>"}, {"begin": "[[", "schema": {}, "end": "]]"}]})"},
+  };
+  std::mt19937 random(20);
+  absl::Duration longest;
+  for (int round = 0; round < 1200; ++round) {
+    const auto& [kind, text] = seeds[static_cast<size_t>(round) % std::size(seeds)];
+    GrammarSpec spec = {.kind = kind, .text = Mutate(text, seeds[random() % std::size(seeds)].second, &random)};
+    spec.own_text = round % 2 == 0;
+    if (round % 5 == 0) spec.begin_text = "b";
+    SCOPED_TRACE(spec.text);
+    longest = std::max(longest, Run(vocabularies_[static_cast<size_t>(round) % 3], spec, &random));
+  }
+  std::cout << num_compiled_ << " compiled, the longest in " << longest << "\n";
+  EXPECT_GT(num_compiled_, 100);
+}
+
+}  // namespace
+}  // namespace berth
