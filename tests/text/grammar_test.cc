@@ -351,6 +351,8 @@ TEST_F(GrammarTest, RefusesSchemaKeywordsByName) {
   EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: \"a\"\n  %json {\"tpye\": 1}"), "line 2 column 3"));
   EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: a\na: (\"x\""), "2(8)"));
   EXPECT_NE(ErrorOf(Kind::kLark, "start: \"a\n"), "");
+  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "%llguidance {\"allow_invalid_utf8\": true}\nstart: /a/"),
+                                "allow_invalid_utf8"));
   EXPECT_NE(ErrorOf(Kind::kRegex, "(a"), "");
   EXPECT_NE(ErrorOf(Kind::kRegex, "\\ba"), "");
   EXPECT_NE(ErrorOf(Kind::kChoice, ""), "");

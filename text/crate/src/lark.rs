@@ -6,6 +6,9 @@ use crate::schema;
 /// Brackets within brackets: llguidance's parser calls itself for each.
 const MAX_DEPTH: usize = 200;
 
+/// Options that would make forced tokens or masks wrong.
+const REFUSED: [&str; 2] = ["no_forcing", "allow_invalid_utf8"];
+
 /// Writes a schema, as llguidance is to read it, for the schema in a grammar.
 pub type Rewrite<'a> = &'a dyn Fn(&serde_json::Value) -> serde_json::Value;
 
@@ -51,6 +54,14 @@ pub fn read(text: &str, rewrite: Rewrite) -> Result<String, String> {
             out.push_str(&format!("%json{} {value}", "\n".repeat(rest[..len].matches('\n').count())));
             at += "%json".len() + len;
             continue;
+        }
+        if let Some(rest) = text[at..].strip_prefix("%llguidance") {
+            let error = |e: String| format!("%llguidance at {}: {e}", position(text, at));
+            let (options, _) = json::parse_prefix(rest).map_err(error)?;
+            // Bytes that are no text would let control tokens pass for text.
+            if let Some(name) = REFUSED.iter().find(|name| options.get(**name).is_some()) {
+                return Err(error(format!("{name} is not supported")));
+            }
         }
         let c = text[at..].chars().next().unwrap();
         match c {

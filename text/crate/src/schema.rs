@@ -28,6 +28,8 @@ const DATE: &str = concat!(
 const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 /// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
 const MAX_MULTIPLE: u64 = 10_000;
+/// llguidance's work grows with the square of an object's properties: half a second for this many.
+const MAX_PROPERTIES: usize = 2000;
 /// Whole numbers up to here are exact in a double.
 const MAX_EXACT: f64 = 9007199254740992.0;
 
@@ -257,7 +259,11 @@ impl<'a> Reader<'a> {
 
     fn schemas(&mut self, value: &Value, at: &str) -> Outcome<Value> {
         let mut out = Map::new();
-        for (key, value) in map(value, at)? {
+        let schemas = map(value, at)?;
+        if at.ends_with("/properties") && schemas.len() > MAX_PROPERTIES {
+            return fail(at, format_args!("{} are over {MAX_PROPERTIES}", schemas.len()));
+        }
+        for (key, value) in schemas {
             out.insert(key.clone(), self.schema(value, &step(at, key), false)?);
         }
         Ok(Value::Object(out))
