@@ -16,8 +16,8 @@
 
 namespace berth {
 
-// Every token's bytes as the tokenizer itself decodes them, in a trie. Control tokens are no text: a Lark grammar names
-// them by <|name|> or <[id]>. Ids without a token never come. Immutable; thread-safe; share one per model.
+// Every token's bytes as the tokenizer itself decodes them, in a trie. Control tokens are not text: a Lark grammar
+// names them by <|name|> or <[id]>. Ids without a token never come. Immutable; thread-safe; share one per model.
 class GrammarVocabulary {
  public:
   // `vocab_size`: the model's, which may be over or under the tokenizer's. `end_tokens`: those that end an output.
@@ -42,10 +42,11 @@ class GrammarVocabulary {
   int64_t vocab_size_;
 };
 
-// Compiles `spec`. May take long: not for the engine's threads or gRPC's (text/grammar_compiler.h). A request to stop
-// is seen between the steps of compiling; what one step takes is bounded by `limits`. INVALID_ARGUMENT: the text has an
-// error (the message says where), a schema keyword that is not supported or not known (by name and JSON pointer), a
-// byte that no token spells, or is over a limit. CANCELLED: `stop` was requested.
+// Compiles `spec`. May take long: not for the engine's threads or gRPC's (server/api/grammar_compiler.h). A request to
+// stop is seen between the steps of compiling; `limits` bound what one step takes.
+// INVALID_ARGUMENT: the text has an error (the message says where), needs a byte that no token spells, or is over a
+// limit. A schema has a keyword that is unknown or not supported (the message has its name and JSON pointer).
+// CANCELLED: `stop` was requested.
 absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary,
                                                const GrammarLimits& limits, std::stop_token stop);

@@ -40,7 +40,7 @@ struct GrammarSpec {
 // Bounds of what one grammar may cost. Compiling or parsing past one is an error that names it. 0: llguidance's
 // default, which is in parentheses.
 struct GrammarLimits {
-  // Of GrammarSpec::text, begin_text and all choices together. A Lark grammar: at most 256 KiB.
+  // Bytes of GrammarSpec::text, begin_text and all choices together. A Lark grammar has at most 256 KiB.
   int64_t max_text_bytes = int64_t{1} << 20;
   int64_t max_grammar_size = 0;    // symbols in the grammar's rules (500,000)
   int64_t max_lexer_states = 0;    // of one output's lexer, 1-2 KB each (250,000)

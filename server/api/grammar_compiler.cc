@@ -1,0 +1,173 @@
+#include "server/api/grammar_compiler.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace berth {
+namespace {
+
+constexpr char kShuttingDown[] = "the server is shutting down";
+
+// Equal for equal specs only.
+std::string NameOf(const GrammarSpec& spec) {
+  std::string name =
+      absl::StrCat(static_cast<int>(spec.kind), ",", static_cast<int>(spec.whitespace), ",", spec.begin_token, ",",
+                   spec.own_text, ",", spec.begin_text.size(), ":", spec.begin_text, spec.text.size(), ":", spec.text);
+  for (const std::string& choice : spec.choices) absl::StrAppend(&name, choice.size(), ":", choice);
+  return name;
+}
+
+}  // namespace
+
+GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options)) {
+  load_.cache_limit_bytes = options_.cache_bytes;
+  for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
+  threads_.emplace_back([this] { Watch(); });
+}
+
+GrammarCompiler::~GrammarCompiler() {
+  std::vector<Callback> left;
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+    for (const auto& [name, job] : jobs_) job->stop.request_stop();
+    for (const std::shared_ptr<Job>& job : waiting_) {
+      for (Waiter& waiter : job->waiters) left.push_back(std::move(waiter.done));
+    }
+    work_.SignalAll();
+    watch_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  for (const Callback& done : left) done(absl::UnavailableError(kShuttingDown));
+}
+
+void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done) {
+  std::string name = NameOf(spec);
+  Constraint constraint;
+  {
+    MutexLock lock(&mutex_);
+    if (const auto kept = kept_by_name_.find(name); kept != kept_by_name_.end()) {
+      kept_.splice(kept_.begin(), kept_, kept->second);
+      ++load_.hits;
+      constraint = kept_.front().grammar.start;
+    } else if (static_cast<int64_t>(requests_.size()) < options_.max_waiting) {
+      std::shared_ptr<Job>& job = jobs_[name];
+      if (job != nullptr) {
+        ++load_.hits;
+      } else {
+        job = std::make_shared<Job>();
+        job->spec = spec;
+        job->name = std::move(name);
+        waiting_.push_back(job);
+        work_.Signal();
+      }
+      job->waiters.push_back({key, std::move(done)});
+      requests_.emplace(key, job);
+      return;
+    }
+  }
+  if (constraint != nullptr) return done(std::move(constraint));
+  done(absl::ResourceExhaustedError(
+      absl::StrCat("structure: ", options_.max_waiting, " requests wait for their grammars already; retry later")));
+}
+
+bool GrammarCompiler::Cancel(RequestKey key) {
+  Waiter dropped;  // freed without the lock
+  MutexLock lock(&mutex_);
+  const auto found = requests_.find(key);
+  if (found == requests_.end()) return false;
+  const std::shared_ptr<Job> job = found->second;
+  requests_.erase(found);
+  const auto waiter =
+      std::find_if(job->waiters.begin(), job->waiters.end(), [key](const Waiter& waiter) { return waiter.key == key; });
+  dropped = std::move(*waiter);
+  job->waiters.erase(waiter);
+  if (!job->waiters.empty()) return true;
+  job->stop.request_stop();
+  jobs_.erase(job->name);
+  std::erase(waiting_, job);
+  return true;
+}
+
+GrammarLoad GrammarCompiler::load() const {
+  MutexLock lock(&mutex_);
+  GrammarLoad load = load_;
+  load.waiting = static_cast<int64_t>(requests_.size());
+  return load;
+}
+
+void GrammarCompiler::Loop() {
+  while (true) {
+    std::shared_ptr<Job> job;
+    {
+      MutexLock lock(&mutex_);
+      while (waiting_.empty() && !closed_) work_.Wait(&mutex_);
+      if (closed_) return;
+      job = std::move(waiting_.front());
+      waiting_.pop_front();
+      job->deadline = absl::Now() + options_.timeout;
+      running_.insert(job);
+      watch_.Signal();
+    }
+    absl::StatusOr<CompiledGrammar> grammar = options_.compile(job->spec, job->stop.get_token());
+    for (const Waiter& waiter : Finish(job, grammar)) {
+      const Callback& done = waiter.done;
+      if (grammar.ok()) {
+        done(grammar->start);
+      } else if (job->timed_out) {
+        done(absl::InvalidArgumentError(
+            absl::StrCat("the grammar takes over ", absl::FormatDuration(options_.timeout), " to compile")));
+      } else if (absl::IsCancelled(grammar.status())) {
+        done(absl::UnavailableError(kShuttingDown));  // the only other cause: somebody waits for it
+      } else {
+        done(grammar.status());
+      }
+    }
+  }
+}
+
+std::vector<GrammarCompiler::Waiter> GrammarCompiler::Finish(const std::shared_ptr<Job>& job,
+                                                             const absl::StatusOr<CompiledGrammar>& grammar) {
+  MutexLock lock(&mutex_);
+  running_.erase(job);
+  ++(grammar.ok() ? load_.compiled : load_.failed);
+  if (grammar.ok()) Keep(job->name, *grammar);
+  // Where the job was given up, another one may have its place.
+  if (const auto found = jobs_.find(job->name); found != jobs_.end() && found->second == job) jobs_.erase(found);
+  for (const Waiter& waiter : job->waiters) requests_.erase(waiter.key);
+  return std::move(job->waiters);
+}
+
+void GrammarCompiler::Keep(const std::string& name, const CompiledGrammar& grammar) {
+  const int64_t size = grammar.size_bytes + static_cast<int64_t>(name.size());
+  if (size > options_.cache_bytes || kept_by_name_.contains(name)) return;
+  kept_.push_front({name, grammar});
+  kept_by_name_.emplace(name, kept_.begin());
+  load_.cache_bytes += size;
+  while (load_.cache_bytes > options_.cache_bytes) {
+    const Kept& last = kept_.back();
+    load_.cache_bytes -= last.grammar.size_bytes + static_cast<int64_t>(last.name.size());
+    kept_by_name_.erase(last.name);
+    kept_.pop_back();
+  }
+}
+
+void GrammarCompiler::Watch() {
+  MutexLock lock(&mutex_);
+  while (!closed_) {
+    absl::Time next = absl::InfiniteFuture();
+    const absl::Time now = absl::Now();
+    for (const std::shared_ptr<Job>& job : running_) {
+      if (!job->timed_out && now >= job->deadline) {
+        job->timed_out = true;
+        job->stop.request_stop();
+      }
+      if (!job->timed_out) next = std::min(next, job->deadline);
+    }
+    watch_.WaitFor(&mutex_, next - now);
+  }
+}
+
+}  // namespace berth

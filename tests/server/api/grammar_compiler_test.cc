@@ -1,0 +1,259 @@
+#include "server/api/grammar_compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/fake_constraint.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+
+GrammarSpec Spec(const std::string& text) {
+  GrammarSpec spec;
+  spec.kind = GrammarSpec::Kind::kRegex;
+  spec.text = text;
+  return spec;
+}
+
+// What a compile function does that a test holds up.
+class FakeCompile {
+ public:
+  GrammarCompiler::CompileFunction Function() {
+    return [this](const GrammarSpec& spec, std::stop_token stop) { return Run(spec, stop); };
+  }
+  void Hold() { held_ = true; }
+  void Release() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = false;
+    changed_.notify_all();
+  }
+  void WaitForRuns(int runs) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return runs_ >= runs; });
+  }
+  int runs() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return runs_;
+  }
+
+ private:
+  absl::StatusOr<CompiledGrammar> Run(const GrammarSpec& spec, const std::stop_token& stop) {
+    const std::stop_callback stopped(stop, [this] {
+      std::lock_guard<std::mutex> lock(mutex_);
+      changed_.notify_all();
+    });
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++runs_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !held_ || stop.stop_requested(); });
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    if (spec.text == "(") return absl::InvalidArgumentError("missing )");
+    return CompiledGrammar{std::make_shared<FakeConstraint>(FakeConstraint::Options{}), 1000};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int runs_ = 0;
+  std::atomic<bool> held_{false};
+};
+
+class Answer {
+ public:
+  GrammarCompiler::Callback Callback() {
+    return [this](absl::StatusOr<GrammarCompiler::Constraint> answer) { promise_.set_value(std::move(answer)); };
+  }
+  const absl::StatusOr<GrammarCompiler::Constraint>& Wait() { return future_.get(); }
+  bool called() const { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+ private:
+  std::promise<absl::StatusOr<GrammarCompiler::Constraint>> promise_;
+  std::shared_future<absl::StatusOr<GrammarCompiler::Constraint>> future_ = promise_.get_future().share();
+};
+
+TEST(GrammarCompilerTest, CompilesOnceAndKeeps) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  Answer first, second, other;
+  compiler.Compile(1, Spec("a"), first.Callback());
+  ASSERT_TRUE(first.Wait().ok());
+  compiler.Compile(2, Spec("a"), second.Callback());
+  EXPECT_EQ(*second.Wait(), *first.Wait());
+  GrammarSpec spec = Spec("a");
+  spec.begin_text = "x";
+  compiler.Compile(3, spec, other.Callback());
+  EXPECT_NE(*other.Wait(), *first.Wait());
+  const GrammarLoad load = compiler.load();
+  EXPECT_EQ(load.compiled, 2);
+  EXPECT_EQ(load.hits, 1);
+  EXPECT_EQ(load.failed, 0);
+  EXPECT_EQ(load.waiting, 0);
+  EXPECT_GT(load.cache_bytes, 2000);
+}
+
+TEST(GrammarCompilerTest, ThoseThatWaitForTheSameShareIt) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  compile.Hold();
+  Answer first, second;
+  compiler.Compile(1, Spec("a"), first.Callback());
+  compile.WaitForRuns(1);
+  compiler.Compile(2, Spec("a"), second.Callback());
+  EXPECT_EQ(compiler.load().waiting, 2);
+  compile.Release();
+  ASSERT_TRUE(first.Wait().ok());
+  EXPECT_EQ(*second.Wait(), *first.Wait());
+  EXPECT_EQ(compile.runs(), 1);
+}
+
+TEST(GrammarCompilerTest, ErrorsAreNotKept) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  for (int i = 1; i <= 2; ++i) {
+    Answer answer;
+    compiler.Compile(1, Spec("("), answer.Callback());
+    EXPECT_EQ(answer.Wait().status(), absl::InvalidArgumentError("missing )"));
+    EXPECT_EQ(compile.runs(), i);
+  }
+  EXPECT_EQ(compiler.load().failed, 2);
+}
+
+TEST(GrammarCompilerTest, TheLeastRecentlyUsedGoesFirst) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .cache_bytes = 2500, .compile = compile.Function()});
+  const auto get = [&](const std::string& text) {
+    Answer answer;
+    compiler.Compile(1, Spec(text), answer.Callback());
+    ASSERT_TRUE(answer.Wait().ok());
+  };
+  for (const char* text : {"a", "b", "a", "c"}) get(text);
+  EXPECT_EQ(compile.runs(), 3);
+  get("a");
+  EXPECT_EQ(compile.runs(), 3);
+  get("b");
+  EXPECT_EQ(compile.runs(), 4);
+  EXPECT_LE(compiler.load().cache_bytes, 2500);
+}
+
+TEST(GrammarCompilerTest, WhatIsLargerThanTheCacheIsNotKept) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .cache_bytes = 500, .compile = compile.Function()});
+  Answer answer;
+  compiler.Compile(1, Spec("a"), answer.Callback());
+  EXPECT_TRUE(answer.Wait().ok());
+  EXPECT_EQ(compiler.load().cache_bytes, 0);
+}
+
+TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .max_waiting = 2, .compile = compile.Function()});
+  compile.Hold();
+  Answer running, waiting, refused;
+  compiler.Compile(1, Spec("a"), running.Callback());
+  compile.WaitForRuns(1);
+  compiler.Compile(2, Spec("b"), waiting.Callback());
+  compiler.Compile(3, Spec("c"), refused.Callback());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.Wait().status()));
+  compile.Release();
+  EXPECT_TRUE(running.Wait().ok());
+  EXPECT_TRUE(waiting.Wait().ok());
+}
+
+TEST(GrammarCompilerTest, StopsWhatTakesTooLong) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .timeout = absl::Milliseconds(20), .compile = compile.Function()});
+  compile.Hold();
+  Answer answer;
+  compiler.Compile(1, Spec("a"), answer.Callback());
+  EXPECT_TRUE(absl::IsInvalidArgument(answer.Wait().status()));
+  EXPECT_THAT(std::string(answer.Wait().status().message()), HasSubstr("over 20ms"));
+  compile.Release();
+  Answer again;
+  compiler.Compile(2, Spec("a"), again.Callback());
+  EXPECT_TRUE(again.Wait().ok());
+}
+
+TEST(GrammarCompilerTest, CancelStopsWhatNobodyWaitsFor) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  compile.Hold();
+  Answer first, second, third;
+  compiler.Compile(1, Spec("a"), first.Callback());
+  compiler.Compile(2, Spec("a"), second.Callback());
+  compile.WaitForRuns(1);
+  EXPECT_TRUE(compiler.Cancel(1));
+  EXPECT_EQ(compiler.load().waiting, 1);
+  EXPECT_TRUE(compiler.Cancel(2));
+  EXPECT_FALSE(compiler.Cancel(2));
+  EXPECT_EQ(compiler.load().waiting, 0);
+  // The next one does not join what was stopped.
+  compiler.Compile(3, Spec("a"), third.Callback());
+  compile.WaitForRuns(2);
+  compile.Release();
+  EXPECT_TRUE(third.Wait().ok());
+  EXPECT_FALSE(first.called());
+  EXPECT_FALSE(second.called());
+}
+
+TEST(GrammarCompilerTest, CancelTakesAWaitingOneOut) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  compile.Hold();
+  Answer running, waiting;
+  compiler.Compile(1, Spec("a"), running.Callback());
+  compile.WaitForRuns(1);
+  compiler.Compile(2, Spec("b"), waiting.Callback());
+  EXPECT_TRUE(compiler.Cancel(2));
+  compile.Release();
+  EXPECT_TRUE(running.Wait().ok());
+  EXPECT_FALSE(waiting.called());
+  EXPECT_EQ(compile.runs(), 1);
+}
+
+TEST(GrammarCompilerTest, TheEndAnswersAllThatWait) {
+  FakeCompile compile;
+  Answer running, waiting;
+  {
+    GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+    compile.Hold();
+    compiler.Compile(1, Spec("a"), running.Callback());
+    compile.WaitForRuns(1);
+    compiler.Compile(2, Spec("b"), waiting.Callback());
+  }
+  EXPECT_TRUE(absl::IsUnavailable(running.Wait().status()));
+  EXPECT_TRUE(absl::IsUnavailable(waiting.Wait().status()));
+}
+
+// Many threads ask and give up: every request is answered once, or was cancelled.
+TEST(GrammarCompilerTest, HoldsUnderManyThreads) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 2, .cache_bytes = 5000, .compile = compile.Function()});
+  std::atomic<int> answered{0};
+  std::atomic<int> cancelled{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 200; ++i) {
+        const RequestKey key = t * 1000 + i;
+        compiler.Compile(key, Spec(absl::StrCat((t + i) % 9)), [&](const auto& answer) { answered += answer.ok(); });
+        if (i % 3 == 0) cancelled += compiler.Cancel(key);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  while (answered + cancelled < 800) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(compiler.load().waiting, 0);
+  EXPECT_EQ(answered + cancelled, 800);
+}
+
+}  // namespace
+}  // namespace berth
