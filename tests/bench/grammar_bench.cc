@@ -1,7 +1,6 @@
-// The time of one row's mask, over random walks through grammars of several kinds:
-//   bazel run -c opt //tests/bench:grammar_bench [-- --tokenizer=DIR_WITH_TOKENIZER_JSON]
-// Without a tokenizer: a byte-level one of 128,000 tokens that are made up from common letters, which is no trained
-// one.
+// Measures the time of one row's mask, over random walks through grammars of several kinds. Run it by
+// `bazel run -c opt //tests/bench:grammar_bench`.
+// The vocabulary has 128,000 tokens that are made up from common letters. `-- --tokenizer=FOLDER` reads one instead.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

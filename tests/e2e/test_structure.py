@@ -1,0 +1,305 @@
+"""Structured output holds in every regime: random schemas, regular expressions and choices, each in a regime that a
+seed draws. A complete output validates with Python's jsonschema; one that was cut short is the beginning of a valid
+one. BERTH_FULL runs more of them."""
+
+import concurrent.futures
+import dataclasses
+import os
+import random
+import signal
+import sys
+import time
+
+import grpc
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import random_models  # noqa: E402
+import structures  # noqa: E402
+from berth_server import ROOT, BerthServer, DidNotStart, api, generate_request  # noqa: E402
+
+DEMOS = [os.path.join(ROOT, "models/demo", name) for name in ("falcon_h1-demo", "gemma3-demo")]
+CHECKS = ["--poison_cache", "--check_integrity", "--log_level=warning"]
+FULL = bool(os.environ.get("BERTH_FULL"))
+CASES_EACH = 340 if FULL else 34  # of each regime
+PARALLEL = 24
+MAX_TOKENS = 240
+TIGHT_TOKENS = 420  # the longest sequence of a server with a tight arena
+PROMPTS = ["Tell me a story about a fox.", "Write a record about a river as JSON.", "What is 12 + 30?",
+           "Write a record: {\"name\": \"Ann\", \"age\": 7, \"colour\": \"red\"}. Again as JSON."]
+
+
+@dataclasses.dataclass
+class Case:
+    seed: int
+    regime: str
+    structure: structures.Structure
+    request: object
+
+    def __str__(self):
+        return f"seed {self.seed}, {self.regime}, {self.structure.fields}"
+
+
+def set_structure(request, fields):
+    """Puts the fields of a structures.Structure into the request."""
+    fields = dict(fields)
+    if "choice" in fields:
+        request.structure.choice.choices.extend(fields.pop("choice")["choices"])
+    for name, value in fields.items():
+        setattr(request.structure, name, value)
+
+
+def make_case(seed, regime):
+    rng = random.Random(seed)
+    structure = structures.make_structure(rng)
+    request = generate_request(chat=rng.choice(PROMPTS), max_tokens=MAX_TOKENS, temperature=rng.choice([0.0, 0.7, 1.0]))
+    request.sampling.seed = seed
+    set_structure(request, structure.fields)
+    return Case(seed, regime, structure, request)
+
+
+def check(case, text, reason):
+    """One output: complete if it ended by itself, and else the beginning of a complete one."""
+    pb = api().inference_pb2
+    if reason == pb.FINISH_REASON_STOP:
+        assert case.structure.is_complete(text), f"{case}: {text!r}"
+    else:
+        assert reason == pb.FINISH_REASON_LENGTH, f"{case}: {reason}"
+        assert case.structure.is_prefix(text), f"{case}: {text!r} cannot become one"
+    return reason == pb.FINISH_REASON_STOP
+
+
+def check_complete(server, case):
+    answer = server.inference.Complete(case.request, timeout=120)
+    return [check(case, output.text, output.finish_reason) for output in (answer, *answer.other_outputs)]
+
+
+def collect(messages):
+    text, last = "", None
+    for last in messages:
+        text += last.text
+    return text, last
+
+
+# The regimes. Each returns whether its outputs were complete.
+
+
+def alone(server, case):
+    return check_complete(server, case)
+
+
+def streamed(server, case):
+    text, last = collect(server.inference.Generate(case.request, timeout=120))
+    return [check(case, text, last.finish_reason)]
+
+
+def outputs(server, case):
+    case.request.n = 3
+    ended = check_complete(server, case)
+    assert len(ended) == 3
+    return ended
+
+
+def best_of(server, case):
+    case.request.best_of = 3
+    return check_complete(server, case)
+
+
+def beams(server, case):
+    case.request.sampling.Clear()
+    case.request.sampling.temperature = 0
+    case.request.beam_search.num_beams = 3
+    return check_complete(server, case)
+
+
+def drafted(server, case):
+    """With drafts the tokens are those without."""
+    case.request.sampling.temperature = 0
+    without = server.inference.Complete(case.request, timeout=120)
+    case.request.draft_tokens = 8
+    answer = server.inference.Complete(case.request, timeout=120)
+    assert list(answer.token_ids) == list(without.token_ids), case
+    return [check(case, answer.text, answer.finish_reason)]
+
+
+def penalised(server, case):
+    case.request.sampling.repetition_penalty = 1.3
+    case.request.sampling.frequency_penalty = 0.5
+    case.request.sampling.top_p = 0.9
+    case.request.sampling.logit_bias[5] = 50
+    case.request.logprobs = 2
+    return check_complete(server, case)
+
+
+def cut(server, case):
+    case.request.stopping.max_tokens = random.Random(case.seed).randint(1, 12)
+    return check_complete(server, case)
+
+
+def begun_later(server, case):
+    """The first words are free, up to the first space."""
+    case.request.structure.begin_after_text = " "
+    answer = server.inference.Complete(case.request, timeout=120)
+    free, space, text = answer.text.partition(" ")
+    if not space:
+        assert answer.finish_reason == api().inference_pb2.FINISH_REASON_LENGTH, f"{case}: {free!r}"
+        return [False]
+    return [check(case, text, answer.finish_reason)]
+
+
+def hit(server, case):
+    """The same prompt again, from the cache."""
+    first = server.inference.Complete(case.request, timeout=120)
+    answer = server.inference.Complete(case.request, timeout=120)
+    assert list(answer.token_ids) == list(first.token_ids), case
+    return [check(case, answer.text, answer.finish_reason)]
+
+
+def resumed(server, case):
+    """The client goes away in the middle, comes back, and gets the rest."""
+    case.request.session_id = f"resumed-{case.seed}"
+    case.request.autosave_tokens = 2
+    text, received, last = "", 0, None
+    call = server.inference.Generate(case.request, timeout=120)
+    for last in call:
+        text += last.text
+        received += len(last.token_ids)
+        if received >= 5:
+            break
+    if not last.finish_reason:
+        call.cancel()
+        rest, last = resume(server, case.request.session_id, received)
+        text += rest
+    return [check(case, text, last.finish_reason)]
+
+
+def resume(server, session_id, received):
+    """The rest of a session that its last call may still be leaving."""
+    request = api().sessions_pb2.ResumeSessionRequest(session_id=session_id, received_tokens=received)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return collect(server.sessions.Resume(request, timeout=120))
+        except grpc.RpcError as error:
+            busy = error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND)
+            assert busy and time.monotonic() < deadline, error
+            time.sleep(0.01)
+
+
+def aborted(server, case):
+    """What had come by then is the beginning of a valid output."""
+    case.request.request_id = f"aborted-{case.seed}"
+    text, received, last = "", 0, None
+    for last in server.inference.Generate(case.request, timeout=120):
+        text += last.text
+        received += len(last.token_ids)
+        if received in (1, 4):
+            server.control.Abort(api().control_pb2.AbortRequest(request_ids=[case.request.request_id]), timeout=30)
+    if last.finish_reason == api().inference_pb2.FINISH_REASON_CANCELLED:
+        assert case.structure.is_prefix(text), f"{case}: {text!r} cannot become one"
+        return [False]
+    return [check(case, text, last.finish_reason)]
+
+
+PLAIN = [alone, streamed, outputs, best_of, beams, drafted, penalised, cut, begun_later, hit, resumed, aborted]
+# Regimes of the server's flags.
+SERVERS = {"preempted": ["--arena={tight}"], "swapped": ["--arena={tight}", "--host_tier=64MiB"],
+           "cropped": ["--crop_every=5"]}
+REGIMES = [regime.__name__ for regime in PLAIN] + list(SERVERS)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The demo models, and random ones with their tokenizer: what these say makes no sense at all."""
+    folder = tmp_path_factory.mktemp("models")
+    return DEMOS + [random_models.make(folder, name) for name in random_models.DECODERS]
+
+
+def draw():
+    """The regime of each seed: all equally often, shuffled."""
+    regimes = REGIMES * CASES_EACH
+    random.Random(0).shuffle(regimes)
+    return list(enumerate(regimes))
+
+
+def run_all(server, cases, run):
+    """All cases, some at once. Returns how many outputs were complete."""
+    with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
+        runs = [(case, pool.submit(run, server, case)) for case in cases]
+    errors = [f"{case}:\n{done.exception()}" for case, done in runs if done.exception()]
+    assert not errors, f"{len(errors)} of {len(runs)} failed\n" + "\n".join(errors)
+    return sum(sum(done.result()) for _, done in runs)
+
+
+def cases_of(model_index, num_models, regimes):
+    return [make_case(seed, regime) for seed, regime in draw() if seed % num_models == model_index and regime in regimes]
+
+
+@pytest.mark.parametrize("index", range(2 + len(random_models.DECODERS)),
+                         ids=["falcon_h1-demo", "gemma3-demo", *random_models.DECODERS])
+def test_what_is_asked_for_comes(tmp_path, models, index):
+    by_name = {regime.__name__: regime for regime in PLAIN}
+    cases = cases_of(index, len(models), by_name)
+    with BerthServer(models[index], *CHECKS, f"--session_dir={tmp_path}/sessions") as server:
+        complete = run_all(server, cases, lambda server, case: by_name[case.regime](server, case))
+        load = server.wait_idle()
+    assert complete > len(cases) // 3, "hardly any output is complete, so hardly any was checked"
+    assert load.forced_tokens > 0
+
+
+def smallest_arena(model, flags):
+    """The bytes of an arena that holds one sequence of the longest length, and not much more."""
+    arena = 128 << 10
+    while True:
+        try:
+            with BerthServer(model, *flags, f"--arena={arena}") as server:
+                if server.model_info().limits.max_sequence_tokens >= TIGHT_TOKENS:
+                    return arena
+        except DidNotStart:
+            pass
+        arena = int(arena * 1.3)
+
+
+@pytest.mark.parametrize("regime", SERVERS)
+def test_it_holds_when_the_cache_is_taken_away(models, regime):
+    # Three more of each seed, so that the arena has more sequences than it can hold.
+    cases = [make_case(seed + copy * 100_000, name) for copy in range(4) for seed, name in draw() if name == regime]
+    for index, model in enumerate(models):
+        own = cases[index::len(models)]
+        flags = [*CHECKS, f"--max_sequence_tokens={TIGHT_TOKENS}"]
+        arena = smallest_arena(model, flags)
+        with BerthServer(model, *flags, *[flag.format(tight=arena) for flag in SERVERS[regime]]) as server:
+            run_all(server, own, alone)
+            load = server.wait_idle()
+        if regime == "preempted":
+            assert load.preemptions > 0
+        if regime == "swapped":
+            assert load.swap_outs > 0
+
+
+@pytest.mark.parametrize("model", DEMOS, ids=["falcon_h1-demo", "gemma3-demo"])
+def test_a_killed_server_goes_on_with_the_grammar_where_it_was(tmp_path, model):
+    """The server is killed with all sessions under way, and another one goes on with them."""
+    flags = [*CHECKS, f"--session_dir={tmp_path}/sessions"]
+    cases = [make_case(seed, "killed") for seed in range(10_000, 10_016)]
+    received = {}
+    with BerthServer(model, *flags, expect_clean_exit=False) as server:
+        for case in cases:
+            case.request.session_id = f"killed-{case.seed}"
+            case.request.autosave_tokens = 1
+        calls = [server.inference.Generate(case.request, timeout=120) for case in cases]
+        for case, call in zip(cases, calls):
+            received[case.seed] = next(call)
+        time.sleep(0.3)  # the writes that were begun
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    with BerthServer(model, *flags) as server:
+        kept = {session.session_id for session in server.sessions.List(api().sessions_pb2.ListSessionsRequest(), timeout=30).sessions}
+        assert len(kept) > len(cases) // 2
+        for case in cases:
+            if case.request.session_id not in kept:
+                continue
+            first = received[case.seed]
+            rest, last = resume(server, case.request.session_id, len(first.token_ids))
+            check(case, first.text + rest, last.finish_reason)
