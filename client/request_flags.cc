@@ -6,6 +6,8 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +46,12 @@ struct Field {
 
 // A message like TokenIds, which holds nothing but a list: its flag is a list too.
 bool IsList(const Descriptor& message) { return message.field_count() == 1 && message.field(0)->is_repeated(); }
+
+// The flag of a list of texts gives one of them each time.
+bool IsListOfTexts(const FieldDescriptor& field) {
+  return field.message_type() != nullptr && IsList(*field.message_type()) &&
+         field.message_type()->field(0)->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+}
 
 // The comments of the proto's fields. The descriptors of generated code have none.
 class Comments {
@@ -131,7 +139,33 @@ absl::Status ParseAs(absl::string_view text, void (Reflection::*set)(Message*, c
   return absl::OkStatus();
 }
 
+// The flags of these texts, which are documents, take the name of a file.
+constexpr absl::string_view kReadFromFile[] = {"json_schema", "lark", "structural_tag"};
+
+bool IsReadFromFile(const FieldDescriptor& field) {
+  return std::find(std::begin(kReadFromFile), std::end(kReadFromFile), field.name()) != std::end(kReadFromFile);
+}
+
+absl::Status ParseFile(absl::string_view path, const FieldDescriptor* field, Message* message) {
+  std::ifstream file{std::string(path), std::ios::binary};
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) return RefuseValue(path, "cannot be read");
+  message->GetReflection()->SetString(message, field, std::move(text));
+  return absl::OkStatus();
+}
+
+// Refuses a second field of a oneof.
+absl::Status CheckOneof(absl::string_view text, const FieldDescriptor* field, const Message& message) {
+  const google::protobuf::OneofDescriptor* oneof = field->real_containing_oneof();
+  if (oneof == nullptr) return absl::OkStatus();
+  const FieldDescriptor* present = message.GetReflection()->GetOneofFieldDescriptor(message, oneof);
+  if (present == nullptr || present == field) return absl::OkStatus();
+  return RefuseValue(text, absl::StrCat("cannot be combined with --", present->name()));
+}
+
 absl::Status ParseField(absl::string_view text, const FieldDescriptor* field, Message* message) {
+  if (absl::Status s = CheckOneof(text, field, *message); !s.ok()) return s;
+  if (IsReadFromFile(*field)) return ParseFile(text, field, message);
   if (field->is_repeated()) return ParseRepeated(text, field, message);
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
@@ -176,9 +210,9 @@ std::string Placeholder(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_ENUM:
       return Words(*field.enum_type(), "|");
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return "id,...";
+      return IsListOfTexts(field) ? "text" : "id,...";
     case FieldDescriptor::CPPTYPE_STRING:
-      return "text";
+      return IsReadFromFile(field) ? "file" : "text";
     case FieldDescriptor::CPPTYPE_FLOAT:
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return "x";
@@ -209,7 +243,8 @@ std::string Title(const FieldDescriptor& field) {
 void AddRequestFlags(absl::Span<const absl::string_view> left_out, v1::GenerateRequest* request, FlagSet* flags) {
   const Comments comments;
   const auto add = [&](const Field& field) {
-    const absl::string_view repeats = field.inner->is_repeated() ? " May be repeated." : "";
+    const absl::string_view repeats =
+        field.inner->is_repeated() || IsListOfTexts(*field.inner) ? " May be repeated." : "";
     flags->Add(field.inner->name(), request, field, absl::StrCat(comments.Of(*field.inner), repeats));
   };
   std::vector<const FieldDescriptor*> groups;

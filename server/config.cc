@@ -118,9 +118,10 @@ void AddTierFlags(FlagSet* flags, Config* config) {
   flags->Add(
       "tier_idle", &scheduler.prefixes.idle, Between(absl::ZeroDuration(), absl::Hours(24)),
       "Time without use after which a prefix is copied to the tiers; earlier when the arena runs short. 0: at once.");
-  flags->Add("copy_bytes_per_step", &scheduler.swap.copy_bytes_per_step, Bytes(),
-             "Maximum bytes copied per step to or from the host tier and session files. Larger transfers span several "
-             "steps; a session with a larger cache is saved without it.");
+  flags->Add(
+      "copy_bytes_per_step", &scheduler.swap.copy_bytes_per_step, Bytes(),
+      "Maximum bytes copied per step to or from the host tier and session files. A session with a larger cache is "
+      "saved without it.");
   flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
              "Maximum bytes moved between two steps to gather free memory.");
   flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
@@ -157,6 +158,10 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Maximum number of alternatives per token that a request may ask for.");
   flags->Add("max_outputs", &limits.max_outputs, Between(1, 1024),
              "Maximum number of outputs or beams per request. At most --max_running.");
+  flags->Add("grammar_cache", &config->grammars.cache_bytes, Bytes("0"),
+             "Memory for the compiled grammars of structured outputs.");
+  flags->Add("grammar_timeout", &config->grammars.timeout, Between(absl::Milliseconds(1), absl::Hours(1)),
+             "Maximum time to compile one grammar.");
   flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Time that requests may take to finish after SIGTERM. A second signal ends them at once. 0: no time.");
 }

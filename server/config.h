@@ -26,6 +26,7 @@
 #include "flags/units.h"
 #include "models/load_options.h"
 #include "scheduler/engine.h"
+#include "server/api/grammar_compiler.h"
 #include "server/api/validation.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
@@ -60,6 +61,7 @@ struct Config {
   DiskTier::Options disk_tier;                                          // folder "": no disk tier
   SessionStore::Options sessions = {.limit_bytes = int64_t{16} << 30};  // folder "": no sessions
   RequestLimits limits = {.default_max_tokens = 1024};
+  GrammarCompiler::Options grammars;
 
   absl::Duration drain_grace = absl::Seconds(30);  // time that requests may take to finish after SIGTERM; 0: none
   std::string log_level = "info";                  // trace, debug, info, warning, error, off

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "flags/units.h"
 #include "models/loader.h"
+#include "server/api/model_grammar.h"
 #include "server/api/model_text.h"
 #include "server/capacity.h"
 #include "server/config.h"
@@ -176,16 +177,18 @@ absl::Status Run(Config config) {
   absl::StatusOr<std::string> fingerprint = Fingerprint(config, info);
   if (!fingerprint.ok()) return fingerprint.status();
 
-  const absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(config, {.plan = plan,
-                             .defaults = (*model)->generation_defaults(),
-                             .max_sequence_tokens = max_tokens,
-                             .storage = storage->get(),
-                             .runner = runner->get(),
-                             .text = text->get(),
-                             .libtorch_version = LibtorchVersion(),
-                             .cpu_capability = CpuCapability(),
-                             .model_fingerprint = *std::move(fingerprint)});
+  const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
+      config, {.plan = plan,
+               .defaults = (*model)->generation_defaults(),
+               .max_sequence_tokens = max_tokens,
+               .storage = storage->get(),
+               .runner = runner->get(),
+               .text = text->get(),
+               .compile_grammar =
+                   *text == nullptr ? nullptr : CompileFor((*text)->tokenizer(), info.vocab_size, info.eos_token_ids),
+               .libtorch_version = LibtorchVersion(),
+               .cpu_capability = CpuCapability(),
+               .model_fingerprint = *std::move(fingerprint)});
   if (!server.ok()) return server.status();
   const int64_t accepted = (*server)->max_sequence_tokens();
   for (const std::string& line : DescribeCache(plan, *arena_bytes, accepted, config.engine.scheduler)) {

@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
   auto server = absl::WrapUnique(new Server(config, std::move(parts)));
   if (absl::Status s = server->OpenFolders(); !s.ok()) return s;
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
+  server->StartGrammarCompiler();
   server->MakeServices();
   if (absl::Status s = server->Listen(); !s.ok()) return s;
   if (absl::Status s = server->StartExporter(); !s.ok()) return s;
@@ -148,6 +149,18 @@ v1::Limits Server::LimitsProto() const {
   return proto;
 }
 
+void Server::StartGrammarCompiler() {
+  if (!parts_.compile_grammar) return;
+  GrammarCompiler::Options options = config_.grammars;
+  options.max_waiting = config_.engine.max_queue;
+  options.compile = parts_.compile_grammar;
+  grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
+  // What the first grammar needs of the tokenizer is then there before the first request. No request has the key 0.
+  grammars_->Compile(0, GrammarSpec(), [](const absl::StatusOr<GrammarCompiler::Constraint>& compiled) {
+    if (!compiled.ok()) spdlog::warn("structured output does not work: {}", compiled.status().ToString());
+  });
+}
+
 void Server::MakeServices() {
   const ModelInfo& model = parts_.runner->info();
   InferenceService::Options inference;
@@ -157,6 +170,7 @@ void Server::MakeServices() {
   inference.text = parts_.text;
   inference.metrics = &metrics_;
   inference.sessions = sessions_.get();
+  inference.grammars = grammars_.get();
   inference.model = model;
   inference.limits = Limits();
   inference.defaults = parts_.defaults;
@@ -217,6 +231,7 @@ absl::Status Server::StartExporter() {
       *config_.metrics_listen, {.metrics = &metrics_,
                                 .load = [engine = engine_.get()] { return engine->GetLoad(); },
                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
+                                .grammars = [this] { return grammars_ ? grammars_->load() : GrammarLoad(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),
                                 .version = kVersion,

@@ -20,6 +20,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "server/api/control_service.h"
+#include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_registry.h"
@@ -42,7 +43,8 @@ class Server {
     int64_t max_sequence_tokens = 0;  // the engine accepts less when the arena holds less
     ArenaStorage* storage = nullptr;
     ModelRunner* runner = nullptr;
-    const TextCodec* text = nullptr;  // null: the model has no tokenizer
+    const TextCodec* text = nullptr;                   // null: the model has no tokenizer
+    GrammarCompiler::CompileFunction compile_grammar;  // empty without a tokenizer
     std::string libtorch_version;
     std::string cpu_capability;
     std::string model_fingerprint;  // of the checkpoint; read only where there is a session_dir or a disk_tier
@@ -75,6 +77,7 @@ class Server {
   // The folders of sessions and of the disk tier.
   absl::Status OpenFolders();
   absl::Status StartEngine();
+  void StartGrammarCompiler();
   void MakeServices();
   absl::Status Listen();
   absl::Status StartExporter();
@@ -93,6 +96,7 @@ class Server {
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
+  std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<SessionsService> sessions_service_;
   std::unique_ptr<ControlService> control_;

@@ -6,13 +6,16 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
 #include "server/api/session_request.h"
+#include "server/api/structure.h"
 
 namespace berth {
 namespace {
@@ -147,6 +150,7 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
                                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
   if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
+  if (valid.ok() && in.has_structure() && options_.grammars == nullptr) valid = Invalid("structure: is off");
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
   if (!valid.ok()) {
     OnRefused(context, valid.status());
@@ -181,27 +185,69 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
     return s;
   }
   options_.dispatcher->Register(output);
-  return RegisteredRequest{std::move(request), std::move(output)};
+  return RegisteredRequest{std::move(request), std::move(output), std::move(valid.structure)};
 }
 
 absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) {
   AddSubmits(1);
   const absl::Cleanup done = [this] { AddSubmits(-1); };
   // Ours, since the writer may be gone as soon as the engine has the request.
-  const std::shared_ptr<RequestOutput> output = std::move(registered.output);
-  Request& request = registered.request;
-  const bool saved = request.saved;
-  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
-  if (absl::Status s = options_.engine->Submit(std::move(request)); !s.ok()) {
-    options_.dispatcher->Unregister(output->key());
-    options_.registry->Remove(output->request_id());
-    if (saved) options_.sessions->Withdraw(output->key());
-    OnRefused(context, s);
-    return s;
+  const std::shared_ptr<RequestOutput> output = registered.output;
+  if (registered.structure.has_value()) {
+    const GrammarSpec spec = *registered.structure;
+    auto waiting = std::make_shared<RegisteredRequest>(std::move(registered));
+    options_.grammars->Compile(output->key(), spec,
+                               [this, context, waiting](absl::StatusOr<GrammarCompiler::Constraint> constraint) {
+                                 OnCompiled(context, std::move(*waiting), std::move(constraint));
+                               });
+    output->OnSubmitted();  // repeats a cancellation that the compiler did not know of
+    return absl::OkStatus();
   }
+  absl::Status status = SubmitToEngine(std::move(registered.request), output.get());
+  if (!status.ok()) Withdraw(context, *output, status);
+  return status;
+}
+
+void InferenceService::OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
+                                  absl::StatusOr<GrammarCompiler::Constraint> constraint) {
+  AddSubmits(1);
+  const absl::Cleanup done = [this] { AddSubmits(-1); };
+  RegisteredRequest own = std::move(registered);  // freed before the service may go
+  absl::Status status = constraint.ok() ? absl::OkStatus() : NameStructure(*own.structure, constraint.status());
+  if (status.ok()) {
+    own.request.constraint = *std::move(constraint);
+    status = SubmitToEngine(std::move(own.request), own.output.get());
+  }
+  if (status.ok()) return;
+  Withdraw(context, *own.output, status);
+  own.output->Refuse(std::move(status));
+}
+
+absl::Status InferenceService::SubmitToEngine(Request request, RequestOutput* output) {
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  if (absl::Status s = options_.engine->Submit(std::move(request)); !s.ok()) return s;
   output->OnSubmitted();
   if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   return absl::OkStatus();
+}
+
+void InferenceService::Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output,
+                                const absl::Status& why) {
+  options_.dispatcher->Unregister(output.key());
+  options_.registry->Remove(output.request_id());
+  if (options_.sessions != nullptr) options_.sessions->Withdraw(output.key());
+  OnRefused(context, why);
+}
+
+void InferenceService::Cancel(RequestKey key, FinishReason reason) {
+  if (options_.grammars == nullptr || !options_.grammars->Cancel(key)) return options_.engine->Cancel(key, reason);
+  // The engine does not know the request, so its end comes from here.
+  if (options_.sessions != nullptr) options_.sessions->Withdraw(key);
+  TokenEvent end;
+  end.key = key;
+  end.finish = reason;
+  std::vector<TokenEvent> events = {std::move(end)};
+  options_.dispatcher->Deliver(&events);
 }
 
 void InferenceService::AddSubmits(int64_t count) {
@@ -230,7 +276,7 @@ std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* va
 
 RequestOutput::Hooks InferenceService::MakeHooks() {
   RequestOutput::Hooks hooks;
-  hooks.cancel = [engine = options_.engine](RequestKey key, FinishReason reason) { engine->Cancel(key, reason); };
+  hooks.cancel = [this](RequestKey key, FinishReason reason) { Cancel(key, reason); };
   hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
     engine->CancelOutput(key, output, reason);
   };

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "server/api/grammar_compiler.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_output.h"
 #include "server/api/request_registry.h"
@@ -29,6 +31,7 @@
 #include "server/api/validation.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
+#include "text/grammar_spec.h"
 
 namespace berth {
 
@@ -45,6 +48,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     const TextCodec* text = nullptr;         // null: the model has no tokenizer, and takes token ids only
     Metrics* metrics = nullptr;              // may be null
     SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
+    GrammarCompiler* grammars = nullptr;     // null: requests with a structure are refused
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
@@ -69,6 +73,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   struct RegisteredRequest {
     Request request;
     std::shared_ptr<RequestOutput> output;
+    std::optional<GrammarSpec> structure;
   };
   // Starts a request in two steps. Register gives it an output that writes to `writer`, and takes its id. Keep the
   // output, then call Submit: from then on it writes, and `writer` may be gone when Submit returns. A cancellation that
@@ -76,7 +81,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   // error's trailing metadata is in `context`.
   absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
                                              OutputWriter* writer);
-  // On another thread than gRPC's, the call may even end, and gRPC's server with it, before Submit returns.
+  // A request with a structure is compiled first, and submitted on the compiler's thread; an error then goes to the
+  // output. On another thread than gRPC's, the call may even end, and gRPC's server with it, before Submit returns.
   absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ValidationContext& validation() const { return validation_; }
@@ -93,6 +99,13 @@ class InferenceService final : public v1::Inference::CallbackService {
                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
   std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, bool stream, OutputWriter* writer);
   RequestOutput::Hooks MakeHooks();
+  // Ends a request that runs, or waits for its grammar.
+  void Cancel(RequestKey key, FinishReason reason);
+  absl::Status SubmitToEngine(Request request, RequestOutput* output);
+  void OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
+                  absl::StatusOr<GrammarCompiler::Constraint> constraint) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Undoes Register, for a request that the engine does not know.
+  void Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const absl::Status& why);
   void OnEnded(const EndedRequest& request);
   void OnRefused(grpc::CallbackServerContext* context, const absl::Status& status);
   void OnRpc(const char* method, const absl::Status& status, absl::Time start);

@@ -29,6 +29,7 @@ class ModelText : public TextCodec {
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
                                          bool add_generation_prompt, const std::string& extra_json) const override;
   std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override;
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
  private:
   ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template)

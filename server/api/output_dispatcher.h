@@ -37,7 +37,7 @@ class OutputDispatcher final : public EventSink {
   // For a request that the engine refused.
   void Unregister(RequestKey key) ABSL_LOCKS_EXCLUDED(outputs_mutex_);
 
-  // Engine's thread.
+  // Engine's thread; or any thread, for a request that the engine does not know.
   void Deliver(std::vector<TokenEvent>* events) override ABSL_LOCKS_EXCLUDED(queue_mutex_);
   void OnStep(const StepStats& stats) override;
 

@@ -39,6 +39,7 @@ inline constexpr absl::string_view kFieldsReadByHand[] = {
     "stopping.stop",
     "stopping.stop_token_ids",
     "stopping.ignore_eos",
+    "structure",
 };
 
 // In the column of values: every value of the type, or 0 and more, where a value above `most` means `most`.
@@ -87,6 +88,8 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("sampling.frequency_penalty", sampling.frequency_penalty,       Closed(-2, 2),                0);
   field("sampling.seed",              sampling.seed,                    AnyValue(),                   random_seed);
   field("logprobs",                   sampling.num_logprobs,            Closed(0, limits.max_logprobs), Unset{-1});
+
+  field("logprobs_after_mask",        sampling.logprobs_after_mask,     AnyValue(),                   false);
 
   field("stopping.min_tokens",        request.min_tokens,               AnyValue(),                   0);
   field("stopping.include_stop",      output.text.include_stop,         AnyValue(),                   false);

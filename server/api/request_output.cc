@@ -251,6 +251,15 @@ void RequestOutput::Cancel(EndCause cause) {
   options_.hooks.cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
 }
 
+void RequestOutput::Refuse(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    ended_ = true;
+    status_ = std::move(status);
+  }
+  Pump();
+}
+
 void RequestOutput::OnSubmitted() {
   EndCause cause;
   {

@@ -11,7 +11,8 @@
 //
 // Invariants:
 //   - the writer is called for one message at a time, and exactly once with End, after which it is never touched;
-//   - Hooks::cancel may be called any number of times; Hooks::ended exactly once, before the writer's End.
+//   - Hooks::cancel may be called any number of times; Hooks::ended exactly once, before the writer's End, unless the
+//     request is refused.
 #ifndef BERTH_SERVER_API_REQUEST_OUTPUT_H_
 #define BERTH_SERVER_API_REQUEST_OUTPUT_H_
 
@@ -99,8 +100,12 @@ class RequestOutput {
 
   // Ends the request for `cause` as soon as the engine has let go of it.
   void Cancel(EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After Engine::Submit: repeats a Cancel that came before the engine knew the request.
+  // After Engine::Submit or GrammarCompiler::Compile: repeats a Cancel that came before these knew the request.
   void OnSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends a request that the engine refused after its call had begun, without Hooks::ended. REQUIRES: the dispatcher
+  // does not know the output any more.
+  void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   RequestKey key() const { return options_.key; }
   const std::string& request_id() const { return options_.request_id; }

@@ -60,6 +60,7 @@ absl::StatusOr<ValidatedRequest> ReadSession(const v1::SessionFile& file, const 
   valid->request.forced_first = ToVector(file.forced_first());
   valid->request.forced_last = ToVector(file.forced_last());
   valid->output.text.context = ToVector(file.text_context());
+  if (valid->structure.has_value()) valid->structure->own_text = file.text_context().empty();
   Progress progress = ReadProgress(file);
   checks.Add(CheckProgress(file, progress, *valid, vocab_size));
   if (!checks.status().ok()) return checks.status();

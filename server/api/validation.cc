@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/api/chat_input.h"
 #include "server/api/request_fields.h"
+#include "server/api/structure.h"
 
 namespace berth {
 namespace {
@@ -172,6 +173,7 @@ absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingPara
   Checks checks;
   checks.Add(refuse("best_of", int64_t{in.best_of()}, in.has_best_of()));
   checks.Add(refuse("logprobs", int64_t{in.logprobs()}, in.logprobs() > 0));
+  checks.Add(refuse("logprobs_after_mask", int64_t{in.logprobs_after_mask()}, in.logprobs_after_mask()));
   checks.Add(refuse("stopping.stop", int64_t{in.stopping().stop_size()}, in.stopping().stop_size() > 0));
   checks.Add(refuse("sampling.temperature", sampling.temperature(), sampling.temperature() > 0));
   checks.Add(refuse("sampling.top_k", int64_t{sampling.top_k()}, sampling.top_k() > 0));
@@ -258,6 +260,11 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   checks.Add(ReadLogitBias(in.sampling(), context.model->vocab_size, &request.sampling));
   checks.Add(ReadStops(in.stopping(), context, &request, &out.output.text));
   if (checks.status().ok()) checks.Add(ReadOutputs(in, &out));
+  if (in.has_structure() && checks.status().ok()) {
+    absl::StatusOr<GrammarSpec> structure = ReadStructure(in, context);
+    checks.Add(structure.status());
+    if (structure.ok()) out.structure = *std::move(structure);
+  }
   checks.Add(CheckSession(in, request));
   if (!checks.status().ok()) return checks.status();
   absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, context);
@@ -269,6 +276,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   if (absl::Status s = ReadLengths(in.stopping(), context.limits, &request); !s.ok()) return s;
   request.saved = in.has_session_id();
   out.output.text.context = TextContext(in, request);
+  if (out.structure.has_value()) out.structure->own_text = out.output.text.context.empty();
   if (request.saved) out.session_request = SessionRequest(in, out, context);
   return out;
 }

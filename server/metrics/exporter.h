@@ -31,6 +31,7 @@ class MetricsCollector final : public prometheus::Collectable {
     const Metrics* metrics = nullptr;       // must outlive the collector
     std::function<EngineLoad()> load;       // Engine::GetLoad; called once a scrape
     std::function<SessionLoad()> sessions;  // SessionStore::stats; empty: no sessions are saved
+    std::function<GrammarLoad()> grammars;  // GrammarCompiler::load; empty: no structures are accepted
     CachePlan plan;
     ModelInfo model;
     // Labels of berth_build_info.

@@ -134,18 +134,20 @@ CacheUsage UsageOf(const Occupancy& occupancy) {
   return usage;
 }
 
-void CollectLoad(const EngineLoad& load, const SessionLoad& sessions, const CachePlan& plan, MetricFamilies* families) {
-  const ServerLoad source = {.engine = load, .sessions = sessions};
+void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* families) {
+  const Occupancy& occupancy = load.engine.occupancy;
   families->StartSection("Engine");
-  AddFigures(EngineFigures(), source, families);
+  AddFigures(EngineFigures(), load, families);
   families->StartSection("Cache");
-  AddPoolFigures(load.occupancy, families);
-  AddFigures(ArenaFigures(), load.occupancy, families);
-  AddTokens(load.occupancy, plan.block_tokens, families);
-  AddUsage(load.occupancy, families);
-  AddVllmCacheInfo(load.occupancy, plan, families);
+  AddPoolFigures(occupancy, families);
+  AddFigures(ArenaFigures(), occupancy, families);
+  AddTokens(occupancy, plan.block_tokens, families);
+  AddUsage(occupancy, families);
+  AddVllmCacheInfo(occupancy, plan, families);
   families->StartSection("Tiers and sessions");
-  AddFigures(TierFigures(), source, families);
+  AddFigures(TierFigures(), load, families);
+  families->StartSection("Structured output");
+  AddFigures(GrammarFigures(), load, families);
 }
 
 }  // namespace berth

@@ -28,7 +28,7 @@ CacheUsage UsageOf(const Occupancy& occupancy);
 
 // Adds every family, with every series, also those at 0. The series of berth_cache_bytes add up to
 // berth_cache_arena_bytes.
-void CollectLoad(const EngineLoad& load, const SessionLoad& sessions, const CachePlan& plan, MetricFamilies* families);
+void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* families);
 
 }  // namespace berth
 

@@ -109,6 +109,29 @@ constexpr LoadFigure kEngine[] = {
      .value = [](const ServerLoad& load) { return load.engine.num_graph_refusals; }},
 };
 
+constexpr LoadFigure kGrammars[] = {
+    {.metric = "berth_grammar_compilations_total",
+     .help = "Compilations of the grammars of structured outputs, by result",
+     .labels = {{"result", "ok"}},
+     .value = [](const ServerLoad& load) { return load.grammars.compiled; }},
+    {.metric = "berth_grammar_compilations_total",
+     .labels = {{"result", "failed"}},
+     .value = [](const ServerLoad& load) { return load.grammars.failed; }},
+    {.metric = "berth_grammar_cache_hits_total",
+     .help = "Requests whose grammar was compiled already, or was being compiled for another request",
+     .value = [](const ServerLoad& load) { return load.grammars.hits; }},
+    {.metric = "berth_grammar_requests_waiting",
+     .help = "Requests whose grammar is not compiled yet; they are not in the engine's queue",
+     .value = [](const ServerLoad& load) { return load.grammars.waiting; }},
+    {.metric = "berth_grammar_cache_bytes",
+     .help = "Memory for compiled grammars",
+     .labels = {{"state", "used"}},
+     .value = [](const ServerLoad& load) { return load.grammars.cache_bytes; }},
+    {.metric = "berth_grammar_cache_bytes",
+     .labels = {{"state", "free"}},
+     .value = [](const ServerLoad& load) { return load.grammars.cache_limit_bytes - load.grammars.cache_bytes; }},
+};
+
 constexpr LoadFigure kTiers[] = {
     {.metric = "berth_cache_tier_bytes",
      .help = "Bytes outside the arena. host: swapped-out sequences and prefixes; disk: files of sessions and prefixes",
@@ -289,12 +312,14 @@ void Fill(absl::Span<const Figure<Source, Message>> figures, const Source& sourc
 
 absl::Span<const LoadFigure> EngineFigures() { return kEngine; }
 absl::Span<const LoadFigure> TierFigures() { return kTiers; }
+absl::Span<const LoadFigure> GrammarFigures() { return kGrammars; }
 absl::Span<const PoolFigure> PoolFigures() { return kPools; }
 absl::Span<const ArenaFigure> ArenaFigures() { return kArena; }
 
 void FillLoad(const EngineLoad& load, v1::GetLoadResponse* response) {
-  const SessionLoad no_sessions;  // no field is about them
-  const ServerLoad source = {.engine = load, .sessions = no_sessions};
+  const SessionLoad no_sessions;  // no field is about them, nor about grammars
+  const GrammarLoad no_grammars;
+  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = no_grammars};
   Fill(EngineFigures(), source, response);
   Fill(TierFigures(), source, response);
   Fill(ArenaFigures(), load.occupancy, response->mutable_cache());

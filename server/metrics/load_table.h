@@ -30,9 +30,20 @@ struct SessionLoad {
   int64_t num_failed_saves = 0;
 };
 
+// Grammars of structured outputs. Except for the gauges, counted since the start.
+struct GrammarLoad {
+  int64_t compiled = 0;           // compilations that succeeded
+  int64_t failed = 0;             // that did not
+  int64_t hits = 0;               // requests whose grammar was compiled already, or was being compiled
+  int64_t waiting = 0;            // gauge: requests whose grammar is not compiled yet
+  int64_t cache_bytes = 0;        // gauge: of the compiled grammars that are kept
+  int64_t cache_limit_bytes = 0;  // gauge
+};
+
 struct ServerLoad {
   const EngineLoad& engine;
   const SessionLoad& sessions;
+  const GrammarLoad& grammars;
 };
 
 struct MetricLabel {
@@ -64,6 +75,7 @@ using ArenaFigure = Figure<Occupancy, v1::CacheOccupancy>;
 absl::Span<const LoadFigure> EngineFigures();
 // Numbers of the host tier, the disk tier and the session files.
 absl::Span<const LoadFigure> TierFigures();
+absl::Span<const LoadFigure> GrammarFigures();
 // Numbers of one pool. In a scrape, a series is the sum over all pools of one kind and has the label "pool".
 absl::Span<const PoolFigure> PoolFigures();
 // Numbers of the whole arena. The first ones continue the last family of PoolFigures.

@@ -104,8 +104,17 @@ absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
 }
 
 void SessionStore::Withdraw(RequestKey key) {
-  MutexLock lock(&mutex_);
-  live_.erase(key);
+  std::vector<SaveCallback> waiting;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = live_.find(key);
+    if (found == live_.end()) return;
+    waiting = std::move(found->second.waiting);
+    live_.erase(found);
+  }
+  for (const SaveCallback& done : waiting) {
+    done(absl::FailedPreconditionError("session_id: its request ended before it began"));
+  }
 }
 
 absl::Status SessionStore::Check(const std::string& id, const std::string& tenant) const {

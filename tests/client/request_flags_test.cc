@@ -6,6 +6,8 @@
 #include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -47,8 +49,16 @@ std::vector<FlagField> AllFields() {
   return fields;
 }
 
+std::string SomeFile() {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/some_file";
+  std::ofstream(path) << "{\"type\": \"object\"}\n";
+  return path;
+}
+
 std::string SomeValue(const FieldDescriptor& field) {
   if (field.is_map()) return "5:-1.5";
+  if (field.name() == "json_schema" || field.name() == "lark" || field.name() == "structural_tag") return SomeFile();
+  if (field.enum_type() != nullptr && field.enum_type()->name() == "Whitespace") return "compact";
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return "false";
@@ -114,6 +124,20 @@ TEST(RequestFlags, ListsGrow) {
   EXPECT_THAT(request.decoder_token_ids().ids(), ::testing::ElementsAre(7, 8));
   EXPECT_EQ(request.sampling().logit_bias().at(5), -1.5f);
   EXPECT_EQ(request.sampling().logit_bias().at(6), 2.0f);
+}
+
+TEST(RequestFlags, AStructureIsOfOneKind) {
+  v1::GenerateRequest request;
+  FlagSet flags;
+  AddRequestFlags({}, &request, &flags);
+  ASSERT_TRUE(flags.Parse({"--choice=yes, or", "--choice=no"}).ok());
+  EXPECT_THAT(request.structure().choice().choices(), ::testing::ElementsAre("yes, or", "no"));
+  EXPECT_EQ(flags.Parse({"--regex=a"}).status().message(), "--regex: a cannot be combined with --choice");
+  request.Clear();
+  ASSERT_TRUE(flags.Parse({"--json_schema=" + SomeFile()}).ok());
+  EXPECT_EQ(request.structure().json_schema(), "{\"type\": \"object\"}\n");
+  request.Clear();
+  EXPECT_EQ(flags.Parse({"--lark=/no/file"}).status().message(), "--lark: /no/file cannot be read");
 }
 
 TEST(RequestFlags, ErrorsNameFlagValueAndWhatIsAllowed) {

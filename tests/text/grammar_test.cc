@@ -178,7 +178,7 @@ TEST_F(GrammarTest, ControlTokensComeByTheirNameAlone) {
   const Walk walk = RandomWalk(vocabulary, *grammar->start, 30, &random);
   ASSERT_TRUE(walk.status.ok()) << walk.status;
   EXPECT_EQ(std::count(walk.tokens.begin(), walk.tokens.end(), control), 1);
-  // As text it is spelled out, and it is no text of anything.
+  // As text it is spelled out, and is not the token.
   for (const char* pattern : {"<\\|im_start\\|>", "[^]*"}) {
     const auto text = Compile(vocabulary, {.kind = Kind::kRegex, .text = pattern});
     ASSERT_TRUE(text.ok()) << text.status();

@@ -166,6 +166,8 @@ class RequestFieldsTest : public ValidationTest {
         {"stopping.stop_token_ids",
          {[](R* r) { r->mutable_stopping()->add_stop_token_ids(7); },
           [](R* r) { r->mutable_stopping()->add_stop_token_ids(100); }}},
+        {"structure",
+         {[](R* r) { r->mutable_structure()->set_regex("a+"); }, [](R* r) { r->mutable_structure()->set_regex(""); }}},
         {"stopping.ignore_eos", {[](R* r) { r->mutable_stopping()->set_ignore_eos(true); }, nullptr}},
     };
     return fields;
@@ -203,6 +205,7 @@ class RequestFieldsTest : public ValidationTest {
     EXPECT_TRUE(request == wanted.request);
     EXPECT_TRUE(got.output == wanted.output);
     EXPECT_EQ(got.session_id, wanted.session_id);
+    EXPECT_TRUE(got.structure == wanted.structure);
     ASSERT_TRUE(got.session_request.has_value());
     EXPECT_EQ(got.session_request->DebugString(), wanted.session_request->DebugString());
   }
@@ -240,7 +243,8 @@ TEST_F(RequestFieldsTest, EachFieldChangesTheRequestAndSurvivesASessionFile) {
     ASSERT_TRUE(valid.ok()) << valid.status();
     ASSERT_TRUE(before.ok()) << before.status();
     EXPECT_TRUE(!(valid->request == before->request) || !(valid->output == before->output) ||
-                valid->request_id != before->request_id || valid->session_id != before->session_id)
+                valid->request_id != before->request_id || valid->session_id != before->session_id ||
+                valid->structure != before->structure)
         << "the field has no effect";
     if (!of_session) {
       request_.set_session_id("s");
@@ -254,8 +258,9 @@ TEST_F(RequestFieldsTest, EachFieldChangesTheRequestAndSurvivesASessionFile) {
 }
 
 TEST_F(RequestFieldsTest, AllFieldsTogetherSurviveASessionFile) {
-  const std::set<std::string> left_out = {"n",         "best_of",           "chat",
-                                          "token_ids", "decoder_token_ids", "forced_bos_token_id"};
+  // A structure is refused beside ignore_eos, the others beside a session or another input.
+  const std::set<std::string> left_out = {
+      "n", "best_of", "chat", "token_ids", "decoder_token_ids", "forced_bos_token_id", "structure"};
   for (const std::string& name : FieldsOfProto()) {
     if (left_out.count(name) == 0 && name.find("beam_search.") != 0) GoodValue(name)(&request_);
   }

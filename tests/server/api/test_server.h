@@ -16,6 +16,7 @@
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
 #include "server/api/control_service.h"
+#include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_registry.h"
@@ -62,7 +63,8 @@ struct TestServer {
     int64_t max_running = 64;
     int64_t max_sequence_tokens = 10000;
     bool has_encoder = false;
-    std::string session_dir;  // "": no sessions
+    std::string session_dir;                           // "": no sessions
+    GrammarCompiler::CompileFunction compile_grammar;  // empty: structures are refused
   };
 
   TestServer() : TestServer(Options{}) {}
@@ -93,6 +95,12 @@ struct TestServer {
     inference_options.dispatcher = &dispatcher;
     inference_options.registry = &registry;
     inference_options.sessions = sessions.get();
+    if (options.compile_grammar) {
+      GrammarCompiler::Options grammar_options;
+      grammar_options.compile = options.compile_grammar;
+      grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
+    }
+    inference_options.grammars = grammars.get();
     inference_options.text = &codec;
     inference_options.model = model;
     inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
@@ -158,6 +166,7 @@ struct TestServer {
   RequestRegistry registry;
   std::unique_ptr<SessionStore> sessions;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<GrammarCompiler> grammars;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<SessionsService> sessions_service;
   std::unique_ptr<ControlService> control;

@@ -50,7 +50,8 @@ void AppendValues(const Figures& figures, const Source& source, Exported exporte
 template <typename Exported>
 std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported) {
   const SessionLoad sessions;
-  const ServerLoad source = {.engine = load, .sessions = sessions};
+  const GrammarLoad grammars;
+  const ServerLoad source = {.engine = load, .sessions = sessions, .grammars = grammars};
   std::vector<int64_t> values;
   AppendValues(EngineFigures(), source, exported, &values);
   AppendValues(TierFigures(), source, exported, &values);

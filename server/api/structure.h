@@ -1,0 +1,20 @@
+// Reads the field `structure` of a request. Thread-safe.
+#ifndef BERTH_SERVER_API_STRUCTURE_H_
+#define BERTH_SERVER_API_STRUCTURE_H_
+
+#include "absl/status/statusor.h"
+#include "berth/v1/inference.pb.h"
+#include "server/api/validated_request.h"
+#include "text/grammar_spec.h"
+
+namespace berth {
+
+// Returns what `in.structure` asks for, not compiled yet. INVALID_ARGUMENT naming the field, the value and the limit.
+absl::StatusOr<GrammarSpec> ReadStructure(const v1::GenerateRequest& in, const ValidationContext& context);
+
+// Returns the error of a compilation, which then names the request's field too: "structure.regex: ...".
+absl::Status NameStructure(const GrammarSpec& spec, const absl::Status& error);
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_STRUCTURE_H_

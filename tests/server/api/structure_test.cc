@@ -1,0 +1,296 @@
+// Requests with a structure over gRPC. What compiles them is a fake that a test can hold up.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "tests/server/api/test_server.h"
+#include "tests/testing/fake_constraint.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr int32_t kEnd = 99;
+
+// Reads "1,2;3" as the choice of the tokens 1, 2 or the token 3.
+class FakeCompile {
+ public:
+  absl::StatusOr<CompiledGrammar> Run(const GrammarSpec& spec, const std::stop_token& stop) {
+    const std::stop_callback stopped(stop, [this] { Change([] {}); });
+    {
+      MutexLock lock(&mutex_);
+      ++runs_;
+      changed_.SignalAll();
+      while (held_ && !stop.stop_requested()) changed_.Wait(&mutex_);
+    }
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    if (spec.text == "(") return absl::InvalidArgumentError("1:1: no )");
+    std::vector<Tokens> choices;
+    for (const auto choice : absl::StrSplit(spec.text, ';')) {
+      choices.emplace_back();
+      for (const auto token : absl::StrSplit(choice, ',')) choices.back().push_back(std::stoi(std::string(token)));
+    }
+    return CompiledGrammar{std::make_shared<ChoiceConstraint>(choices, Tokens{kEnd}), 100};
+  }
+  void Hold() {
+    Change([this] { held_ = true; });
+  }
+  void Release() {
+    Change([this] { held_ = false; });
+  }
+  void WaitForRuns(int runs) {
+    MutexLock lock(&mutex_);
+    while (runs_ < runs) changed_.Wait(&mutex_);
+  }
+  int runs() {
+    MutexLock lock(&mutex_);
+    return runs_;
+  }
+
+ private:
+  template <typename F>
+  void Change(const F& change) {
+    MutexLock lock(&mutex_);
+    change();
+    changed_.SignalAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  int runs_ = 0;
+  bool held_ = false;
+};
+
+class StructureTest : public ::testing::Test {
+ protected:
+  StructureTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/structure") {
+    std::filesystem::remove_all(folder_);
+    Start();
+  }
+  void Start() {
+    server_.reset();
+    TestServer::Options options;
+    options.session_dir = folder_;
+    options.compile_grammar = [this](const GrammarSpec& spec, std::stop_token stop) {
+      return compile_.Run(spec, stop);
+    };
+    server_ = std::make_unique<TestServer>(options);
+  }
+  // Once every call is over, nothing is held any more.
+  void TearDown() override {
+    server_->gate.Open();
+    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kLong));
+    EXPECT_TRUE(server_->engine->WaitUntilIdle(kLong));
+    EXPECT_EQ(server_->registry.size(), 0);
+    EXPECT_EQ(server_->grammars->load().waiting, 0);
+    EXPECT_EQ(server_->engine->GetLoad().occupancy.num_leases, 0);
+    EXPECT_EQ(server_->runner.mismatch(), "");
+  }
+
+  static v1::GenerateRequest MakeRequest(const std::string& choices = "") {
+    v1::GenerateRequest request;
+    for (int32_t token : {1, 2, 3}) request.mutable_token_ids()->add_ids(token);
+    request.mutable_stopping()->set_max_tokens(20);
+    request.mutable_stopping()->add_stop_token_ids(kEnd);
+    request.set_request_id("r");
+    if (!choices.empty()) request.mutable_structure()->set_regex(choices);
+    return request;
+  }
+  Answer Generate(const v1::GenerateRequest& request) { return Call(server_.get(), request).ReadAll(); }
+  bool Abort(const std::string& request_id) {
+    grpc::ClientContext context;
+    v1::AbortRequest request;
+    request.add_request_ids(request_id);
+    v1::AbortResponse response;
+    return server_->control_stub->Abort(&context, request, &response).ok();
+  }
+
+  const std::string folder_;
+  FakeCompile compile_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(StructureTest, TheOutputIsOfTheGrammar) {
+  const Answer answer = Generate(MakeRequest("5,6,7,8;5,6,9"));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_TRUE(answer.tokens == Tokens({5, 6, 7, 8}) || answer.tokens == Tokens({5, 6, 9}) ||
+              answer.tokens == Tokens({5, 6, 7, 8, kEnd}) || answer.tokens == Tokens({5, 6, 9, kEnd}));
+  EXPECT_GT(server_->engine->GetLoad().counts.forced_tokens, 0);
+}
+
+TEST_F(StructureTest, MaxTokensCutsIt) {
+  v1::GenerateRequest request = MakeRequest("5,6,7,8");
+  request.mutable_stopping()->set_max_tokens(2);
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(answer.tokens, Tokens({5, 6}));
+}
+
+TEST_F(StructureTest, AnErrorOfTheCompilerEndsTheCall) {
+  const Answer answer = Generate(MakeRequest("("));
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(answer.status.error_message(), "structure.regex: 1:1: no )");
+  EXPECT_EQ(server_->registry.size(), 0);
+  EXPECT_TRUE(Generate(MakeRequest("5")).status.ok());
+}
+
+TEST_F(StructureTest, WhatWaitsForItsGrammarHoldsNoPlace) {
+  compile_.Hold();
+  Call waiting(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  v1::GenerateRequest other = MakeRequest();
+  EXPECT_EQ(Generate(other).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  other.set_request_id("other");
+  EXPECT_TRUE(Generate(other).status.ok());
+  EXPECT_EQ(server_->Load().running() + server_->Load().waiting(), 0);
+  compile_.Release();
+  EXPECT_EQ(waiting.ReadAll().finish_reason(), v1::FINISH_REASON_STOP);
+}
+
+TEST_F(StructureTest, TwoRequestsShareACompilation) {
+  compile_.Hold();
+  Call first(server_.get(), MakeRequest("5,6"));
+  v1::GenerateRequest request = MakeRequest("5,6");
+  request.set_request_id("second");
+  Call second(server_.get(), request);
+  while (server_->grammars->load().waiting < 2) absl::SleepFor(absl::Milliseconds(1));
+  compile_.Release();
+  EXPECT_TRUE(first.ReadAll().status.ok());
+  EXPECT_TRUE(second.ReadAll().status.ok());
+  EXPECT_EQ(compile_.runs(), 1);
+}
+
+TEST_F(StructureTest, ACallThatIsCancelledWhileItWaitsEndsAtOnce) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  call.context.TryCancel();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
+  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(StructureTest, ADeadlineThatPassesWhileItWaitsEndsTheCall) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"), absl::Now() + absl::Milliseconds(100));
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(StructureTest, AbortEndsACallThatWaits) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  EXPECT_TRUE(Abort("r"));
+  const Answer& answer = call.ReadAll();
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_CANCELLED);
+}
+
+TEST_F(StructureTest, AtTheEndCallsThatWaitAreAnswered) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  server_->inference->EndAll();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StructureTest, AServerThatDrainsRefusesWhatIsCompiledLater) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  server_->engine->Drain();
+  compile_.Release();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StructureTest, ASessionGoesOnWithTheGrammarWhereItWas) {
+  v1::GenerateRequest request = MakeRequest("5,6,7,8,10,11;5,6,7,9,10,11;5,6,7,8,12,13;5,6,7,9,12,13");
+  const Tokens whole = Generate(request).tokens;
+  request.set_session_id("s");
+  request.set_autosave_tokens(1);
+  ASSERT_TRUE(Generate(request).status.ok());
+  for (const size_t received : {size_t{0}, size_t{4}}) {
+    Start();
+    v1::ResumeSessionRequest resume;
+    resume.set_session_id("s");
+    resume.set_received_tokens(static_cast<uint32_t>(received));
+    const Answer answer = Call(server_.get(), resume).ReadAll();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(answer.tokens, Tokens(whole.begin() + static_cast<int64_t>(received), whole.end()));
+    EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_STOP);
+  }
+}
+
+TEST_F(StructureTest, ASaveOfASessionThatWaitsForItsGrammarIsAnswered) {
+  compile_.Hold();
+  v1::GenerateRequest request = MakeRequest("5,6");
+  request.set_session_id("s");
+  Call call(server_.get(), request);
+  compile_.WaitForRuns(1);
+  std::thread save([&] {
+    grpc::ClientContext context;
+    v1::SaveSessionRequest saved;
+    saved.set_session_id("s");
+    v1::SaveSessionResponse response;
+    EXPECT_EQ(server_->sessions_stub->Save(&context, saved, &response).error_code(),
+              grpc::StatusCode::FAILED_PRECONDITION);
+  });
+  absl::SleepFor(absl::Milliseconds(50));
+  call.context.TryCancel();
+  call.ReadAll();
+  save.join();
+}
+
+TEST_F(StructureTest, SeveralOutputsFollowItEach) {
+  v1::GenerateRequest request = MakeRequest("5,6;7,8;9,10;11,12");
+  request.set_n(3);
+  request.mutable_sampling()->set_temperature(2);
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  ASSERT_TRUE(server_->inference_stub->Complete(&context, request, &response).ok());
+  ASSERT_EQ(response.other_outputs_size(), 2);
+  for (const v1::GenerateResponse& output : response.other_outputs()) {
+    EXPECT_EQ(output.finish_reason(), v1::FINISH_REASON_STOP);
+    EXPECT_EQ(output.token_ids(1), output.token_ids(0) + 1);
+  }
+}
+
+// What is refused before anything is compiled.
+TEST_F(StructureTest, RefusesByFieldValueAndLimit) {
+  const auto refusal = [this](const std::function<void(v1::GenerateRequest*)>& change) {
+    v1::GenerateRequest request = MakeRequest("5");
+    change(&request);
+    const Answer answer = Generate(request);
+    EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return answer.status.error_message();
+  };
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->Clear(); }), HasSubstr("structure: none of json_schema"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_json_object(false); }),
+              HasSubstr("structure.json_object: false"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->mutable_choice(); }),
+              HasSubstr("structure.choice: 0 choices"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->mutable_choice()->add_choices(""); }),
+              HasSubstr("structure.choice[0]: is empty"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_regex(std::string((1 << 20) + 1, 'a')); }),
+              HasSubstr("structure.regex: 1048577 bytes"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_whitespace(v1::WHITESPACE_COMPACT); }),
+              HasSubstr("structure.whitespace: applies to JSON only"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_token(100); }),
+              HasSubstr("structure.begin_after_token"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_text(""); }),
+              HasSubstr("structure.begin_after_text: 0 bytes are outside [1, 256]"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_stopping()->set_ignore_eos(true); }), HasSubstr("stopping.ignore_eos"));
+  EXPECT_EQ(compile_.runs(), 0);
+}
+
+}  // namespace
+}  // namespace berth
