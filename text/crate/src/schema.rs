@@ -7,6 +7,13 @@ use serde_json::{json, Map, Value};
 use std::collections::BTreeMap;
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
+/// Drafts whose keywords, among those that are supported, mean the same or less than in 2020-12. So a value that fits
+/// a schema as read here fits it in its own draft too.
+const OLDER_DRAFTS: [&str; 3] = [
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+];
 const ANNOTATIONS: [&str; 8] =
     ["title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"];
 /// Keywords of the draft that are refused.
@@ -38,6 +45,7 @@ pub struct Reader<'a> {
     prefix: String, // the root's pointer, for errors
     refs: BTreeMap<String, usize>,
     todo: Vec<String>,
+    is_older: bool, // $schema names an older draft
     multiple: (u64, u32), // of all multipleOf: a whole number, and after how many of its digits from the right the point is
 }
 
@@ -114,7 +122,9 @@ fn regex(text: &str, at: &str) -> Outcome<String> {
 
 impl<'a> Reader<'a> {
     pub fn new(root: &'a Value, prefix: &str) -> Self {
-        Reader { root, prefix: prefix.to_string(), refs: BTreeMap::new(), todo: vec![], multiple: (1, 0) }
+        let draft = root.get("$schema").and_then(Value::as_str).unwrap_or(DRAFT).trim_end_matches('#');
+        let is_older = OLDER_DRAFTS.contains(&draft);
+        Reader { root, prefix: prefix.to_string(), refs: BTreeMap::new(), todo: vec![], is_older, multiple: (1, 0) }
     }
 
     /// The schema for llguidance.
@@ -182,6 +192,7 @@ impl<'a> Reader<'a> {
                 items.iter().enumerate().try_for_each(|(i, v)| literal(v, &step(at, &i.to_string())))?;
                 value.clone()
             }
+            "prefixItems" if self.is_older => return fail(at, "the keyword is of draft 2020-12, which $schema does not name"),
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.schema_list(value, at)?,
             "properties" => self.schemas(value, at)?,
             "patternProperties" => self.patterns(value, at)?,
@@ -211,10 +222,11 @@ impl<'a> Reader<'a> {
     }
 
     fn draft(&self, value: &Value, at: &str) -> Outcome<()> {
-        if string(value, at)?.trim_end_matches('#') == DRAFT {
+        let draft = string(value, at)?.trim_end_matches('#');
+        if draft == DRAFT || OLDER_DRAFTS.contains(&draft) {
             return Ok(());
         }
-        fail(at, format_args!("{value} is not supported; schemas are of draft 2020-12"))
+        fail(at, format_args!("{value} is not supported; schemas are of draft 2020-12, 2019-09, 07 or 06"))
     }
 
     fn reference(&mut self, value: &Value, at: &str) -> Outcome<Value> {
