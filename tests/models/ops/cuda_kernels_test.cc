@@ -227,6 +227,10 @@ TEST_P(EmulatedCudaTest, TheOrderOfThreadsAndBlocksChangesNothing) {
   const at::Tensor ascending = RunAll();
   cuda_emulation::SetOrder(cuda_emulation::Order::kDescending);
   EXPECT_TRUE(at::equal(ascending, RunAll()));
+  for (uint32_t seed : {1, 2}) {
+    cuda_emulation::SetOrder(cuda_emulation::Order::kRandom, seed);
+    EXPECT_TRUE(at::equal(ascending, RunAll())) << seed;
+  }
 }
 
 TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {
