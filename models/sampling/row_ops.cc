@@ -70,9 +70,17 @@ template <bool kMasked, bool kStored>
   double lanes[kDoubleLanes] = {};
   int64_t i = 0;
   for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
-    const uint32_t bits = kMasked ? BitsFrom(mask, i) : 0;
+    const uint64_t bits = kMasked ? BitsFrom(mask, i) & ((1 << kDoubleLanes) - 1) : 0;
+    if (kMasked && bits == 0) {
+      for (int64_t j = 0; kStored && j < kDoubleLanes; ++j) weights[i + j] = 0;
+      continue;
+    }
     for (int64_t j = 0; j < kDoubleLanes; ++j) {
-      const double w = ExpNonPositive((At<kMasked>(x, i, j, bits) - top) * inverse_temperature);
+      // A logit that the mask does not allow may be above `max`.
+      const double power = (x[i + j] - top) * inverse_temperature;
+      double w = ExpNonPositive(kMasked ? std::min(power, 0.0) : power);
+      // Chosen among numbers of equal width: compilers make vectors of that.
+      if constexpr (kMasked) w = (bits & (uint64_t{1} << j)) != 0 ? w : 0.0;
       if constexpr (kStored) weights[i + j] = w;
       lanes[j] += w;
     }
