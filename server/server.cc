@@ -31,6 +31,8 @@ constexpr int kPingTimeoutMs = 20'000;
 constexpr int kConnectionAgeMs = 3'600'000;
 // For the last statuses to reach their clients once the engine is idle.
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
+// Threads that compute masks beside the steps. Each mask is work for one.
+constexpr int64_t kMaxMaskThreads = 8;
 
 // gRPC words every failed start at length; ours says it in a line.
 void LogGrpcQuietly(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
@@ -117,6 +119,7 @@ absl::Status Server::StartEngine() {
   options.scheduler.max_shareable_tokens = model.max_shareable_tokens;
   options.scheduler.prefixes.disk = disk_tier_.get();
   options.scheduler.save_sink = sessions_.get();
+  options.scheduler.mask_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxMaskThreads);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(cache_.get(), parts_.runner, &dispatcher_, std::move(options));
   if (!engine.ok()) return engine.status();
