@@ -1,0 +1,130 @@
+"""Measures what structured output costs. Run by `./dev bench structure`. Exits with 1 if a promise is broken:
+
+  masks      one row's mask, at a vocabulary of 128,000: median <= 50 us, 99th percentile <= 1 ms
+  streams    32 constrained streams of a model of 125 million weights: >= 0.95 of the unconstrained tokens/s
+  long keys  JSON with long keys: more tokens/s than unconstrained, for its forced tokens take no step
+
+The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
+unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "peers"), os.path.join(HERE, "../testing")]
+
+import bench_tokenizer  # noqa: E402
+import machine  # noqa: E402
+import models  # noqa: E402
+from berth_server import BIN, BerthServer, generate_request  # noqa: E402
+
+MASK_MEDIAN_US, MASK_P99_US = 50, 1000
+STREAMS, STREAMS_RATIO = 32, 0.95
+TOKENS = 128
+RECORD = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
+                                           "tags": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
+          "required": ["name", "age", "tags"], "additionalProperties": False}
+# Long enough that max_tokens cuts it.
+KEYS = ["the_registered_name_of_the_organisation", "the_number_of_employees_at_the_end_of_the_year",
+        "is_the_organisation_known_to_the_public", "the_country_of_the_registered_headquarters"]
+LONG_KEYS = {"type": "array", "minItems": 40, "items": {
+    "type": "object", "properties": {key: {"enum": ["yes", "no", "unknown"]} for key in KEYS}, "required": KEYS,
+    "additionalProperties": False}}
+STRUCTURES = {
+    "record": dict(json_schema=json.dumps(RECORD)),
+    "words": dict(regex="([a-z]{1,12} ){400}"),
+    "long keys": dict(json_schema=json.dumps(LONG_KEYS), whitespace=1),
+}
+
+
+def measure_masks():
+    """[(grammar, median, 99th percentile, masks)], in microseconds."""
+    folder = pathlib.Path(bench_tokenizer.get(128_000))
+    with_name = folder.parent / f"{folder.stem}-folder"
+    with_name.mkdir(exist_ok=True)
+    shutil.copy(folder, with_name / "tokenizer.json")
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        command = [os.path.join(BIN, "tests/bench/grammar_bench"), f"--tokenizer={with_name}",
+                   "--benchmark_filter=BM_Mask", f"--benchmark_out={out.name}", "--benchmark_out_format=json"]
+        subprocess.run(command, check=True, capture_output=True)
+        report = json.load(out)
+    return [(row["label"], row["median_us"], row["p99_us"], int(row["masks"])) for row in report["benchmarks"]]
+
+
+def model():
+    """The comparison's model of 125 million weights, with a trained tokenizer instead of a made-up one."""
+    source = models.checkpoint("llama-125m")
+    folder = source.with_name(f"{source.name}-trained-tokenizer")
+    folder.mkdir(exist_ok=True)
+    for file in source.glob("*.*"):
+        if file.is_file() and file.name != "tokenizer.json" and not (folder / file.name).exists():
+            os.link(file, folder / file.name)
+    shutil.copy(bench_tokenizer.get(models.VOCAB), folder / "tokenizer.json")
+    return folder
+
+
+def run(server, structure, streams, seed):
+    """Tokens per second of `streams` requests at once."""
+    requests = []
+    for stream in range(streams):
+        request = generate_request(prompt="Write JSON about organisation number", max_tokens=TOKENS, temperature=1.0,
+                                   ignore_eos=structure is None)
+        request.sampling.seed = seed * 1000 + stream
+        for name, value in (structure or {}).items():
+            setattr(request.structure, name, value)
+        requests.append(request)
+    start = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        answers = list(pool.map(lambda request: server.inference.Complete(request, timeout=600), requests))
+    seconds = time.monotonic() - start
+    return sum(answer.usage.completion_tokens for answer in answers) / seconds
+
+
+def measure_streams(server, name, streams, rounds):
+    """(median tokens/s free, constrained, median ratio)."""
+    structure = STRUCTURES[name]
+    run(server, structure, streams, 0)  # compiles the grammar
+    pairs = [(run(server, None, streams, seed), run(server, structure, streams, seed)) for seed in range(1, rounds + 1)]
+    free, bound = (statistics.median(column) for column in zip(*pairs))
+    return free, bound, statistics.median(bound / free for free, bound in pairs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
+    arguments = parser.parse_args()
+    print(machine.describe())
+    print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
+    missed = []
+
+    print("| one row's mask, 128,000 tokens | median us | p99 us | masks |\n|---|---|---|---|")
+    for grammar, median, p99, masks in measure_masks():
+        print(f"| {grammar} | {median:.1f} | {p99:.0f} | {masks} |")
+        if median > MASK_MEDIAN_US or p99 > MASK_P99_US:
+            missed.append(f"masks of {grammar}")
+
+    print("\n| llama-125m, bfloat16 | streams | unconstrained tokens/s | constrained | ratio |\n|---|---|---|---|---|")
+    with BerthServer(model(), "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:
+        for name, streams, least in (("record", STREAMS, STREAMS_RATIO), ("words", STREAMS, STREAMS_RATIO),
+                                     ("long keys", STREAMS, 1.0), ("long keys", 1, 1.0)):
+            free, bound, ratio = measure_streams(server, name, streams, arguments.rounds)
+            print(f"| {name} | {streams} | {free:.0f} | {bound:.0f} | {ratio:.2f} |")
+            if ratio < least:
+                missed.append(f"{streams} streams of {name}: {ratio:.2f}, not {least}")
+        print(f"\n{server.load().forced_tokens} tokens were forced")
+    if missed:
+        raise SystemExit("missed: " + "; ".join(missed))
+
+
+if __name__ == "__main__":
+    main()
