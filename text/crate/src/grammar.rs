@@ -63,8 +63,6 @@ struct Job<'a> {
     limits: ParserLimits,
 }
 
-const KINDS: [&str; 6] = ["json_schema", "json_object", "regex", "choice", "lark", "structural_tag"];
-
 /// Grammars by their names, the first of which begins.
 type Grammars = Vec<GrammarWithLexer>;
 
@@ -340,8 +338,7 @@ pub unsafe extern "C" fn berth_grammar_compile(
 ) -> i32 {
     guard(out, error, || {
         let job = job(&*vocabulary, &*spec, &*cancel)?;
-        let name = usize::try_from(job.kind).ok().and_then(|kind| KINDS.get(kind)).unwrap_or(&"structure");
-        let constraint = on_large_stack(|| job.compile()).map_err(|e| format!("{name}: {e}"))?;
+        let constraint = on_large_stack(|| job.compile())?;
         Ok(Box::into_raw(Box::new(constraint)))
     })
 }
