@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "text/grammar.h"
 #include "text/tokenizer.h"
 
@@ -125,51 +126,63 @@ const std::pair<const char*, GrammarSpec> kGrammars[] = {
         {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}, "end": "</function>"}]})"}},
 };
 
-// Weights tokens by their length, as a model that writes text would: short walks of single letters show no row's cost.
-void BM_Mask(benchmark::State& state) {
-  const auto& [name, spec] = kGrammars[static_cast<size_t>(state.range(0))];
-  const Model& model = TheModel();
-  const auto grammar = CompileGrammar(spec, model.vocabulary, {}, {});
-  if (!grammar.ok()) {
-    state.SkipWithError(grammar.status().ToString().c_str());
-    return;
-  }
-  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(model.vocabulary->vocab_size())));
-  std::mt19937 random(5);
+struct MaskTimes {
   std::vector<double> micros;
-  std::vector<int32_t> forced;
   double forced_micros = 0;
-  for (auto _ : state) {
-    auto constraint = grammar->start->Clone();
-    for (int i = 0; i < 60 && !constraint->IsComplete(); ++i) {
-      const absl::Time start = absl::Now();
-      forced.clear();
-      if (!constraint->AppendForced(100, &forced).ok()) break;
-      const absl::Time between = absl::Now();
-      if (!constraint->FillMasks({}, absl::MakeSpan(mask)).ok()) break;
-      const absl::Time end = absl::Now();
-      forced_micros += absl::ToDoubleMicroseconds(between - start);
-      micros.push_back(absl::ToDoubleMicroseconds(end - start));
-      int32_t token = -1;
-      for (int tries = 0; tries < 100000 && token < 0; ++tries) {
-        const auto one = static_cast<int32_t>(random() % static_cast<uint64_t>(model.vocabulary->vocab_size()));
-        if ((mask[static_cast<size_t>(one / 32)] >> (one % 32) & 1) != 0) token = one;
-      }
-      for (size_t word = 0; word < mask.size() && token < 0; ++word) {
-        if (mask[word] != 0) token = static_cast<int32_t>(word * 32) + __builtin_ctz(mask[word]);
-      }
-      if (token == model.end_token || !constraint->Accept(token).ok()) break;
+};
+
+// Draws tokens from the masks, and so long ones as often as short ones: walks of single letters show no row's cost.
+void Walk(const TokenConstraint& grammar, std::mt19937* random, MaskTimes* times) {
+  const Model& model = TheModel();
+  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(model.vocabulary->vocab_size())));
+  std::vector<int32_t> forced;
+  auto constraint = grammar.Clone();
+  for (int i = 0; i < 60 && !constraint->IsComplete(); ++i) {
+    const absl::Time start = absl::Now();
+    forced.clear();
+    if (!constraint->AppendForced(100, &forced).ok()) break;
+    const absl::Time between = absl::Now();
+    if (!constraint->FillMasks({}, absl::MakeSpan(mask)).ok()) break;
+    const absl::Time end = absl::Now();
+    times->forced_micros += absl::ToDoubleMicroseconds(between - start);
+    times->micros.push_back(absl::ToDoubleMicroseconds(end - start));
+    int32_t token = -1;
+    for (int tries = 0; tries < 100000 && token < 0; ++tries) {
+      const auto one = static_cast<int32_t>((*random)() % static_cast<uint64_t>(model.vocabulary->vocab_size()));
+      if ((mask[static_cast<size_t>(one / 32)] >> (one % 32) & 1) != 0) token = one;
     }
+    for (size_t word = 0; word < mask.size() && token < 0; ++word) {
+      if (mask[word] != 0) token = static_cast<int32_t>(word * 32) + __builtin_ctz(mask[word]);
+    }
+    if (token == model.end_token || !constraint->Accept(token).ok()) break;
   }
+}
+
+// One grammar, or all in turn.
+void BM_Mask(benchmark::State& state) {
+  const size_t index = static_cast<size_t>(state.range(0));
+  const bool all = index == std::size(kGrammars);
+  std::vector<CompiledGrammar> grammars;
+  for (const auto& [name, spec] : absl::MakeSpan(kGrammars).subspan(all ? 0 : index, all ? index : 1)) {
+    auto grammar = CompileGrammar(spec, TheModel().vocabulary, {}, {});
+    if (!grammar.ok()) return state.SkipWithError(grammar.status().ToString().c_str());
+    grammars.push_back(*std::move(grammar));
+  }
+  std::mt19937 random(5);
+  MaskTimes times;
+  for (auto _ : state) {
+    for (const CompiledGrammar& grammar : grammars) Walk(*grammar.start, &random, &times);
+  }
+  std::vector<double>& micros = times.micros;
   std::sort(micros.begin(), micros.end());
-  state.SetLabel(name);
+  state.SetLabel(all ? "all" : kGrammars[index].first);
   state.counters["masks"] = static_cast<double>(micros.size());
   state.counters["median_us"] = micros[micros.size() / 2];
   state.counters["p99_us"] = micros[micros.size() * 99 / 100];
   state.counters["max_us"] = micros.back();
-  state.counters["forced_us"] = forced_micros / static_cast<double>(micros.size());
+  state.counters["forced_us"] = times.forced_micros / static_cast<double>(micros.size());
 }
-BENCHMARK(BM_Mask)->DenseRange(0, std::size(kGrammars) - 1)->Iterations(100)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_Mask)->DenseRange(0, std::size(kGrammars))->Iterations(100)->Unit(benchmark::kMillisecond);
 
 void BM_Clone(benchmark::State& state) {
   const auto& [name, spec] = kGrammars[static_cast<size_t>(state.range(0))];
