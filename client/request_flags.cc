@@ -148,8 +148,13 @@ bool IsReadFromFile(const FieldDescriptor& field) {
 
 absl::Status ParseFile(absl::string_view path, const FieldDescriptor* field, Message* message) {
   std::ifstream file{std::string(path), std::ios::binary};
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) return RefuseValue(path, "cannot be read");
+  // By read, which does not throw: a folder opens like a file, and fails here.
+  std::string text;
+  char buffer[1 << 14];
+  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(file.gcount()));
+  }
+  if (!file.is_open() || file.bad()) return RefuseValue(path, "cannot be read");
   message->GetReflection()->SetString(message, field, std::move(text));
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // The flags of a request: one for each field of GenerateRequest and of its messages Sampling, Stopping, BeamSearch and
 // Structure. Name, kind of value and help come from the proto, so that a new field is a flag at once, with its comment
-// as help. The server checks
-// ranges; its errors name field, value and limit. Thread-compatible.
+// as help. The server checks ranges; its errors name field, value and limit. Thread-compatible.
 #ifndef BERTH_CLIENT_REQUEST_FLAGS_H_
 #define BERTH_CLIENT_REQUEST_FLAGS_H_
 

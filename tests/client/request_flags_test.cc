@@ -138,6 +138,7 @@ TEST(RequestFlags, AStructureIsOfOneKind) {
   EXPECT_EQ(request.structure().json_schema(), "{\"type\": \"object\"}\n");
   request.Clear();
   EXPECT_EQ(flags.Parse({"--lark=/no/file"}).status().message(), "--lark: /no/file cannot be read");
+  EXPECT_EQ(flags.Parse({"--lark=/"}).status().message(), "--lark: / cannot be read");
 }
 
 TEST(RequestFlags, ErrorsNameFlagValueAndWhatIsAllowed) {
