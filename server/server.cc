@@ -160,7 +160,8 @@ void Server::StartGrammarCompiler() {
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
   // What the first grammar needs of the tokenizer is then there before the first request. No request has the key 0.
   grammars_->Compile(0, GrammarSpec(), [](const absl::StatusOr<GrammarCompiler::Constraint>& compiled) {
-    if (!compiled.ok()) spdlog::warn("structured output does not work: {}", compiled.status().ToString());
+    if (compiled.ok() || absl::IsUnavailable(compiled.status())) return;  // UNAVAILABLE: the server stops already
+    spdlog::warn("structured output does not work: {}", compiled.status().ToString());
   });
 }
 
@@ -265,13 +266,14 @@ void Server::Drain(absl::Duration grace) {
   SetReady(false);
   control_->SetDraining();
   engine_->Drain();
-  if (!engine_->WaitUntilIdle(grace)) {
+  const bool idle = engine_->WaitUntilIdle(grace);
+  if (!idle) {
     spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
                  absl::FormatDuration(grace));
-    inference_->EndAll();
-    // The step under way must end first.
-    engine_->WaitUntilIdle(absl::Seconds(30));
   }
+  inference_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
+  // The step under way must end first.
+  if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));
   grpc_->Wait();
 }

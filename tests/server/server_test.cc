@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -81,6 +83,7 @@ class ServerTest : public testing::Test {
                                    .storage = storage_.get(),
                                    .runner = &runner_,
                                    .text = &text_,
+                                   .compile_grammar = compile_grammar_,
                                    .libtorch_version = "2",
                                    .cpu_capability = "none"});
   }
@@ -126,6 +129,7 @@ class ServerTest : public testing::Test {
   std::unique_ptr<ArenaStorage> storage_;
   SevenRunner runner_;
   FakeTextCodec text_;
+  GrammarCompiler::CompileFunction compile_grammar_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -213,6 +217,34 @@ TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   drain.join();
   client.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+}
+
+// The engine does not know of such a request, and is idle.
+TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
+  std::promise<void> compiles;
+  compile_grammar_ = [&compiles](const GrammarSpec& spec, std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
+    if (spec.kind != GrammarSpec::Kind::kRegex) return CompiledGrammar();  // the server's own, at its start
+    compiles.set_value();
+    std::promise<void> stopped;
+    const std::stop_callback on_stop(stop, [&stopped] { stopped.set_value(); });
+    stopped.get_future().wait();
+    return absl::CancelledError("stopped");
+  };
+  Restart();
+  v1::GenerateRequest request = MakeRequest(5);
+  request.mutable_structure()->set_regex("a");
+  grpc::Status status;
+  std::thread client([&] {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::GenerateResponse response;
+    status = v1::Inference::NewStub(channel_)->Complete(&context, request, &response);
+  });
+  compiles.get_future().wait();
+  server_->Drain(absl::Seconds(60));
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(status.error_message(), "the server shut down after 0 tokens");
 }
 
 TEST_F(ServerTest, ADeadEngineFailsLiveness) {
