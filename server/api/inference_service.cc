@@ -150,7 +150,6 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
                                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
   if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
-  if (valid.ok() && in.has_structure() && options_.grammars == nullptr) valid = Invalid("structure: is off");
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
   if (!valid.ok()) {
     OnRefused(context, valid.status());
@@ -167,6 +166,11 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
 absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(grpc::CallbackServerContext* context,
                                                                                ValidatedRequest valid, bool stream,
                                                                                OutputWriter* writer) {
+  if (valid.structure.has_value() && options_.grammars == nullptr) {
+    const absl::Status s = Invalid("structure: this server does not compile grammars");
+    OnRefused(context, s);
+    return s;
+  }
   Request& request = valid.request;
   request.key = options_.registry->NewKey();
   request.arrival = options_.now();
@@ -239,10 +243,11 @@ void InferenceService::Withdraw(grpc::CallbackServerContext* context, const Requ
   OnRefused(context, why);
 }
 
-void InferenceService::Cancel(RequestKey key, FinishReason reason) {
+void InferenceService::Cancel(RequestKey key, FinishReason reason, int64_t prompt_tokens) {
   if (options_.grammars == nullptr || !options_.grammars->Cancel(key)) return options_.engine->Cancel(key, reason);
-  // The engine does not know the request, so its end comes from here.
+  // The engine does not know the request, so its end comes from here. It counts as finished, so also as accepted.
   if (options_.sessions != nullptr) options_.sessions->Withdraw(key);
+  if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   TokenEvent end;
   end.key = key;
   end.finish = reason;
@@ -270,13 +275,13 @@ std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* va
   }
   out.output = std::move(valid->output);
   out.stream = stream;
-  out.hooks = MakeHooks();
+  out.hooks = MakeHooks(out.num_prompt_tokens);
   return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
 }
 
-RequestOutput::Hooks InferenceService::MakeHooks() {
+RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens) {
   RequestOutput::Hooks hooks;
-  hooks.cancel = [this](RequestKey key, FinishReason reason) { Cancel(key, reason); };
+  hooks.cancel = [this, prompt_tokens](RequestKey key, FinishReason reason) { Cancel(key, reason, prompt_tokens); };
   hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
     engine->CancelOutput(key, output, reason);
   };

@@ -98,9 +98,9 @@ class InferenceService final : public v1::Inference::CallbackService {
   absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
                      OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
   std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, bool stream, OutputWriter* writer);
-  RequestOutput::Hooks MakeHooks();
+  RequestOutput::Hooks MakeHooks(int64_t prompt_tokens);
   // Ends a request that runs, or waits for its grammar.
-  void Cancel(RequestKey key, FinishReason reason);
+  void Cancel(RequestKey key, FinishReason reason, int64_t prompt_tokens);
   absl::Status SubmitToEngine(Request request, RequestOutput* output);
   void OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
                   absl::StatusOr<GrammarCompiler::Constraint> constraint) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -64,6 +64,7 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
   const bool first = event.token >= 0 && !told_before;
   if (first || event.finish != FinishReason::kNone) {
     times_ = event.times;
+    times_.arrival = options_.arrival;  // an event that is not the engine's has no times
     for (Output& output : outputs_) output.assembler.set_num_cached_tokens(event.num_cached);
   }
   times_.finished = now;  // an end by a stop string happens here, not in the engine

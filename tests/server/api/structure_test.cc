@@ -5,10 +5,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/metrics/metric_families.h"
 #include "tests/server/api/test_server.h"
+#include "tests/server/metrics/metrics_text.h"
 #include "tests/testing/fake_constraint.h"
 
 namespace berth {
@@ -75,13 +79,15 @@ class StructureTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
     Start();
   }
-  void Start() {
+  void Start(bool compiles = true) {
     server_.reset();
     TestServer::Options options;
     options.session_dir = folder_;
-    options.compile_grammar = [this](const GrammarSpec& spec, std::stop_token stop) {
-      return compile_.Run(spec, stop);
-    };
+    if (compiles) {
+      options.compile_grammar = [this](const GrammarSpec& spec, std::stop_token stop) {
+        return compile_.Run(spec, stop);
+      };
+    }
     server_ = std::make_unique<TestServer>(options);
   }
   // Once every call is over, nothing is held any more.
@@ -90,7 +96,9 @@ class StructureTest : public ::testing::Test {
     server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kLong));
     EXPECT_TRUE(server_->engine->WaitUntilIdle(kLong));
     EXPECT_EQ(server_->registry.size(), 0);
-    EXPECT_EQ(server_->grammars->load().waiting, 0);
+    if (server_->grammars != nullptr) {
+      EXPECT_EQ(server_->grammars->load().waiting, 0);
+    }
     EXPECT_EQ(server_->engine->GetLoad().occupancy.num_leases, 0);
     EXPECT_EQ(server_->runner.mismatch(), "");
   }
@@ -111,6 +119,16 @@ class StructureTest : public ::testing::Test {
     request.add_request_ids(request_id);
     v1::AbortResponse response;
     return server_->control_stub->Abort(&context, request, &response).ok();
+  }
+  Answer Resume(const std::string& session_id) {
+    v1::ResumeSessionRequest resume;
+    resume.set_session_id(session_id);
+    return Call(server_.get(), resume).ReadAll();
+  }
+  SeriesMap Scrape() {
+    MetricFamilies families("m", /*vllm_aliases=*/false);
+    server_->metrics.Collect(&families);
+    return ReadSeries(ToText(families.Take()));
   }
 
   const std::string folder_;
@@ -195,6 +213,22 @@ TEST_F(StructureTest, AbortEndsACallThatWaits) {
   EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_CANCELLED);
 }
 
+TEST_F(StructureTest, ACallThatEndsWhileItWaitsHasItsTimesAndCounts) {
+  compile_.Hold();
+  Call call(server_.get(), MakeRequest("5,6"));
+  compile_.WaitForRuns(1);
+  EXPECT_TRUE(Abort("r"));
+  const Answer& answer = call.ReadAll();
+  ASSERT_FALSE(answer.messages.empty());
+  const double hour = 3600;
+  EXPECT_LT(answer.messages.back().timings().queue_seconds(), hour);
+  const SeriesMap series = Scrape();
+  EXPECT_EQ(series.at(R"(berth_requests_accepted_total{model_name="m"})"), 1);
+  EXPECT_EQ(series.at(R"(berth_requests_finished_total{model_name="m",finish_reason="cancelled"})"), 1);
+  EXPECT_LT(series.at(R"(berth_e2e_request_latency_seconds_sum{model_name="m"})"), hour);
+  EXPECT_LT(series.at(R"(berth_request_queue_time_seconds_sum{model_name="m"})"), hour);
+}
+
 TEST_F(StructureTest, AtTheEndCallsThatWaitAreAnswered) {
   compile_.Hold();
   Call call(server_.get(), MakeRequest("5,6"));
@@ -228,6 +262,66 @@ TEST_F(StructureTest, ASessionGoesOnWithTheGrammarWhereItWas) {
     EXPECT_EQ(answer.tokens, Tokens(whole.begin() + static_cast<int64_t>(received), whole.end()));
     EXPECT_EQ(answer.finish_reason(), v1::FINISH_REASON_STOP);
   }
+}
+
+TEST_F(StructureTest, ASessionStaysWhenItsResumeIsCancelledWhileItWaits) {
+  v1::GenerateRequest request = MakeRequest("5,6,7,8");
+  request.set_session_id("s");
+  request.set_autosave_tokens(1);
+  const Tokens whole = Generate(request).tokens;
+  Start();
+  compile_.Hold();
+  v1::ResumeSessionRequest resume;
+  resume.set_session_id("s");
+  Call call(server_.get(), resume);
+  compile_.WaitForRuns(2);
+  call.context.TryCancel();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
+  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+  compile_.Release();
+  const Answer answer = Resume("s");
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.tokens, whole);
+}
+
+TEST_F(StructureTest, AServerThatCompilesNothingRefusesStructures) {
+  v1::GenerateRequest request = MakeRequest("5,6,7,8");
+  request.set_session_id("s");
+  request.set_autosave_tokens(1);
+  ASSERT_TRUE(Generate(request).status.ok());
+  Start(/*compiles=*/false);
+  for (const Answer& answer : {Generate(MakeRequest("5")), Resume("s")}) {
+    EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(answer.status.error_message(), "structure: this server does not compile grammars");
+  }
+}
+
+// Calls end while they wait, while they run and in between, in every way. TearDown finds that nothing is held.
+TEST_F(StructureTest, CallsMayEndAtAnyTime) {
+  constexpr int kThreads = 4;
+  constexpr int kCalls = 40;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t] {
+      for (int i = 0; i < kCalls; ++i) {
+        v1::GenerateRequest request = MakeRequest(absl::StrCat(5 + (t + i) % 7, ",6,7;8,9,", i % 3));
+        const std::string id = absl::StrCat(t, "-", i);
+        request.set_request_id(id);
+        if (i % 2 == 0) request.set_session_id(id);
+        const int way = i % 4;
+        Call call(server_.get(), request,
+                  way == 0 ? absl::Now() + absl::Microseconds(500 * (i % 5)) : absl::InfiniteFuture());
+        if (way == 1) call.context.TryCancel();
+        if (way == 2) Abort(id);
+        const grpc::StatusCode code = call.ReadAll().status.error_code();
+        EXPECT_TRUE(code == grpc::StatusCode::OK || (way == 0 && code == grpc::StatusCode::DEADLINE_EXCEEDED) ||
+                    (way == 1 && code == grpc::StatusCode::CANCELLED))
+            << id << ": " << code;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(StructureTest, ASaveOfASessionThatWaitsForItsGrammarIsAnswered) {

@@ -21,6 +21,7 @@
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_registry.h"
 #include "server/api/sessions_service.h"
+#include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
 #include "tests/server/api/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
@@ -102,6 +103,7 @@ struct TestServer {
     }
     inference_options.grammars = grammars.get();
     inference_options.text = &codec;
+    inference_options.metrics = &metrics;
     inference_options.model = model;
     inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
     inference_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
@@ -162,6 +164,7 @@ struct TestServer {
   absl::Status step_status;  // what the steps answer; set while none runs
   FakeModelRunner runner;
   FakeTextCodec codec;
+  Metrics metrics{Metrics::Options{.model_name = "m"}};
   OutputDispatcher dispatcher{OutputDispatcher::Options{}};
   RequestRegistry registry;
   std::unique_ptr<SessionStore> sessions;
