@@ -55,8 +55,9 @@ class TorchModel : public LoadedModel {
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
     Execution* const execution = parts_.execution.get();
     const bool has_graphs = execution->graph_recorder != nullptr;
+    // Emulated kernels read a copy too, as on a GPU.
     StepBatch batch(parts_.plan, storage->base(), parts_.device, execution,
-                    /*copy_tables=*/!parts_.device.is_cpu() || has_graphs);
+                    /*copy_tables=*/!parts_.device.is_cpu() || execution->cuda_kernels != nullptr);
     auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder,
                                                               parts_.on_graph_refusal)
                              : nullptr;

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/models/call_inputs.h"
+
 namespace berth {
 
 class AtenCalls {
@@ -52,7 +54,7 @@ class AtenCalls {
     Names().all.emplace_back(function.name());
     if (std::find(kOfOneType.begin(), kOfOneType.end(), function.name()) == kOfOneType.end()) return nullptr;
     at::ScalarType type = at::ScalarType::Undefined;
-    for (const c10::IValue& input : function.inputs()) {
+    for (const c10::IValue& input : InputsOf(function)) {
       if (!input.isTensor() || !input.toTensor().defined() || !input.toTensor().is_floating_point()) continue;
       const at::ScalarType own = input.toTensor().scalar_type();
       if (type != at::ScalarType::Undefined && own != type) Names().mixed.emplace_back(function.name());

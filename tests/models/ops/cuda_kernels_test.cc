@@ -11,6 +11,8 @@
 
 #include <array>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -227,6 +229,22 @@ TEST_P(EmulatedCudaTest, TheOrderOfThreadsAndBlocksChangesNothing) {
   const at::Tensor ascending = RunAll();
   cuda_emulation::SetOrder(cuda_emulation::Order::kDescending);
   EXPECT_TRUE(at::equal(ascending, RunAll()));
+  for (uint32_t seed : {1, 2}) {
+    cuda_emulation::SetOrder(cuda_emulation::Order::kRandom, seed);
+    EXPECT_TRUE(at::equal(ascending, RunAll())) << seed;
+  }
+}
+
+// On a GPU both would end the server.
+TEST_P(EmulatedCudaTest, TheHostCannotUseTheArenaOrTheTables) {
+  ASSERT_NO_FATAL_FAILURE(NextStep({2, 1}));
+  const volatile char* const arena = fast_->arena();
+  EXPECT_EXIT(std::exit(arena[0]), ::testing::KilledBySignal(SIGSEGV), "");
+  const volatile int64_t& start = fast_->tables().decoder.rows[0].start;
+  EXPECT_EXIT(std::exit(static_cast<int>(start)), ::testing::KilledBySignal(SIGSEGV), "");
+  const volatile int64_t* const ids = fast_->token_ids().const_data_ptr<int64_t>();
+  EXPECT_EXIT(std::exit(static_cast<int>(ids[0])), ::testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EQ(fast_->token_ids()[0].item<int64_t>(), 1);  // a copy
 }
 
 TEST_P(EmulatedCudaTest, SizesWithoutCodeGoToTheReference) {

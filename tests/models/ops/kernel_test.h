@@ -1,6 +1,7 @@
 // The fixture of the kernel tests. Its parameters are both types, with every instruction set that the machine has, with
 // matrix tiles emulated, and with the CUDA kernels emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU).
-// It has two equal poisoned arenas: one for the kernels, one for their ATen references. Single-threaded.
+// It has two equal poisoned arenas: one for the kernels, one for their ATen references. What the emulated kernels use
+// is out of the host's reach. Single-threaded.
 #ifndef BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 #define BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 
@@ -15,6 +16,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/cache.h"
@@ -23,6 +25,7 @@
 #include "models/ops/cuda_kernels.h"
 #include "models/step/execution.h"
 #include "models/step/step_batch.h"
+#include "tests/models/emulated_device.h"
 
 namespace berth {
 
@@ -59,6 +62,9 @@ inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& 
 
 class KernelTest : public ::testing::TestWithParam<KernelParam> {
  protected:
+  // Before the members of a test's own fixture draw their numbers: ATen's default seed is another in each process.
+  KernelTest() { at::manual_seed(2); }
+
   // Sets up layers with these needs, and five sequences without tokens yet, with encoders of `encoder_tokens`.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
@@ -67,6 +73,10 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
     fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
+    if (GetParam().emulated != nullptr) {
+      device_ = std::make_unique<EmulatedDevice>();
+      fast_storage_ = std::make_unique<EmulatedDeviceStorage>(std::move(fast_storage_));
+    }
     reference_storage_ = *CreateHostStorage(int64_t{16} << 20);
     for (ArenaStorage* storage : {fast_storage_.get(), reference_storage_.get()}) {
       storage->Poison(0, storage->size_bytes());
@@ -140,6 +150,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   }
 
   Execution execution_;
+  std::unique_ptr<EmulatedDevice> device_;
   std::unique_ptr<ArenaStorage> fast_storage_, reference_storage_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<StepBatch> fast_, reference_;

@@ -56,7 +56,9 @@ class QuantisedKvTest : public KernelTest {
     std::string bytes;
     const int group = fast_->slot(layer).kv_group;
     for (int64_t offset : lease.blocks(group).offsets) {
-      bytes.append(reinterpret_cast<const char*>(storage.base() + offset), fast_->group(group).unit_bytes);
+      const size_t before = bytes.size();
+      bytes.resize(before + static_cast<size_t>(fast_->group(group).unit_bytes));
+      storage.Read(offset, fast_->group(group).unit_bytes, reinterpret_cast<std::byte*>(bytes.data() + before));
     }
     return bytes;
   }

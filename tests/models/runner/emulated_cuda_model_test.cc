@@ -22,7 +22,9 @@
 #include "models/warm_up.h"
 #include "tests/models/aten_calls.h"
 #include "tests/models/checkpoint_writer.h"
+#include "tests/models/emulated_device.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
+#include "tests/models/recorded_step.h"
 
 namespace berth {
 namespace {
@@ -59,7 +61,12 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const s
   const bool graphs = execution.graph_recorder != nullptr;
   const auto model =
       *LoadedModel::Load({.model_dir = model_dir, .dtype = dtype, .cuda_graphs = graphs, .num_threads = 1}, execution);
-  const auto storage = *model->CreateStorage(int64_t{32} << 20);
+  std::unique_ptr<EmulatedDevice> device;
+  std::unique_ptr<ArenaStorage> storage = *model->CreateStorage(int64_t{32} << 20);
+  if (execution.cuda_kernels != nullptr) {
+    device = std::make_unique<EmulatedDevice>();
+    storage = std::make_unique<EmulatedDeviceStorage>(std::move(storage));
+  }
   const auto runner = *model->CreateRunner(storage.get());
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
   SamplingParams greedy;
@@ -136,9 +143,9 @@ std::string WriteT5() {
   return dir.string();
 }
 
-// A mixtral of random weights, in a folder of its own.
-std::string WriteMixtral() {
-  constexpr int64_t kVocab = 97, kHidden = 48, kHeads = 4, kKvHeads = 2, kHeadDim = 12, kInner = 40, kLayers = 2;
+// A mixtral of random weights, in a folder of its own; without experts, a llama.
+std::string WriteMixtral(int64_t layers = 2, bool has_experts = true) {
+  constexpr int64_t kVocab = 97, kHidden = 48, kHeads = 4, kKvHeads = 2, kHeadDim = 12, kInner = 40;
   constexpr int64_t kExperts = 5;
   at::manual_seed(12);
   CheckpointWriter writer;
@@ -151,12 +158,17 @@ std::string WriteMixtral() {
   add("model.embed_tokens", kVocab, kHidden);
   add("lm_head", kVocab, kHidden);
   add_norm("model.norm");
-  for (int64_t i = 0; i < kLayers; ++i) {
+  for (int64_t i = 0; i < layers; ++i) {
     const std::string layer = absl::StrCat("model.layers.", i, ".");
     add(layer + "self_attn.q_proj", kHeads * kHeadDim, kHidden);
     for (const char* part : {"k_proj", "v_proj"}) add(layer + "self_attn." + part, kKvHeads * kHeadDim, kHidden);
     add(layer + "self_attn.o_proj", kHidden, kHeads * kHeadDim);
     for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add_norm(layer + norm);
+    if (!has_experts) {
+      for (const char* into : {"gate_proj", "up_proj"}) add(layer + "mlp." + into, kInner, kHidden);
+      add(layer + "mlp.down_proj", kHidden, kInner);
+      continue;
+    }
     add(layer + "block_sparse_moe.gate", kExperts, kHidden);
     for (int64_t e = 0; e < kExperts; ++e) {
       const std::string expert = absl::StrCat(layer, "block_sparse_moe.experts.", e, ".");
@@ -164,11 +176,12 @@ std::string WriteMixtral() {
       add(expert + "w2", kHidden, kInner);
     }
   }
-  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "mixtral";
+  const std::string type = has_experts ? "mixtral" : "llama";
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / type;
   writer.Write(dir);
   std::ofstream(dir / "config.json") << absl::StrCat(
-      R"({"model_type": "mixtral", "vocab_size": )", kVocab, R"(, "hidden_size": )", kHidden,
-      R"(, "intermediate_size": )", kInner, R"(, "num_hidden_layers": )", kLayers, R"(, "num_attention_heads": )",
+      R"({"model_type": ")", type, R"(", "vocab_size": )", kVocab, R"(, "hidden_size": )", kHidden,
+      R"(, "intermediate_size": )", kInner, R"(, "num_hidden_layers": )", layers, R"(, "num_attention_heads": )",
       kHeads, R"(, "num_key_value_heads": )", kKvHeads, R"(, "num_local_experts": )", kExperts,
       R"(, "num_experts_per_tok": 2, "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 1})");
   return dir.string();
@@ -207,8 +220,10 @@ void ExpectTheTokensOfTheCpu(const std::string& model) {
   const std::vector<int32_t> lengths = {3, 37};  // of a tile and of several
   const auto expected = Generate(model, lengths);
   const int64_t blocks = cuda_emulation::NumBlocks();
+  const int tables = EmulatedDevice::num_tables();
   const auto emulated = Generate(model, lengths, {.cuda_kernels = BerthCudaKernels()});
   EXPECT_GT(cuda_emulation::NumBlocks(), blocks);
+  EXPECT_GT(EmulatedDevice::num_tables(), tables);
   EXPECT_EQ(emulated, expected);
 }
 
@@ -235,6 +250,52 @@ void ExpectTheTokensOfTheCpuByGraphs(const std::string& model) {
   FakeRecorder recorder;
   const auto launched = Generate(model, lengths, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
   EXPECT_EQ(launched, expected);
+}
+
+// Looks at the calls of each graph's step.
+class WatchingRecorder final : public ops::cuda::GraphRecorder {
+ public:
+  std::unique_ptr<ops::cuda::Graph> Record(const std::function<void()>& work) override {
+    return std::make_unique<FakeGraph>([this, work] {
+      const RecordedStep step;
+      work();
+      refused = step.refused();
+      launches = step.launches();
+    });
+  }
+
+  std::vector<std::string> refused;
+  Launches launches;
+};
+
+// What a decode step launches, in bfloat16.
+Launches LaunchesOf(const std::string& model) {
+  WatchingRecorder recorder;
+  Generate(model, {3}, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder}, "bfloat16");
+  EXPECT_EQ(recorder.refused, std::vector<std::string>()) << model;
+  return recorder.launches;
+}
+
+// One layer more, and what it launches more.
+std::string LaunchesOfALayer(const std::function<std::string(int64_t)>& write) {
+  Launches two = LaunchesOf(write(2));
+  Launches three = LaunchesOf(write(3));
+  Launches layer;
+  for (const auto& [name, count] : three) {
+    if (count != two[name]) layer[name] = count - two[name];
+  }
+  return ToString(layer);
+}
+
+// Launches limit how fast a small model decodes. Lower a count where a change earns it; raise one only with a reason.
+TEST(EmulatedCudaLaunchesTest, ADecodeStepsLaunchesAreKnown) {
+  EXPECT_EQ(LaunchesOfALayer([](int64_t layers) { return WriteMixtral(layers, /*has_experts=*/false); }),
+            "12: add 2, kernels 6, linear 4");
+  EXPECT_EQ(LaunchesOfALayer([](int64_t layers) { return WriteMixtral(layers); }),
+            "24: add 3, copy_ 3, div 1, gather 1, kernels 8, linear 3, mul 1, softmax 1, sum 2, topk 1");
+  // Four layers, the embedding, the last norm and the head.
+  EXPECT_EQ(ToString(LaunchesOf("models/demo/falcon_h1-demo")),
+            "83: add 8, add_ 4, copy_ 1, index_select 2, kernels 37, linear 25, mul 4, mul_ 2");
 }
 
 // What a server on a GPU runs before it serves, on models with a cache of each kind. Steps after it are as before.

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
+#include "tests/models/kernels/cuda_emulation/device_memory.h"
+#include "tests/models/kernels/cuda_emulation/races.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -38,6 +42,14 @@ struct Meeting {
   int size = 0;
   int arrived = 0;
   int64_t generation = 0;
+  races::Time ended = 0;
+};
+
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  size_t size_bytes, zeros;
+  bool done;
 };
 
 struct Fibre {
@@ -47,6 +59,7 @@ struct Fibre {
   const Meeting* waits_for = nullptr;
   int64_t generation = 0;  // of the meeting that it waits to end
   int64_t exchanges = 0;
+  std::vector<std::vector<AsyncCopy>> copies;  // by group, the last of which is not committed yet
 };
 
 struct Warp {
@@ -56,6 +69,7 @@ struct Warp {
 };
 
 Order order = Order::kAscending;
+uint32_t random_state = 1;
 std::vector<Fibre> fibres;
 std::vector<Warp> warps;
 Meeting block;
@@ -63,9 +77,30 @@ jmp_buf scheduler;
 const std::function<void()>* body;
 int current = 0;
 int64_t num_blocks = 0;
+int64_t num_launches = 0;
+
+// xorshift32
+uint32_t RandomBelow(uint32_t limit) {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 17;
+  random_state ^= random_state << 5;
+  return random_state % limit;
+}
+
+// The numbers below `count` in the order of the turns.
+template <size_t kMost>
+std::array<int, kMost> Turns(int count) {
+  std::array<int, kMost> turns;
+  std::iota(turns.begin(), turns.begin() + count, 0);
+  if (order == Order::kDescending) std::reverse(turns.begin(), turns.begin() + count);
+  if (order != Order::kRandom) return turns;
+  for (int i = count - 1; i > 0; --i) std::swap(turns[i], turns[RandomBelow(static_cast<uint32_t>(i) + 1)]);
+  return turns;
+}
 
 // Returns to the scheduler, which runs other threads and then comes back here.
 [[gnu::noinline]] void Yield() {
+  races::Suspend();
   if (_setjmp(fibres[current].where) == 0) _longjmp(scheduler, 1);
 }
 
@@ -98,6 +133,11 @@ void CreateFibres(int threads) {
 void Resume(int thread) {
   current = thread;
   threadIdx = dim3(static_cast<unsigned>(thread), 0, 0);
+  races::Resume({.thread = thread,
+                 .stack = reinterpret_cast<uintptr_t>(fibres[thread].stack.get()),
+                 .stack_bytes = kStackBytes,
+                 .block_time = &block.ended,
+                 .warp_time = &warps[thread / kWarp].meeting.ended});
   if (_setjmp(scheduler) == 0) _longjmp(fibres[thread].where, 1);
 }
 
@@ -105,6 +145,7 @@ void Meet(Meeting* meeting) {
   if (++meeting->arrived == meeting->size) {
     meeting->arrived = 0;
     ++meeting->generation;
+    meeting->ended = races::Advance();
     return;
   }
   Fibre& fibre = fibres[current];
@@ -121,8 +162,8 @@ bool CanRun(const Fibre& fibre) {
 // Resumes each thread of the warp that can run. Whether there was one.
 bool RunWarp(int warp) {
   bool any = false;
-  for (int i = 0; i < kWarp; ++i) {
-    const int t = warp * kWarp + (order == Order::kAscending ? i : kWarp - 1 - i);
+  for (int i : Turns<kWarp>(kWarp)) {
+    const int t = warp * kWarp + i;
     if (!CanRun(fibres[t])) continue;
     any = true;
     Resume(t);
@@ -130,14 +171,71 @@ bool RunWarp(int warp) {
   return any;
 }
 
+void WaitNowAndThen() {
+  constexpr uint32_t kAccesses = 64;
+  if (RandomBelow(kAccesses) == 0) Yield();
+}
+
+void Land(AsyncCopy* copy) {
+  if (std::exchange(copy->done, true)) return;
+  const size_t copied = copy->size_bytes - copy->zeros;
+  memcpy(copy->to, copy->from, copied);
+  memset(static_cast<char*>(copy->to) + copied, 0, copy->zeros);
+}
+
 }  // namespace
 
-void SetOrder(Order new_order) { order = new_order; }
-Order CurrentOrder() { return order; }
+void SetOrder(Order new_order, uint32_t seed) {
+  order = new_order;
+  random_state = seed * 2654435769u | 1u;  // any number but 0
+  races::SetOnAccess(order == Order::kRandom ? WaitNowAndThen : nullptr);
+}
 int64_t NumBlocks() { return num_blocks; }
+int64_t NumLaunches() { return num_launches; }
 int LaneOfThread() { return current % kWarp; }
 void WaitForBlock() { Meet(&block); }
+void NoteAtomic(const void* p, size_t size_bytes) { races::Note(races::Access::kAtomic, p, size_bytes); }
 
+void WaitForWarp(unsigned mask) {
+  if (mask != 0xFFFFFFFFu) Die("a barrier of part of a warp");
+  Meet(&warps[current / kWarp].meeting);
+}
+
+void Copy(void* to, const void* from, size_t size_bytes) {
+  races::Note(races::Access::kRead, from, size_bytes);
+  races::Note(races::Access::kWrite, to, size_bytes);
+  memcpy(to, from, size_bytes);
+}
+
+void CopyLater(void* to, const void* from, size_t size_bytes, size_t zeros) {
+  const auto is_aligned = [=](const void* p) { return reinterpret_cast<uintptr_t>(p) % size_bytes == 0; };
+  if ((size_bytes != 4 && size_bytes != 8 && size_bytes != 16) || zeros > size_bytes) Die("cp.async of such a size");
+  if (!is_aligned(to) || !is_aligned(from)) Die("an unaligned cp.async");
+  races::Note(races::Access::kRead, from, size_bytes - zeros);
+  races::NoteCopyBegins(to, size_bytes);
+  auto& groups = fibres[current].copies;
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back({to, from, size_bytes, zeros, false});
+  if (order == Order::kDescending || (order == Order::kRandom && RandomBelow(2) == 0)) Land(&groups.back().back());
+}
+
+void CommitCopies() { fibres[current].copies.emplace_back(); }
+
+void WaitForCopies(size_t groups_left) {
+  auto& groups = fibres[current].copies;
+  while (groups.size() > groups_left + 1) {
+    for (AsyncCopy& copy : groups.front()) {
+      Land(&copy);
+      races::Note(races::Access::kRead, copy.from, copy.size_bytes - copy.zeros);
+      races::NoteCopyEnds(copy.to, copy.size_bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+namespace {
+
+// Those of all the warp's threads; good until the next call.
 const std::array<uint64_t, kWarp>& Exchange(unsigned mask, uint64_t bits) {
   if (mask != 0xFFFFFFFFu) Die("a shuffle of part of a warp");
   Warp& warp = warps[current / kWarp];
@@ -145,6 +243,19 @@ const std::array<uint64_t, kWarp>& Exchange(unsigned mask, uint64_t bits) {
   given[current % kWarp] = bits;
   Meet(&warp.meeting);
   return given;
+}
+
+}  // namespace
+
+uint64_t ExchangeWith(unsigned mask, uint64_t bits, int lane) {
+  return Exchange(mask, bits).at(static_cast<size_t>(lane));
+}
+
+unsigned Ballot(unsigned mask, bool bit) {
+  unsigned ballot = 0;
+  unsigned lane = 0;
+  for (uint64_t bits : Exchange(mask, bit ? 1 : 0)) ballot |= static_cast<unsigned>(bits) << lane++;
+  return ballot;
 }
 
 namespace {
@@ -169,6 +280,7 @@ void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::arr
   const int row = LaneOfThread() / 4;
   const int column = LaneOfThread() % 4 * 2;
   for (int i = 0; i < 4; ++i) {
+    races::Note(races::Access::kWrite, sums[i], sizeof(float));
     for (int k = 0; k < 16; ++k) {
       const int pair = k % 8 / 2;
       const uint64_t of_row = (k < 8 ? first_half : second_half)[row * 4 + pair] >> (i / 2 * 32);
@@ -178,34 +290,75 @@ void AddProduct(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const std::arr
   }
 }
 
-void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thread) {
-  if (threads > kMostThreads || threads % kWarp != 0) Die("a block of a size that is no whole number of warps");
-  if (shared_bytes > kMostSharedBytes) Die("too much shared memory");
+namespace {
+
+// Runs all the block's threads until they have returned or all wait.
+void RunThreads(int num_warps) {
+  for (bool any = true; any;) {
+    any = false;
+    const auto turns = Turns<kMostThreads / kWarp>(num_warps);
+    for (int i = 0; i < num_warps; ++i) {
+      while (RunWarp(turns[i])) {
+        any = true;
+        if (order == Order::kRandom) break;
+      }
+    }
+  }
+}
+
+void RunBlock(int threads, size_t shared_bytes) {
   ++num_blocks;
-  CreateFibres(threads);
-  body = &thread;
   block = {.size = threads};
   warps.assign(threads / kWarp, Warp{.meeting = {.size = kWarp}, .given = {}});
   for (int t = 0; t < threads; ++t) {
     fibres[t].running = true;
     fibres[t].exchanges = 0;
+    fibres[t].copies.clear();
   }
   auto* shared = reinterpret_cast<unsigned char*>(berth::ops::cuda::shared_memory);
   memset(shared, kPoison, shared_bytes);
   memset(shared + shared_bytes, kFence, kFenceBytes);
-  const int num_warps = threads / kWarp;
-  for (bool any = true; any;) {
-    any = false;
-    for (int w = 0; w < num_warps; ++w) {
-      while (RunWarp(order == Order::kAscending ? w : num_warps - 1 - w)) any = true;
-    }
-  }
+  races::BeginBlock(shared, shared_bytes);
+  RunThreads(threads / kWarp);
   for (int t = 0; t < threads; ++t) {
     threadIdx.x = static_cast<unsigned>(t);
     if (fibres[t].running) Die("a barrier that not all threads reach");
   }
   for (size_t i = 0; i < kFenceBytes; ++i) {
     if (shared[shared_bytes + i] != kFence) Die("a write past the shared memory");
+  }
+}
+
+// The place of block i in the order of the turns: in a random one, i times a number without common factors, and more.
+int64_t Turn(int64_t i, int64_t blocks, int64_t factor, int64_t first) {
+  if (order == Order::kRandom) return (i * factor + first) % blocks;
+  return order == Order::kAscending ? i : blocks - 1 - i;
+}
+
+}  // namespace
+
+void RunGrid(size_t shared_bytes, const std::function<void()>& thread) {
+  const int threads = static_cast<int>(blockDim.x);
+  if (threads > kMostThreads || threads % kWarp != 0) Die("a block of a size that is no whole number of warps");
+  if (shared_bytes > kMostSharedBytes) Die("too much shared memory");
+  const DeviceAccess access;
+  ++num_launches;
+  CreateFibres(threads);
+  body = &thread;
+  races::BeginLaunch();
+  const int64_t blocks = int64_t{gridDim.x} * gridDim.y * gridDim.z;
+  int64_t factor = 1;
+  int64_t first = 0;
+  if (order == Order::kRandom) {
+    do factor = 1 + RandomBelow(1u << 16);
+    while (std::gcd(factor, blocks) != 1);
+    first = RandomBelow(1u << 16);
+  }
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t b = Turn(i, blocks, factor, first);
+    blockIdx = dim3(static_cast<unsigned>(b % gridDim.x), static_cast<unsigned>(b / gridDim.x % gridDim.y),
+                    static_cast<unsigned>(b / gridDim.x / gridDim.y));
+    RunBlock(threads, shared_bytes);
   }
 }
 

@@ -2,11 +2,11 @@
 // test what they compute. It tells nothing of how fast they are, nor whether a GPU's compiler, memory or scheduler
 // would find a fault that one thread does not.
 //
-// Every CUDA thread is a fibre of the calling thread. It runs, in a fixed order, until it has to wait for others. A
-// warp runs as far as it can without the other warps. Blocks run one after the other. The emulation is stricter than a
-// GPU. These end the program: a barrier that a thread of the block or warp never reaches, an unaligned access, and a
-// write past the launch's shared memory. Shared memory begins as NaN. Only what the kernels use is here. Not
-// thread-safe.
+// Every CUDA thread is a fibre of the calling thread. It runs, in a chosen order, until it has to wait for others. A
+// warp runs as far as it can without the other warps, except in random order. Blocks run one after the other. The
+// emulation is stricter than a GPU. These end the program: a race (races.h), a barrier that a thread of the block or
+// warp never reaches, an unaligned access, and an access past the launch's shared memory. Shared memory begins as NaN.
+// Only what the kernels and the emulation's own tests use is here. Not thread-safe.
 #ifndef BERTH_TESTS_MODELS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define BERTH_TESTS_MODELS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -15,7 +15,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <array>
 #include <functional>
 
 #define __global__
@@ -47,20 +46,33 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace cuda_emulation {
 
 // The order in which a block's threads, and a launch's blocks, take their turns. A kernel whose result differs lacks a
-// barrier, or has blocks that depend on each other.
-enum class Order { kAscending, kDescending };
-void SetOrder(Order order);
+// barrier, or has blocks that depend on each other. kRandom: another order for each seed. A thread may then have to
+// wait after any access to memory.
+enum class Order { kAscending, kDescending, kRandom };
+void SetOrder(Order order, uint32_t seed = 1);
 
-// Runs `thread` once for each thread of a block of `threads`.
-void RunBlock(int threads, size_t shared_bytes, const std::function<void()>& thread);
-Order CurrentOrder();
-int64_t NumBlocks();  // that have run
+// Runs `thread` once for each thread of each block, of `blockDim` in `gridDim`.
+void RunGrid(size_t shared_bytes, const std::function<void()>& thread);
+int64_t NumBlocks();    // that have run
+int64_t NumLaunches();  // the same
 
-// Returns when all of the block have called it.
+// Returns when all of the block, or of the warp, have called it.
 void WaitForBlock();
-// Gives `bits` to the warp; returns those of all its threads when all have given theirs. Good until the next call.
-const std::array<uint64_t, 32>& Exchange(unsigned mask, uint64_t bits);
+void WaitForWarp(unsigned mask);
+// Gives `bits` to the warp. Returns, when all of the warp have given theirs, those of a lane, or their first bits from
+// the lowest lane up.
+uint64_t ExchangeWith(unsigned mask, uint64_t bits, int lane);
+unsigned Ballot(unsigned mask, bool bit);
 int LaneOfThread();
+
+// What atomicAdd does before it adds.
+void NoteAtomic(const void* p, size_t size_bytes);
+// memcpy of a thread.
+void Copy(void* to, const void* from, size_t size_bytes);
+// See cuda_pipeline_primitives.h.
+void CopyLater(void* to, const void* from, size_t size_bytes, size_t zeros);
+void CommitCopies();
+void WaitForCopies(size_t groups_left);
 
 // The warp's product of the matrix units; see models/kernels/cuda/matrix.cuh. Sums in ascending order; the order of a
 // GPU is not documented.
@@ -71,13 +83,32 @@ T Shuffle(unsigned mask, T value, int lane) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof(value));
-  memcpy(&value, &Exchange(mask, bits).at(static_cast<size_t>(lane)), sizeof(value));
+  bits = ExchangeWith(mask, bits, lane);
+  memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
 }  // namespace cuda_emulation
 
+namespace berth::ops::cuda {
+
+// Kernels find it before the C library's, which no hook sees.
+inline void* memcpy(void* to, const void* from, size_t size_bytes) {
+  cuda_emulation::Copy(to, from, size_bytes);
+  return to;
+}
+
+}  // namespace berth::ops::cuda
+
 inline void __syncthreads() { cuda_emulation::WaitForBlock(); }
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { cuda_emulation::WaitForWarp(mask); }
+template <typename T>
+__attribute__((no_sanitize_thread)) T atomicAdd(T* p, T value) {
+  cuda_emulation::NoteAtomic(p, sizeof(T));
+  const T before = *p;  // no other thread runs
+  *p = before + value;
+  return before;
+}
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane) {
   return cuda_emulation::Shuffle(mask, value, lane);
@@ -87,19 +118,9 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
   return cuda_emulation::Shuffle(mask, value, cuda_emulation::LaneOfThread() ^ lane_mask);
 }
 inline int __any_sync(unsigned mask, int predicate) {
-  int any = 0;
-  for (uint64_t bits : cuda_emulation::Exchange(mask, predicate != 0 ? 1 : 0)) any |= static_cast<int>(bits);
-  return any;
+  return cuda_emulation::Ballot(mask, predicate != 0) != 0 ? 1 : 0;
 }
-
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  unsigned ballot = 0;
-  unsigned lane = 0;
-  for (uint64_t bits : cuda_emulation::Exchange(mask, predicate != 0 ? 1 : 0)) {
-    ballot |= static_cast<unsigned>(bits) << lane++;
-  }
-  return ballot;
-}
+inline unsigned __ballot_sync(unsigned mask, int predicate) { return cuda_emulation::Ballot(mask, predicate != 0); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 inline float __uint_as_float(uint32_t bits) {
@@ -183,13 +204,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (error != cudaSuccess) return cuda_emulation::Keep(error);
   gridDim = config->gridDim;
   blockDim = config->blockDim;
-  const int64_t blocks = int64_t{gridDim.x} * gridDim.y * gridDim.z;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t b = cuda_emulation::CurrentOrder() == cuda_emulation::Order::kAscending ? i : blocks - 1 - i;
-    blockIdx = dim3(static_cast<unsigned>(b % gridDim.x), static_cast<unsigned>(b / gridDim.x % gridDim.y),
-                    static_cast<unsigned>(b / gridDim.x / gridDim.y));
-    cuda_emulation::RunBlock(static_cast<int>(blockDim.x), config->dynamicSmemBytes, [&] { kernel(arguments...); });
-  }
+  cuda_emulation::RunGrid(config->dynamicSmemBytes, [&] { kernel(arguments...); });
   return cudaSuccess;
 }
 
