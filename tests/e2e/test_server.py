@@ -203,7 +203,8 @@ def test_a_client_that_goes_gives_its_bytes_back(server):
 
 def test_a_killed_client_gives_its_bytes_back(server):
     client = subprocess.Popen([os.path.join(BIN, "client/berth-cli"), "generate", f"--server={server.address}",
-                               "--prompt=x", "--max_tokens=1900", "--ignore_eos"], stdout=subprocess.PIPE)
+                               "--prompt=Once upon a time", "--temperature=0", "--max_tokens=1900", "--ignore_eos"],
+                              stdout=subprocess.PIPE)
     assert client.stdout.read(1)
     client.send_signal(signal.SIGKILL)
     client.wait()
