@@ -1,8 +1,9 @@
 // Computes the masks of a step's constrained rows on threads of its own, while the model runs. The sampler waits for
 // each row's masks right before it samples (models/row_masks.h). Engine thread only, apart from its own threads.
 //
-// Computing a row's masks is the one part of a constraint whose time grows with the vocabulary. All others (Accept,
-// IsComplete, the forced tokens) run between steps on the engine thread.
+// The other parts of a constraint (Accept, IsComplete, the forced tokens) run between steps on the engine thread. Their
+// time does not grow with the vocabulary, with one exception: where bytes are forced, finding their tokens may take up
+// to four masks.
 #ifndef BERTH_SCHEDULER_MASK_WORKERS_H_
 #define BERTH_SCHEDULER_MASK_WORKERS_H_
 
