@@ -4,17 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/mix.h"
 
 namespace berth {
 namespace {
-
-// splitmix64
-uint64_t Mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
 
 bool Contains(const std::vector<int32_t>& tokens, int32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();

@@ -7,18 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "models/token_constraint.h"
 #include "scheduler/beam_search.h"
+#include "tests/testing/mix.h"
 #include "tests/testing/tiny_cache.h"
 
 namespace berth {
 namespace {
-
-// splitmix64
-uint64_t Mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
 
 uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<uint32_t>(token)); }
 
