@@ -108,6 +108,7 @@ class StructureTest : public ::testing::Test {
     for (int32_t token : {1, 2, 3}) request.mutable_token_ids()->add_ids(token);
     request.mutable_stopping()->set_max_tokens(20);
     request.mutable_stopping()->add_stop_token_ids(kEnd);
+    request.mutable_sampling()->set_seed(7);  // two requests give the same
     request.set_request_id("r");
     if (!choices.empty()) request.mutable_structure()->set_regex(choices);
     return request;
