@@ -58,8 +58,9 @@ TEST_P(BidirectionalAttentionTest, TheEncoderSeesItsWholeRow) {
       const at::Tensor q = RandomHeads(EncoderTokens(), kHeads);
       const at::Tensor k = RandomHeads(EncoderTokens(), kHeads);
       const at::Tensor v = RandomHeads(EncoderTokens(), kHeads);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::EncoderAttention(q, k, v, Shape(0, biased), *fast_),
-                                          reference::EncoderAttention(q, k, v, Shape(0, biased), *reference_)));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectClose(ops::EncoderAttention(OnDevice(q), OnDevice(k), OnDevice(v), OnDevice(Shape(0, biased)), *fast_),
+                      reference::EncoderAttention(q, k, v, Shape(0, biased), *reference_)));
     }
   }
 }
@@ -71,12 +72,12 @@ TEST_P(BidirectionalAttentionTest, CrossAttentionReadsWhatTheFirstStepWrote) {
       if (!fast_->encoder().empty()) {
         const at::Tensor k = RandomHeads(EncoderTokens(), kKvHeads);
         const at::Tensor v = RandomHeads(EncoderTokens(), kKvHeads);
-        ops::WriteCross(k, v, layer, *fast_);
+        ops::WriteCross(OnDevice(k), OnDevice(v), layer, *fast_);
         reference::WriteCross(k, v, layer, *reference_);
       }
       const at::Tensor q = RandomHeads(fast_->num_tokens(), kHeads);
       for (bool biased : {false, true}) {
-        ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CrossAttention(q, Shape(layer, biased), *fast_),
+        ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CrossAttention(OnDevice(q), OnDevice(Shape(layer, biased)), *fast_),
                                             reference::CrossAttention(q, Shape(layer, biased), *reference_)));
       }
     }
@@ -85,13 +86,14 @@ TEST_P(BidirectionalAttentionTest, CrossAttentionReadsWhatTheFirstStepWrote) {
 
 TEST_P(BidirectionalAttentionTest, EveryOperationRunsItsKernels) {
   NextStep({3, 1, 0, 0, 9});
-  EXPECT_TRUE(at::equal(fast_->tables().encoder.token_ids, reference_->tables().encoder.token_ids));
+  EXPECT_TRUE(at::equal(fast_->tables().encoder.token_ids.cpu(), reference_->tables().encoder.token_ids));
   const at::Tensor e = RandomHeads(EncoderTokens(), kHeads);
   const at::Tensor kv = e.narrow(1, 0, kKvHeads * kHeadDim);
   const at::Tensor q = RandomHeads(fast_->num_tokens(), kHeads);
-  const std::function<void()> operations[] = {[&] { ops::EncoderAttention(e, e, e, Shape(0, true), *fast_); },
-                                              [&] { ops::WriteCross(kv, kv, 0, *fast_); },
-                                              [&] { ops::CrossAttention(q, Shape(0, true), *fast_); }};
+  const std::function<void()> operations[] = {
+      [&] { ops::EncoderAttention(OnDevice(e), OnDevice(e), OnDevice(e), OnDevice(Shape(0, true)), *fast_); },
+      [&] { ops::WriteCross(OnDevice(kv), OnDevice(kv), 0, *fast_); },
+      [&] { ops::CrossAttention(OnDevice(q), OnDevice(Shape(0, true)), *fast_); }};
   for (const auto& operation : operations) {
     const int64_t blocks = cuda_emulation::NumBlocks();
     operation();
@@ -118,11 +120,12 @@ TEST_P(BidirectionalAttentionTest, NeitherChunksNorNeighboursChangeTheBits) {
       };
       if (done == 0) {
         const at::Tensor e = eq.narrow(0, 0, EncoderTokens());
-        outputs.push_back(ops::EncoderAttention(e, e, e, Shape(0, true), *fast_).narrow(0, 0, encoder));
+        outputs.push_back(ops::EncoderAttention(OnDevice(e), OnDevice(e), OnDevice(e), OnDevice(Shape(0, true)), *fast_)
+                              .narrow(0, 0, encoder));
         const at::Tensor kv = e.narrow(1, 0, kKvHeads * kHeadDim);
-        ops::WriteCross(kv, kv, 0, *fast_);
+        ops::WriteCross(OnDevice(kv), OnDevice(kv), 0, *fast_);
       }
-      outputs.push_back(ops::CrossAttention(slice(q), Shape(0, false), *fast_).narrow(0, 0, count));
+      outputs.push_back(ops::CrossAttention(OnDevice(slice(q)), OnDevice(Shape(0, false)), *fast_).narrow(0, 0, count));
       done += count;
     }
     return at::cat(outputs, 0);

@@ -32,8 +32,9 @@ TEST_P(CausalConvTest, CarriesItsState) {
     // Each activation carries a state of its own.
     for (int state : {0, 1}) {
       const auto activation = state == 0 ? ops::ConvActivation::kSilu : ops::ConvActivation::kNone;
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::CausalConv(x, weight, bias, 0, state, *fast_, activation),
-                                          reference::CausalConv(x, weight, bias, 0, state, *reference_, activation)));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectClose(ops::CausalConv(OnDevice(x), OnDevice(weight), OnDevice(bias), 0, state, *fast_, activation),
+                      reference::CausalConv(x, weight, bias, 0, state, *reference_, activation)));
     }
   }
 }
@@ -44,7 +45,9 @@ TEST_P(CausalConvTest, ChunksDoNotChangeTheBits) {
   const at::Tensor x = Random(total, kChannels);
   const at::Tensor weight = at::randn({kConvKernel, kChannels});
   const auto run = [&](const std::vector<int64_t>& chunks) {
-    return InSteps(chunks, [&](const auto& slice) { return ops::CausalConv(slice(x), weight, {}, 0, 0, *fast_); });
+    return InSteps(chunks, [&](const auto& slice) {
+      return ops::CausalConv(OnDevice(slice(x)), OnDevice(weight), {}, 0, 0, *fast_);
+    });
   };
   const at::Tensor whole = run({total});
   for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{1, 7, 19, 23}, {49, 1}, {16, 16, 16, 2}}) {

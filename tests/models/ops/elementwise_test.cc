@@ -32,9 +32,9 @@ TEST_P(ElementwiseTest, RmsNorm) {
   for (int64_t dim : {1, 20, 133, 5000}) {
     const at::Tensor x = Random(11, 3 * dim);
     const at::Tensor weight = at::randn({dim});
-    ExpectClose(ops::RmsNorm(x, weight, 1e-5, execution_), reference::RmsNorm(x, weight, 1e-5));
-    at::Tensor in_place = x.clone();
-    ops::RmsNormInPlace(in_place, weight, 1e-5, execution_);
+    ExpectClose(ops::RmsNorm(OnDevice(x), OnDevice(weight), 1e-5, execution_), reference::RmsNorm(x, weight, 1e-5));
+    at::Tensor in_place = OnDevice(x).clone();
+    ops::RmsNormInPlace(in_place, OnDevice(weight), 1e-5, execution_);
     ExpectClose(in_place, reference::RmsNorm(x, weight, 1e-5));
   }
 }
@@ -47,10 +47,10 @@ TEST_P(ElementwiseTest, LayerNorm) {
     for (double mean : {0.0, 30.0}) {
       const at::Tensor x = Random(11, dim) + mean;
       for (const at::Tensor& bias : {at::Tensor(), at::randn({dim})}) {
-        ExpectClose(ops::LayerNorm(x, weight, bias, 1e-5, type, execution_),
+        ExpectClose(ops::LayerNorm(OnDevice(x), OnDevice(weight), OnDevice(bias), 1e-5, type, execution_),
                     reference::LayerNorm(x, weight, bias, 1e-5), /*roundings=*/mean == 0 ? 2e-6 : 2e-5);
         const at::Tensor wide = x.to(at::kFloat) * 1.001;
-        ExpectClose(ops::LayerNorm(wide, weight, bias, 1e-5, type, execution_),
+        ExpectClose(ops::LayerNorm(OnDevice(wide), OnDevice(weight), OnDevice(bias), 1e-5, type, execution_),
                     reference::LayerNorm(wide.to(type), weight, bias, 1e-5), mean == 0 ? 2e-6 : 2e-5);
       }
     }
@@ -58,8 +58,8 @@ TEST_P(ElementwiseTest, LayerNorm) {
 }
 
 TEST_P(ElementwiseTest, TheNormsRoundTheirInputThemselves) {
-  const at::Tensor stream = at::randn({7, 64});
-  const at::Tensor weight = at::ones({64});
+  const at::Tensor stream = OnDevice(at::randn({7, 64}));
+  const at::Tensor weight = OnDevice(at::ones({64}));
   const AtenCalls calls;
   ops::RmsNorm(stream, weight, 1e-5, GetParam().type, execution_);
   ops::LayerNorm(stream, weight, {}, 1e-5, GetParam().type, execution_);
@@ -73,10 +73,10 @@ TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
     const at::Tensor x = Random(11, dim);
     for (at::ScalarType type : {at::kFloat, GetParam().type}) {
       const at::Tensor stream = at::randn({11, dim + 3}).to(type).narrow(1, 0, dim);
-      ExpectClose(ops::RmsNorm(stream, weight, 1e-5, GetParam().type, execution_),
+      ExpectClose(ops::RmsNorm(OnDevice(stream), OnDevice(weight), 1e-5, GetParam().type, execution_),
                   reference::RmsNorm(stream.to(GetParam().type), weight, 1e-5));
       for (double scale : {1.0, 0.5}) {
-        const at::Tensor sum = ops::AddResidual(stream, x, execution_, scale);
+        const at::Tensor sum = ops::AddResidual(OnDevice(stream), OnDevice(x), execution_, scale).cpu();
         ASSERT_EQ(sum.scalar_type(), type);
         const at::Tensor exact = stream.to(at::kDouble) + x.to(at::kDouble) * scale;
         ASSERT_TRUE(at::allclose(sum.to(at::kDouble), exact, type == at::kFloat ? 1e-6 : 1.0 / 256, 1e-6));
@@ -86,11 +86,15 @@ TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
 }
 
 TEST_P(ElementwiseTest, RefusesRowsWithAStride) {
-  at::Tensor columns = Random(12, 10).t();
+  at::Tensor columns = OnDevice(Random(12, 10)).t();
   const at::Tensor angles = at::rand({10, 6});
-  EXPECT_THROW(ops::RmsNorm(columns, at::ones({12}), 1e-5, execution_), c10::Error);
-  EXPECT_THROW(ops::GatedRmsNorm(Random(10, 12), columns, at::ones({12}), 1e-5, 1, false, execution_), c10::Error);
-  EXPECT_THROW(ops::Rotary(columns, angles, angles, at::zeros({10}, at::kLong), 12, execution_), c10::Error);
+  EXPECT_THROW(ops::RmsNorm(columns, OnDevice(at::ones({12})), 1e-5, execution_), c10::Error);
+  EXPECT_THROW(
+      ops::GatedRmsNorm(OnDevice(Random(10, 12)), columns, OnDevice(at::ones({12})), 1e-5, 1, false, execution_),
+      c10::Error);
+  EXPECT_THROW(
+      ops::Rotary(columns, OnDevice(angles), OnDevice(angles), OnDevice(at::zeros({10}, at::kLong)), 12, execution_),
+      c10::Error);
 }
 
 TEST_P(ElementwiseTest, GatedRmsNorm) {
@@ -99,7 +103,7 @@ TEST_P(ElementwiseTest, GatedRmsNorm) {
     const at::Tensor gate = Random(9, 3 * dim);
     const at::Tensor weight = at::randn({3 * dim});
     for (bool gate_first : {false, true}) {
-      ExpectClose(ops::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first, execution_),
+      ExpectClose(ops::GatedRmsNorm(OnDevice(x), OnDevice(gate), OnDevice(weight), 1e-5, 3, gate_first, execution_),
                   reference::GatedRmsNorm(x, gate, weight, 1e-5, 3, gate_first));
     }
   }
@@ -110,10 +114,11 @@ TEST_P(ElementwiseTest, ActivateDependsOnTheElementAlone) {
   for (ops::Activation activation :
        {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kSigmoid,
         ops::Activation::kRelu, ops::Activation::kReluSquared}) {
-    const at::Tensor all = ops::Activate(x, activation, execution_);
+    const at::Tensor all = ops::Activate(OnDevice(x), activation, execution_);
     ExpectClose(all, reference::Activate(x.to(at::kFloat), activation).to(x.scalar_type()));
     for (int64_t row = 0; row < x.size(0); ++row) {
-      EXPECT_TRUE(at::equal(ops::Activate(x.narrow(0, row, 1), activation, execution_), all.narrow(0, row, 1)));
+      EXPECT_TRUE(
+          at::equal(ops::Activate(OnDevice(x.narrow(0, row, 1)), activation, execution_), all.narrow(0, row, 1)));
     }
   }
 }
@@ -123,7 +128,7 @@ TEST_P(ElementwiseTest, GatedActivation) {
   for (ops::Activation activation :
        {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kRelu,
         ops::Activation::kReluSquared, ops::Activation::kClampedSwiglu}) {
-    ExpectClose(ops::GatedActivation(x, activation, execution_), reference::GatedActivation(x, activation));
+    ExpectClose(ops::GatedActivation(OnDevice(x), activation, execution_), reference::GatedActivation(x, activation));
   }
 }
 
@@ -131,10 +136,10 @@ TEST_P(ElementwiseTest, Rotary) {
   const at::Tensor angles = at::rand({200, 6}) * 7;  // a rotary dimension of 12 of the head's 20
   for (const auto& counts : Steps()) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
-    at::Tensor fast = Random(fast_->num_tokens(), kHeads * kHeadDim);
-    at::Tensor expected = fast.clone();
-    ops::Rotary(fast, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim, execution_);
-    reference::Rotary(expected, angles.cos(), angles.sin(), fast_->device_positions(), kHeadDim);
+    at::Tensor expected = Random(fast_->num_tokens(), kHeads * kHeadDim);
+    at::Tensor fast = OnDevice(expected).clone();
+    ops::Rotary(fast, OnDevice(angles.cos()), OnDevice(angles.sin()), fast_->device_positions(), kHeadDim, execution_);
+    reference::Rotary(expected, angles.cos(), angles.sin(), reference_->device_positions(), kHeadDim);
     ASSERT_NO_FATAL_FAILURE(ExpectClose(fast, expected));
   }
 }

@@ -56,7 +56,8 @@ TEST_P(GatedDeltaNetTest, CarriesItsState) {
       const at::Tensor qkv = Qkv(shape, fast_->num_tokens());
       const at::Tensor a = Random(fast_->num_tokens(), shape.v_heads);
       const at::Tensor b = Random(fast_->num_tokens(), shape.v_heads);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *fast_),
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::GatedDeltaNet(OnDevice(qkv), OnDevice(a), OnDevice(b), OnDevice(p.rate),
+                                                             OnDevice(p.dt_bias), shape, *fast_),
                                           reference::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *reference_)));
     }
   }
@@ -72,8 +73,9 @@ TEST_P(GatedDeltaNetTest, ForgetsAtOnceAndNotAtAll) {
   const at::Tensor b = Random(100, shape.v_heads);
   a.narrow(0, 0, 10).fill_(5000);  // decays of exp(-5000)
   a.narrow(0, 10, 90).fill_(-4);
-  ExpectClose(ops::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *fast_),
-              reference::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *reference_));
+  ExpectClose(
+      ops::GatedDeltaNet(OnDevice(qkv), OnDevice(a), OnDevice(b), OnDevice(p.rate), OnDevice(p.dt_bias), shape, *fast_),
+      reference::GatedDeltaNet(qkv, a, b, p.rate, p.dt_bias, shape, *reference_));
 }
 
 // Where a prompt is cut into steps changes the order of sums, so roundings, and nothing more.
@@ -86,7 +88,8 @@ TEST_P(GatedDeltaNetTest, ChunksChangeRoundingsOnlyAndInOrderNoBit) {
     const at::Tensor b = Random(total, shape.v_heads);
     const auto run = [&](const std::vector<int64_t>& chunks) {
       return InSteps(chunks, [&](const auto& slice) {
-        return ops::GatedDeltaNet(slice(qkv), slice(a), slice(b), p.rate, p.dt_bias, shape, *fast_);
+        return ops::GatedDeltaNet(OnDevice(slice(qkv)), OnDevice(slice(a)), OnDevice(slice(b)), OnDevice(p.rate),
+                                  OnDevice(p.dt_bias), shape, *fast_);
       });
     };
     const at::Tensor whole = run({total});

@@ -1,7 +1,8 @@
 // The fixture of the kernel tests. Its parameters are both types, with every instruction set that the machine has, with
 // matrix tiles emulated, and with the CUDA kernels emulated on the CPU (tests/models/kernels/cuda_emulation, no GPU).
 // It has two equal poisoned arenas: one for the kernels, one for their ATen references. What the emulated kernels use
-// is out of the host's reach. Single-threaded.
+// is out of the host's reach. With BERTH_TEST_DEVICE (test_device.h) the CUDA kernels run on a GPU, and no others run;
+// the references still run on the CPU. Single-threaded.
 #ifndef BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 #define BERTH_TESTS_MODELS_OPS_KERNEL_TEST_H_
 
@@ -26,6 +27,7 @@
 #include "models/step/execution.h"
 #include "models/step/step_batch.h"
 #include "tests/models/emulated_device.h"
+#include "tests/models/test_device.h"
 
 namespace berth {
 
@@ -33,6 +35,9 @@ struct KernelParam {
   const ops::cpu::Kernels* kernels;
   at::ScalarType type;
   const ops::cuda::Kernels* emulated = nullptr;  // those that take the CPU kernels' place
+  const TestDevice* device = nullptr;            // the GPU that takes the CPU's
+
+  bool on_cuda() const { return emulated != nullptr || device != nullptr; }
 };
 
 inline std::vector<KernelParam> KernelParams() {
@@ -48,16 +53,21 @@ inline std::vector<KernelParam> KernelParams() {
 
 // For operations that have CUDA kernels.
 inline std::vector<KernelParam> KernelParamsWithCuda() {
-  std::vector<KernelParam> params = KernelParams();
+  const TestDevice* const device = GetTestDevice();
+  std::vector<KernelParam> params = device != nullptr ? std::vector<KernelParam>() : KernelParams();
+  const ops::cuda::Kernels* const emulated = device != nullptr ? nullptr : BerthCudaKernels();
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    params.push_back({&ops::cpu::baseline::kKernels, type, BerthCudaKernels()});
+    params.push_back({&ops::cpu::baseline::kKernels, type, emulated, device});
   }
   return params;
 }
 
 inline std::string KernelParamName(const ::testing::TestParamInfo<KernelParam>& info) {
-  const std::string kernels = info.param.emulated != nullptr ? "emulated_cuda" : info.param.kernels->capability;
-  return kernels + (info.param.type == at::kFloat ? "_float32" : "_bfloat16");
+  const KernelParam& param = info.param;
+  const std::string kernels = param.emulated != nullptr ? "emulated_cuda"
+                              : param.device != nullptr ? "cuda"
+                                                        : param.kernels->capability;
+  return kernels + (param.type == at::kFloat ? "_float32" : "_bfloat16");
 }
 
 class KernelTest : public ::testing::TestWithParam<KernelParam> {
@@ -69,10 +79,12 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
     execution_.cpu_kernels = GetParam().kernels;
-    execution_.cuda_kernels = GetParam().emulated;
+    const TestDevice* const gpu = GetParam().device;
+    execution_.cuda_kernels = gpu != nullptr ? gpu->kernels : GetParam().emulated;
     at::manual_seed(3);
     const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
-    fast_storage_ = *CreateHostStorage(int64_t{16} << 20);
+    const at::Device device = gpu != nullptr ? gpu->device : at::Device(at::kCPU);
+    fast_storage_ = *CreateDeviceStorage(device, int64_t{16} << 20);
     if (GetParam().emulated != nullptr) {
       device_ = std::make_unique<EmulatedDevice>();
       fast_storage_ = std::make_unique<EmulatedDeviceStorage>(std::move(fast_storage_));
@@ -83,8 +95,8 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     }
     cache_ = *Cache::Create(plan, fast_storage_.get(), {.poison_returned_units = true});
     // As on a GPU, CUDA's kernels read a copy of the tables.
-    const bool copy_tables = GetParam().emulated != nullptr;
-    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), at::kCPU, &execution_, copy_tables);
+    const bool copy_tables = GetParam().on_cuda();
+    fast_ = std::make_unique<StepBatch>(plan, fast_storage_->base(), device, &execution_, copy_tables);
     reference_ = std::make_unique<StepBatch>(plan, reference_storage_->base(), at::kCPU, &execution_);
     for (int64_t length : encoder_tokens) leases_.push_back(cache_->NewLease(length));
   }
@@ -138,11 +150,29 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     return at::randn({tokens, columns + 24}).to(GetParam().type).narrow(1, 8, columns);
   }
 
+  // x as the kernels under test take it: itself, or a copy on the GPU whose strides are the same.
+  at::Tensor OnDevice(const at::Tensor& x) const {
+    if (GetParam().device == nullptr || !x.defined()) return x;
+    const auto size = static_cast<int64_t>(x.storage().nbytes()) / x.element_size();
+    const at::Tensor whole = x.as_strided({size}, {1}, 0).to(GetParam().device->device);
+    return whole.as_strided(x.sizes(), x.strides(), x.storage_offset());
+  }
+  // The same for the tensors of an operation's shape, inputs or weights.
+  template <typename Tensors>
+  Tensors OnDevice(Tensors of) const {
+    const auto move = [&](auto&... tensors) { ((tensors = OnDevice(tensors)), ...); };
+    if constexpr (requires { of.sinks; }) move(of.sinks);
+    if constexpr (requires { of.distance_bias; }) move(of.distance_bias);
+    if constexpr (requires { of.gate; }) move(of.x, of.gate, of.dt, of.b, of.c);
+    if constexpr (requires { of.recurrence_bias; }) move(of.input_bias, of.recurrence_bias, of.rate);
+    return of;
+  }
+
   // In float32 only the order of sums differs, so the error is a few roundings of the largest terms. In bfloat16, one
   // rounding of each result to 8 bits may also fall the other way.
   void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, double roundings = 2e-6) {
-    const at::Tensor a = actual.to(at::kFloat);
-    const at::Tensor e = expected.to(at::kFloat);
+    const at::Tensor a = actual.cpu().to(at::kFloat);
+    const at::Tensor e = expected.cpu().to(at::kFloat);
     const double relative = GetParam().type == at::kFloat ? 0 : 1.0 / 128;
     const double absolute = roundings * e.abs().max().item<float>();
     ASSERT_TRUE(at::allclose(a, e, relative, absolute))

@@ -67,8 +67,9 @@ TEST_P(MambaTest, MambaScanCarriesItsState) {
     for (const auto& counts : Steps()) {
       ASSERT_NO_FATAL_FAILURE(NextStep(counts));
       const ops::MambaInputs inputs = MambaInputs(fast_->num_tokens(), groups);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::MambaScan(inputs, a, d, dt_bias, 0, 0, *fast_),
-                                          reference::MambaScan(inputs, a, d, dt_bias, 0, 0, *reference_)));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectClose(ops::MambaScan(OnDevice(inputs), OnDevice(a), OnDevice(d), OnDevice(dt_bias), 0, 0, *fast_),
+                      reference::MambaScan(inputs, a, d, dt_bias, 0, 0, *reference_)));
     }
   }
 }
@@ -81,8 +82,9 @@ TEST_P(MambaTest, ChunksDoNotChangeTheBitsOfMambaScan) {
   const at::Tensor d = at::randn({kChannels});
   const auto run = [&](const std::vector<int64_t>& chunks) {
     return InSteps(chunks, [&](const auto& slice) {
-      return ops::MambaScan({slice(all.x), slice(all.gate), slice(all.dt), slice(all.b), slice(all.c)}, a, d, d, 0, 0,
-                            *fast_);
+      return ops::MambaScan(
+          OnDevice(ops::MambaInputs{slice(all.x), slice(all.gate), slice(all.dt), slice(all.b), slice(all.c)}),
+          OnDevice(a), OnDevice(d), OnDevice(d), 0, 0, *fast_);
     });
   };
   const at::Tensor whole = run({total});
@@ -101,7 +103,8 @@ TEST_P(MambaTest, Mamba2ScanCarriesItsState) {
       ASSERT_NO_FATAL_FAILURE(NextStep(counts));
       const at::Tensor xbc = Random(fast_->num_tokens(), Columns(shape));
       const at::Tensor dt = Random(fast_->num_tokens(), shape.heads);
-      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *fast_),
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Mamba2Scan(OnDevice(xbc), OnDevice(dt), OnDevice(in.a), OnDevice(in.d),
+                                                          OnDevice(in.dt_bias), shape, *fast_),
                                           reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_)));
     }
   }
@@ -115,7 +118,8 @@ TEST_P(MambaTest, InOrderChunksDoNotChangeTheBitsOfMamba2Scan) {
     const at::Tensor dt = Random(total, shape.heads);
     const auto run = [&](const std::vector<int64_t>& chunks) {
       return InSteps(chunks, [&](const auto& slice) {
-        return ops::Mamba2Scan(slice(xbc), slice(dt), in.a, in.d, in.dt_bias, shape, *fast_);
+        return ops::Mamba2Scan(OnDevice(slice(xbc)), OnDevice(slice(dt)), OnDevice(in.a), OnDevice(in.d),
+                               OnDevice(in.dt_bias), shape, *fast_);
       });
     };
     const at::Tensor chunked = run({total});
@@ -138,9 +142,11 @@ TEST_P(MambaTest, Mamba2ScanForgetsAtOnceAndNotAtAll) {
   dt.narrow(0, 0, 10).fill_(5000);  // decays of exp(-5000 a)
   dt.narrow(0, 10, 90).fill_(-4);
   // A recurrence rounds the state at each of the tokens; the reference is 1.3e-6 off itself, measured in float64.
-  const double roundings = GetParam().emulated != nullptr ? 4e-6 : 2e-6;
-  ExpectClose(ops::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *fast_).narrow(0, 10, 90),
-              reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90), roundings);
+  const double roundings = GetParam().on_cuda() ? 4e-6 : 2e-6;
+  ExpectClose(
+      ops::Mamba2Scan(OnDevice(xbc), OnDevice(dt), OnDevice(in.a), OnDevice(in.d), OnDevice(in.dt_bias), shape, *fast_)
+          .narrow(0, 10, 90),
+      reference::Mamba2Scan(xbc, dt, in.a, in.d, in.dt_bias, shape, *reference_).narrow(0, 10, 90), roundings);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MambaTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);

@@ -243,18 +243,20 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
   }
 }
 
-// Weights of 8 bits and experts on a GPU, by the emulated CUDA kernels.
+// Weights of 8 bits and experts on a GPU, by the emulated CUDA kernels, or on the GPU that BERTH_TEST_DEVICE names.
 class CudaMatMulTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    execution_.cuda_kernels = BerthCudaKernels();
+    execution_.cuda_kernels = gpu_ != nullptr ? gpu_->kernels : BerthCudaKernels();
     at::manual_seed(6);
   }
-  at::Tensor Random(int64_t rows, int64_t columns) const { return at::randn({rows, columns}).to(GetParam()); }
+  at::Tensor OnDevice(const at::Tensor& x) const { return gpu_ != nullptr ? x.to(gpu_->device) : x; }
+  at::Tensor Random(int64_t rows, int64_t columns) const { return OnDevice(at::randn({rows, columns}).to(GetParam())); }
   ops::PackedMatrix Packed(const at::Tensor& weight, DType storage = DType::kFloat32) {
     return Pack(weight, storage, &execution_);
   }
 
+  const TestDevice* const gpu_ = GetTestDevice();
   Execution execution_;
 };
 
@@ -300,7 +302,7 @@ TEST_P(CudaMatMulTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
   const at::Tensor got = ops::MatMul(Random(3, 40), Packed(exact, DType::kInt8), {}, execution_);
-  EXPECT_TRUE(at::equal(got.select(1, 4), at::zeros({3}, GetParam())));
+  EXPECT_TRUE(at::equal(got.select(1, 4), OnDevice(at::zeros({3}, GetParam()))));
 }
 
 TEST_P(CudaMatMulTest, FourBitsAreRefused) { EXPECT_THROW(Packed(Random(9, 40), DType::kInt4), c10::Error); }
@@ -313,7 +315,7 @@ at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
 
 TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
   constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
-  const at::Tensor chosen = at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong);  // not the last expert
+  const at::Tensor chosen = OnDevice(at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong));  // not the last expert
   for (const Shape& shape : kShapes) {
     for (DType storage : {DType::kFloat32, DType::kInt8}) {
       std::vector<ops::PackedMatrix> experts;
@@ -344,7 +346,7 @@ TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
     const at::Tensor expected = ops::MatMul(x, Packed(transposed.contiguous(), storage), {}, execution_);
     EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}, execution_), expected));
     const at::Tensor got =
-        ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, at::zeros({3}, at::kLong), execution_);
+        ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, OnDevice(at::zeros({3}, at::kLong)), execution_);
     EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
   }
 }
@@ -352,8 +354,8 @@ TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
 TEST_P(CudaMatMulTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
   const std::vector<ops::PackedMatrix> experts(2, Packed(Random(9, 40)));
   const auto product = [&](int64_t pairs) {
-    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {}, at::zeros({pairs}, at::kLong),
-                             execution_);
+    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {},
+                             OnDevice(at::zeros({pairs}, at::kLong)), execution_);
   };
   EXPECT_TRUE(product(ops::kExpertPairs).defined());
   EXPECT_FALSE(product(ops::kExpertPairs + 1).defined());

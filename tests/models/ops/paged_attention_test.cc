@@ -56,11 +56,11 @@ TEST_P(PagedAttentionTest, IsTheReference) {
       const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kHeadDim);
       const at::Tensor k = Random(fast_->num_tokens(), kKvHeads * kHeadDim);
       const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * kHeadDim);
-      ops::WriteKv(k, v, layer, *fast_);
+      ops::WriteKv(OnDevice(k), OnDevice(v), layer, *fast_);
       reference::WriteKv(k, v, layer, *reference_);
       for (const ops::AttentionShape& shape : Shapes(layer)) {
-        ASSERT_NO_FATAL_FAILURE(
-            ExpectClose(ops::Attention(q, shape, *fast_), reference::Attention(q, shape, *reference_)));
+        ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Attention(OnDevice(q), OnDevice(shape), *fast_),
+                                            reference::Attention(q, shape, *reference_)));
       }
     }
   }
@@ -77,10 +77,10 @@ TEST_P(PagedAttentionTest, ChunksDoNotChangeTheBits) {
     return InSteps(chunks, [&](const auto& slice) {
       std::vector<at::Tensor> columns;
       for (int layer : kAttentionLayers) {
-        ops::WriteKv(slice(k), slice(v), layer, *fast_);
+        ops::WriteKv(OnDevice(slice(k)), OnDevice(slice(v)), layer, *fast_);
         const ops::AttentionShape shape = {
             .layer = layer, .q_heads = kQHeads, .head_dim = kHeadDim, .scale = 0.3, .distance_bias = bias};
-        columns.push_back(ops::Attention(slice(q), shape, *fast_));
+        columns.push_back(ops::Attention(OnDevice(slice(q)), OnDevice(shape), *fast_));
       }
       return at::cat(columns, 1);
     });

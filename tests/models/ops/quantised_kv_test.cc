@@ -88,15 +88,15 @@ TEST_P(QuantisedKvTest, KernelsAreTheReference) {
       const at::Tensor q = Random(fast_->num_tokens(), kQHeads * kHeadDim);
       const at::Tensor k = RandomKv(fast_->num_tokens());
       const at::Tensor v = RandomKv(fast_->num_tokens());
-      ops::WriteKv(k, v, layer, *fast_);
+      ops::WriteKv(OnDevice(k), OnDevice(v), layer, *fast_);
       reference::WriteKv(k, v, layer, *reference_);
       // Each layer meets each feature of the scores in some step.
       ops::AttentionShape shape = Shape(layer);
       if ((layer + turn) % 3 == 0) shape.sinks = at::randn({kQHeads}) * 3;
       if ((layer + turn) % 3 == 1) shape.softcap = 1.5;
       if ((layer + turn) % 3 == 2) shape.distance_bias = at::randn({kQHeads, 2 * 11 + 1});
-      ASSERT_NO_FATAL_FAILURE(
-          ExpectClose(ops::Attention(q, shape, *fast_), reference::Attention(q, shape, *reference_)))
+      ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Attention(OnDevice(q), OnDevice(shape), *fast_),
+                                          reference::Attention(q, shape, *reference_)))
           << "layer " << layer;
     }
     for (int layer : StaticLayers()) {
@@ -128,8 +128,9 @@ TEST_P(QuantisedKvTest, NeitherChunksNorNeighboursChangeATokensBytesOrBits) {
       };
       std::vector<at::Tensor> columns;
       for (int layer = 0; layer < num_layers_; ++layer) {
-        ops::WriteKv(packed(k), packed(v), layer, *fast_);
-        columns.push_back(ops::Attention(packed(q), Shape(layer), *fast_).narrow(0, neighbour ? 5 : 0, count));
+        ops::WriteKv(OnDevice(packed(k)), OnDevice(packed(v)), layer, *fast_);
+        columns.push_back(
+            ops::Attention(OnDevice(packed(q)), OnDevice(Shape(layer)), *fast_).narrow(0, neighbour ? 5 : 0, count));
       }
       outputs.push_back(at::cat(columns, 1));
       done += count;
@@ -154,9 +155,9 @@ TEST_P(QuantisedKvTest, AValueComesBackWithinHalfAStep) {
   for (int layer : StaticLayers()) {
     const double steps = fast_->slot(layer).recent_group >= 0 ? INFINITY : layer == 0 ? 127 : 7;
     const at::Tensor v = RandomKv(1);
-    ops::WriteKv(RandomKv(1), v, layer, *fast_);
+    ops::WriteKv(OnDevice(RandomKv(1)), OnDevice(v), layer, *fast_);
     const at::Tensor q = at::zeros({1, kQHeads * kHeadDim}, v.options());
-    const at::Tensor out = ops::Attention(q, Shape(layer), *fast_).to(at::kFloat);
+    const at::Tensor out = ops::Attention(OnDevice(q), OnDevice(Shape(layer)), *fast_).cpu().to(at::kFloat);
     for (int64_t head = 0; head < kQHeads; ++head) {
       const at::Tensor expected = v.narrow(1, head / 3 * kHeadDim, kHeadDim).to(at::kFloat);
       const float largest = expected.abs().max().item<float>();
@@ -173,11 +174,12 @@ TEST_P(QuantisedKvTest, ZerosStayZerosAndOneNaNSpoilsItsHead) {
   for (int layer : StaticLayers()) {
     const at::Tensor q = Random(1, kQHeads * kHeadDim);
     at::Tensor v = at::zeros({1, kKvHeads * kHeadDim}, q.options());
-    ops::WriteKv(v, v, layer, *fast_);
-    EXPECT_TRUE(at::equal(ops::Attention(q, Shape(layer), *fast_), at::zeros({1, kQHeads * kHeadDim}, q.options())));
+    ops::WriteKv(OnDevice(v), OnDevice(v), layer, *fast_);
+    const at::Tensor of_zeros = ops::Attention(OnDevice(q), OnDevice(Shape(layer)), *fast_).cpu();
+    EXPECT_TRUE(at::equal(of_zeros, at::zeros({1, kQHeads * kHeadDim}, q.options())));
     v.select(1, kHeadDim + 5).fill_(std::numeric_limits<float>::quiet_NaN());
-    ops::WriteKv(v, v, layer, *fast_);
-    const at::Tensor out = ops::Attention(q, Shape(layer), *fast_).to(at::kFloat);
+    ops::WriteKv(OnDevice(v), OnDevice(v), layer, *fast_);
+    const at::Tensor out = ops::Attention(OnDevice(q), OnDevice(Shape(layer)), *fast_).cpu().to(at::kFloat);
     for (int64_t i = 0; i < out.size(1); ++i) {
       EXPECT_EQ(std::isnan(out[0][i].item<float>()), i >= out.size(1) / 2) << i;
     }

@@ -37,7 +37,7 @@ TEST_P(RgLruTest, CarriesItsState) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     const at::Tensor x = Random(fast_->num_tokens(), kWidth);
     const at::Tensor gates = Random(fast_->num_tokens(), 2 * kWidth).unflatten(1, {kBlocks, 2 * kBlockWidth});
-    ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::RgLru(x, gates, weights_, 0, 0, *fast_),
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::RgLru(OnDevice(x), OnDevice(gates), OnDevice(weights_), 0, 0, *fast_),
                                         reference::RgLru(x, gates, weights_, 0, 0, *reference_)));
   }
 }

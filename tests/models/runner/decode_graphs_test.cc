@@ -1,5 +1,5 @@
 // Which steps become CUDA graphs, and when they are recorded anew. The recorder is a fake: a graph computes its work at
-// each launch, from where the recording's step had it.
+// each launch, from where the recording's step had it. With BERTH_TEST_DEVICE the graphs are a GPU's.
 #include "models/runner/decode_graphs.h"
 
 #include <ATen/TensorOperators.h>
@@ -15,6 +15,7 @@
 
 #include "cache/cache.h"
 #include "cache/storage.h"
+#include "tests/models/test_device.h"
 
 namespace berth {
 namespace {
@@ -43,6 +44,11 @@ class FakeRecorder final : public ops::cuda::GraphRecorder {
  public:
   std::unique_ptr<ops::cuda::Graph> Record(const std::function<void()>& work) override {
     if (fails_with != 0) throw c10::AcceleratorError({__func__, __FILE__, 1}, fails_with, "CUDA error");
+    if (GetTestDevice() != nullptr) {
+      auto graph = GetTestDevice()->recorder->Record(work);
+      ++recorded;
+      return graph;
+    }
     work();  // as when it is recorded, the host's part of it runs
     ++recorded;
     return std::make_unique<FakeGraph>(work);
@@ -63,10 +69,12 @@ class DecodeGraphsTest : public ::testing::Test {
  protected:
   DecodeGraphsTest()
       : plan_(*BuildCachePlan(model_.cache_specs(), /*block_tokens=*/16)),
-        storage_(*CreateHostStorage(int64_t{8} << 20)),
+        storage_(*CreateDeviceStorage(Device(), int64_t{8} << 20)),
         cache_(*Cache::Create(plan_, storage_.get(), {})),
-        batch_(plan_, storage_->base(), at::kCPU, &execution_, /*copy_tables=*/true),
+        batch_(plan_, storage_->base(), Device(), &execution_, /*copy_tables=*/true),
         graphs_(&model_, &recorder_, [this](const std::string& why) { told_.push_back(why); }) {}
+
+  static at::Device Device() { return GetTestDevice() != nullptr ? GetTestDevice()->device : at::Device(at::kCPU); }
 
   // A step of `rows` sequences, each of whose token is its index, at position `start`.
   at::Tensor Forward(int rows, int64_t start) {

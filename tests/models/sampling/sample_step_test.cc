@@ -21,6 +21,7 @@
 #include "models/step/execution.h"
 #include "models/token_constraint.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
+#include "tests/models/test_device.h"
 
 namespace berth {
 namespace {
@@ -98,9 +99,9 @@ class Batch {
   const StepPlan& plan() const { return plan_; }
   const at::Tensor& logits() const { return logits_; }
 
-  StepResult Fast(const ops::cuda::Kernels* kernels = nullptr) const {
+  StepResult Fast(const ops::cuda::Kernels* kernels = nullptr, at::Device device = at::kCPU) const {
     StepResult result;
-    SampleRows(logits_, plan_, indices_, &result, kernels);
+    SampleRows(logits_.to(device), plan_, indices_, &result, kernels);
     return result;
   }
 
@@ -198,7 +199,8 @@ class SampleStepTest : public testing::TestWithParam<std::tuple<std::string, int
 
 TEST_P(SampleStepTest, ReferenceChoosesTheSameTokens) {
   const auto& [device, vocab] = GetParam();
-  if (device == "cuda" && !at::hasCUDA()) GTEST_SKIP() << "no CUDA device here: the reference did not run on one";
+  if (device == "cuda" && GetTestDevice() == nullptr && !at::hasCUDA())
+    GTEST_SKIP() << "no CUDA device here: the reference did not run on one";
   const int batches = vocab > 10000 ? 1 : vocab > 100 ? 10 : 40;  // of 40 rows, each with its own parameters
   int sampled = 0;
   for (int b = 0; b < batches; ++b) {
@@ -248,9 +250,11 @@ TEST(SampleRows, TakesLogitsOfAnyStride) {
   ExpectSame(result, batch.Fast());
 }
 
-// The CUDA kernels, emulated on the CPU: no GPU takes part. `blocks`: how many the kernels must have run.
+// The CUDA kernels: on the GPU that BERTH_TEST_DEVICE names, or else emulated on the CPU. `blocks`: how many the
+// emulated kernels must have run.
 void ExpectEmulatedIsSame(const Batch& batch, int64_t blocks) {
   const StepResult expected = batch.Fast();
+  if (const TestDevice* gpu = GetTestDevice()) return ExpectSame(batch.Fast(gpu->kernels, gpu->device), expected);
   const int64_t before = cuda_emulation::NumBlocks();
   const StepResult emulated = batch.Fast(BerthCudaKernels());
   ExpectSame(emulated, expected);
