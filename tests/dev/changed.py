@@ -24,6 +24,7 @@ PYTHON_TESTS = {
     "server/": ["tests/e2e", "tests/docs", "tests/deploy"],
     "text/": ["tests/text", "tests/e2e"],
     "tests/bench/": ["tests/bench"],
+    "tests/gpu/": ["tests/gpu"],
     "tests/parity/": ["tests/parity"],
     "tests/testing/": ["tests/models", "tests/text", "tests/e2e", "tests/docs"],
     "docs/": ["tests/docs"],

@@ -3,6 +3,8 @@
 With --quick, as `./dev test` has it, an architecture's first case goes through every regime, its others through those
 of run_quick, which are about the model and not about the cache.
 
+With --brief, every case goes through those.
+
 Greedy tokens must be equal. Where they part, the oracle's own margin between its two best logits decides: below
 TIE_MARGIN it is a tie, which is counted and printed, and the rest of that output is not compared; else it is a miss.
 Exits 1 on any miss, and when there are more ties than MAX_TIE_SHARE.
@@ -467,6 +469,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="which cases; default: all")
     parser.add_argument("--quick", action="store_true", help="all regimes for an architecture's first case only")
+    parser.add_argument("--brief", action="store_true", help="the regimes of run_quick for every case")
     parser.add_argument("--device", default="cpu", help="the server's; on a GPU nothing is compared to the bit")
     arguments = parser.parse_args()
     BASE_FLAGS.append(f"--device={arguments.device}")
@@ -475,7 +478,7 @@ def main():
     rows = ties = misses = 0
     missed = []
     for name in names:
-        quick = arguments.quick and not is_first(name)
+        quick = arguments.brief or arguments.quick and not is_first(name)
         outcomes = run_quick(name) if quick else run_case(name, arguments.device)
         print(f"{name:22}" + "".join(f"{outcomes[regime].cell():>14}" for regime in REGIMES), flush=True)
         for regime, outcome in outcomes.items():

@@ -16,18 +16,25 @@ import grpc
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 BIN = os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin"))
 SERVER = os.path.join(BIN, "server/berth-server")
+# The server's alone: Python would load other libraries from there than it was built with.
+LIBRARY_PATH = os.environ.get("BERTH_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
+# Of every server, before its own.
+FLAGS = os.environ.get("BERTH_TEST_FLAGS", "").split()
 
 
 @functools.cache
 def api():
     """The generated modules of berth.v1: inference_pb2 and inference_pb2_grpc; control and sessions likewise."""
-    from grpc_tools import protoc
+    folder = os.path.join(ROOT, "stubs")  # in the archive of ./dev gpu-pack
+    if not os.path.isdir(folder):
+        from grpc_tools import protoc
 
-    folder = tempfile.mkdtemp(prefix="berth-stubs-")
-    protos = [os.path.join(ROOT, "proto/berth/v1", name) for name in ("inference.proto", "control.proto", "sessions.proto")]
-    arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]
-    if protoc.main(["protoc", *arguments]) != 0:
-        raise RuntimeError("protoc failed")
+        folder = tempfile.mkdtemp(prefix="berth-stubs-")
+        protos = [os.path.join(ROOT, "proto/berth/v1", name)
+                  for name in ("inference.proto", "control.proto", "sessions.proto")]
+        arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]
+        if protoc.main(["protoc", *arguments]) != 0:
+            raise RuntimeError("protoc failed")
     sys.path.insert(0, folder)
 
     class Api:
@@ -47,7 +54,7 @@ class BerthServer:
     """A server on free ports; `with` starts it and stops it by SIGTERM, which must end it with exit code 0."""
 
     def __init__(self, model, *flags, expect_clean_exit=True):
-        self.flags = [f"--model={model}", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", *flags]
+        self.flags = [f"--model={model}", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", *FLAGS, *flags]
         self.expect_clean_exit = expect_clean_exit
 
     def __enter__(self):
@@ -55,7 +62,8 @@ class BerthServer:
         port_file = os.path.join(self.folder.name, "ports.json")
         self.log_path = os.path.join(self.folder.name, "log")
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen([SERVER, *self.flags, f"--port_file={port_file}"], stdout=log, stderr=log)
+            self.process = subprocess.Popen([SERVER, *self.flags, f"--port_file={port_file}"], stdout=log, stderr=log,
+                                            env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
         deadline = time.monotonic() + 120
         while not os.path.exists(port_file):
             if self.process.poll() is not None:

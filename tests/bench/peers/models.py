@@ -109,8 +109,8 @@ def tokenizer_json(vocab_size):
     }
 
 
-def make_checkpoint(model, folder):
-    """config.json, model.safetensors in bfloat16 and tokenizer.json into the existing `folder`."""
+def make_checkpoint(model, folder, device="cpu"):
+    """config.json, model.safetensors in bfloat16 and tokenizer.json into the existing `folder`. device: draws them."""
     import torch
     import transformers
     from safetensors.torch import save_file
@@ -118,9 +118,10 @@ def make_checkpoint(model, folder):
     config = getattr(transformers, model.config)(**model.fields)
     with torch.device("meta"):
         skeleton = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    generator = torch.Generator().manual_seed(7)
-    weights = {name: draw(name, parameter.shape, config.num_hidden_layers, generator).to(torch.bfloat16)
-               for name, parameter in skeleton.named_parameters()}
+    generator = torch.Generator(device).manual_seed(7)
+    with torch.device(device):
+        weights = {name: draw(name, parameter.shape, config.num_hidden_layers, generator).to(torch.bfloat16)
+                   for name, parameter in skeleton.named_parameters()}
     config.architectures = [type(skeleton).__name__]
     config.dtype = torch.bfloat16
     config.save_pretrained(folder)

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Proves Berth on a GPU, in three parts: A, it is correct; B, how fast it is; C, it lasts. `./dev gpu-check` runs it.
+
+Each stage is a process of its own with a time limit. It ends in one line: PASS, FAIL or SKIP, seconds and figures. A
+stage that fails keeps its log and does not stop the others. All lines come again at the end. Exits with 1 if a stage
+failed. A part ends within --budget seconds; a stage that finds no time left fails.
+
+To add a stage: a function of a Setup (stages.py) in the part's file, and its line in STAGES there.
+"""
+
+import argparse
+import concurrent.futures
+import importlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+from stages import BIN, Setup, Skip, program_environment
+
+PARTS = {"A": "correctness", "B": "speed", "C": "soak"}
+SKIPPED = 77  # a stage's exit code
+LOG_LINES = 15  # of a failed stage's log that are printed
+
+
+def stages_of(part):
+    return importlib.import_module(PARTS.get(part, part)).STAGES
+
+
+def run_stage(part, name, setup):
+    """In the stage's own process: its last line is its figures, or why it failed or was skipped."""
+    stage = next(stage for stage in stages_of(part) if stage.name == name)
+    try:
+        print(stage.run(setup) or "")
+        return 0
+    except Skip as reason:
+        print(reason)
+        return SKIPPED
+    except Exception as error:  # whatever it is, it is the stage's result
+        traceback.print_exc(file=sys.stdout)
+        print(f"{type(error).__name__}: {error}".splitlines()[0])
+        return 1
+
+
+def end(process):
+    """Ends the process and what it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def start(part, stage, arguments, limit, log):
+    """Runs a stage to its end or its limit. Returns its result and its last line."""
+    command = [sys.executable, __file__, part, f"--stage={stage.name}", f"--device={arguments.device}",
+               f"--out={arguments.out}", *(["--small"] if arguments.small else [])]
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, "PYTHONUNBUFFERED": "1",
+                                        "BERTH_LIBRARY_PATH": program_environment()["LD_LIBRARY_PATH"]})
+        try:
+            code = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return "FAIL", f"ran longer than {limit:.0f} s"
+        finally:
+            end(process)
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+    if code < 0:
+        return "FAIL", f"ended by signal {-code}"
+    return {0: "PASS", SKIPPED: "SKIP"}.get(code, "FAIL"), lines[-1]
+
+
+def run_part(part, arguments):
+    """Runs the part's stages in turn. Returns how many failed."""
+    began = time.monotonic()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+
+    def finish(stage):
+        started = time.monotonic()
+        left = arguments.budget - (started - began)
+        log = arguments.out / f"{part}-{stage.name}.log"
+        log.unlink(missing_ok=True)
+        result, figures = "FAIL", f"not run: the {arguments.budget:.0f} s of part {part} were over"
+        if left > 0:
+            result, figures = start(part, stage, arguments, min(stage.seconds, left), log)
+        line = f"{result} {stage.name:<16} {time.monotonic() - started:6.1f} s  {figures}"
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        print("\n".join([line, *(f"     | {row}" for row in tail[-LOG_LINES:] if result == "FAIL")]), flush=True)
+        return line
+
+    stages = [stage for stage in stages_of(part) if not arguments.only or stage.name in arguments.only]
+    summary = [finish(stage) for stage in stages if stage.alone]
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:
+        summary += pool.map(finish, [stage for stage in stages if not stage.alone])
+    failures = sum(line.startswith("FAIL") for line in summary)
+    summary.append(f"part {part}: {len(summary)} stages, {failures} failed, {time.monotonic() - began:.0f} s; "
+                   f"logs: {arguments.out}")
+    (arguments.out / f"{part}-summary.txt").write_text("\n".join(summary) + "\n", encoding="utf-8")
+    print("\nSummary\n" + "\n".join(summary), flush=True)
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", help="A: correctness; B: speed; C: soak; or a Python module with STAGES")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu, which skips what needs a GPU")
+    parser.add_argument("--small", action="store_true", help="small sizes, to test the stages themselves")
+    parser.add_argument("--only", action="append", metavar="STAGE", help="run this stage; may be repeated")
+    parser.add_argument("--budget", type=float, default=480, help="seconds that the part may take (default: 480)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("/tmp/berth-gpu-check"), help="folder of the logs")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.out = arguments.out.absolute()
+    if arguments.stage:
+        setup = Setup(arguments.device, arguments.small, arguments.out)
+        sys.exit(run_stage(arguments.part, arguments.stage, setup))
+    if not shutil.which(str(BIN / "server/berth-server")):
+        sys.exit(f"no program {BIN}/server/berth-server: build it, or unpack the archive of ./dev gpu-pack")
+    sys.exit(1 if run_part(arguments.part, arguments) else 0)
+
+
+if __name__ == "__main__":
+    main()

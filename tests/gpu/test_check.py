@@ -1,0 +1,119 @@
+"""The stages of check.py on the CPU, from an unpacked archive of pack.py; and that a planted fault fails.
+
+What needs a GPU is skipped there, and says so. berth-server cannot reach the emulated kernels, so its stages run on
+--device=cpu; the operations' tests run on the emulated ones.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import textwrap
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BIN = pathlib.Path(os.environ.get("BERTH_BIN", ROOT / "bazel-bin"))
+# These need the device itself; every other stage must pass.
+GPU_STAGES = {"A": {"probe", "memcheck", "racecheck", "initcheck", "synccheck"},
+              "B": {"llama-1b-eager", "llama-8b", "qwen3-next", "peer-8b", "profile"}, "C": set()}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """The unpacked archive, in another folder than the tree."""
+    folder = tmp_path_factory.mktemp("gpu")
+    packed = folder / "berth-gpu.tar.xz"
+    subprocess.run([sys.executable, HERE / "pack.py", f"--archive={packed}", "--preset=0"], check=True)
+    with tarfile.open(packed) as tar:
+        tar.extractall(folder, filter="fully_trusted")
+    packed.unlink()
+    return folder / "berth-gpu"
+
+
+def check(command, *arguments, **environment):
+    """The exit code and {stage: (result, line)} of the summary."""
+    known = {key: value for key, value in os.environ.items() if key not in ("BERTH_BIN", "BERTH_TEST_DEVICE")}
+    # `python3` of the archive's `dev` is the one that runs this.
+    known["PATH"] = f"{pathlib.Path(sys.executable).parent}:{known['PATH']}"
+    done = subprocess.run([*command, *arguments], env=known | environment, text=True, check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(done.stdout)
+    summary = done.stdout.rpartition("\nSummary\n")[2]
+    lines = re.findall(r"^((PASS|FAIL|SKIP) (\S+) .*)$", summary, re.MULTILINE)
+    return done.returncode, {name: (result, line) for line, result, name in lines}
+
+
+@pytest.mark.parametrize("part", ["A", "B", "C"])
+def test_every_stage_runs_from_the_archive(archive, tmp_path, part):
+    code, stages = check([archive / "dev", "gpu-check"], part, "--device=cpu", "--small", f"--out={tmp_path}")
+    assert {name for name, (result, _) in stages.items() if result == "SKIP"} == GPU_STAGES[part]
+    assert code == 0 and all(result != "FAIL" for result, _ in stages.values())
+    assert all("--device=cpu: " in line for result, line in stages.values() if result == "SKIP")
+    assert (tmp_path / f"{part}-summary.txt").read_text().count("\n") == len(stages) + 1
+
+
+def test_a_gpu_that_is_not_there_fails(archive, tmp_path):
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine has a GPU")
+    only = ["--only=machine", "--only=probe", "--only=operations"]
+    code, stages = check([archive / "dev", "gpu-check"], "A", "--small", f"--out={tmp_path}", *only)
+    assert code == 1 and [result for result, _ in stages.values()] == ["FAIL"] * 3
+    assert "no GPU" in stages["machine"][1]
+    for stage in ("probe", "operations"):
+        assert "BERTH_TEST_DEVICE=cuda: device: cuda: " in (tmp_path / f"A-{stage}.log").read_text()
+
+
+def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
+    (tmp_path / "planted.py").write_text(textwrap.dedent("""
+        import os, signal, subprocess, time
+        from stages import Skip, Stage
+
+        def wrong(setup):
+            assert 1 == 2, "one is not two"
+        def skipped(setup):
+            raise Skip("nothing to do")
+        def crashes(setup):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        def hangs(setup):
+            subprocess.run(["sleep", "61.25"])
+        def fine(setup):
+            return "3 figures"
+        def late(setup):
+            time.sleep(60)
+        def never(setup):
+            return ""
+
+        STAGES = [Stage(wrong, 5), Stage(skipped, 5), Stage(crashes, 5), Stage(hangs, 2), Stage(fine, 5), Stage(late, 60),
+                  Stage(never, 5)]
+    """))
+    code, stages = check([sys.executable, HERE / "check.py"], "planted", f"--out={tmp_path}", "--budget=8",
+                         BERTH_BIN=str(BIN), PYTHONPATH=str(tmp_path))
+    assert code == 1
+    assert [result for result, _ in stages.values()] == ["FAIL", "SKIP", "FAIL", "FAIL", "PASS", "FAIL", "FAIL"]
+    for name, said in [("wrong", "AssertionError: one is not two"), ("skipped", "nothing to do"),
+                       ("crashes", "ended by signal 11"), ("hangs", "ran longer than 2 s"), ("fine", "3 figures"),
+                       ("late", "ran longer than"), ("never", "not run: the 8 s of part planted were over")]:
+        assert said in stages[name][1]
+    assert "one is not two" in (tmp_path / "planted-wrong.log").read_text()
+    assert not subprocess.run(["pgrep", "-f", "^sleep 61.25"], capture_output=True, check=False).stdout
+
+
+def test_another_token_is_a_miss_unless_it_is_a_tie():
+    sys.path.insert(0, str(HERE))
+    from correctness import compare
+
+    class Response:
+        def __init__(self, tokens, lead=1.0):
+            self.token_ids = tokens
+            top = [type("Top", (), {"logprob": -0.1}), type("Top", (), {"logprob": -0.1 - lead})]
+            self.logprobs = [type("Entry", (), {"top": top})] * len(tokens)
+
+    assert compare([Response([1, 2, 3])], [Response([1, 2, 3])], 1e-3) == 0
+    assert compare([Response([1, 2, 3], lead=1e-4)], [Response([1, 9, 3])], 1e-3) == 1
+    for got in ([1, 9, 3], [1, 2]):
+        with pytest.raises(AssertionError):
+            compare([Response([1, 2, 3])], [Response(got)], 1e-3)
