@@ -4,43 +4,45 @@
 
 #include <algorithm>
 #include <bit>
-#include <compare>
 #include <cstdint>
 #include <vector>
 
+#include "models/step/row.h"
+
 namespace berth {
+
+inline constexpr int64_t kMostGraphRows = 256;               // steps with more rows run without graphs
+inline constexpr int64_t kMostGraphKeys = int64_t{1} << 17;  // and steps with a row that sees more keys
+// Parts of kSplitTokens keys of a step's rows, summed: a million tokens. They bound the memory for divided keys. Steps
+// with more run without graphs.
+inline constexpr int64_t kMostGraphSplits = 4096;
 
 // The least power of two that is not below `value`.
 inline int64_t PowerOfTwoFrom(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
 }
 
-// A size that steps of one token a row are filled up to. Both are powers of two.
+// The rows that steps of `rows` rows are filled up to: 1, 2, 4, and multiples of 8.
+inline int64_t GraphRowsFor(int64_t rows) { return rows <= 4 ? PowerOfTwoFrom(rows) : (rows + 7) / 8 * 8; }
+
+// A size that steps of one token a row are filled up to.
 struct GraphShape {
   int64_t rows;  // at least the step's
   int64_t keys;  // at least what its longest row sees
 
-  friend bool operator==(const GraphShape&, const GraphShape&) = default;
-  friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
+  // At least the parts of keys that the step's rows have.
+  int64_t splits() const { return std::min(rows * ops::NumSplits(keys), kMostGraphSplits); }
 };
 
-inline constexpr int64_t kMostGraphRows = 256;   // steps with more rows run without graphs
-inline constexpr int64_t kLeastGraphKeys = 256;  // of a shape
-// Each has some hundred nodes, and its logits.
-inline constexpr int64_t kMostGraphShapes = 64;
-
-// The shapes of steps of up to `max_rows` sequences of up to `max_tokens` tokens, those of few keys first; at most
-// kMostGraphShapes.
-inline std::vector<GraphShape> GraphShapesOf(int64_t max_rows, int64_t max_tokens) {
-  std::vector<GraphShape> shapes;
-  const int64_t most_rows = PowerOfTwoFrom(std::min(max_rows, kMostGraphRows));
-  const int64_t most_keys = std::max(PowerOfTwoFrom(max_tokens), kLeastGraphKeys);
-  for (int64_t keys = kLeastGraphKeys; keys <= most_keys; keys *= 2) {
-    for (int64_t rows = 1; rows <= most_rows; rows *= 2) {
-      if (static_cast<int64_t>(shapes.size()) < kMostGraphShapes) shapes.push_back({.rows = rows, .keys = keys});
-    }
+// The rows of the graphs for steps of up to `max_rows` rows, largest first: a graph then finds room for its tensors in
+// the memory of those before it.
+inline std::vector<int64_t> GraphRowsUpTo(int64_t max_rows) {
+  std::vector<int64_t> sizes;
+  for (int64_t rows = GraphRowsFor(std::min(max_rows, kMostGraphRows)); rows > 0;) {
+    sizes.push_back(rows);
+    rows = rows > 8 ? rows - 8 : rows / 2;
   }
-  return shapes;
+  return sizes;
 }
 
 }  // namespace berth

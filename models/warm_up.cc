@@ -105,29 +105,24 @@ class DrySteps {
     return RunRows("a decode step");
   }
 
-  // Rows of one token each, the first of which sees `keys` keys. False: the arena holds fewer.
-  bool FillDecode(int64_t num_rows, int64_t keys) {
-    rows_.clear();
+  // Rows of one token each, the first of which sees as many keys as the arena holds, up to `keys`.
+  void FillDecode(int64_t num_rows, int64_t keys) {
     const int64_t encoder_tokens = plan_.has_cross() ? 1 : 0;
-    while (static_cast<int64_t>(rows_.size()) < num_rows) {
-      if (!Add(rows_.empty() ? keys - 1 : 0, 1, encoder_tokens)) return false;
+    for (rows_.clear(); rows_.empty() && keys > 0; keys /= 2) Add(keys - 1, 1, encoder_tokens);
+    while (static_cast<int64_t>(rows_.size()) < num_rows && Add(0, 1, encoder_tokens)) {
     }
-    return true;
   }
 
   absl::Status RecordGraphs() {
-    for (const GraphShape& shape : GraphShapesOf(options_.max_running, options_.max_sequence_tokens)) {
-      // The least step of the shape.
-      const int64_t keys = shape.keys > kLeastGraphKeys ? shape.keys / 2 + 1 : 1;
-      if (keys > options_.max_sequence_tokens) break;
-      const int64_t rows = std::min(shape.rows, options_.max_running);
-      if (!FillDecode(rows, keys)) continue;
+    for (int64_t rows : GraphRowsUpTo(options_.max_running)) {
+      // A graph's first step is the one that its keys come from.
+      FillDecode(std::min(rows, options_.max_running), std::min(options_.max_sequence_tokens, kMostGraphKeys));
       const int64_t launches = runner_->num_graph_launches();
       for (int time = 0; time < 2; ++time) {
         if (absl::Status s = RunRows("a decode step"); !s.ok()) return s;
       }
       if (runner_->num_graph_launches() == launches) break;  // it has none, or was refused
-      ++counts_.graph_shapes;
+      ++counts_.graphs;
     }
     return absl::OkStatus();
   }

@@ -17,13 +17,13 @@ struct WarmUpOptions {
   int64_t max_step_tokens = 1;       // tokens of the largest step
   int64_t prefill_chunk_tokens = 1;  // of one row
   int64_t max_sequence_tokens = 1;   // prompt and output
-  bool graphs = false;               // run each shape of GraphShapesOf until it is recorded
+  bool graphs = false;               // run decode steps of GraphRowsUpTo's rows until their graphs are recorded
 };
 
 struct WarmUpCounts {
   int64_t prefill_tokens = 0;  // of the largest prefill; fewer than max_step_tokens where the arena holds no more
   int64_t decode_rows = 0;     // of the largest decode step
-  int64_t graph_shapes = 0;    // that graphs were recorded for
+  int64_t graphs = 0;          // recorded
 };
 
 // Runs the steps in a cache of its own over `storage`, whose content is then undefined. Returns what ran. Errors are

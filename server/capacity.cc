@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "flags/units.h"
-#include "models/graph_shape.h"
 
 namespace berth {
 namespace {
@@ -158,23 +157,14 @@ absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& 
   return std::max(one, std::min(quarter, all));
 }
 
-int64_t GpuReserveBytes(const Scheduler::Options& options, int64_t total_bytes, int64_t vocab_size, int64_t max_tokens,
-                        bool graphs) {
-  int64_t bytes = std::max(int64_t{2} << 30, total_bytes / 100 * 6);
-  if (!graphs) return bytes;
-  for (const GraphShape& shape : GraphShapesOf(options.max_running, max_tokens)) {
-    bytes += shape.rows * vocab_size * static_cast<int64_t>(sizeof(float));
-  }
-  return bytes;
-}
+int64_t GpuReserveBytes(int64_t total_bytes) { return std::max(int64_t{2} << 30, total_bytes / 100 * 6); }
 
-absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePlan& plan, const ModelInfo& model,
-                                            int64_t max_tokens, const DeviceMemory& memory) {
+absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
+                                            const DeviceMemory& memory) {
   if (config.arena_bytes > 0) return config.arena_bytes;
   const Scheduler::Options& options = config.engine.scheduler;
   const int64_t one = ArenaBytesFor(plan, 1, LongestSequence(options, max_tokens));
-  const int64_t reserve =
-      GpuReserveBytes(options, memory.total_bytes, model.vocab_size, max_tokens, config.model.cuda_graphs);
+  const int64_t reserve = GpuReserveBytes(memory.total_bytes);
   const int64_t left = (memory.free_bytes - reserve) / kArenaBytes * kArenaBytes;
   if (left >= one) return left;
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -185,7 +175,7 @@ absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePla
 
 absl::Status CheckFreeGpuMemory(const Config& config, const DeviceMemory& memory) {
   if (config.arena_bytes > 0) return absl::OkStatus();
-  const int64_t reserve = GpuReserveBytes(config.engine.scheduler, memory.total_bytes, 0, 1, /*graphs=*/false);
+  const int64_t reserve = GpuReserveBytes(memory.total_bytes);
   if (memory.free_bytes > reserve) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "--arena: of the GPU's ", FormatByteSize(memory.total_bytes), " only ", FormatByteSize(memory.free_bytes),

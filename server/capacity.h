@@ -46,16 +46,15 @@ absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& 
                                          int64_t available_bytes);
 
 // How much of a GPU's memory stays free beside weights and arena: max(2 GiB, 6 % of all). It is for the tensors of the
-// largest step, the libraries' workspaces and code, and the allocator's fragments. With `graphs`, the logits that each
-// graph keeps are added: 4 bytes for each row of a shape (GraphShapesOf) and token of the vocabulary.
-int64_t GpuReserveBytes(const Scheduler::Options& options, int64_t total_bytes, int64_t vocab_size, int64_t max_tokens,
-                        bool graphs);
+// largest step, the libraries' workspaces and code, and the allocator's fragments. CUDA graphs share their tensors'
+// memory, which is that of one step more.
+int64_t GpuReserveBytes(int64_t total_bytes);
 
 // Returns --arena if it is set. Else all of the GPU's free memory but the reserve, since nothing else uses it: what
 // sequences do not fill keeps prefixes. RESOURCE_EXHAUSTED when one sequence of `max_tokens` needs more. REQUIRES: the
 // weights are loaded.
-absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePlan& plan, const ModelInfo& model,
-                                            int64_t max_tokens, const DeviceMemory& memory);
+absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
+                                            const DeviceMemory& memory);
 
 // Says before the load what the load cannot change. RESOURCE_EXHAUSTED: the GPU's free memory is not more than the
 // reserve, so --arena=auto cannot work.

@@ -43,7 +43,7 @@ absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model
   if (config.model.device == "cpu") return ChooseArenaBytes(config, model.cache_plan(), max_tokens, AvailableMemory());
   const absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (!memory.ok()) return memory.status();
-  return ChooseGpuArenaBytes(config, model.cache_plan(), model.info(), max_tokens, *memory);
+  return ChooseGpuArenaBytes(config, model.cache_plan(), max_tokens, *memory);
 }
 
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
@@ -58,9 +58,8 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
                                                       .max_sequence_tokens = max_tokens,
                                                       .graphs = config.model.cuda_graphs});
   if (!counts.ok()) return counts.status();
-  spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} shapes of CUDA graphs, in {:.1f} s",
-               counts->prefill_tokens, counts->decode_rows, counts->graph_shapes,
-               absl::ToDoubleSeconds(absl::Now() - start));
+  spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} CUDA graphs, in {:.1f} s",
+               counts->prefill_tokens, counts->decode_rows, counts->graphs, absl::ToDoubleSeconds(absl::Now() - start));
   const absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (memory.ok()) spdlog::info("GPU memory: {} free after the warm-up", FormatByteSize(memory->free_bytes));
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "models/runner/decode_graphs.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,49 +12,66 @@
 namespace berth {
 namespace {
 
+static_assert(RotaryEmbedding::kTablePositions >= kMostGraphKeys, "a graph reads all positions from tables");
+
 bool Decodes(const StepPlan& plan) {
   return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostGraphRows &&
          std::all_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
-           return row.num_tokens() == 1 && row.sample && row.start < RotaryEmbedding::kTablePositions;
+           return row.num_tokens() == 1 && row.sample && row.start < kMostGraphKeys;
          });
 }
 
-GraphShape ShapeOf(const StepPlan& plan) {
-  int64_t keys = kLeastGraphKeys;
-  for (const StepRow& row : plan.rows) keys = std::max(keys, row.start + 1);
-  return {.rows = PowerOfTwoFrom(static_cast<int64_t>(plan.rows.size())), .keys = PowerOfTwoFrom(keys)};
+// Parts of kSplitTokens keys of all rows, summed.
+int64_t SplitsOf(const StepPlan& plan) {
+  int64_t splits = 0;
+  for (const StepRow& row : plan.rows) splits += ops::NumSplits(row.start + 1);
+  return splits;
+}
+
+// The same numbers, without a share in their memory.
+at::Tensor ViewOf(const at::Tensor& x) {
+  return at::from_blob(
+      x.data_ptr(), x.sizes(), x.strides(), /*storage_offset=*/0, [](void*) {}, x.options(),
+      /*target_device=*/x.device());
 }
 
 }  // namespace
 
 at::Tensor DecodeGraphs::Forward(const StepPlan& plan, StepBatch* batch) {
   if (!refusal_.empty() || batch->has_cross() || !Decodes(plan)) return {};
-  const GraphShape shape = ShapeOf(plan);
-  if (!shapes_.contains(shape) && static_cast<int64_t>(shapes_.size()) >= kMostGraphShapes) return {};
+  int64_t keys = keys_;
+  for (const StepRow& row : plan.rows) keys = std::max(keys, row.start + 1);
+  const GraphShape shape = {.rows = GraphRowsFor(static_cast<int64_t>(plan.rows.size())), .keys = PowerOfTwoFrom(keys)};
+  if (SplitsOf(plan) > shape.splits()) return {};
+  if (shape.keys > keys_) recorded_.clear();
+  keys_ = shape.keys;
   try {
     batch->Fill(plan, shape);
-    return Compute(shape, batch).narrow(0, 0, static_cast<int64_t>(plan.rows.size()));
+    return Compute(shape.rows, batch).narrow(0, 0, static_cast<int64_t>(plan.rows.size()));
   } catch (const c10::Error& error) {
     if (absl::IsDataLoss(DeviceError("", error))) throw;
     refusal_ = error.what_without_backtrace();
-    shapes_.clear();
+    recorded_.clear();
     on_refusal_(refusal_);
     return {};
   }
 }
 
-at::Tensor DecodeGraphs::Compute(const GraphShape& shape, StepBatch* batch) {
+at::Tensor DecodeGraphs::Compute(int64_t rows, StepBatch* batch) {
   if (batch->copy_address() != address_) {
-    for (auto& [of_graph, recorded] : shapes_) recorded = {};
+    for (auto& [of_rows, recorded] : recorded_) recorded = {};
     address_ = batch->copy_address();
   }
-  const auto [seen, is_first] = shapes_.try_emplace(shape);
+  const auto [seen, is_first] = recorded_.try_emplace(rows);
   return is_first ? model_->Forward(*batch) : Launch(&seen->second, batch);
 }
 
 at::Tensor DecodeGraphs::Launch(Recorded* recorded, StepBatch* batch) {
   if (recorded->graph == nullptr) {
     recorded->graph = recorder_->Record([this, recorded, batch] { recorded->logits = model_->Forward(*batch); });
+    // Another graph's tensors may lie in this one's memory: only one of them is of use at a time. (A recorder of tests
+    // may call `work` at the launch only.)
+    if (recorded->logits.defined()) recorded->logits = ViewOf(recorded->logits);
   }
   recorded->graph->Launch();
   ++num_launches_;

@@ -1,10 +1,11 @@
-// Runs steps that only decode as CUDA graphs, which are recorded once for each shape (StepBatch's GraphShape) and then
-// enqueued as a whole. With few tokens a step, the host takes longer to enqueue a model's kernels than the GPU to run
+// Runs steps that only decode as CUDA graphs, which are recorded once for each number of rows and then enqueued as a
+// whole. With few tokens a step, the host takes longer to enqueue a model's kernels than the GPU to run
 // them.
 //
-// A shape's rows and keys are powers of two, and a step is padded to the smallest shape that holds it. A shape's first
-// step runs kernel by kernel, padded in the same way. By its end the libraries have set up what they set up at their
-// first use of these sizes. The second is recorded.
+// A step is padded to the next of these numbers (GraphRowsFor). All graphs are for as many keys as the longest row so
+// far has seen. A longer one makes them be recorded anew, so the warm-up begins with a long row. The first step of a
+// number of rows runs kernel by kernel, padded in the same way. By its end the libraries have set up what they set up
+// at their first use of these sizes. The second is recorded.
 // Steps with prefill and models with cross-attention are not recorded. Some steps cannot be recorded, because they need
 // the host's values (rotations or scales that depend on the length). After the first of these, no further step is
 // recorded; that is told once. Engine thread only.
@@ -46,18 +47,19 @@ class DecodeGraphs {
 
  private:
   struct Recorded {
-    at::Tensor logits;  // [the shape's rows, vocab]
+    at::Tensor logits;  // [the graph's rows, vocab]; in memory that all graphs share
     std::unique_ptr<ops::cuda::Graph> graph;
   };
-  // The logits of all rows of `shape`, for which `batch` is filled.
-  at::Tensor Compute(const GraphShape& shape, StepBatch* batch);
+  // The logits of all of the graph's rows, for which `batch` is filled.
+  at::Tensor Compute(int64_t rows, StepBatch* batch);
   at::Tensor Launch(Recorded* recorded, StepBatch* batch);
 
   const Model* model_;
   ops::cuda::GraphRecorder* recorder_;
   std::function<void(const std::string&)> on_refusal_;
-  std::map<GraphShape, Recorded> shapes_;  // that were seen; without a graph: once
-  const void* address_ = nullptr;          // of the batch's tables, which the graphs read
+  std::map<int64_t, Recorded> recorded_;  // by rows, of which a step was seen; without a graph: one step
+  int64_t keys_ = ops::kSplitTokens;      // that the graphs' rows may see, a power of two
+  const void* address_ = nullptr;         // of the batch's tables, which the graphs read
   int64_t num_launches_ = 0;
   std::string refusal_;
 };

@@ -12,6 +12,10 @@ struct Row {
   int64_t first_token;
   int64_t num_tokens;
   int64_t start;
+  // CUDA: the first result of its tokens in the memory for divided keys, of attention and of cross-attention; of the
+  // step's leading rows only. A token has as many results as its row has parts of keys.
+  int64_t first_partial = 0;
+  int64_t first_cross_partial = 0;
 };
 
 // A row's blocks of one KV group; see BlockTable in cache/lease.h.
@@ -26,6 +30,10 @@ struct Blocks {
 
 // Attention works on tiles of a row's queries: up to this many, a matrix tile's rows of one head.
 inline constexpr int64_t kQueryTile = 16;
+
+// CUDA's attention divides keys into parts of this many positions.
+inline constexpr int64_t kSplitTokens = 256;
+constexpr int64_t NumSplits(int64_t keys) { return (keys + kSplitTokens - 1) / kSplitTokens; }
 
 }  // namespace berth::ops
 

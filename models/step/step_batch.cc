@@ -73,6 +73,14 @@ void RaggedRows::AddRow(int64_t start, int64_t length, std::initializer_list<abs
   longest_row = std::max(longest_row, count);
 }
 
+int64_t KeySplits::Add(int64_t tokens, int64_t keys) {
+  const int64_t first = partials;
+  const int64_t splits = ops::NumSplits(keys);
+  most = std::max(most, splits);
+  partials += tokens * splits;
+  return first;
+}
+
 StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables)
     : plan_(std::move(plan)),
       arena_(reinterpret_cast<char*>(arena)),
@@ -132,7 +140,8 @@ void StepBatch::Fill(const StepPlan& step, const GraphShape& shape) {
 }
 
 void StepBatch::FillUpTo(const GraphShape& shape) {
-  TORCH_CHECK(num_rows() <= shape.rows && max_position_ < shape.keys, "a step is larger than its CUDA graph");
+  TORCH_CHECK(num_rows() <= shape.rows && max_position_ < shape.keys && leading_rows_.keys.partials <= shape.splits(),
+              "a step is larger than its CUDA graph");
   while (num_rows() < shape.rows) {
     decoder_.tiles.push_back(num_rows());
     decoder_.tiles.push_back(0);
@@ -150,7 +159,11 @@ void StepBatch::FillUpTo(const GraphShape& shape) {
   }
   for (int64_t row = 0; row < shape.rows; ++row) host_sample_tokens_.push_back(row);
   max_position_ = shape.keys - 1;
-  leading_rows_ = {.rows = shape.rows, .tokens = shape.rows, .keys = shape.keys};
+  leading_rows_ = {
+      .rows = shape.rows,
+      .longest = 1,
+      .keys = {.most = ops::NumSplits(shape.keys), .partials = shape.splits()},
+  };
 }
 
 void StepBatch::PointTables() {
@@ -199,8 +212,8 @@ void StepBatch::FillRow(const StepRow& row) {
   }
   if (count <= ops::kQueryTile && leading_rows_.rows == index) {
     ++leading_rows_.rows;
-    leading_rows_.tokens += count;
-    leading_rows_.keys = std::max(leading_rows_.keys, row.start + count);
+    leading_rows_.longest = std::max(leading_rows_.longest, count);
+    decoder_.rows.back().first_partial = leading_rows_.keys.Add(count, row.start + count);
   }
   max_position_ = std::max(max_position_, row.start + count - 1);
 }
@@ -210,7 +223,7 @@ void StepBatch::FillEncoders(const StepPlan& step) {
     const StepRow& row = step.rows[i];
     cross_lengths_.push_back(row.lease->num_cross_tokens());
     if (static_cast<int64_t>(i) < leading_rows_.rows) {
-      leading_rows_.cross_keys = std::max(leading_rows_.cross_keys, cross_lengths_.back());
+      decoder_.rows[i].first_cross_partial = leading_rows_.cross_keys.Add(row.num_tokens(), cross_lengths_.back());
     }
     histories_.push_back(row.history);
     if (row.encoder_tokens.empty()) continue;

@@ -58,12 +58,21 @@ struct StepTables {
   std::vector<const int64_t*> units;  // by group
 };
 
+// The parts of kSplitTokens positions that some rows' keys make.
+struct KeySplits {
+  int64_t most = 0;      // of one row
+  int64_t partials = 0;  // summed over the rows' tokens
+
+  // Adds a row of `tokens` tokens that see `keys` keys. Returns the row's first partial.
+  int64_t Add(int64_t tokens, int64_t keys);
+};
+
 // The rows that a step begins with, of one tile each: those that decode, mostly.
 struct LeadingRows {
   int64_t rows = 0;
-  int64_t tokens = 0;
-  int64_t keys = 0;        // that the longest of them sees, its own included
-  int64_t cross_keys = 0;  // of the encoder's
+  int64_t longest = 0;   // in tokens
+  KeySplits keys;        // that they see, their own included
+  KeySplits cross_keys;  // of the encoder's
 };
 
 class StepBatch {

@@ -63,7 +63,7 @@ TEST(WarmUpTest, RunsTheLargestSteps) {
   EXPECT_THAT(runner.steps, ElementsAre(ElementsAre(8, 8, 4), ElementsAre(1, 1, 1)));
   EXPECT_EQ(counts->prefill_tokens, 20);
   EXPECT_EQ(counts->decode_rows, 3);
-  EXPECT_EQ(counts->graph_shapes, 0);
+  EXPECT_EQ(counts->graphs, 0);
 }
 
 TEST(WarmUpTest, TakesWhatTheArenaHolds) {
@@ -87,7 +87,7 @@ TEST(WarmUpTest, AnEncoderReadsAsMuchAsASequenceHas) {
   }
 }
 
-TEST(WarmUpTest, RunsEachShapeOfGraphsTwice) {
+TEST(WarmUpTest, RunsEachGraphsStepTwiceLargestAndLongestFirst) {
   TinyCache tiny({StaticLayer()}, /*size=*/4000);
   RecordingRunner runner;
   runner.has_graphs = true;
@@ -95,17 +95,27 @@ TEST(WarmUpTest, RunsEachShapeOfGraphsTwice) {
   options.graphs = true;
   const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
   ASSERT_TRUE(counts.ok()) << counts.status();
-  EXPECT_EQ(counts->graph_shapes, 9);  // of 1, 2 and 4 rows, of 256, 512 and 1024 keys
-  ASSERT_EQ(runner.steps.size(), 2u + 2 * 9);
-  runner.steps.erase(runner.steps.begin(), runner.steps.begin() + 2);
-  for (size_t i = 0; i < runner.steps.size(); ++i) {
-    EXPECT_EQ(runner.steps[i].size(), std::vector<size_t>({1, 2, 3})[i / 2 % 3]);
+  EXPECT_EQ(counts->graphs, 3);  // of 4, 2 and 1 rows
+  ASSERT_EQ(runner.steps.size(), 2u + 2 * 3);
+  for (size_t i = 2; i < runner.steps.size(); ++i) {
+    EXPECT_EQ(runner.steps[i].size(), 3 - (i - 2) / 2);
     EXPECT_THAT(runner.steps[i], Each(1));
-    EXPECT_EQ(runner.longest[2 + i], std::vector<int64_t>({1, 257, 513})[i / 6]);
+    EXPECT_EQ(runner.longest[i], 600);
   }
 }
 
-TEST(WarmUpTest, WithoutGraphsItDoesNotTryEachShape) {
+TEST(WarmUpTest, GraphsAreForAsManyKeysAsTheArenaHolds) {
+  TinyCache tiny({StaticLayer()}, /*size=*/40);
+  RecordingRunner runner;
+  runner.has_graphs = true;
+  WarmUpOptions options = kOptions;
+  options.graphs = true;
+  ASSERT_TRUE(WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options).ok());
+  EXPECT_GE(runner.longest.back(), 600 / 4);
+  EXPECT_LT(runner.longest.back(), 600);
+}
+
+TEST(WarmUpTest, WithoutGraphsItDoesNotTryEach) {
   TinyCache tiny({StaticLayer()}, /*size=*/4000);
   RecordingRunner runner;
   WarmUpOptions options = kOptions;

@@ -107,31 +107,21 @@ TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
 }
 
 TEST(CapacityTest, OfAGpuAReserveIsKept) {
-  const Scheduler::Options options = {.max_running = 3};
-  constexpr int64_t kVocab = 1000;
-  EXPECT_EQ(GpuReserveBytes(options, 24 * kGiB, kVocab, 600, /*graphs=*/false), 2 * kGiB);
-  EXPECT_EQ(GpuReserveBytes(options, 100 * kGiB, kVocab, 600, /*graphs=*/false), 6 * kGiB);
-  // Graphs of 1, 2 and 4 rows, of 256, 512 and 1024 keys.
-  EXPECT_EQ(GpuReserveBytes(options, 100 * kGiB, kVocab, 600, /*graphs=*/true), 6 * kGiB + 3 * 7 * kVocab * 4);
+  EXPECT_EQ(GpuReserveBytes(24 * kGiB), 2 * kGiB);
+  EXPECT_EQ(GpuReserveBytes(100 * kGiB), 6 * kGiB);
 }
 
 TEST(CapacityTest, OfAGpuAutoIsAllButTheReserve) {
   const CachePlan plan = HybridPlan();
   Config config;
-  ModelInfo model;
-  model.vocab_size = 1000;
   const DeviceMemory memory = {.free_bytes = 60 * kGiB + 5, .total_bytes = 100 * kGiB};
-  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, model, 4096, memory), 54 * kGiB);
-  config.model.cuda_graphs = true;
-  const int64_t with_graphs = *ChooseGpuArenaBytes(config, plan, model, 4096, memory);
-  EXPECT_LT(with_graphs, 54 * kGiB);
-  EXPECT_EQ(with_graphs % 4096, 0);
+  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, 4096, memory), 54 * kGiB);
 
-  const auto none = ChooseGpuArenaBytes(config, plan, model, 4096, {.free_bytes = 6 * kGiB, .total_bytes = 100 * kGiB});
+  const auto none = ChooseGpuArenaBytes(config, plan, 4096, {.free_bytes = 6 * kGiB, .total_bytes = 100 * kGiB});
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("The weights leave 6 GiB of the GPU's memory, and 6"));
   config.arena_bytes = 12345;
-  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, model, 4096, {}), 12345);
+  EXPECT_EQ(*ChooseGpuArenaBytes(config, plan, 4096, {}), 12345);
 }
 
 TEST(CapacityTest, AGpuWithoutFreeMemoryIsRefusedBeforeTheLoad) {

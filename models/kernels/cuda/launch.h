@@ -6,19 +6,18 @@
 
 namespace berth::ops {
 
-// How attention divides keys among blocks of threads. It divides those of the step's first `num_tiles` tiles, which
-// hold its first `num_tokens` tokens, into `num_splits` parts of kSplitTokens positions; the longest of these rows
-// needs as many. All other tiles walk through the same parts one after the other and add them in the same way, so a
-// token's bits do not depend on the choice.
+// How attention divides keys among blocks of threads. It divides those of the step's first `num_tiles` tiles, each of
+// which is a row, into parts of kSplitTokens positions. All other tiles walk through the same parts one after the other
+// and add them in the same way, so a token's bits do not depend on the choice.
 struct SplitKv {
   int64_t num_tiles;
-  int64_t num_tokens;
-  int64_t num_splits;  // 0: no keys are divided
+  int64_t tile_tokens;   // of the longest of these rows, or more
+  int64_t num_splits;    // parts of the row with the most keys, or more; 0: no keys are divided
+  int64_t num_partials;  // results: for each token one of each part of its row
 };
-inline constexpr int64_t kSplitTokens = 256;
-// Floats of the parts' results: for each token, head and split its largest score, its sum, and its sum of values.
+// Floats of the results: for each head the part's largest score, its sum, and its sum of values.
 inline constexpr int64_t SplitKvFloats(const SplitKv& split, int64_t q_heads, int64_t value_dim) {
-  return split.num_tokens * q_heads * split.num_splits * (value_dim + 2);
+  return split.num_partials * q_heads * (value_dim + 2);
 }
 
 }  // namespace berth::ops

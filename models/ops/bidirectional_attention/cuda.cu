@@ -20,6 +20,9 @@ struct AllKeys {
   __device__ Positions SeenBy(const AttentionArgs&, const LaneSet& set) const {
     return {0, static_cast<int>(lengths[set.row])};
   }
+  __device__ RowPartials PartialsOf(const Row& row, int index) const {
+    return {row.first_cross_partial, SplitsOf(lengths[index])};
+  }
   __device__ Positions VisibleIn(const AttentionArgs&, const LaneSet& set, int, int) const { return set.seen; }
   __device__ TileFormat FormatOf(const AttentionArgs& a, int, bool is_key) const {
     const KvPlace& place = is_key ? a.kv.key : a.kv.value;

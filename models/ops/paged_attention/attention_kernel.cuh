@@ -5,13 +5,15 @@
 // softmax over tiles of Milakov and Gimelshein, 2018).
 //
 // Positions are cut into splits of kSplitTokens, each with a softmax of its own, which are then merged in ascending
-// order. In decode a block has one split, and a second kernel merges; in prefill a block goes through all of them and
-// merges as it goes. Tiles and splits begin at multiples of their size, so a query's sums do not depend on either.
+// order. In decode the splits are shared out among blocks, and a second kernel merges; in prefill a block goes through
+// all of them and merges as it goes. Tiles and splits begin at multiples of their size, so a query's sums do not depend
+// on either.
 //
 // A class Keys, an argument of the kernel, says which keys a query sees and where they lie:
 //   type                                the type of queries and results
 //   kNumParts                           what a query sees is read in this many parts, one after the other
 //   SeenBy(a, set)                      the LaneSet's `seen`; the other fields of `set` are there
+//   PartialsOf(row, index)              where the row's results lie if keys are divided
 //   VisibleIn(a, set, position, part)   of a part, for the query at `position`: neither border falls as that grows
 //   FormatOf(a, part, is_key)           how the part's keys, or values, are stored
 //   Find(a, set, part, is_key, position)  where that of the lanes' KV head lies
@@ -35,6 +37,10 @@ namespace berth::ops::cuda {
 
 inline constexpr int kSplit = static_cast<int>(kSplitTokens);
 
+// Blocks of a launch that divides keys, about: enough to fill a GPU several times, since those of short rows have
+// nothing to do and return.
+inline constexpr int64_t kSplitBlocks = 4096;
+
 // All that the block's lanes see of positions [begin, begin + kSplitTokens).
 template <typename MathPolicy, typename Keys>
 __device__ void AttendSplit(const AttentionArgs& a, const Keys& keys, const LaneSet& set,
@@ -52,14 +58,14 @@ __device__ void AttendSplit(const AttentionArgs& a, const Keys& keys, const Lane
 
 // Leaves the softmaxes of one split in a.partials.
 template <typename MathPolicy>
-__device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int num_splits, int split,
+__device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, const RowPartials& partials, int split,
                               const typename MathPolicy::Lanes& lanes) {
   const int dim = static_cast<int>(a.kv.value.dim);
 #pragma unroll
   for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
     const int lane = MathPolicy::LaneOf(l);
     if (lane >= set.count) break;
-    float* partial = PartialOf(a, set.Token(lane), set.Head(lane), num_splits, split);
+    float* partial = partials.Of(a, (set.first + lane) / set.group, split, set.Head(lane));
     if (MathPolicy::IsFirst()) {
       partial[0] = lanes[l].max;
       partial[1] = lanes[l].sum;
@@ -72,8 +78,8 @@ __device__ void StorePartials(const AttentionArgs& a, const LaneSet& set, int nu
   }
 }
 
-// One tile: blockIdx = (tile, KV head and chunk of lanes, split). With one split, it leaves the split's softmax in
-// a.partials; with all splits, the result in a.out.
+// One tile: blockIdx = (tile, KV head and chunk of lanes, block of the tile's keys). If keys are divided, it leaves the
+// softmaxes of each key_blocks-th split in a.partials; else the result in a.out.
 template <typename MathPolicy, typename Keys>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionLaunch launch,
@@ -81,6 +87,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
   LaneSet set = LanesOf(a, launch, MathPolicy::kLanes);
   if (set.count <= 0) return;
   set.seen = keys.SeenBy(a, set);
+  const bool divided = launch.key_blocks > 0;
+  int begin = set.seen.first / kSplit * kSplit + static_cast<int>(blockIdx.z) * kSplit;
+  if (divided && begin >= set.seen.last) return;
   const typename MathPolicy::Room room(a);
   MathPolicy::LoadQueries(a, keys.type, set, room);
   const int dim = static_cast<int>(a.kv.value.dim);
@@ -90,18 +99,19 @@ __global__ void __launch_bounds__(kAttentionThreads)
     const int lane = MathPolicy::LaneOf(l);
     max[l] = FirstScore(a, lane < set.count ? set.Head(lane) : 0);
     sum[l] = FirstSum(a);
-    if (launch.num_splits > 0) continue;
+    if (divided) continue;
 #pragma unroll
     for (int i = 0; i < MathPolicy::kValues; ++i) {
       if (MathPolicy::ColumnOf(i) < dim) room.totals[lane * room.value_stride + MathPolicy::ColumnOf(i)] = 0;
     }
   }
-  const int split = static_cast<int>(blockIdx.z);
-  int begin = launch.num_splits > 0 ? split * kSplit : set.seen.first / kSplit * kSplit;
-  for (; begin < set.seen.last || launch.num_splits > 0; begin += kSplit) {
+  for (; begin < set.seen.last; begin += kSplit * (divided ? launch.key_blocks : 1)) {
     typename MathPolicy::Lanes lanes;
     AttendSplit<MathPolicy>(a, keys, set, room, begin, lanes);
-    if (launch.num_splits > 0) return StorePartials<MathPolicy>(a, set, launch.num_splits, split, lanes);
+    if (divided) {
+      StorePartials<MathPolicy>(a, set, keys.PartialsOf(a.rows[set.row], set.row), begin / kSplit, lanes);
+      continue;
+    }
 #pragma unroll
     for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
       const Merging merge(max[l], sum[l], lanes[l].max, lanes[l].sum);
@@ -115,6 +125,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
       }
     }
   }
+  if (divided) return;
 #pragma unroll
   for (int l = 0; l < MathPolicy::kThreadLanes; ++l) {
     const int lane = MathPolicy::LaneOf(l);
@@ -131,19 +142,26 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
 }
 
-// Merges the splits: a warp for each of a token's heads. Static: a kernel of its own in each file that launches it.
-template <int kColumns>
-static __global__ void __launch_bounds__(kAttentionThreads)
-    MergeKernel(const __grid_constant__ AttentionArgs a, DType type, int num_splits) {
-  const int64_t token = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y) * kAttentionWarps + WarpIndex();
-  if (head >= a.q_heads) return;
+// Merges the splits of a tile: a warp for each of a token's heads.
+template <int kColumns, typename Keys>
+__global__ void __launch_bounds__(kAttentionThreads)
+    MergeKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ Keys keys) {
+  const int index = static_cast<int>(a.tiles[2 * blockIdx.x]);
+  const Row& row = a.rows[index];
+  const int item = static_cast<int>(blockIdx.y) * kAttentionWarps + WarpIndex();
+  const int q_heads = static_cast<int>(a.q_heads);
+  const int query = item / q_heads, head = item % q_heads;
+  if (query >= row.num_tokens) return;
+  const int64_t token = row.first_token + query;
+  const LaneSet set = {.row = index, .first_position = static_cast<int>(row.start) + query, .group = 1, .count = 1};
+  const Positions seen = keys.SeenBy(a, set);
+  const RowPartials partials = keys.PartialsOf(row, index);
   const int dim = static_cast<int>(a.kv.value.dim);
   Softmax<kColumns> total;
   total.max = FirstScore(a, head);
   total.sum = FirstSum(a);
-  for (int split = 0; split < num_splits; ++split) {
-    const float* partial = PartialOf(a, token, head, num_splits, split);
+  for (int split = seen.first / kSplit; split * kSplit < seen.last; ++split) {
+    const float* partial = partials.Of(a, query, split, head);
     const Merging merge(total.max, total.sum, partial[0], partial[1]);
     total.max = merge.max;
     total.sum = merge.sum;
@@ -157,7 +175,7 @@ static __global__ void __launch_bounds__(kAttentionThreads)
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     const int column = i * kWarp + Lane();
-    if (column < dim) StoreAs(type, a.out, (token * a.q_heads + head) * dim + column, total.values[i] * inverse);
+    if (column < dim) StoreAs(keys.type, a.out, (token * a.q_heads + head) * dim + column, total.values[i] * inverse);
   }
 }
 
@@ -173,18 +191,19 @@ int LaunchWith(const AttentionArgs& a, const Keys& keys, const LaunchParams& par
   launch.lane_chunks = static_cast<int>(CeilDiv(queries * group, MathPolicy::kLanes));
   const int64_t heads = a.kv.kv_heads * launch.lane_chunks;
   if (split.num_splits > 0) {
-    launch.num_splits = static_cast<int>(split.num_splits);
+    const int64_t blocks = kSplitBlocks / (split.num_tiles * heads);
+    launch.key_blocks = static_cast<int>(blocks < 1 ? 1 : blocks < split.num_splits ? blocks : split.num_splits);
     int result =
-        Launch(AttentionKernel<MathPolicy, Keys>, Grid(split.num_tiles, heads, split.num_splits), kAttentionThreads,
+        Launch(AttentionKernel<MathPolicy, Keys>, Grid(split.num_tiles, heads, launch.key_blocks), kAttentionThreads,
                MathPolicy::RoomBytes(a, /*with_totals=*/false), params.stream, a, launch, keys);
     if (result != kLaunched) return result;
-    result = Launch(MergeKernel<MathPolicy::kMostColumns / kWarp>,
-                    Grid(split.num_tokens, CeilDiv(a.q_heads, kAttentionWarps)), kAttentionThreads, 0, params.stream, a,
-                    keys.type, launch.num_splits);
+    result = Launch(MergeKernel<MathPolicy::kMostColumns / kWarp, Keys>,
+                    Grid(split.num_tiles, CeilDiv(split.tile_tokens * a.q_heads, kAttentionWarps)), kAttentionThreads,
+                    0, params.stream, a, keys);
     if (result != kLaunched) return result;
   }
   launch.first_tile = split.num_splits > 0 ? split.num_tiles : 0;
-  launch.num_splits = 0;
+  launch.key_blocks = 0;
   return Launch(AttentionKernel<MathPolicy, Keys>, Grid(params.num_tiles - launch.first_tile, heads), kAttentionThreads,
                 MathPolicy::RoomBytes(a, /*with_totals=*/true), params.stream, a, launch, keys);
 }

@@ -63,7 +63,7 @@ struct Merging {
 struct AttentionLaunch {
   int64_t first_tile;
   int tile_queries;  // of a block: kQueryTile or several times that; of the tiles in between nothing is done
-  int num_splits;    // blocks for each tile's keys; 0: one block walks through all
+  int key_blocks;    // for each tile's keys, which are then divided; 0: one block walks through all
   int lane_chunks;
 };
 
@@ -119,10 +119,19 @@ __device__ inline float FirstScore(const AttentionArgs& a, int head) {
 }
 __device__ inline float FirstSum(const AttentionArgs& a) { return a.sinks == nullptr ? 0.0f : 1.0f; }
 
-// Where the softmax of a token's head over a split waits to be merged: largest score, sum, values.
-__device__ inline float* PartialOf(const AttentionArgs& a, int64_t token, int head, int num_splits, int split) {
-  return a.partials + ((token * a.q_heads + head) * num_splits + split) * (a.kv.value.dim + 2);
-}
+__device__ inline int SplitsOf(int64_t keys) { return static_cast<int>((keys + kSplitTokens - 1) / kSplitTokens); }
+
+// Where a row's results for divided keys lie: for each of its tokens one of each split.
+struct RowPartials {
+  int64_t first;
+  int num_splits;  // parts of the row's keys
+
+  // The softmax of a head over a split, until it is merged: largest score, sum, values.
+  __device__ float* Of(const AttentionArgs& a, int query, int split, int head) const {
+    const int64_t partial = first + static_cast<int64_t>(query) * num_splits + split;
+    return a.partials + (partial * a.q_heads + head) * (a.kv.value.dim + 2);
+  }
+};
 
 }  // namespace berth::ops::cuda
 

@@ -27,6 +27,9 @@ struct CausalKeys {
     const int oldest = a.sink_tokens > 0 ? 0 : Visible(a, set.Position(0)).first;
     return {oldest, set.Position(set.count - 1) + 1};
   }
+  __device__ RowPartials PartialsOf(const Row& row, int) const {
+    return {row.first_partial, SplitsOf(row.start + row.num_tokens)};
+  }
   __device__ Positions VisibleIn(const AttentionArgs& a, const LaneSet&, int position, int part) const {
     const Positions all = Visible(a, position);
     if (part == kSinks) return {0, min(static_cast<int>(a.sink_tokens), all.first)};

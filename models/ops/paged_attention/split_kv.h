@@ -13,13 +13,14 @@
 
 namespace berth::ops {
 
-// Divides the keys of the step's first rows, which decode: they make too few blocks to fill a GPU otherwise. Divides
-// none if the scratch would be too large; such a step has enough blocks. `keys`: at least what the longest of these
-// rows sees.
-inline SplitKv SplitOf(const LeadingRows& leading, int64_t keys, int64_t q_heads, int64_t value_dim) {
-  constexpr int64_t kMostScratchBytes = int64_t{256} << 20;
-  SplitKv split = {.num_tiles = leading.rows, .num_tokens = leading.tokens};
-  split.num_splits = (keys + kSplitTokens - 1) / kSplitTokens;
+// Divides the keys of the step's leading rows, which decode: they make too few blocks to fill a GPU otherwise. Divides
+// none if the scratch would be too large; such a step has enough blocks.
+inline SplitKv SplitOf(const LeadingRows& leading, const KeySplits& keys, int64_t q_heads, int64_t value_dim) {
+  constexpr int64_t kMostScratchBytes = int64_t{512} << 20;
+  const SplitKv split = {.num_tiles = leading.rows,
+                         .tile_tokens = leading.longest,
+                         .num_splits = keys.most,
+                         .num_partials = keys.partials};
   const int64_t floats = SplitKvFloats(split, q_heads, value_dim);
   const bool is_worth_it = split.num_splits > 1 && floats * static_cast<int64_t>(sizeof(float)) <= kMostScratchBytes;
   return is_worth_it ? split : SplitKv{};

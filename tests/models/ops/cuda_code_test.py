@@ -14,15 +14,15 @@ import sys
 # object, kernel: registers, bytes of spill stores and loads, loads of 16 bytes, matrix products.
 TABLE = """
 bidirectional_attention_cuda AttentionKernel<MmaMath<16>, AllKeys>: 255 0 0 1 140
-bidirectional_attention_cuda AttentionKernel<MmaMath<4>, AllKeys>: 150 0 0 1 44
-bidirectional_attention_cuda AttentionKernel<MmaMath<8>, AllKeys>: 168 0 0 1 76
-bidirectional_attention_cuda AttentionKernel<SimtMath<16>, AllKeys>: 168 44 48 0 0
-bidirectional_attention_cuda AttentionKernel<SimtMath<4>, AllKeys>: 96 104 112 0 0
-bidirectional_attention_cuda AttentionKernel<SimtMath<8>, AllKeys>: 128 36 120 0 0
-bidirectional_attention_cuda MergeKernel<16>: 56 0 0 0 0
-bidirectional_attention_cuda MergeKernel<2>: 32 0 0 0 0
-bidirectional_attention_cuda MergeKernel<4>: 32 0 0 0 0
-bidirectional_attention_cuda MergeKernel<8>: 32 0 0 0 0
+bidirectional_attention_cuda AttentionKernel<MmaMath<4>, AllKeys>: 149 0 0 1 44
+bidirectional_attention_cuda AttentionKernel<MmaMath<8>, AllKeys>: 166 0 0 1 76
+bidirectional_attention_cuda AttentionKernel<SimtMath<16>, AllKeys>: 168 56 52 0 0
+bidirectional_attention_cuda AttentionKernel<SimtMath<4>, AllKeys>: 96 92 108 0 0
+bidirectional_attention_cuda AttentionKernel<SimtMath<8>, AllKeys>: 128 44 100 0 0
+bidirectional_attention_cuda MergeKernel<16, AllKeys>: 96 0 0 0 0
+bidirectional_attention_cuda MergeKernel<2, AllKeys>: 32 0 0 0 0
+bidirectional_attention_cuda MergeKernel<4, AllKeys>: 40 0 0 0 0
+bidirectional_attention_cuda MergeKernel<8, AllKeys>: 48 0 0 0 0
 causal_conv_cuda ConvKernel<BFloat16>: 38 0 0 0 0
 causal_conv_cuda ConvKernel<float>: 36 0 0 0 0
 causal_conv_cuda ConvStateKernel<BFloat16>: 32 0 0 0 0
@@ -62,16 +62,16 @@ matmul_cuda Int8ProductKernel<float, 16>: 242 0 0 68 0
 matmul_cuda Int8ProductKernel<float, 1>: 96 0 0 8 0
 matmul_cuda Int8ProductKernel<float, 4>: 149 0 0 20 0
 matmul_cuda Int8ProductKernel<float, 8>: 190 0 0 36 0
-paged_attention_cuda AttentionKernel<MmaMath<16>, CausalKeys>: 252 0 0 1 140
-paged_attention_cuda AttentionKernel<MmaMath<4>, CausalKeys>: 160 0 0 1 44
-paged_attention_cuda AttentionKernel<MmaMath<8>, CausalKeys>: 206 0 0 1 76
-paged_attention_cuda AttentionKernel<SimtMath<16>, CausalKeys>: 168 36 36 0 0
+paged_attention_cuda AttentionKernel<MmaMath<16>, CausalKeys>: 253 0 0 1 140
+paged_attention_cuda AttentionKernel<MmaMath<4>, CausalKeys>: 157 0 0 1 44
+paged_attention_cuda AttentionKernel<MmaMath<8>, CausalKeys>: 205 0 0 1 76
+paged_attention_cuda AttentionKernel<SimtMath<16>, CausalKeys>: 168 24 24 0 0
 paged_attention_cuda AttentionKernel<SimtMath<4>, CausalKeys>: 96 112 136 0 0
-paged_attention_cuda AttentionKernel<SimtMath<8>, CausalKeys>: 128 92 156 0 0
-paged_attention_cuda MergeKernel<16>: 56 0 0 0 0
-paged_attention_cuda MergeKernel<2>: 32 0 0 0 0
-paged_attention_cuda MergeKernel<4>: 32 0 0 0 0
-paged_attention_cuda MergeKernel<8>: 32 0 0 0 0
+paged_attention_cuda AttentionKernel<SimtMath<8>, CausalKeys>: 128 116 156 0 0
+paged_attention_cuda MergeKernel<16, CausalKeys>: 96 0 0 0 0
+paged_attention_cuda MergeKernel<2, CausalKeys>: 32 0 0 0 0
+paged_attention_cuda MergeKernel<4, CausalKeys>: 40 0 0 0 0
+paged_attention_cuda MergeKernel<8, CausalKeys>: 56 0 0 0 0
 paged_attention_write_kv WriteKvKernel<BFloat16>: 32 0 0 1 0
 paged_attention_write_kv WriteKvKernel<float>: 32 0 0 3 0
 rg_lru_cuda RgLruKernel<BFloat16>: 31 0 0 0 0

@@ -224,6 +224,42 @@ TEST_P(EmulatedCudaTest, SplitsDoNotChangeTheBits) {
   EXPECT_TRUE(at::equal(whole, run({8, 1, 1, 14})));
 }
 
+class EmulatedGraphStepTest : public KernelTest {};
+
+// Beside many rows, few blocks are left for each row's keys, and one has several parts of a long row's.
+TEST_P(EmulatedGraphStepTest, TheGraphsSizeDoesNotChangeTheBits) {
+  const KvSpec kv = {.kv_heads = kKvHeads, .key_dim = kKeyDim, .value_dim = 36, .dtype = dtype()};
+  KvSpec window = kv;
+  window.window = 700;
+  SetUpCache({{.kv = kv}, {.kv = window}});
+  const int64_t length = 11 * ops::kSplitTokens + 3;
+  ASSERT_NO_FATAL_FAILURE(NextStep({length}));
+  for (int layer : {0, 1}) {
+    ops::WriteKv(OnDevice(Random(length, kKvHeads * kKeyDim)), OnDevice(Random(length, kKvHeads * 36)), layer, *fast_);
+  }
+  StepPlan step = GrowAll({1, 1});
+  for (StepRow& row : step.rows) row.sample = true;
+  const at::Tensor q = OnDevice(Random(256, kQHeads * kKeyDim));
+  for (int layer : {0, 1}) {
+    const auto attend = [&](int64_t rows) {
+      const ops::AttentionShape shape = {.layer = layer, .q_heads = kQHeads, .head_dim = kKeyDim, .scale = 0.3};
+      return ops::Attention(q.narrow(0, 0, rows), shape, *fast_).narrow(0, 0, 2);
+    };
+    fast_->Fill(step);
+    for (int l : {0, 1}) {  // the new tokens
+      at::manual_seed(9);
+      ops::WriteKv(OnDevice(Random(2, kKvHeads * kKeyDim)), OnDevice(Random(2, kKvHeads * 36)), l, *fast_);
+    }
+    const at::Tensor alone = attend(2);
+    for (int64_t rows : {2, 8, 256}) {
+      fast_->Fill(step, {.rows = rows, .keys = 4096});
+      EXPECT_TRUE(at::equal(alone, attend(rows))) << layer << " " << rows;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedGraphStepTest, ::testing::ValuesIn(kParams), KernelParamName);
+
 // A missing barrier, or blocks that read what others write, would show in one order of threads or the other.
 TEST_P(EmulatedCudaTest, TheOrderOfThreadsAndBlocksChangesNothing) {
   const at::Tensor ascending = RunAll();

@@ -69,7 +69,7 @@ class DecodeGraphsTest : public ::testing::Test {
  protected:
   DecodeGraphsTest()
       : plan_(*BuildCachePlan(model_.cache_specs(), /*block_tokens=*/16)),
-        storage_(*CreateDeviceStorage(Device(), int64_t{8} << 20)),
+        storage_(*CreateDeviceStorage(Device(), int64_t{64} << 20)),
         cache_(*Cache::Create(plan_, storage_.get(), {})),
         batch_(plan_, storage_->base(), Device(), &execution_, /*copy_tables=*/true),
         graphs_(&model_, &recorder_, [this](const std::string& why) { told_.push_back(why); }) {}
@@ -118,20 +118,36 @@ class DecodeGraphsTest : public ::testing::Test {
   std::vector<std::string> told_;  // of refusals
 };
 
-TEST_F(DecodeGraphsTest, AShapeIsRecordedTheSecondTimeAndServesWhatFits) {
-  ExpectLogits(Forward(3, 10), 3, 10);
+TEST_F(DecodeGraphsTest, EachNumberOfRowsIsRecordedTheSecondTimeAndServesWhatFits) {
+  ExpectLogits(Forward(3, 255), 3, 255);
   EXPECT_EQ(recorder_.recorded, 0);
   EXPECT_EQ(model_.num_rows, (std::vector<int64_t>{4}));  // computed as it will be recorded
   ExpectLogits(Forward(3, 11), 3, 11);
-  ExpectLogits(Forward(4, 255), 4, 255);
+  ExpectLogits(Forward(4, 254), 4, 254);
   EXPECT_EQ(recorder_.recorded, 1);
-  ExpectLogits(Forward(5, 10), 5, 10);    // of eight rows
-  ExpectLogits(Forward(4, 256), 4, 256);  // of 512 keys
+  ExpectLogits(Forward(5, 10), 5, 10);  // of eight rows
   EXPECT_EQ(recorder_.recorded, 1);
-  ExpectLogits(Forward(3, 300), 3, 300);
+  ExpectLogits(Forward(8, 10), 8, 10);
   ExpectLogits(Forward(4, 12), 4, 12);
   EXPECT_EQ(recorder_.recorded, 2);
   EXPECT_EQ(graphs_.num_launches(), 4);
+}
+
+TEST_F(DecodeGraphsTest, ALongerRowIsRecordedAnewForAll) {
+  for (int64_t start : {10, 11, 12}) ExpectLogits(Forward(2, start), 2, start);
+  EXPECT_EQ(recorder_.recorded, 1);
+  for (int64_t start : {300, 301, 511}) ExpectLogits(Forward(2, start), 2, start);
+  EXPECT_EQ(recorder_.recorded, 2);
+  ExpectLogits(Forward(2, 5), 2, 5);
+  EXPECT_EQ(recorder_.recorded, 2);
+  EXPECT_EQ(graphs_.num_launches(), 1 + 1 + 1 + 1 + 1);
+}
+
+TEST_F(DecodeGraphsTest, TooManyKeysRunWithoutGraphs) {
+  // 17 splits of each of 256 rows are more than 4096.
+  EXPECT_FALSE(Forward(256, 16 * ops::kSplitTokens).defined());
+  EXPECT_EQ(graphs_.num_refusals(), 0);
+  ExpectLogits(Forward(256, 16 * ops::kSplitTokens - 1), 256, 16 * ops::kSplitTokens - 1);
 }
 
 TEST_F(DecodeGraphsTest, OtherStepsAreNotRecorded) {
@@ -170,11 +186,13 @@ TEST_F(DecodeGraphsTest, ALostDeviceIsNoRefusal) {
 }
 
 TEST_F(DecodeGraphsTest, TablesThatMoveAreRecordedAnew) {
-  ExpectLogits(Forward(2, 10), 2, 10);
-  ExpectLogits(Forward(2, 11), 2, 11);
+  ExpectLogits(Forward(2, 511), 2, 511);
+  ExpectLogits(Forward(2, 510), 2, 510);
+  EXPECT_EQ(recorder_.recorded, 1);
   // The tables of 256 sequences of 512 tokens do not fit where those of two lay.
   ExpectLogits(Forward(256, 511), 256, 511);
   ExpectLogits(Forward(256, 510), 256, 510);
+  EXPECT_EQ(recorder_.recorded, 2);
   ExpectLogits(Forward(2, 12), 2, 12);
   EXPECT_EQ(recorder_.recorded, 3);
 }

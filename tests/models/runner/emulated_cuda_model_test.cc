@@ -315,7 +315,7 @@ TEST(EmulatedCudaWarmUpTest, RunsTheLargestStepsAndRecordsGraphs) {
     ASSERT_TRUE(counts.ok()) << counts.status();
     EXPECT_EQ(counts->prefill_tokens, 100) << model_dir;
     EXPECT_EQ(counts->decode_rows, 3);
-    EXPECT_EQ(counts->graph_shapes, model->cache_plan().has_cross() ? 0 : 6) << model_dir;
+    EXPECT_EQ(counts->graphs, model->cache_plan().has_cross() ? 0 : 3) << model_dir;
     EXPECT_EQ(runner->num_graph_refusals(), 0);
   }
 }
