@@ -33,6 +33,8 @@ constexpr int kConnectionAgeMs = 3'600'000;
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
 // Threads that compute masks beside the steps. Each mask is work for one.
 constexpr int64_t kMaxMaskThreads = 8;
+// Threads that tokenise and render chats.
+constexpr int64_t kMaxTextThreads = 8;
 
 // gRPC words every failed start at length; ours says it in a line.
 void LogGrpcQuietly(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
@@ -69,6 +71,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
   if (absl::Status s = server->OpenFolders(); !s.ok()) return s;
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
   server->StartGrammarCompiler();
+  server->StartTextPool();
   server->MakeServices();
   if (absl::Status s = server->Listen(); !s.ok()) return s;
   if (absl::Status s = server->StartExporter(); !s.ok()) return s;
@@ -165,6 +168,14 @@ void Server::StartGrammarCompiler() {
   });
 }
 
+void Server::StartTextPool() {
+  TextPool::Options options;
+  // Two at least: one text that takes long leaves a thread to other clients.
+  options.threads = std::clamp<int64_t>(std::thread::hardware_concurrency() / 4, 2, kMaxTextThreads);
+  options.max_waiting = config_.engine.max_queue;
+  texts_ = std::make_unique<TextPool>(std::move(options));
+}
+
 void Server::MakeServices() {
   const ModelInfo& model = parts_.runner->info();
   InferenceService::Options inference;
@@ -175,6 +186,7 @@ void Server::MakeServices() {
   inference.metrics = &metrics_;
   inference.sessions = sessions_.get();
   inference.grammars = grammars_.get();
+  inference.texts = texts_.get();
   inference.model = model;
   inference.limits = Limits();
   inference.defaults = parts_.defaults;
@@ -236,6 +248,7 @@ absl::Status Server::StartExporter() {
                                 .load = [engine = engine_.get()] { return engine->GetLoad(); },
                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
                                 .grammars = [this] { return grammars_ ? grammars_->load() : GrammarLoad(); },
+                                .texts = [this] { return texts_->load(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),
                                 .version = kVersion,

@@ -26,6 +26,7 @@
 #include "server/api/request_registry.h"
 #include "server/api/sessions_service.h"
 #include "server/api/text_codec.h"
+#include "server/api/text_pool.h"
 #include "server/config.h"
 #include "server/metrics/exporter.h"
 #include "server/metrics/metrics.h"
@@ -78,6 +79,7 @@ class Server {
   absl::Status OpenFolders();
   absl::Status StartEngine();
   void StartGrammarCompiler();
+  void StartTextPool();
   void MakeServices();
   absl::Status Listen();
   absl::Status StartExporter();
@@ -97,6 +99,7 @@ class Server {
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
   std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer
+  std::unique_ptr<TextPool> texts_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<SessionsService> sessions_service_;
   std::unique_ptr<ControlService> control_;

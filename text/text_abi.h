@@ -23,13 +23,17 @@ void berth_ids_free(BerthIds ids);
 struct BerthTokenizer;
 int32_t berth_tokenizer_load(const uint8_t* json, size_t len, BerthTokenizer** out, BerthBytes* error);
 void berth_tokenizer_free(BerthTokenizer* tokenizer);
+// Gives the first words' ids alone if they are more than `max_tokens` (0: no limit). `stop`, which may be null, is
+// asked before each word whether to fail.
 int32_t berth_tokenizer_encode(const BerthTokenizer* tokenizer, const uint8_t* text, size_t len,
-                               bool add_special_tokens, BerthIds* out, BerthBytes* error);
+                               bool add_special_tokens, size_t max_tokens, bool (*stop)(const void*),
+                               const void* stop_data, BerthIds* out, BerthBytes* error);
 int32_t berth_tokenizer_decode(const BerthTokenizer* tokenizer, const uint32_t* ids, size_t len,
                                bool skip_special_tokens, BerthBytes* out, BerthBytes* error);
 int32_t berth_tokenizer_token(const BerthTokenizer* tokenizer, uint32_t id, BerthBytes* out, BerthBytes* error);
 int64_t berth_tokenizer_id(const BerthTokenizer* tokenizer, const uint8_t* token, size_t len);
 int64_t berth_tokenizer_size(const BerthTokenizer* tokenizer);
+int64_t berth_tokenizer_longest_token(const BerthTokenizer* tokenizer);
 
 struct BerthTemplate;
 int32_t berth_template_load(const uint8_t* source, size_t len, BerthTemplate** out, BerthBytes* error);

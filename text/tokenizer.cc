@@ -33,21 +33,40 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view js
   return absl::WrapUnique(new Tokenizer(tokenizer));
 }
 
-Tokenizer::Tokenizer(BerthTokenizer* tokenizer) : tokenizer_(tokenizer), vocab_size_(berth_tokenizer_size(tokenizer)) {}
+Tokenizer::Tokenizer(BerthTokenizer* tokenizer)
+    : tokenizer_(tokenizer),
+      vocab_size_(berth_tokenizer_size(tokenizer)),
+      longest_token_bytes_(berth_tokenizer_longest_token(tokenizer)) {}
 
 Tokenizer::~Tokenizer() { berth_tokenizer_free(tokenizer_); }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, bool add_special_tokens) const {
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, bool add_special_tokens,
+                                                       const EncodeBounds& bounds) const {
   if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes are over ", kMaxTextBytes));
   }
+  struct Stop {
+    const std::function<bool()>* asked;
+    bool stopped;
+  } stop = {&bounds.stop, false};
+  const auto ask = [](const void* data) {
+    auto* const stop = static_cast<Stop*>(const_cast<void*>(data));
+    stop->stopped = (*stop->asked)();
+    return stop->stopped;
+  };
   BerthIds ids{};
   BerthBytes error{};
   const int32_t result =
-      berth_tokenizer_encode(tokenizer_, BytesOf(text), text.size(), add_special_tokens, &ids, &error);
-  if (absl::Status status = CallStatus(result, error, "text"); !status.ok()) return status;
+      berth_tokenizer_encode(tokenizer_, BytesOf(text), text.size(), add_special_tokens,
+                             static_cast<size_t>(bounds.max_tokens), bounds.stop ? +ask : nullptr, &stop, &ids, &error);
+  if (absl::Status status = CallStatus(result, error, "text"); !status.ok()) {
+    return stop.stopped ? absl::CancelledError("stopped while the text was tokenised") : status;
+  }
   std::vector<int32_t> tokens(ids.data, ids.data + ids.len);
   berth_ids_free(ids);
+  if (bounds.max_tokens > 0 && static_cast<int64_t>(tokens.size()) > bounds.max_tokens) {
+    return absl::OutOfRangeError(absl::StrCat("over ", bounds.max_tokens, " tokens"));
+  }
   return tokens;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "text/encode_bounds.h"
 #include "text/text_abi.h"
 
 namespace berth {
@@ -27,8 +28,10 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // INVALID_ARGUMENT: not UTF-8, or over kMaxTextBytes.
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const;
+  // INVALID_ARGUMENT: not UTF-8, or over kMaxTextBytes. OUT_OF_RANGE: more than max_tokens; what follows them was not
+  // tokenised. CANCELLED: `bounds.stop` said so.
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
+                                              const EncodeBounds& bounds = {}) const;
   // Ids without an entry in the vocabulary decode to nothing. INVALID_ARGUMENT: a negative id.
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
 
@@ -39,6 +42,9 @@ class Tokenizer {
   std::string TokenText(int32_t id) const;
   // The largest id plus one.
   int64_t vocab_size() const { return vocab_size_; }
+  // No token stands for more bytes of text than this. Spaces that a special token swallows do not count. 0: unknown, as
+  // the tokenizer drops text, or has a token for whatever it does not know.
+  int64_t longest_token_bytes() const { return longest_token_bytes_; }
   // For the crate's other parts.
   const BerthTokenizer* get() const { return tokenizer_; }
 
@@ -47,6 +53,7 @@ class Tokenizer {
 
   BerthTokenizer* tokenizer_;
   int64_t vocab_size_;
+  int64_t longest_token_bytes_;
 };
 
 }  // namespace berth

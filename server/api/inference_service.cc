@@ -33,6 +33,9 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
+// "ipv4:10.0.0.1:1234" without its port.
+std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
 EndCause CauseOfCancel(absl::Time deadline, absl::Time now) {
   return now >= deadline ? EndCause::kDeadline : EndCause::kClientGone;
 }
@@ -43,38 +46,96 @@ EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time no
   return CauseOfCancel(DeadlineOf(context), now);
 }
 
+// The start of a Generate or Complete RPC, which may be on a thread of the text pool. Part of its call.
+class InferenceService::CallStart {
+ public:
+  // `request` lives as long as the call. `writer` gets End if the request is refused.
+  CallStart(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
+            bool stream, OutputWriter* writer)
+      : service_(service),
+        context_(context),
+        request_(request),
+        stream_(stream),
+        writer_(writer),
+        key_(service->options_.registry->NewKey()),
+        deadline_(DeadlineOf(*context)) {}
+
+  void Start() {
+    if (!request_->has_prompt() && !request_->has_chat() && !request_->has_structure()) return Begin({}, {});
+    absl::Status s =
+        service_->SubmitText(context_, key_, request_->cache_salt(), static_cast<int64_t>(request_->ByteSizeLong()),
+                             [this](const absl::Status& status, const StopCheck& stop) { Begin(status, stop); });
+    if (!s.ok()) writer_->End(nullptr, s);
+  }
+  void OnCancel() {
+    output_.Cancel(CauseOfCancel(deadline_, service_->options_.now()));
+    service_->options_.texts->Cancel(key_);
+  }
+  RequestOutput* output() { return output_.get().get(); }
+
+ private:
+  // When it has begun, the call may be gone.
+  void Begin(const absl::Status& waited, const StopCheck& stop) {
+    InferenceService* const service = service_;
+    service->AddSubmits(1);
+    const absl::Cleanup done = [service] { service->AddSubmits(-1); };
+    absl::Status s = waited;
+    if (s.ok()) s = service->Begin(context_, *request_, stream_, stop, writer_, &output_);
+    if (s.ok()) return;
+    if (absl::IsCancelled(s)) s = WhyStopped(service->options_.now());
+    if (absl::IsUnavailable(waited)) service->OnRefused(context_, s);
+    writer_->End(nullptr, s);
+  }
+  absl::Status WhyStopped(absl::Time now) const {
+    if (now >= deadline_) return absl::DeadlineExceededError("the deadline passed before the request was checked");
+    if (output_.cause() != EndCause::kNone) return absl::CancelledError("cancelled by the client");
+    return absl::UnavailableError("the server is shutting down");
+  }
+
+  InferenceService* const service_;
+  grpc::CallbackServerContext* const context_;
+  const v1::GenerateRequest* const request_;
+  const bool stream_;
+  OutputWriter* const writer_;
+  const RequestKey key_;
+  const absl::Time deadline_;
+  CallOutput output_;
+};
+
 // One Generate RPC: gRPC's reactions on the one side, the output's writer on the other. Frees itself in OnDone, which
 // gRPC calls once, after End has been called and no operation is left.
 class InferenceService::GenerateCall final : public ResponseStream {
  public:
-  GenerateCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request)
-      : service_(service), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
-    if (absl::Status s = service->Begin(context, request, /*stream=*/true, this, &output_); !s.ok()) End(nullptr, s);
+  GenerateCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest* request)
+      : service_(service),
+        received_(service->options_.now()),
+        start_(service, context, request, /*stream=*/true, this) {
+    start_.Start();
   }
 
-  void OnWriteDone(bool ok) override { output_->OnWritten(ok); }
-  void OnCancel() override {
-    if (output_ != nullptr) output_->Cancel(CauseOfCancel(deadline_, service_->options_.now()));
-  }
+  void OnWriteDone(bool ok) override { start_.output()->OnWritten(ok); }
+  void OnCancel() override { start_.OnCancel(); }
   void OnDone() override {
-    service_->OnRpc("Generate", status(), start_);
+    service_->OnRpc("Generate", status(), received_);
     delete this;
   }
 
  private:
   InferenceService* const service_;
-  const absl::Time start_;
-  const absl::Time deadline_;
-  std::shared_ptr<RequestOutput> output_;  // null: refused
+  const absl::Time received_;
+  CallStart start_;
 };
 
 // One Complete RPC: the same, with all output in one answer. `response` is gRPC's, and lives until OnDone.
 class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, public OutputWriter {
  public:
-  CompleteCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest& request,
+  CompleteCall(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
                v1::GenerateResponse* response)
-      : service_(service), response_(response), start_(service->options_.now()), deadline_(DeadlineOf(*context)) {
-    if (absl::Status s = service->Begin(context, request, /*stream=*/false, this, &output_); !s.ok()) End(nullptr, s);
+      : service_(service),
+        response_(response),
+        received_(service->options_.now()),
+        start_(service, context, request, /*stream=*/false, this) {
+    start_.Start();
   }
 
   void Write(const v1::GenerateResponse*) override {}  // an output that does not stream has an End only
@@ -84,20 +145,60 @@ class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, pu
     Finish(ToGrpcStatus(status));
   }
 
-  void OnCancel() override {
-    if (output_ != nullptr) output_->Cancel(CauseOfCancel(deadline_, service_->options_.now()));
-  }
+  void OnCancel() override { start_.OnCancel(); }
   void OnDone() override {
-    service_->OnRpc("Complete", status_, start_);
+    service_->OnRpc("Complete", status_, received_);
     delete this;
   }
 
  private:
   InferenceService* const service_;
   v1::GenerateResponse* const response_;
-  const absl::Time start_;
-  const absl::Time deadline_;
-  std::shared_ptr<RequestOutput> output_;  // null: refused
+  const absl::Time received_;
+  absl::Status status_;
+  CallStart start_;  // last: it may end the call at once
+};
+
+// One Tokenize or Detokenize RPC, answered on a thread of the text pool. Frees itself in OnDone.
+class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
+ public:
+  // `answer` sets the response.
+  TextCall(InferenceService* service, grpc::CallbackServerContext* context, const char* method, size_t bytes,
+           std::function<absl::Status(const StopCheck& stop)> answer)
+      : service_(service),
+        context_(context),
+        method_(method),
+        key_(service->options_.registry->NewKey()),
+        received_(service->options_.now()),
+        answer_(std::move(answer)) {
+    absl::Status s = service->SubmitText(
+        context, key_, /*tenant=*/"", static_cast<int64_t>(bytes),
+        [this](const absl::Status& status, const StopCheck& stop) { End(status.ok() ? answer_(stop) : status); });
+    if (!s.ok()) End(std::move(s));
+  }
+
+  void OnCancel() override { service_->options_.texts->Cancel(key_); }
+  void OnDone() override {
+    service_->OnRpc(method_, status_, received_);
+    delete this;
+  }
+
+ private:
+  void End(absl::Status status) {
+    const bool late = CauseOfCancel(*context_, service_->options_.now()) == EndCause::kDeadline;
+    if (absl::IsCancelled(status) && late) {
+      status = absl::DeadlineExceededError("the deadline passed before the text was done");
+    }
+    status_ = std::move(status);
+    Finish(ToGrpcStatus(status_));
+  }
+
+  InferenceService* const service_;
+  grpc::CallbackServerContext* const context_;
+  const char* const method_;
+  const RequestKey key_;
+  const absl::Time received_;
+  const std::function<absl::Status(const StopCheck& stop)> answer_;
   absl::Status status_;
 };
 
@@ -113,53 +214,65 @@ InferenceService::~InferenceService() {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::GenerateRequest* request) {
-  return new GenerateCall(this, context, *request);
+  return new GenerateCall(this, context, request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Complete(grpc::CallbackServerContext* context,
                                                      const v1::GenerateRequest* request,
                                                      v1::GenerateResponse* response) {
-  return new CompleteCall(this, context, *request, response);
+  return new CompleteCall(this, context, request, response);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  const absl::Time start = options_.now();
-  absl::StatusOr<v1::TokenizeResponse> answer = berth::Tokenize(*request, validation_);
-  if (answer.ok()) *response = *std::move(answer);
-  OnRpc("Tokenize", answer.status(), start);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(answer.status()));
-  return reactor;
+  return new TextCall(this, context, "Tokenize", request->ByteSizeLong(), [=, this](const StopCheck& stop) {
+    absl::StatusOr<v1::TokenizeResponse> answer = berth::Tokenize(*request, validation_, stop);
+    if (answer.ok()) *response = *std::move(answer);
+    return answer.status();
+  });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  const absl::Time start = options_.now();
-  absl::StatusOr<v1::DetokenizeResponse> answer = berth::Detokenize(*request, validation_);
-  if (answer.ok()) *response = *std::move(answer);
-  OnRpc("Detokenize", answer.status(), start);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(answer.status()));
-  return reactor;
+  return new TextCall(this, context, "Detokenize", request->ByteSizeLong(), [=, this](const StopCheck&) {
+    absl::StatusOr<v1::DetokenizeResponse> answer = berth::Detokenize(*request, validation_);
+    if (answer.ok()) *response = *std::move(answer);
+    return answer.status();
+  });
+}
+
+absl::Status InferenceService::SubmitText(grpc::CallbackServerContext* context, RequestKey key,
+                                          const std::string& tenant, int64_t bytes, TextPool::Work work) {
+  TextPool::Job job;
+  job.key = key;
+  job.client = AddressOf(context->peer());
+  job.tenant = tenant;
+  job.bytes = bytes;
+  job.deadline = DeadlineOf(*context);
+  job.work = std::move(work);
+  absl::Status status = options_.texts->Submit(std::move(job));
+  if (!status.ok()) OnRefused(context, status);
+  return status;
 }
 
 absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, bool stream,
-                                     OutputWriter* writer, std::shared_ptr<RequestOutput>* output) {
-  absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed());
+                                     const StopCheck& stop, OutputWriter* writer, CallOutput* output) {
+  absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed(), stop);
   if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
+  if (absl::IsCancelled(valid.status())) return valid.status();
+  if (valid.ok() && output->cause() != EndCause::kNone) return absl::CancelledError("cancelled by the client");
   if (!valid.ok()) {
     OnRefused(context, valid.status());
     return valid.status();
   }
   absl::StatusOr<RegisteredRequest> registered = Register(context, *std::move(valid), stream, writer);
   if (!registered.ok()) return registered.status();
-  *output = registered->output;
+  output->Set(registered->output);
   absl::Status status = Submit(context, *std::move(registered));
-  if (!status.ok()) *output = nullptr;  // else the call may be gone by now
+  if (!status.ok()) output->Clear();  // else the call may be gone by now
   return status;
 }
 

@@ -1,5 +1,6 @@
-// berth.v1.Inference on gRPC's callback API: checks and tokenises a request on gRPC's thread, submits it to the engine,
-// and streams what comes back. Thread-safe.
+// berth.v1.Inference on gRPC's callback API: checks and tokenises a request, submits it to the engine, and streams what
+// comes back. Requests with a text or a structure are checked on the text pool's threads, those with token ids on
+// gRPC's. Thread-safe.
 //
 // Reactions never block and never touch a tensor. A request lives from Submit until the engine's last event (or a stop
 // string); its RPC until gRPC is done with it. Neither frees the other: they share the RequestOutput.
@@ -22,11 +23,13 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "server/api/call_output.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_output.h"
 #include "server/api/request_registry.h"
 #include "server/api/text_codec.h"
+#include "server/api/text_pool.h"
 #include "server/api/tokens_only.h"
 #include "server/api/validation.h"
 #include "server/metrics/metrics.h"
@@ -49,6 +52,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     Metrics* metrics = nullptr;              // may be null
     SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
     GrammarCompiler* grammars = nullptr;     // null: requests with a structure are refused
+    TextPool* texts = nullptr;               // works on prompts, chats and structures
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
@@ -88,15 +92,23 @@ class InferenceService final : public v1::Inference::CallbackService {
   const ValidationContext& validation() const { return validation_; }
 
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
-  void EndAll() { options_.registry->CancelAll(EndCause::kShutdown); }
+  void EndAll() {
+    options_.texts->Stop();
+    options_.registry->CancelAll(EndCause::kShutdown);
+  }
 
  private:
+  class CallStart;
   class GenerateCall;
   class CompleteCall;
+  class TextCall;
 
-  // Checks the request and starts it. Sets `*output` before the first event can come; null on error.
+  // Checks the request and starts it. Sets `output` before the first event can come; none on error.
   absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
-                     OutputWriter* writer, std::shared_ptr<RequestOutput>* output);
+                     const StopCheck& stop, OutputWriter* writer, CallOutput* output);
+  // Has the text pool do `work` when it is the client's turn. RESOURCE_EXHAUSTED: the pool is full.
+  absl::Status SubmitText(grpc::CallbackServerContext* context, RequestKey key, const std::string& tenant,
+                          int64_t bytes, TextPool::Work work);
   std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, bool stream, OutputWriter* writer);
   RequestOutput::Hooks MakeHooks(int64_t prompt_tokens);
   // Ends a request that runs, or waits for its grammar.
@@ -117,7 +129,7 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   Mutex mutex_;
   CondVar no_submit_;
-  int64_t submits_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Submit
+  int64_t submits_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Submit, or starting a call
 };
 
 }  // namespace berth

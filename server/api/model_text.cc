@@ -49,8 +49,9 @@ absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& mo
       new ModelText(*std::move(tokenizer), chat_template.ok() ? *std::move(chat_template) : nullptr));
 }
 
-absl::StatusOr<std::vector<int32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens) const {
-  return tokenizer_->Encode(absl::string_view(text.data(), text.size()), add_special_tokens);
+absl::StatusOr<std::vector<int32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens,
+                                                       const EncodeBounds& bounds) const {
+  return tokenizer_->Encode(absl::string_view(text.data(), text.size()), add_special_tokens, bounds);
 }
 
 absl::StatusOr<std::string> ModelText::Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const {

@@ -22,7 +22,9 @@ class ModelText : public TextCodec {
   // INVALID_ARGUMENT: a file cannot be understood.
   static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
+                                              const EncodeBounds& bounds) const override;
+  int64_t longest_token_bytes() const override { return tokenizer_->longest_token_bytes(); }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const override;
   std::string TokenText(int32_t token) const override;
   bool has_chat_template() const override { return chat_template_ != nullptr; }

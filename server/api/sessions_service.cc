@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "scheduler/mutex.h"
+#include "server/api/call_output.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
@@ -33,16 +33,8 @@ class SessionsService::ResumeCall final : public ResponseStream {
                                   });
   }
 
-  void OnWriteDone(bool ok) override { Output()->OnWritten(ok); }
-  void OnCancel() override {
-    std::shared_ptr<RequestOutput> output;
-    {
-      MutexLock lock(&mutex_);
-      cancelled_ = true;
-      output = output_;
-    }
-    if (output != nullptr) output->Cancel(CauseOfCancel(*context_, service_->options_.now()));
-  }
+  void OnWriteDone(bool ok) override { output_.get()->OnWritten(ok); }
+  void OnCancel() override { output_.Cancel(CauseOfCancel(*context_, service_->options_.now())); }
   void OnDone() override {
     if (Metrics* metrics = service_->options_.metrics; metrics != nullptr) {
       metrics->OnRpc(kService, "Resume", ToGrpcStatus(status()).error_code(), service_->options_.now() - start_);
@@ -51,11 +43,6 @@ class SessionsService::ResumeCall final : public ResponseStream {
   }
 
  private:
-  std::shared_ptr<RequestOutput> Output() {
-    MutexLock lock(&mutex_);
-    return output_;
-  }
-
   absl::StatusOr<ValidatedRequest> Read(SessionFileContent content) const {
     return ResumeSession(std::move(content), service_->options_.inference->validation());
   }
@@ -73,39 +60,24 @@ class SessionsService::ResumeCall final : public ResponseStream {
                                                                   " is over the request's max_tokens of ",
                                                                   loaded->request.max_tokens)));
     }
-    if (Cancelled()) return End(nullptr, absl::CancelledError("cancelled by the client"));
+    if (output_.cause() != EndCause::kNone) return End(nullptr, absl::CancelledError("cancelled by the client"));
     InferenceService& inference = *service_->options_.inference;
     absl::StatusOr<InferenceService::RegisteredRequest> registered =
         inference.Register(context_, *std::move(loaded), /*stream=*/true, this);
     if (!registered.ok()) return End(nullptr, registered.status());
-    if (!Keep(registered->output)) registered->output->Cancel(EndCause::kClientGone);
+    output_.Set(registered->output);
     // This call may be gone when Submit returns OK.
     if (absl::Status s = inference.Submit(context_, *std::move(registered)); !s.ok()) {
-      Keep(nullptr);
+      output_.Clear();
       End(nullptr, s);
     }
-  }
-
-  bool Cancelled() {
-    MutexLock lock(&mutex_);
-    return cancelled_;
-  }
-
-  // False: the call was cancelled before, so OnCancel did not see the output.
-  bool Keep(std::shared_ptr<RequestOutput> output) {
-    MutexLock lock(&mutex_);
-    output_ = std::move(output);
-    return !cancelled_;
   }
 
   SessionsService* const service_;
   grpc::CallbackServerContext* const context_;
   const v1::ResumeSessionRequest request_;
   const absl::Time start_;
-
-  Mutex mutex_;
-  std::shared_ptr<RequestOutput> output_ ABSL_GUARDED_BY(mutex_);  // null: not begun, or refused
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  CallOutput output_;
 };
 
 absl::Status SessionsService::Check(const std::string& session_id) const {

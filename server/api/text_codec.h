@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "text/encode_bounds.h"
 
 namespace berth {
 
@@ -47,7 +48,11 @@ class TextCodec {
   // False: text is refused, and streams give none.
   virtual bool has_tokenizer() const { return true; }
 
-  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // OUT_OF_RANGE: more than bounds.max_tokens; CANCELLED: bounds.stop said so.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
+                                                      const EncodeBounds& bounds) const = 0;
+  // No token stands for more bytes of text than this. 0: unknown.
+  virtual int64_t longest_token_bytes() const { return 0; }
   virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const = 0;
   // One token's own text, as logprobs show it.
   virtual std::string TokenText(int32_t token) const = 0;

@@ -15,7 +15,9 @@ namespace berth {
 class TokensOnly final : public TextCodec {
  public:
   bool has_tokenizer() const override { return false; }
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override { return NoTokenizer(); }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool, const EncodeBounds&) const override {
+    return NoTokenizer();
+  }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t>, bool) const override { return NoTokenizer(); }
   std::string TokenText(int32_t) const override { return ""; }
   bool has_chat_template() const override { return false; }

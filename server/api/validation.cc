@@ -17,7 +17,7 @@ constexpr int64_t kMaxLogitBias = 1024;
 constexpr int64_t kMaxStopStrings = 16;
 constexpr int64_t kMaxStopBytes = 256;
 constexpr int64_t kMaxStopTokens = 64;
-constexpr int64_t kMaxDetokenizeTokens = int64_t{1} << 20;
+constexpr int64_t kMaxTextTokens = int64_t{1} << 20;  // of Tokenize and Detokenize
 
 absl::Status ReadLogitBias(const v1::Sampling& in, int64_t vocab_size, SamplingParams* out) {
   constexpr absl::string_view kField = "sampling.logit_bias";
@@ -59,27 +59,45 @@ absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context,
   return absl::OkStatus();
 }
 
+// OUT_OF_RANGE: more than `max_tokens`.
 absl::StatusOr<std::vector<int32_t>> EncodeText(absl::string_view field, const std::string& text,
-                                                bool add_special_tokens, const ValidationContext& context) {
+                                                bool add_special_tokens, int64_t max_tokens, const StopCheck& stop,
+                                                const ValidationContext& context) {
   if (absl::Status s = CheckText(field, text, context.limits.max_text_bytes); !s.ok()) return s;
-  absl::StatusOr<std::vector<int32_t>> tokens = context.text->Encode(text, add_special_tokens);
+  const int64_t longest = context.text->longest_token_bytes();
+  if (longest > 0 && static_cast<int64_t>(text.size()) / longest > max_tokens) {
+    return absl::OutOfRangeError(absl::StrCat(field, ": ", text.size(), " bytes are over ", max_tokens,
+                                              " tokens, as no token has over ", longest, " bytes"));
+  }
+  absl::StatusOr<std::vector<int32_t>> tokens =
+      context.text->Encode(text, add_special_tokens, {.max_tokens = max_tokens, .stop = stop});
+  if (absl::IsCancelled(tokens.status())) return tokens.status();
+  if (absl::IsOutOfRange(tokens.status())) {
+    return absl::OutOfRangeError(absl::StrCat(field, ": ", text.size(), " bytes are over ", max_tokens, " tokens"));
+  }
   if (!tokens.ok()) return Invalid(field, ": ", tokens.status().message());
   // The tokenizer may know tokens that are outside the model's vocabulary.
   if (absl::Status s = CheckTokens(field, absl::MakeConstSpan(*tokens), context.model->vocab_size); !s.ok()) return s;
   return tokens;
 }
 
-absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in, const ValidationContext& context) {
+absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in, const StopCheck& stop,
+                                                  const ValidationContext& context) {
+  const RequestLimits& limits = context.limits;
+  // Some more than fit, so that the refusal of a prompt that is a little too long says its length.
+  const int64_t max_tokens =
+      2 * (limits.max_encoder_tokens > 0 ? limits.max_encoder_tokens : limits.max_sequence_tokens);
   if (in.has_add_special_tokens() && in.input_case() != v1::GenerateRequest::kPrompt) {
     return Invalid("add_special_tokens: can be set only with prompt");
   }
   switch (in.input_case()) {
     case v1::GenerateRequest::kPrompt:
-      return EncodeText("prompt", in.prompt(), in.has_add_special_tokens() ? in.add_special_tokens() : true, context);
+      return EncodeText("prompt", in.prompt(), in.has_add_special_tokens() ? in.add_special_tokens() : true, max_tokens,
+                        stop, context);
     case v1::GenerateRequest::kChat: {
-      absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, context.limits.max_text_bytes);
+      absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, limits.max_text_bytes);
       if (!text.ok()) return text.status();
-      return EncodeText("chat", *text, /*add_special_tokens=*/false, context);  // the template added them
+      return EncodeText("chat", *text, /*add_special_tokens=*/false, max_tokens, stop, context);  // the template did
     }
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = in.token_ids().ids();
@@ -252,7 +270,7 @@ absl::Status CheckStreamed(const OutputOptions& output) {
 }
 
 absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in, const ValidationContext& context,
-                                                  uint64_t random_seed) {
+                                                  uint64_t random_seed, const StopCheck& stop) {
   ValidatedRequest out;
   Request& request = out.request;
   Checks checks;  // the cheap ones come before the tokenizer's work
@@ -267,7 +285,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   }
   checks.Add(CheckSession(in, request));
   if (!checks.status().ok()) return checks.status();
-  absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, context);
+  absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, stop, context);
   if (!prompt.ok()) return prompt.status();
   request.prompt = *std::move(prompt);
   const bool has_encoder = context.limits.max_encoder_tokens > 0;
@@ -281,7 +299,8 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   return out;
 }
 
-absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, const ValidationContext& context) {
+absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, const ValidationContext& context,
+                                              const StopCheck& stop) {
   v1::TokenizeResponse out;
   bool add_special_tokens = in.has_add_special_tokens() ? in.add_special_tokens() : true;
   if (in.input_case() == v1::TokenizeRequest::kText) {
@@ -295,7 +314,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, con
   } else {
     return Invalid("input: none of text, chat is set");
   }
-  absl::StatusOr<std::vector<int32_t>> tokens = EncodeText("text", out.text(), add_special_tokens, context);
+  absl::StatusOr<std::vector<int32_t>> tokens =
+      EncodeText("text", out.text(), add_special_tokens, kMaxTextTokens, stop, context);
   if (!tokens.ok()) return tokens.status();
   out.mutable_token_ids()->Add(tokens->begin(), tokens->end());
   return out;
@@ -303,7 +323,7 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, con
 
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& in, const ValidationContext& context) {
   Checks checks;
-  checks.Add(CheckCount("token_ids", in.token_ids_size(), kMaxDetokenizeTokens));
+  checks.Add(CheckCount("token_ids", in.token_ids_size(), kMaxTextTokens));
   checks.Add(CheckTokens("token_ids", in.token_ids(), context.model->vocab_size));
   if (!checks.status().ok()) return checks.status();
   absl::StatusOr<std::string> text =

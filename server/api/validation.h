@@ -15,15 +15,17 @@
 namespace berth {
 
 // INVALID_ARGUMENT naming field, value and limit; OUT_OF_RANGE (INVALID_ARGUMENT on the wire) when prompt and output
-// exceed the longest sequence. `random_seed` is the seed of a request that has none.
+// exceed the longest sequence; CANCELLED: `stop` said so. `random_seed` is the seed of a request that has none. A text
+// that cannot fit is refused before it is tokenised.
 absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& request, const ValidationContext& context,
-                                                  uint64_t random_seed);
+                                                  uint64_t random_seed, const StopCheck& stop = {});
 
 // INVALID_ARGUMENT: the request's outputs cannot be streamed.
 absl::Status CheckStreamed(const OutputOptions& output);
 
 // The tokens of a text or chat, and the text they were made from; the text of tokens. Same codes.
-absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request, const ValidationContext& context);
+absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request, const ValidationContext& context,
+                                              const StopCheck& stop = {});
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
                                                   const ValidationContext& context);
 

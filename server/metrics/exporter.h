@@ -32,6 +32,7 @@ class MetricsCollector final : public prometheus::Collectable {
     std::function<EngineLoad()> load;       // Engine::GetLoad; called once a scrape
     std::function<SessionLoad()> sessions;  // SessionStore::stats; empty: no sessions are saved
     std::function<GrammarLoad()> grammars;  // GrammarCompiler::load; empty: no structures are accepted
+    std::function<TextLoad()> texts;        // TextPool::load; empty: none
     CachePlan plan;
     ModelInfo model;
     // Labels of berth_build_info.

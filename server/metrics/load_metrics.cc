@@ -148,6 +148,7 @@ void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* 
   AddFigures(TierFigures(), load, families);
   families->StartSection("Structured output");
   AddFigures(GrammarFigures(), load, families);
+  AddFigures(TextFigures(), load, families);
 }
 
 }  // namespace berth

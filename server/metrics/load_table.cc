@@ -132,6 +132,26 @@ constexpr LoadFigure kGrammars[] = {
      .value = [](const ServerLoad& load) { return load.grammars.cache_limit_bytes - load.grammars.cache_bytes; }},
 };
 
+constexpr LoadFigure kTexts[] = {
+    {.metric = "berth_texts",
+     .help = "Prompts and chats that are tokenised, detokenised or rendered, by state; not in the engine's queue",
+     .labels = {{"state", "waiting"}},
+     .value = [](const ServerLoad& load) { return load.texts.waiting; }},
+    {.metric = "berth_texts",
+     .labels = {{"state", "running"}},
+     .value = [](const ServerLoad& load) { return load.texts.running; }},
+    {.metric = "berth_text_waiting_bytes",
+     .help = "Bytes of the texts that wait",
+     .value = [](const ServerLoad& load) { return load.texts.waiting_bytes; }},
+    {.metric = "berth_texts_total",
+     .help = "Texts that were tokenised, detokenised or rendered (done), or refused because too many waited",
+     .labels = {{"result", "done"}},
+     .value = [](const ServerLoad& load) { return load.texts.done; }},
+    {.metric = "berth_texts_total",
+     .labels = {{"result", "refused"}},
+     .value = [](const ServerLoad& load) { return load.texts.refused; }},
+};
+
 constexpr LoadFigure kTiers[] = {
     {.metric = "berth_cache_tier_bytes",
      .help = "Bytes outside the arena. host: swapped-out sequences and prefixes; disk: files of sessions and prefixes",
@@ -313,13 +333,15 @@ void Fill(absl::Span<const Figure<Source, Message>> figures, const Source& sourc
 absl::Span<const LoadFigure> EngineFigures() { return kEngine; }
 absl::Span<const LoadFigure> TierFigures() { return kTiers; }
 absl::Span<const LoadFigure> GrammarFigures() { return kGrammars; }
+absl::Span<const LoadFigure> TextFigures() { return kTexts; }
 absl::Span<const PoolFigure> PoolFigures() { return kPools; }
 absl::Span<const ArenaFigure> ArenaFigures() { return kArena; }
 
 void FillLoad(const EngineLoad& load, v1::GetLoadResponse* response) {
-  const SessionLoad no_sessions;  // no field is about them, nor about grammars
+  const SessionLoad no_sessions;  // no field is about them, nor about grammars and texts
   const GrammarLoad no_grammars;
-  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = no_grammars};
+  const TextLoad no_texts;
+  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = no_grammars, .texts = no_texts};
   Fill(EngineFigures(), source, response);
   Fill(TierFigures(), source, response);
   Fill(ArenaFigures(), load.occupancy, response->mutable_cache());

@@ -40,10 +40,20 @@ struct GrammarLoad {
   int64_t cache_limit_bytes = 0;  // gauge
 };
 
+// Texts that are tokenised, detokenised or rendered. Except for the gauges, counted since the start.
+struct TextLoad {
+  int64_t waiting = 0;        // gauge: texts that no thread has begun
+  int64_t waiting_bytes = 0;  // gauge: their bytes
+  int64_t running = 0;        // gauge: texts that a thread works on
+  int64_t done = 0;           // texts that a thread has worked on
+  int64_t refused = 0;        // texts refused because too many waited
+};
+
 struct ServerLoad {
   const EngineLoad& engine;
   const SessionLoad& sessions;
   const GrammarLoad& grammars;
+  const TextLoad& texts;
 };
 
 struct MetricLabel {
@@ -76,6 +86,7 @@ absl::Span<const LoadFigure> EngineFigures();
 // Numbers of the host tier, the disk tier and the session files.
 absl::Span<const LoadFigure> TierFigures();
 absl::Span<const LoadFigure> GrammarFigures();
+absl::Span<const LoadFigure> TextFigures();
 // Numbers of one pool. In a scrape, a series is the sum over all pools of one kind and has the label "pool".
 absl::Span<const PoolFigure> PoolFigures();
 // Numbers of the whole arena. The first ones continue the last family of PoolFigures.

@@ -1,6 +1,7 @@
 // The front end against the bundled model's own files, and against files that are wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "text/chat_template.h"
@@ -36,6 +37,28 @@ TEST_F(TextTest, RefusesWhatIsNoText) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(tokenizer_->Decode({-1}, true).ok());
   EXPECT_EQ(*tokenizer_->Decode({2000000000}, true), "");
+}
+
+TEST_F(TextTest, EncodeEndsAtItsBounds) {
+  const std::string text(1 << 20, '1');  // each digit is a word
+  EXPECT_EQ(tokenizer_->Encode(text, true, {.max_tokens = 100}).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(tokenizer_->Encode(text.substr(0, 100), false, {.max_tokens = 100})->size(), 100u);
+  EXPECT_EQ(tokenizer_->Encode(text.substr(0, 101), false, {.max_tokens = 100}).status().code(),
+            absl::StatusCode::kOutOfRange);
+  int asked = 0;
+  const auto stop = [&asked] { return ++asked == 1000; };
+  EXPECT_EQ(tokenizer_->Encode(text, true, {.stop = stop}).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 1000);
+}
+
+// What the longest token promises: a text has at least its bytes over that many tokens.
+TEST_F(TextTest, KnowsTheBytesOfItsLongestToken) {
+  ASSERT_GT(tokenizer_->longest_token_bytes(), 0);
+  size_t longest = 0;
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer_->TokenText(id).size());
+  }
+  EXPECT_GE(tokenizer_->longest_token_bytes(), static_cast<int64_t>(longest));
 }
 
 TEST_F(TextTest, AStreamNeverSplitsACharacter) {

@@ -4,6 +4,7 @@
 #define BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -65,8 +66,17 @@ class FakeTextStream final : public TextStream {
 class FakeTextCodec final : public TextCodec {
  public:
   bool with_template = true;
+  int64_t longest_token = 0;                             // what longest_token_bytes() says
+  std::function<void(std::string_view text)> on_encode;  // called by Encode; set before the first call
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
+  int64_t longest_token_bytes() const override { return longest_token; }
+
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
+                                              const EncodeBounds& bounds) const override {
+    if (on_encode) on_encode(text);
+    if (bounds.stop && bounds.stop()) return absl::CancelledError("stopped");
+    const int64_t count = static_cast<int64_t>(text.size()) + (add_special_tokens ? 1 : 0);
+    if (bounds.max_tokens > 0 && count > bounds.max_tokens) return absl::OutOfRangeError("too many tokens");
     std::vector<int32_t> tokens;
     if (add_special_tokens && !text.empty()) tokens.push_back(kFakeBos);
     for (const char c : text) tokens.push_back(c >= ' ' && c <= '~' ? c - ' ' : 95);

@@ -21,6 +21,7 @@
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_registry.h"
 #include "server/api/sessions_service.h"
+#include "server/api/text_pool.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
 #include "tests/server/api/fake_text_codec.h"
@@ -102,6 +103,7 @@ struct TestServer {
       grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
     }
     inference_options.grammars = grammars.get();
+    inference_options.texts = &texts;
     inference_options.text = &codec;
     inference_options.metrics = &metrics;
     inference_options.model = model;
@@ -170,6 +172,7 @@ struct TestServer {
   std::unique_ptr<SessionStore> sessions;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<GrammarCompiler> grammars;
+  TextPool texts{TextPool::Options{.max_waiting = 16}};
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<SessionsService> sessions_service;
   std::unique_ptr<ControlService> control;

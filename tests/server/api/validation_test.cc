@@ -320,5 +320,26 @@ TEST_F(ValidationTest, Detokenize) {
   EXPECT_EQ(Detokenize(request, context_).status().message(), "token_ids[2]: token id 100 is outside [0, 99]");
 }
 
+TEST_F(ValidationTest, ATextThatCannotFitIsNotTokenised) {
+  int encoded = 0;
+  codec_.on_encode = [&encoded](std::string_view) { ++encoded; };
+  codec_.longest_token = 4;
+  request_.set_prompt(std::string(2 * 64 * 4 + 4, 'a'));  // twice what fits
+  EXPECT_EQ(Validate().status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(Message(), "prompt: 516 bytes are over 128 tokens, as no token has over 4 bytes");
+  EXPECT_EQ(encoded, 0);
+  codec_.longest_token = 0;  // unknown: the tokenizer stops by itself
+  EXPECT_EQ(Message(), "prompt: 516 bytes are over 128 tokens");
+  EXPECT_EQ(encoded, 1);
+}
+
+TEST_F(ValidationTest, ATextThatIsStoppedIsCancelled) {
+  request_.set_prompt("abc");
+  EXPECT_EQ(ValidateGenerate(request_, context_, 1, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
+  v1::TokenizeRequest text;
+  text.set_text("abc");
+  EXPECT_EQ(Tokenize(text, context_, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
+}
+
 }  // namespace
 }  // namespace berth

@@ -51,7 +51,8 @@ template <typename Exported>
 std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported) {
   const SessionLoad sessions;
   const GrammarLoad grammars;
-  const ServerLoad source = {.engine = load, .sessions = sessions, .grammars = grammars};
+  const TextLoad texts;
+  const ServerLoad source = {.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts};
   std::vector<int64_t> values;
   AppendValues(EngineFigures(), source, exported, &values);
   AppendValues(TierFigures(), source, exported, &values);

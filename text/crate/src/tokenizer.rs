@@ -1,7 +1,45 @@
 //! The tokenizers crate: text to ids and back.
 
 use crate::{guard, text, Bytes, Ids};
+use std::cell::Cell;
+use std::ffi::c_void;
+use tokenizers::tokenizer::{Model, OffsetType, PreTokenizer};
 use tokenizers::Tokenizer;
+
+/// Asks the caller whether to give up. `None`: never.
+type Stop = Option<extern "C" fn(*const c_void) -> bool>;
+
+/// Encodes like `Tokenizer::encode_fast`, but asks `stop` before each word, and leaves out the rest of the words once
+/// there are more than `max_tokens` tokens. A word is what the pre-tokenizer leaves whole. 0: no limit.
+fn encode(
+    tokenizer: &Tokenizer,
+    text: &str,
+    add_special_tokens: bool,
+    max_tokens: usize,
+    stop: &dyn Fn() -> bool,
+) -> tokenizers::Result<Vec<u32>> {
+    let mut words = tokenizer.get_added_vocabulary().extract_and_normalize(tokenizer.get_normalizer(), text);
+    if stop() {
+        return Err("stopped".into());
+    }
+    if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut words)?;
+    }
+    let count = Cell::new(0);
+    words.tokenize(|word| {
+        if max_tokens > 0 && count.get() > max_tokens {
+            return Ok(Vec::new());
+        }
+        if stop() {
+            return Err("stopped".into());
+        }
+        let tokens = tokenizer.get_model().tokenize(word.get())?;
+        count.set(count.get() + tokens.len());
+        Ok(tokens)
+    })?;
+    let encoding = words.into_encoding(None, 0, OffsetType::None)?;
+    Ok(tokenizer.post_process(encoding, None, add_special_tokens)?.get_ids().to_vec())
+}
 
 /// # Safety
 /// `json` points to `len` bytes; `out` and `error` to writable places.
@@ -29,19 +67,23 @@ pub unsafe extern "C" fn berth_tokenizer_free(tokenizer: *mut Tokenizer) {
 }
 
 /// # Safety
-/// As `berth_tokenizer_load`; `tokenizer` is alive.
+/// As `berth_tokenizer_load`; `tokenizer` is alive; `stop` may be called with `stop_data`.
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_encode(
     tokenizer: *const Tokenizer,
     data: *const u8,
     len: usize,
     add_special_tokens: bool,
+    max_tokens: usize,
+    stop: Stop,
+    stop_data: *const c_void,
     out: *mut Ids,
     error: *mut Bytes,
 ) -> i32 {
     guard(out, error, || {
-        let encoding = (*tokenizer).encode_fast(text(data, len)?, add_special_tokens).map_err(|e| format!("{e}"))?;
-        Ok(encoding.get_ids().to_vec().into())
+        let stop = || stop.is_some_and(|stop| stop(stop_data));
+        let ids = encode(&*tokenizer, text(data, len)?, add_special_tokens, max_tokens, &stop);
+        Ok(ids.map_err(|e| format!("{e}"))?.into())
     })
 }
 
@@ -99,4 +141,55 @@ pub unsafe extern "C" fn berth_tokenizer_id(tokenizer: *const Tokenizer, data: *
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_size(tokenizer: *const Tokenizer) -> i64 {
     (*tokenizer).get_vocab(true).values().max().map_or(0, |id| i64::from(*id) + 1)
+}
+
+/// No token stands for more bytes of text than this. 0: unknown, because a normalizer, a pre-tokenizer or a model drops
+/// text, or one unknown token stands for any.
+///
+/// # Safety
+/// As `berth_tokenizer_encode`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_tokenizer_longest_token(tokenizer: *const Tokenizer) -> i64 {
+    longest_token(&*tokenizer).unwrap_or(0)
+}
+
+fn longest_token(tokenizer: &Tokenizer) -> Option<i64> {
+    use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
+    // How often longer a text may be than what the normalizer leaves of it.
+    fn shrinks(normalizer: &NormalizerWrapper) -> Option<i64> {
+        match normalizer {
+            NormalizerWrapper::NFC(_) => Some(3),  // e and U+0301 are three bytes, their character has two
+            NormalizerWrapper::Prepend(_) | NormalizerWrapper::ByteLevel(_) => Some(1),
+            NormalizerWrapper::Sequence(all) => {
+                all.as_ref().iter().try_fold(1, |product, one| Some(product * shrinks(one)?))
+            }
+            // SentencePiece's mark for a space, the usual case.
+            NormalizerWrapper::Replace(_) => {
+                let json = serde_json::to_value(normalizer).ok()?;
+                let pattern = json["pattern"]["String"].as_str()?;
+                (json["content"].as_str()?.len() >= pattern.len()).then_some(1)
+            }
+            _ => None,
+        }
+    }
+    fn keeps_all(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+        match pre_tokenizer {
+            PreTokenizerWrapper::ByteLevel(_)
+            | PreTokenizerWrapper::Digits(_)
+            | PreTokenizerWrapper::Metaspace(_)
+            | PreTokenizerWrapper::UnicodeScripts(_) => true,
+            PreTokenizerWrapper::Split(split) => !matches!(split.behavior, SplitDelimiterBehavior::Removed),
+            PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().all(keeps_all),
+            _ => false,
+        }
+    }
+    let factor = tokenizer.get_normalizer().map_or(Some(1), shrinks)?;
+    if !tokenizer.get_pre_tokenizer().is_none_or(keeps_all) {
+        return None;
+    }
+    match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) if bpe.unk_token.is_none() || bpe.byte_fallback => {}
+        _ => return None,
+    }
+    tokenizer.get_vocab(true).keys().map(|token| factor * token.len() as i64).max()
 }

@@ -1,0 +1,68 @@
+"""What clients do that mean harm, or know no better: each case once took the server down or froze it."""
+
+import os
+import sys
+import threading
+import time
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
+
+DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
+
+
+def metric(server, name):
+    """The sum of the series whose line begins with `name`."""
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def test_long_texts_freeze_nobody():
+    """Four texts of 3.9 MB once held all of gRPC's threads for 37 s: no health check came through, and no token."""
+    with BerthServer(DEMO) as server:
+        health = health_pb2_grpc.HealthStub(server.channel)
+        text = api().inference_pb2.TokenizeRequest(text="1" * 3_900_000)
+        stop = threading.Event()
+
+        def attack():
+            with grpc.insecure_channel(server.address) as channel:
+                stub = api().inference_pb2_grpc.InferenceStub(channel)
+                while not stop.is_set():
+                    try:
+                        stub.Tokenize(text, timeout=0.5)
+                    except grpc.RpcError:
+                        pass
+
+        threads = [threading.Thread(target=attack) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=5)
+                server.load()
+                request = generate_request(ids=[5, 6, 7], max_tokens=3)
+                assert server.inference.Complete(request, timeout=30).usage.completion_tokens == 3
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        # What nobody waits for any more ends soon, not when it is done.
+        deadline = time.monotonic() + 30
+        while metric(server, "berth_texts{") > 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised():
+    with BerthServer(DEMO, "--max_sequence_tokens=1000") as server:
+        for text in ("1" * 3_900_000, "word " * 20_000):
+            with pytest.raises(grpc.RpcError) as error:
+                server.inference.Complete(generate_request(prompt=text, max_tokens=3), timeout=60)
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "over 2000 tokens, as no token has over 12 bytes" in error.value.details()

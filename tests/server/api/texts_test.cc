@@ -1,0 +1,138 @@
+// Prompts and texts that take long: what else the server does meanwhile, and how they end.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/api/test_server.h"
+
+namespace berth {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(60);  // fails the test rather than hangs it
+
+v1::GenerateRequest Prompt(const std::string& prompt) {
+  v1::GenerateRequest request;
+  request.set_prompt(prompt);
+  request.mutable_stopping()->set_max_tokens(3);
+  return request;
+}
+
+// A server whose tokenizer takes until Release() for texts that begin with "slow".
+class TextsTest : public ::testing::Test {
+ protected:
+  TextsTest() {
+    server_.codec.on_encode = [this](std::string_view text) {
+      if (text.substr(0, 4) != "slow") return;
+      ++encoding_;
+      released_future_.wait();
+    };
+  }
+  ~TextsTest() override { Release(); }
+  void Release() {
+    if (!released_.exchange(true)) release_.set_value();
+  }
+  void WaitUntil(const std::function<bool()>& condition) {
+    const absl::Time end = absl::Now() + kLong;
+    while (!condition() && absl::Now() < end) std::this_thread::yield();
+    ASSERT_TRUE(condition());
+  }
+  // One text that a thread works on.
+  std::unique_ptr<Call> StartSlow() {
+    auto call = std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong);
+    WaitUntil([this] { return encoding_ == 1; });
+    return call;
+  }
+  absl::StatusCode Tokenize(const std::string& text, absl::Duration timeout = kLong) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    v1::TokenizeRequest request;
+    request.set_text(text);
+    v1::TokenizeResponse response;
+    const grpc::Status status = server_.inference_stub->Tokenize(&context, request, &response);
+    return static_cast<absl::StatusCode>(status.error_code());
+  }
+
+  std::atomic<int> encoding_{0};
+  std::atomic<bool> released_{false};
+  std::promise<void> release_;
+  std::shared_future<void> released_future_ = release_.get_future().share();
+  TestServer server_;
+};
+
+TEST_F(TextsTest, ALongTextHoldsUpNoOtherKindOfCall) {
+  std::unique_ptr<Call> slow = StartSlow();
+  std::vector<std::unique_ptr<Call>> waiting;
+  for (int i = 0; i < 7; ++i) waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong));
+  WaitUntil([this] { return server_.texts.load().waiting == 7; });
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(server_.Load().running(), 0);
+  v1::GenerateRequest tokens;
+  tokens.mutable_token_ids()->add_ids(5);
+  tokens.mutable_stopping()->set_max_tokens(3);
+  Call call(&server_, tokens, absl::Now() + kLong);
+  EXPECT_TRUE(call.ReadAll().status.ok());
+  EXPECT_EQ(encoding_, 1);  // the client's other texts wait
+}
+
+TEST_F(TextsTest, TextsOverTheLimitAreRefusedAtOnce) {
+  std::unique_ptr<Call> slow = StartSlow();
+  std::vector<std::unique_ptr<Call>> waiting;
+  for (int i = 0; i < 8; ++i) waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong));
+  WaitUntil([this] { return server_.texts.load().waiting == 8; });
+  EXPECT_EQ(Tokenize("a"), absl::StatusCode::kResourceExhausted);
+  Call call(&server_, Prompt("a"), absl::Now() + kLong);
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(call.context.GetServerTrailingMetadata().count("retry-after-ms"), 1u);
+  Release();
+  for (const std::unique_ptr<Call>& one : waiting) EXPECT_TRUE(one->ReadAll().status.ok());
+}
+
+TEST_F(TextsTest, ADeadlineEndsATextThatWaits) {
+  std::unique_ptr<Call> slow = StartSlow();
+  EXPECT_EQ(Tokenize("a", absl::Milliseconds(50)), absl::StatusCode::kDeadlineExceeded);
+  WaitUntil([this] { return server_.texts.load().waiting == 0; });
+  Call call(&server_, Prompt("a"), absl::Now() + absl::Milliseconds(50));
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  WaitUntil([this] { return server_.texts.load().waiting == 0; });
+}
+
+TEST_F(TextsTest, ACancelledTextIsNotTokenised) {
+  std::unique_ptr<Call> slow = StartSlow();
+  Call call(&server_, Prompt("slow"), absl::Now() + kLong);
+  WaitUntil([this] { return server_.texts.load().waiting == 1; });
+  call.context.TryCancel();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
+  WaitUntil([this] { return server_.texts.load().waiting == 0; });
+  Release();
+  EXPECT_TRUE(slow->ReadAll().status.ok());
+  EXPECT_EQ(encoding_, 1);
+}
+
+TEST_F(TextsTest, ATextThatIsCancelledWhileItIsTokenisedStartsNoRequest) {
+  std::unique_ptr<Call> slow = StartSlow();
+  slow->context.TryCancel();
+  EXPECT_EQ(slow->ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
+  Release();
+  WaitUntil([this] { return server_.texts.load().running == 0; });
+  EXPECT_EQ(server_.registry.size(), 0);
+  EXPECT_EQ(server_.Load().prompt_tokens(), 0);
+}
+
+TEST_F(TextsTest, TheEndOfTheServerAnswersTextsThatWait) {
+  std::unique_ptr<Call> slow = StartSlow();
+  Call call(&server_, Prompt("a"), absl::Now() + kLong);
+  WaitUntil([this] { return server_.texts.load().waiting == 1; });
+  server_.inference->EndAll();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Tokenize("a"), absl::StatusCode::kUnavailable);
+  Release();
+  EXPECT_EQ(slow->ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace berth
