@@ -56,9 +56,13 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Network");
   flags->Add("listen", &config->listen, "host:port", "Address of the gRPC server. Port 0: any free port.");
   flags->Add("metrics_listen", &config->metrics_listen, "host:port",
-             "Address that serves Prometheus metrics at /metrics. Port 0: any free port. Empty: none.");
+             "Address of Prometheus metrics. Port 0: any. Empty: none.");
   flags->Add("metrics_compat", &config->metrics.vllm_aliases, OneOf<bool>({{"vllm", true}, {"none", false}}),
              "vllm: also export metrics under vLLM's names. none: Berth's names only.");
+  flags->Add("ping_interval", &config->ping_interval, Between(absl::Milliseconds(100), absl::Hours(24)),
+             "Time between pings of a client with calls under way.");
+  flags->Add("connection_age", &config->connection_age, Between(absl::Milliseconds(100), absl::Hours(24 * 14)),
+             "Age at which connections are renewed; their requests have as long again.");
   flags->Add("port_file", &config->port_file, "file",
              "File for the ports, {\"grpc\": 8600, \"metrics\": 8601}, once they listen. Empty: none.");
 }
@@ -163,7 +167,7 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("grammar_timeout", &config->grammars.timeout, Between(absl::Milliseconds(1), absl::Hours(1)),
              "Maximum time to compile one grammar.");
   flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
-             "Time that requests may take to finish after SIGTERM. A second signal ends them at once. 0: no time.");
+             "Time for requests to finish after SIGTERM. A second one ends them.");
 }
 
 void AddOtherFlags(FlagSet* flags, Config* config) {

@@ -48,6 +48,9 @@ struct Config {
 
   Address listen = {"127.0.0.1", 8600};                                // gRPC; port 0: any free port
   std::optional<Address> metrics_listen = Address{"127.0.0.1", 8601};  // Prometheus scrapes; none: no endpoint
+  absl::Duration ping_interval = absl::Seconds(30);                    // between pings of a client with calls under way
+  // Connections are renewed so that balancers see new servers. The requests of an old one have as long again to end.
+  absl::Duration connection_age = absl::Hours(1);
   std::string port_file;  // file that gets the ports once both listen; "": none
   Metrics::Options metrics;
 

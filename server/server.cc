@@ -22,13 +22,6 @@ constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth
 
 // A prompt of 4 MiB text or a million token ids fits with room; what is larger is refused before it is parsed.
 constexpr int kMaxMessageBytes = 16 << 20;
-// Clients may ping this often without a call under way; more is abuse.
-constexpr int kMinPingIntervalMs = 10'000;
-// The server's own pings: how soon a client that vanished without a word gives its cache back.
-constexpr int kPingMs = 30'000;
-constexpr int kPingTimeoutMs = 20'000;
-// Connections are renewed so that balancers see new replicas; requests on an old one have as long again to end.
-constexpr int kConnectionAgeMs = 3'600'000;
 // For the last statuses to reach their clients once the engine is idle.
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
 // Threads that compute masks beside the steps. Each mask is work for one.
@@ -43,6 +36,21 @@ void LogGrpc(gpr_log_func_args* args) {
               args->message);
 }
 
+// Pings find a client that vanished without a word, so that it gives its cache back. Only connections with calls under
+// way are pinged: a Python client that rests does not answer, and would lose its connection. An idle connection of a
+// client that vanished stays until its age ends it. Clients may ping as they like: gRPC would count each ping of an
+// idle connection as abuse when its own pings are off there, hence no strikes.
+void SetPings(const Config& config, grpc::ServerBuilder* builder) {
+  const int interval = static_cast<int>(absl::ToInt64Milliseconds(config.ping_interval));
+  const int age = static_cast<int>(absl::ToInt64Milliseconds(config.connection_age));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(1, interval * 2 / 3));
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, age);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, age);
+}
+
 // SO_REUSEPORT off: a second server on the port is an error, not a lottery for each connection.
 void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
   const int64_t streams = std::max<int64_t>(1024, 2 * (config.engine.scheduler.max_running + config.engine.max_queue));
@@ -50,12 +58,7 @@ void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(streams));
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeMs);
+  SetPings(config, builder);
 }
 
 Metrics::Options MetricsOptions(const Config& config, const std::string& model_name) {

@@ -66,3 +66,16 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised():
                 server.inference.Complete(generate_request(prompt=text, max_tokens=3), timeout=60)
             assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
             assert "over 2000 tokens, as no token has over 12 bytes" in error.value.details()
+
+
+@pytest.mark.parametrize("interval, age", [("200ms", "1h"), ("24h", "500ms")])
+def test_a_client_that_rests_keeps_its_connection(interval, age):
+    """A Python client does not answer pings while its process is idle: the server once closed its connection for that,
+    and the next call failed. Ten intervals, and several ages of the connection."""
+    with BerthServer(DEMO, f"--ping_interval={interval}", f"--connection_age={age}") as server:
+        request = generate_request(ids=[5, 6, 7], max_tokens=3)
+        for _ in range(3):
+            server.inference.Complete(request, timeout=30)
+            time.sleep(2)
+            server.inference.Complete(request, timeout=30)
+            assert len(list(server.inference.Generate(request, timeout=30))) > 0
