@@ -18,9 +18,6 @@
 namespace berth {
 namespace {
 
-// With more tokens, the library's products are worth waiting for the device.
-constexpr int64_t kMostTokensOnDevice = 256;
-
 // The pairs (token, chosen expert) in the order of their experts.
 struct Pairs {
   at::Tensor order;           // [pairs]: index into the flattened choice
@@ -120,18 +117,23 @@ at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choic
 }
 
 at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
-  const at::Tensor chosen = choice.experts.flatten();
   at::Tensor rows = x;
-  if (options_.scale_input) rows = (x.unsqueeze(1) * choice.weights.to(x.scalar_type()).unsqueeze(-1)).flatten(0, 1);
-  const at::Tensor up = ops::ExpertMatMul(rows, weights_.up, up_addresses_, weights_.up_bias, chosen, execution);
+  ops::ExpertPairs pairs = {.chosen = choice.experts.flatten(), .pairs_per_row = choice.experts.size(1), .groups = {}};
+  if (options_.scale_input) {
+    rows = (x.unsqueeze(1) * choice.weights.to(x.scalar_type()).unsqueeze(-1)).flatten(0, 1);
+    pairs.pairs_per_row = 1;
+  }
+  ops::GroupPairs(router_.num_experts(), &pairs, execution);
+  const at::Tensor up = ops::ExpertMatMul(rows, weights_.up, up_addresses_, weights_.up_bias, pairs, execution);
   if (!up.defined()) return {};
-  return ops::ExpertMatMul(Activated(up, execution), weights_.down, down_addresses_, weights_.down_bias, chosen,
+  pairs.pairs_per_row = 1;
+  return ops::ExpertMatMul(Activated(up, execution), weights_.down, down_addresses_, weights_.down_bias, pairs,
                            execution);
 }
 
 at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
   at::Tensor out;
-  if (up_addresses_.defined() && x.size(0) <= kMostTokensOnDevice) out = PairsOnDevice(x, choice, execution);
+  if (up_addresses_.defined()) out = PairsOnDevice(x, choice, execution);
   if (!out.defined()) out = SortedPairs(x, choice, execution);
   // In the order of the choice, so that a token's sum does not depend on the batch.
   at::Tensor parts = out.view({x.size(0), -1, x.size(1)}).to(at::kFloat);

@@ -102,9 +102,9 @@ class Experts : public FeedForward {
   // x: what the experts see of the router's tokens.
   at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   // Returns the experts' output for each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts
-  // the pairs by expert, for the library's products.
+  // the pairs by expert.
   at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
-  // The same of few tokens, without the host. Returns an undefined tensor if no kernel takes this number of pairs.
+  // The same on a GPU, without the host. Returns an undefined tensor if there are no kernels.
   at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   at::Tensor Activated(const at::Tensor& up, Execution& execution) const;
 

@@ -6,7 +6,8 @@
 // An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
 // A row may have no tokens (GraphShape in step_batch.h): its unit and its blocks are not looked at.
 // Sums are in float32 (a draw's in double), and for one token their order depends on positions only, never on the batch
-// or the chunk. Engine thread only, as all kernels are.
+// or the chunk. Products are the exception: few rows and many have different kernels. Engine thread only, as all
+// kernels are.
 #ifndef BERTH_MODELS_OPS_CUDA_KERNELS_H_
 #define BERTH_MODELS_OPS_CUDA_KERNELS_H_
 

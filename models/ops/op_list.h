@@ -52,6 +52,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
 #define BERTH_CUDA_OPS(OP)                          \
   OP(expand_int8, ExpandInt8, ExpandInt8Args)       \
   OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs) \
+  OP(group_pairs, GroupPairs, GroupPairsArgs)       \
   OP(int8_matmul, Int8MatMul, Int8MatMulArgs)
 
 #endif  // BERTH_MODELS_OPS_OP_LIST_H_

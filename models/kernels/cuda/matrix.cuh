@@ -25,6 +25,18 @@ __device__ inline uint4 BitsOfEight(const BFloat16* p, int left, bool aligned) {
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
+// Whole numbers up to 128 have at most eight bits, so nothing is lost.
+__device__ inline uint4 BitsOfEight(uint2 int8) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t two = (i < 2 ? int8.x : int8.y) >> (i % 2 * 16);
+    const float first = static_cast<float>(static_cast<int8_t>(two & 0xFFu));
+    const float second = static_cast<float>(static_cast<int8_t>(two >> 8 & 0xFFu));
+    words[i] = PairOf(__float_as_uint(first) >> 16, __float_as_uint(second) >> 16);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
 __device__ inline uint4 BitsOfEight(const int8_t* p, int left, bool aligned) {
   uint2 bytes = {0, 0};
   if (aligned && left >= 8) {
@@ -36,15 +48,7 @@ __device__ inline uint4 BitsOfEight(const int8_t* p, int left, bool aligned) {
       (i < 4 ? bytes.x : bytes.y) |= byte << (i % 4 * 8);
     }
   }
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {  // whole numbers up to 128 have at most eight bits
-    const uint32_t two = (i < 2 ? bytes.x : bytes.y) >> (i % 2 * 16);
-    const float first = static_cast<float>(static_cast<int8_t>(two & 0xFFu));
-    const float second = static_cast<float>(static_cast<int8_t>(two >> 8 & 0xFFu));
-    words[i] = PairOf(__float_as_uint(first) >> 16, __float_as_uint(second) >> 16);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+  return BitsOfEight(bytes);
 }
 
 // Adds a[16, 16] b[16, 8], of bfloat16, to the warp's sums [16, 8], of float32 (mma.m16n8k16 of the PTX ISA). A thread

@@ -1,8 +1,9 @@
-// Products of few rows, with weights of 8 bits and with those of experts. They are limited by reading the weights: a
-// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. For more
-// rows, weights of 8 bits are expanded to the activations' type, and the library computes the product.
-#include "models/kernels/cuda/device.cuh"
+// Products with weights of 8 bits and with those of experts. Those of few rows are limited by reading the weights: a
+// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. More rows
+// of bfloat16 are multiplied in tiles, by the matrix units. For still more rows, weights of 8 bits are expanded to the
+// activations' type, and the library computes the product.
 #include "models/ops/matmul/matmul_args.h"
+#include "models/ops/matmul/tile_product.cuh"
 
 namespace berth::ops::cuda {
 namespace {
@@ -10,8 +11,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kOutputs = 4;  // of a warp
 constexpr int kBlockOutputs = kThreads / kWarp * kOutputs;
-constexpr int kBytes = 16;      // of a weight's row that a thread loads at once
-constexpr int kExpertRows = 4;  // that an expert's matrix is read for at once
+constexpr int kBytes = 16;  // of a weight's row that a thread loads at once
 
 // Weights that a thread has, of which `left` exist; zeros for the others.
 __device__ inline void LoadWeights(const int8_t* p, int64_t left, bool aligned, float* v) {
@@ -29,30 +29,6 @@ template <typename T>
 __device__ inline void LoadWeights(const T* p, int64_t left, bool aligned, float* v) {
   LoadRun(p, left, aligned, v);
 }
-
-// A matrix [outputs, inputs] of W.
-template <typename W>
-struct Weight {
-  const W* values;
-  const float* scales;  // [outputs]; null: none
-  int64_t outputs, inputs;
-};
-
-// Where rows of x and of the result lie.
-template <typename T>
-struct Rows {
-  const T* x;
-  const T* bias;  // [outputs] or null
-  T* out;
-  int64_t x_stride, out_stride;
-  bool x_aligned;
-  // Which rows of both they are; null: row r is row r.
-  const int* x_rows;
-  const int* out_rows;
-
-  __device__ const T* X(int row) const { return x + (x_rows == nullptr ? row : x_rows[row]) * x_stride; }
-  __device__ T* Out(int row) const { return out + (out_rows == nullptr ? row : out_rows[row]) * out_stride; }
-};
 
 // The warp's outputs of `rows` rows. kRows: of the code, at least `rows`. A row's sums do not depend on it.
 template <int kRows, typename T, typename W>
@@ -131,7 +107,38 @@ __device__ inline int FindPairs(const ExpertMatMulArgs& a, int64_t expert, int* 
   return count;
 }
 
-// blockIdx = (kBlockOutputs outputs, expert).
+// An expert's matrix and bias, and the rows of all pairs.
+template <typename W>
+__device__ inline Weight<W> WeightOf(const ExpertMatMulArgs& a, int64_t expert) {
+  return {reinterpret_cast<const W*>(a.addresses[2 * expert]),
+          reinterpret_cast<const float*>(a.addresses[2 * expert + 1]), a.outputs, a.inputs};
+}
+template <typename T>
+__device__ inline Rows<T> RowsOf(const ExpertMatMulArgs& a, int64_t expert, bool x_aligned) {
+  return {static_cast<const T*>(a.x),
+          a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + expert * a.outputs,
+          static_cast<T*>(a.out),
+          a.x_stride,
+          a.outputs,
+          x_aligned,
+          /*x_rows=*/nullptr,
+          /*out_rows=*/nullptr};
+}
+
+// The expert's rows [begin, end) of the lists, a few at a time.
+template <typename T, typename W>
+__device__ inline void MultiplyPairs(const ExpertMatMulArgs& a, int64_t expert, bool x_aligned, const int* pairs,
+                                     const int* x_rows, int begin, int end) {
+  const Weight<W> weight = WeightOf<W>(a, expert);
+  Rows<T> rows = RowsOf<T>(a, expert, x_aligned);
+  for (int done = begin; done < end; done += kExpertRows) {
+    rows.x_rows = x_rows + done;
+    rows.out_rows = pairs + done;
+    MultiplyRows<kExpertRows>(weight, rows, min(static_cast<int>(kExpertRows), end - done));
+  }
+}
+
+// blockIdx = (kBlockOutputs outputs, expert). The block looks for the expert's pairs.
 template <typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
     ExpertProductKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
@@ -144,20 +151,92 @@ __global__ void __launch_bounds__(kThreads)
     if (Lane() == 0) *count = found;
   }
   __syncthreads();
-  const Weight<W> weight = {reinterpret_cast<const W*>(a.addresses[2 * expert]),
-                            reinterpret_cast<const float*>(a.addresses[2 * expert + 1]), a.outputs, a.inputs};
-  Rows<T> rows = {static_cast<const T*>(a.x),
-                  a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + expert * a.outputs,
-                  static_cast<T*>(a.out),
-                  a.x_stride,
-                  a.outputs,
-                  x_aligned,
-                  x_rows,
-                  pairs};
-  for (int done = 0; done < *count; done += kExpertRows) {
-    rows.x_rows = x_rows + done;
-    rows.out_rows = pairs + done;
-    MultiplyRows<kExpertRows>(weight, rows, min(kExpertRows, *count - done));
+  MultiplyPairs<T, W>(a, expert, x_aligned, pairs, x_rows, 0, *count);
+}
+
+// Where an expert's pairs begin in the groups.
+__device__ inline int FirstPair(const PairGroups& groups, int64_t expert) {
+  return expert == 0 ? 0 : groups.ends[expert - 1];
+}
+
+// The same of pairs that are grouped. For float32, of which there are no tiles.
+template <typename W>
+__global__ void __launch_bounds__(kThreads)
+    ExpertGroupKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
+  const int64_t expert = blockIdx.y;
+  MultiplyPairs<float, W>(a, expert, x_aligned, a.groups.pairs, a.groups.x_rows, FirstPair(a.groups, expert),
+                          a.groups.ends[expert]);
+}
+
+// The same by tiles: blockIdx = (kTileOutputs outputs, expert).
+template <typename W>
+__global__ void __launch_bounds__(kTileThreads)
+    ExpertTileKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
+  const int64_t expert = blockIdx.y;
+  const int begin = FirstPair(a.groups, expert), end = a.groups.ends[expert];
+  const Weight<W> weight = WeightOf<W>(a, expert);
+  Rows<BFloat16> rows = RowsOf<BFloat16>(a, expert, x_aligned);
+  for (int done = begin; done < end; done += kTileRows) {
+    rows.x_rows = a.groups.x_rows + done;
+    rows.out_rows = a.groups.pairs + done;
+    MultiplyTile(weight, rows, min(kTileRows, end - done));
+  }
+}
+
+// blockIdx = (kTileOutputs outputs, kTileRows rows).
+__global__ void __launch_bounds__(kTileThreads)
+    Int8TileKernel(const __grid_constant__ Int8MatMulArgs a, bool x_aligned) {
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  const Weight<int8_t> weight = {a.weight.values, a.weight.scales, a.weight.outputs, a.weight.inputs};
+  const Rows<BFloat16> rows = {static_cast<const BFloat16*>(a.x) + first * a.x_stride,
+                               static_cast<const BFloat16*>(a.bias),
+                               static_cast<BFloat16*>(a.out) + first * a.out_stride,
+                               a.x_stride,
+                               a.out_stride,
+                               x_aligned,
+                               /*x_rows=*/nullptr,
+                               /*out_rows=*/nullptr};
+  MultiplyTile(weight, rows, static_cast<int>(min(a.rows - first, static_cast<int64_t>(kTileRows))));
+}
+
+// An expert's block: it counts the pairs of the experts before, and writes its own pairs after theirs. Each warp has a
+// stretch of the pairs, so they stay in order.
+__global__ void __launch_bounds__(kThreads) GroupPairsKernel(const __grid_constant__ GroupPairsArgs a) {
+  constexpr int kWarps = kThreads / kWarp;
+  int* const before = reinterpret_cast<int*>(shared_memory);  // [kWarps]: pairs of the experts before
+  int* const own = before + kWarps;                           // [kWarps]: of this one
+  const int64_t expert = blockIdx.x;
+  const int64_t stretch = (a.num_pairs + kThreads - 1) / kThreads * kWarp;
+  const int64_t first = WarpIndex() * stretch;
+  const int64_t last = min(first + stretch, a.num_pairs);
+  int lower = 0, equal = 0;
+  for (int64_t pair = first + Lane(); pair < last; pair += kWarp) {
+    lower += a.chosen[pair] < expert;
+    equal += a.chosen[pair] == expert;
+  }
+  lower = WarpSum(lower);
+  equal = WarpSum(equal);
+  if (Lane() == 0) {
+    before[WarpIndex()] = lower;
+    own[WarpIndex()] = equal;
+  }
+  __syncthreads();
+  int place = 0, end = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    place += before[warp] + (warp < WarpIndex() ? own[warp] : 0);
+    end += before[warp] + own[warp];
+  }
+  if (threadIdx.x == 0) a.groups.ends[expert] = end;
+  for (int64_t pair = first + Lane(); pair - Lane() < last; pair += kWarp) {
+    const bool is_its = pair < last && a.chosen[pair] == expert;
+    const unsigned its = __ballot_sync(kWholeWarp, is_its);
+    if (is_its) {
+      const int at = place + __popc(its & ((1u << Lane()) - 1));
+      a.groups.pairs[at] = static_cast<int>(pair);
+      a.groups.x_rows[at] = static_cast<int>(pair / a.pairs_per_row);
+    }
+    place += __popc(its);
   }
 }
 
@@ -193,7 +272,9 @@ int Int8MatMul(const Int8MatMulArgs& a, const LaunchParams& launch) {
   if (a.rows <= 4) return LaunchRows<T, 4>(a, launch);
   if (a.rows <= 8) return LaunchRows<T, 8>(a, launch);
   if (a.rows <= kInt8Rows) return LaunchRows<T, kInt8Rows>(a, launch);
-  return kNotCovered;
+  if (kTypeOf<T> != DType::kBFloat16 || a.rows > kInt8TileRows) return kNotCovered;
+  return Launch(Int8TileKernel, Grid(CeilDiv(a.weight.outputs, kTileOutputs), CeilDiv(a.rows, kTileRows)), kTileThreads,
+                kTileBytes, launch.stream, a, AreAligned<T>(a.x, a.x_stride));
 }
 BERTH_CUDA_ENTRY(Int8MatMul, Int8MatMulArgs)
 
@@ -207,12 +288,28 @@ BERTH_CUDA_ENTRY(ExpandInt8, ExpandInt8Args)
 
 template <typename T>
 int ExpertMatMul(const ExpertMatMulArgs& a, const LaunchParams& launch) {
-  if (a.pairs > kExpertPairs) return kNotCovered;
-  const auto kernel = a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>;
-  const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
-  return Launch(kernel, Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts), kThreads, room, launch.stream, a,
-                AreAligned<T>(a.x, a.x_stride));
+  const bool x_aligned = AreAligned<T>(a.x, a.x_stride);
+  const dim3 grid = Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts);
+  if (a.groups.pairs == nullptr) {
+    const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
+    return Launch(a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>, grid, kThreads, room,
+                  launch.stream, a, x_aligned);
+  }
+  if (kTypeOf<T> == DType::kFloat32) {
+    return Launch(a.is_int8 ? ExpertGroupKernel<int8_t> : ExpertGroupKernel<float>, grid, kThreads, 0, launch.stream, a,
+                  x_aligned);
+  }
+  return Launch(a.is_int8 ? ExpertTileKernel<int8_t> : ExpertTileKernel<BFloat16>,
+                Grid(CeilDiv(a.outputs, kTileOutputs), a.experts), kTileThreads, kTileBytes, launch.stream, a,
+                x_aligned);
 }
 BERTH_CUDA_ENTRY(ExpertMatMul, ExpertMatMulArgs)
+
+template <typename T>
+int GroupPairs(const GroupPairsArgs& a, const LaunchParams& launch) {
+  constexpr int64_t kRoom = 2 * kThreads / kWarp * static_cast<int64_t>(sizeof(int));
+  return Launch(GroupPairsKernel, Grid(a.experts), kThreads, kRoom, launch.stream, a);
+}
+BERTH_CUDA_ENTRY(GroupPairs, GroupPairsArgs)
 
 }  // namespace berth::ops::cuda

@@ -285,23 +285,52 @@ at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts) {
   return addresses.to(experts[0].plain().device());
 }
 
+namespace {
+
+// In a tensor of int32: [pairs, pairs, experts]. With a row of x for each pair, that is the pair's own.
+PairGroups GroupsOf(const ExpertPairs& pairs) {
+  if (!pairs.groups.defined()) return {};
+  int* const first = pairs.groups.mutable_data_ptr<int>();
+  return {.pairs = first,
+          .x_rows = pairs.pairs_per_row == 1 ? first : first + pairs.count(),
+          .ends = first + 2 * pairs.count()};
+}
+
+}  // namespace
+
+void GroupPairs(int64_t experts, ExpertPairs* pairs, const Execution& execution) {
+  if (BackendOf(pairs->chosen, execution) != Backend::kCuda) return;
+  const int64_t count = pairs->count();
+  if (count <= kExpertRows * experts) return;
+  TORCH_CHECK(pairs->chosen.is_contiguous() && count <= std::numeric_limits<int>::max(), count, " pairs");
+  pairs->groups = at::empty({2 * count + experts}, pairs->chosen.options().dtype(at::kInt));
+  const GroupPairsArgs args = {.chosen = pairs->chosen.const_data_ptr<int64_t>(),
+                               .experts = experts,
+                               .num_pairs = count,
+                               .pairs_per_row = pairs->pairs_per_row,
+                               .groups = GroupsOf(*pairs)};
+  CheckLaunched(
+      RunOnCuda(&cuda::Kernels::group_pairs, DType::kBFloat16, args, LaunchParamsFor(pairs->chosen), execution));
+}
+
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
-                        const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution) {
+                        const at::Tensor& bias, const ExpertPairs& pairs, const Execution& execution) {
   if (BackendOf(x, execution) != Backend::kCuda) return {};
   const PackedMatrix& first = experts[0];
-  TORCH_CHECK(x.size(1) == first.inputs() && x.scalar_type() == first.type() && chosen.is_contiguous(), "a product of ",
-              x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
-  const int64_t pairs = chosen.numel();
-  at::Tensor out = at::empty({pairs, first.outputs()}, x.options());
+  TORCH_CHECK(x.size(1) == first.inputs() && x.scalar_type() == first.type() && pairs.chosen.is_contiguous() &&
+                  x.size(0) * pairs.pairs_per_row == pairs.count(),
+              "a product of ", x.sizes(), " ", x.scalar_type(), " and experts of ", first.inputs(), " ", first.type());
+  at::Tensor out = at::empty({pairs.count(), first.outputs()}, x.options());
   const ExpertMatMulArgs args = {.addresses = addresses.const_data_ptr<int64_t>(),
                                  .is_int8 = first.scales().defined(),
-                                 .chosen = chosen.const_data_ptr<int64_t>(),
+                                 .chosen = pairs.chosen.const_data_ptr<int64_t>(),
+                                 .groups = GroupsOf(pairs),
                                  .x = RowsOf(x),
                                  .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
                                  .out = out.data_ptr(),
                                  .experts = static_cast<int64_t>(experts.size()),
-                                 .pairs = pairs,
-                                 .pairs_per_row = pairs / x.size(0),
+                                 .pairs = pairs.count(),
+                                 .pairs_per_row = pairs.pairs_per_row,
                                  .outputs = first.outputs(),
                                  .inputs = first.inputs(),
                                  .x_stride = x.stride(0)};

@@ -65,11 +65,24 @@ at::Tensor GroupedMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& e
 // Returns the addresses that ExpertMatMul takes; undefined for matrices that are packed for the CPU.
 at::Tensor AddressesOf(const std::vector<PackedMatrix>& experts);
 
-// On a GPU only; the host does not need to know which experts were chosen. Pair p is row p / (chosen / rows) of x and
-// expert chosen[p]. chosen: [pairs], int64; returns [pairs, outputs]. `addresses`: AddressesOf(experts). Returns an
-// undefined tensor if there is no kernel, or none for this number of pairs.
+// Pairs of rows and experts on a GPU, where the host does not know which experts were chosen. Pair p is row
+// p / pairs_per_row of x and expert chosen[p].
+struct ExpertPairs {
+  at::Tensor chosen;  // [pairs], int64
+  int64_t pairs_per_row = 1;
+  at::Tensor groups;  // by GroupPairs, or undefined
+
+  int64_t count() const { return chosen.numel(); }
+};
+
+// Sorts the pairs by expert, of which there are `experts`, on a GPU with kernels. Few pairs are left as they are: the
+// product looks for each expert's.
+void GroupPairs(int64_t experts, ExpertPairs* pairs, const Execution& execution);
+
+// The product of each pair: [pairs, outputs]. x: [pairs / pairs_per_row, inputs]; the groups are for this
+// pairs_per_row or for 1. `addresses`: AddressesOf(experts). Returns an undefined tensor if there is no kernel.
 at::Tensor ExpertMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& experts, const at::Tensor& addresses,
-                        const at::Tensor& bias, const at::Tensor& chosen, const Execution& execution);
+                        const at::Tensor& bias, const ExpertPairs& pairs, const Execution& execution);
 
 }  // namespace berth::ops
 

@@ -69,7 +69,8 @@ struct Int8Weight {
   int64_t outputs, inputs;
 };
 
-// out = x W^T + bias, of at most kInt8Rows rows. x, bias and out are of one type; sums are in float32.
+// out = x W^T + bias, of at most kInt8Rows rows; in bfloat16, of at most kInt8TileRows. x, bias and out are of one
+// type; sums are in float32.
 struct Int8MatMulArgs {
   Int8Weight weight;
   const void* x;     // [rows, x_stride]
@@ -78,19 +79,33 @@ struct Int8MatMulArgs {
   int64_t rows, x_stride, out_stride;
 };
 inline constexpr int64_t kInt8Rows = 16;
+inline constexpr int64_t kInt8TileRows = 512;  // with more, expanding the weights costs less than the library saves
+
+// Pairs of rows and experts in the order of their experts, and of the rows within an expert.
+struct PairGroups {
+  int* pairs;   // [num_pairs]
+  int* x_rows;  // [num_pairs]: each one's row of x
+  int* ends;    // [experts]: an expert's pairs end here, and the next one's begin
+};
+struct GroupPairsArgs {
+  const int64_t* chosen;  // [num_pairs]: the expert
+  int64_t experts, num_pairs, pairs_per_row;
+  PairGroups groups;  // out
+};
 
 // out[p] = W x + bias of pair p, which is a row of x and one of the experts chosen for it. An expert's matrix is read
-// once for several of its pairs, and not at all if it has none. There are at most kExpertPairs pairs.
+// once for several of its pairs, and not at all if it has none.
 struct ExpertMatMulArgs {
   const int64_t* addresses;  // [experts, 2]: where each one's matrix [outputs, inputs] lies, and its scales
   bool is_int8;              // as Int8Weight; else of x's type, without scales
   const int64_t* chosen;     // [pairs]: the expert
+  PairGroups groups;         // of nulls: each block looks for its expert's pairs, which is for few pairs
   const void* x;             // [pairs / pairs_per_row, x_stride]
   const void* bias;          // [experts, outputs] or null
   void* out;                 // [pairs, outputs]
   int64_t experts, pairs, pairs_per_row, outputs, inputs, x_stride;
 };
-inline constexpr int64_t kExpertPairs = 4096;  // 256 rows of a CUDA graph, and 16 experts of each
+inline constexpr int64_t kExpertRows = 4;  // that an expert's matrix is read for at once, if pairs are not grouped
 
 // out: [outputs, inputs], the weights rounded to its type.
 struct ExpandInt8Args {

@@ -50,10 +50,15 @@ mamba_cuda MambaKernel<float, 16>: 70 0 0 0 0
 mamba_cuda MambaKernel<float, 64>: 159 0 0 0 0
 matmul_cuda ExpandInt8Kernel<BFloat16>: 32 0 0 1 0
 matmul_cuda ExpandInt8Kernel<float>: 32 0 0 1 0
+matmul_cuda ExpertGroupKernel<float>: 94 0 0 4 0
+matmul_cuda ExpertGroupKernel<signed char>: 168 0 0 16 0
 matmul_cuda ExpertProductKernel<BFloat16, BFloat16>: 96 8 16 4 0
 matmul_cuda ExpertProductKernel<BFloat16, signed char>: 147 0 0 8 0
 matmul_cuda ExpertProductKernel<float, float>: 79 0 0 4 0
 matmul_cuda ExpertProductKernel<float, signed char>: 165 0 0 16 0
+matmul_cuda ExpertTileKernel<BFloat16>: 162 0 0 24 64
+matmul_cuda ExpertTileKernel<signed char>: 163 0 0 24 64
+matmul_cuda GroupPairsKernel: 32 0 0 0 0
 matmul_cuda Int8ProductKernel<BFloat16, 16>: 168 0 0 36 0
 matmul_cuda Int8ProductKernel<BFloat16, 1>: 94 0 0 6 0
 matmul_cuda Int8ProductKernel<BFloat16, 4>: 128 0 0 12 0
@@ -62,6 +67,7 @@ matmul_cuda Int8ProductKernel<float, 16>: 242 0 0 68 0
 matmul_cuda Int8ProductKernel<float, 1>: 96 0 0 8 0
 matmul_cuda Int8ProductKernel<float, 4>: 149 0 0 20 0
 matmul_cuda Int8ProductKernel<float, 8>: 190 0 0 36 0
+matmul_cuda Int8TileKernel: 162 0 0 32 64
 paged_attention_cuda AttentionKernel<MmaMath<16>, CausalKeys>: 253 0 0 1 140
 paged_attention_cuda AttentionKernel<MmaMath<4>, CausalKeys>: 157 0 0 1 44
 paged_attention_cuda AttentionKernel<MmaMath<8>, CausalKeys>: 205 0 0 1 76

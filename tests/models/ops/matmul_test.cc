@@ -3,13 +3,18 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -269,15 +274,16 @@ TEST_P(CudaMatMulTest, IsTheProduct) {
     const at::Tensor off = (kept - exact.to(at::kDouble)).abs() / weight.scales().unsqueeze(1);
     EXPECT_LT(off.max().item<double>(), 0.50001);
     const at::Tensor bias = Random(1, shape.outputs)[0];
-    for (int64_t rows : {0, 1, 3, 4, 7, 16, 17, 40}) {
+    for (int64_t rows : std::vector<int64_t>{0, 1, 3, 4, 7, 16, 17, 40, 70, ops::kInt8TileRows + 1}) {
       const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
       const at::Tensor expected = at::linear(x.to(at::kDouble), kept, bias.to(at::kDouble));
       const at::Tensor got = ops::MatMul(x, weight, bias, execution_);
       ASSERT_EQ(got.scalar_type(), GetParam());
-      // The output is rounded to the type; of more rows than kInt8Rows the weights are too.
+      // The output is rounded to the type; of more rows than kInt8TileRows the weights are too. Half of bfloat16's last
+      // bit is 2^-8 of a power of two.
       const bool is_float = GetParam() == at::kFloat;
       const double of_output = is_float ? 0x1p-24 : 0x1p-8;
-      const double of_sum = is_float || rows <= ops::kInt8Rows ? 0x1p-22 : 0x1p-9;
+      const double of_sum = is_float || rows <= ops::kInt8TileRows ? 0x1p-22 : 0x1p-8;
       const at::Tensor most = at::linear(x.to(at::kDouble).abs(), kept.abs(), bias.to(at::kDouble).abs());
       const at::Tensor bound = of_output * expected.abs() + of_sum * most;
       EXPECT_TRUE(((got.to(at::kDouble) - expected).abs() <= bound).all().item<bool>())
@@ -298,6 +304,19 @@ TEST_P(CudaMatMulTest, ARowsBitsDependOnThatRowAlone) {
   }
 }
 
+TEST_P(CudaMatMulTest, ATilesRowsBitsDependOnThatRowAlone) {
+  if (GetParam() == at::kFloat) return;  // without tiles
+  for (const Shape& shape : kShapes) {
+    const ops::PackedMatrix weight = Packed(Random(shape.outputs, shape.inputs), DType::kInt8);
+    const at::Tensor x = Random(140, shape.inputs);
+    const at::Tensor whole = ops::MatMul(x, weight, {}, execution_);
+    for (int64_t rows : {17, 63, 64, 100}) {
+      EXPECT_TRUE(at::equal(ops::MatMul(x.narrow(0, 9, rows), weight, {}, execution_), whole.narrow(0, 9, rows)))
+          << rows;
+    }
+  }
+}
+
 TEST_P(CudaMatMulTest, AnOutputOfZerosIsZero) {
   at::Tensor exact = Random(9, 40);
   exact[4].zero_();
@@ -313,26 +332,38 @@ at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
   return weight.scales().defined() ? plain * weight.scales().to(at::kDouble).unsqueeze(1) : plain;
 }
 
+// Few pairs, which the product looks for; groups; and groups of more than a tile.
 TEST_P(CudaMatMulTest, ExpertsMultiplyThePairsThatChoseThem) {
-  constexpr int64_t kExperts = 5, kTokens = 19, kTopK = 3;
-  const at::Tensor chosen = OnDevice(at::randint(kExperts - 1, {kTokens * kTopK}, at::kLong));  // not the last expert
+  constexpr int64_t kExperts = 5, kTopK = 3;
   for (const Shape& shape : kShapes) {
     for (DType storage : {DType::kFloat32, DType::kInt8}) {
       std::vector<ops::PackedMatrix> experts;
       for (int e = 0; e < kExperts; ++e) experts.push_back(Packed(Random(shape.outputs, shape.inputs), storage));
       const at::Tensor addresses = ops::AddressesOf(experts);
       const at::Tensor bias = Random(kExperts, shape.outputs);
-      for (int64_t rows : {kTokens, kTokens * kTopK}) {
-        const at::Tensor x = Random(rows, shape.inputs + 24).narrow(1, 8, shape.inputs);
-        const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, bias, chosen, execution_).to(at::kDouble);
-        for (int64_t p = 0; p < kTokens * kTopK; ++p) {
-          const int64_t e = chosen[p].item<int64_t>();
-          const at::Tensor row = x[p * rows / (kTokens * kTopK)].to(at::kDouble);
-          const at::Tensor kept = NumbersOf(experts[e]), added = bias[e].to(at::kDouble);
-          const at::Tensor expected = at::linear(row, kept, added);
-          const at::Tensor most = at::linear(row.abs(), kept.abs(), added.abs());
+      for (int64_t tokens : {5, 19, 150}) {
+        if (tokens == 150 && shape.inputs != 100) continue;  // emulation is slow
+        const int64_t pairs = tokens * kTopK;
+        ops::ExpertPairs chosen = {.chosen = OnDevice(at::randint(kExperts - 1, {pairs}, at::kLong)),  // not the last
+                                   .pairs_per_row = kTopK,
+                                   .groups = {}};
+        ops::GroupPairs(kExperts, &chosen, execution_);
+        EXPECT_EQ(chosen.groups.defined(), tokens > 5);
+        for (int64_t per_row : {kTopK, int64_t{1}}) {
+          chosen.pairs_per_row = per_row;
+          const at::Tensor x = Random(pairs / per_row, shape.inputs + 24).narrow(1, 8, shape.inputs);
+          const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, bias, chosen, execution_).to(at::kDouble);
+          const at::Tensor rows = x.to(at::kDouble).repeat_interleave(per_row, 0);
+          at::Tensor expected = at::zeros_like(got), most = at::zeros_like(got);
+          for (int64_t e = 0; e < kExperts; ++e) {
+            const at::Tensor kept = NumbersOf(experts[e]), added = bias[e].to(at::kDouble);
+            const at::Tensor its = (chosen.chosen == e).unsqueeze(1);
+            expected = at::where(its, at::linear(rows, kept, added), expected);
+            most = at::where(its, at::linear(rows.abs(), kept.abs(), added.abs()), most);
+          }
           const at::Tensor bound = (GetParam() == at::kFloat ? 0x1p-24 : 0x1p-8) * expected.abs() + 0x1p-22 * most;
-          ASSERT_TRUE(((got[p] - expected).abs() <= bound).all().item<bool>()) << "pair " << p << " of " << rows;
+          ASSERT_TRUE(((got - expected).abs() <= bound).all().item<bool>())
+              << tokens << " tokens, " << per_row << " pairs of a row, " << shape.inputs << ", " << shape.outputs;
         }
       }
     }
@@ -345,20 +376,26 @@ TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
     const std::vector<ops::PackedMatrix> experts = {Packed(transposed, storage)};
     const at::Tensor expected = ops::MatMul(x, Packed(transposed.contiguous(), storage), {}, execution_);
     EXPECT_TRUE(at::equal(ops::MatMul(x, experts[0], {}, execution_), expected));
-    const at::Tensor got =
-        ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, OnDevice(at::zeros({3}, at::kLong)), execution_);
+    const ops::ExpertPairs all = {.chosen = OnDevice(at::zeros({3}, at::kLong)), .groups = {}};
+    const at::Tensor got = ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, all, execution_);
     EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
   }
 }
 
-TEST_P(CudaMatMulTest, MorePairsThanTheKernelFindsAreNotItsOwn) {
-  const std::vector<ops::PackedMatrix> experts(2, Packed(Random(9, 40)));
-  const auto product = [&](int64_t pairs) {
-    return ops::ExpertMatMul(Random(pairs, 40), experts, ops::AddressesOf(experts), {},
-                             OnDevice(at::zeros({pairs}, at::kLong)), execution_);
-  };
-  EXPECT_TRUE(product(ops::kExpertPairs).defined());
-  EXPECT_FALSE(product(ops::kExpertPairs + 1).defined());
+// In the order of the experts, and among an expert's in their own.
+TEST_P(CudaMatMulTest, GroupsAreSorted) {
+  constexpr int64_t kExperts = 7;
+  for (int64_t count : {29, 128, 129, 1000}) {
+    const at::Tensor chosen = at::randint(kExperts, {count}, at::kLong);
+    ops::ExpertPairs pairs = {.chosen = OnDevice(chosen), .pairs_per_row = 4, .groups = {}};
+    ops::GroupPairs(kExperts, &pairs, execution_);
+    const at::Tensor groups = pairs.groups.cpu();
+    const at::Tensor order = std::get<1>(at::sort(chosen, /*stable=*/true, /*dim=*/0, /*descending=*/false));
+    EXPECT_TRUE(at::equal(groups.narrow(0, 0, count).to(at::kLong), order));
+    EXPECT_TRUE(at::equal(groups.narrow(0, count, count).to(at::kLong), at::floor_divide(order, 4)));
+    const at::Tensor ends = at::bincount(chosen, {}, kExperts).cumsum(0);
+    EXPECT_TRUE(at::equal(groups.narrow(0, 2 * count, kExperts).to(at::kLong), ends));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaMatMulTest, ::testing::Values(at::kFloat, at::kBFloat16),
