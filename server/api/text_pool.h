@@ -1,8 +1,8 @@
 // Threads of their own for work on texts: tokenising, detokenising, rendering chats. So a long text holds up no call of
 // another kind, and no health check. Thread-safe. Torch-free.
 //
-// Clients take turns, and the tenants of a client (see fair_queue.h). One client has all threads but one at most: a
-// text that takes long is waited for by its own client only. What does not fit in the pool is refused at once.
+// Clients take turns, and the tenants of a client (see fair_queue.h). One client has all threads but one at most, so
+// that its long texts delay only itself. What does not fit in the pool is refused at once.
 #ifndef BERTH_SERVER_API_TEXT_POOL_H_
 #define BERTH_SERVER_API_TEXT_POOL_H_
 

@@ -1,4 +1,4 @@
-// Products with weights of 8 bits and with those of experts. Those of few rows are limited by reading the weights: a
+// Products with weights of 8 bits and with those of experts. Those of few rows are limited by reading the weights. A
 // warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. More rows
 // of bfloat16 are multiplied in tiles, by the matrix units. For still more rows, weights of 8 bits are expanded to the
 // activations' type, and the library computes the product.

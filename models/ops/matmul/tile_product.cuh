@@ -1,9 +1,8 @@
 // Products of tiles of bfloat16 rows with a matrix, by the GPU's matrix units. Part of matmul/cuda.cu.
 //
 // A block computes kTileOutputs outputs of kTileRows rows. It goes along the inputs by kTileInputs at a time, which it
-// puts into shared memory in bfloat16: whole numbers up to 128 have at most eight bits, so weights of 8 bits lose
-// nothing. Their scales multiply the sums. The weights come from memory once for each tile of rows, so the loads of
-// several steps are under way at once.
+// puts into shared memory in bfloat16. Whole numbers up to 128 have at most eight bits, so weights of 8 bits lose
+// nothing. Their scales multiply the sums. The loads of several steps' weights are under way at once.
 #ifndef BERTH_MODELS_OPS_MATMUL_TILE_PRODUCT_CUH_
 #define BERTH_MODELS_OPS_MATMUL_TILE_PRODUCT_CUH_
 
@@ -30,7 +29,7 @@ struct ThreadWeights {
   uint4 words[kThreadWeights * sizeof(W) / sizeof(uint4)];
 };
 
-// Of which `left` exist; zeros for the others.
+// Loads those that exist, `left` of them at most; zeros for the others.
 template <typename W>
 __device__ inline ThreadWeights<W> LoadThreadWeights(const W* p, int64_t left, bool aligned) {
   ThreadWeights<W> loaded = {};

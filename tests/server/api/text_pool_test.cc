@@ -161,7 +161,7 @@ TEST_F(TextPoolTest, CancelAnswersWhatWaitsAndStopsWhatRuns) {
   EXPECT_THAT(Order(), ElementsAre(2));
   EXPECT_THAT(Codes(), ElementsAre(absl::StatusCode::kCancelled));
   EXPECT_EQ(pool_->load().waiting, 0);
-  pool_->Cancel(3);  // nobody's
+  pool_->Cancel(3);  // unknown
   pool_->Cancel(1);
   Finish();
 }
