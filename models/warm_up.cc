@@ -20,7 +20,10 @@ class DrySteps {
   DrySteps(const CachePlan& plan, ArenaStorage* storage, ModelRunner* runner, const WarmUpOptions& options)
       : plan_(plan), storage_(storage), runner_(runner), options_(options) {
     greedy_.temperature = 0;
+    // What takes the most memory.
     drawn_.top_p = 0.9f;
+    drawn_.repetition_penalty = 1.1f;
+    drawn_.num_logprobs = 5;
   }
 
   absl::StatusOr<WarmUpCounts> Run() {

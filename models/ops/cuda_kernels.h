@@ -31,9 +31,6 @@ struct Kernels {
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CUDA_OPS(BERTH_ENTRY)
 #undef BERTH_ENTRY
-  // For float32 logits only.
-  Kernel<GreedyArgs> greedy;
-  Kernel<SampleArgs> sample;
 };
 
 }  // namespace berth::ops::cuda

@@ -8,8 +8,6 @@ namespace berth::ops::cuda {
   int Function(const Args& args, const LaunchParams& launch);
 BERTH_OPS(BERTH_DECLARE)
 BERTH_CUDA_OPS(BERTH_DECLARE)
-int Greedy(const GreedyArgs& args, const LaunchParams& launch);
-int Sample(const SampleArgs& args, const LaunchParams& launch);
 
 namespace {
 
@@ -22,8 +20,6 @@ const Kernels kKernels = {
     .on_host_memory = BERTH_CUDA_ON_HOST,
     BERTH_OPS(BERTH_ENTRY)
     BERTH_CUDA_OPS(BERTH_ENTRY)
-    .greedy = Greedy,
-    .sample = Sample,
     // clang-format on
 };
 

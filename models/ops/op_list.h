@@ -48,12 +48,14 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(pack_matrix, PackMatrix, PackMatrixArgs)    \
   OP(prepare_inputs, PrepareInputs, PrepareInputsArgs)
 
-// For CUDA alone: products with matrices that are not packed.
+// For CUDA alone: products with matrices that are not packed, and the choice of tokens.
 #define BERTH_CUDA_OPS(OP)                          \
   OP(expand_int8, ExpandInt8, ExpandInt8Args)       \
   OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs) \
+  OP(greedy, Greedy, GreedyArgs)                    \
   OP(group_pairs, GroupPairs, GroupPairsArgs)       \
-  OP(int8_matmul, Int8MatMul, Int8MatMulArgs)
+  OP(int8_matmul, Int8MatMul, Int8MatMulArgs)       \
+  OP(sample, Sample, SampleArgs)
 
 #endif  // BERTH_MODELS_OPS_OP_LIST_H_
 

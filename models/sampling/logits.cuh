@@ -7,14 +7,17 @@
 
 namespace berth::ops::cuda {
 
+template <typename T>
 struct Logits {
-  const float* x;
+  const T* x;
   int n;
   bool aligned;          // x lies on 16 bytes
   const uint32_t* mask;  // null: every token may be chosen
 
   // The bits of tokens i, i + 1, ... from the lowest on, as many as lie in one word. REQUIRES: i < n.
   __device__ uint32_t BitsFrom(int i) const { return mask == nullptr ? ~0u : mask[i / 32] >> (i % 32); }
+  // -inf if the mask does not allow i.
+  __device__ float At(int i) const { return (BitsFrom(i) & 1) != 0 ? Load(x + i) : -INFINITY; }
 };
 
 __device__ inline const uint32_t* MaskOf(const MaskArgs& masks, int64_t row) {
@@ -24,9 +27,9 @@ __device__ inline const uint32_t* MaskOf(const MaskArgs& masks, int64_t row) {
 
 // visit(i, x[i], whether the mask allows i) for each of the thread's share, in ascending i; the shares are the same for
 // every row of a length.
-template <int kThreads, typename Visit>
-__device__ inline void ForEachOfAll(const Logits& logits, const Visit& visit) {
-  constexpr int kRunSize = kRun<float>;
+template <int kThreads, typename T, typename Visit>
+__device__ inline void ForEachOfAll(const Logits<T>& logits, const Visit& visit) {
+  constexpr int kRunSize = kRun<T>;
   static_assert(32 % kRunSize == 0, "a run's bits lie in one word");
   constexpr int kStride = kThreads * kRunSize;
   constexpr int kAhead = 2;  // runs that are on their way at once
@@ -50,8 +53,8 @@ __device__ inline void ForEachOfAll(const Logits& logits, const Visit& visit) {
 }
 
 // The same with visit(i, x[i]), where x[i] is -inf if the mask does not allow i.
-template <int kThreads, typename Visit>
-__device__ inline void ForEach(const Logits& logits, const Visit& visit) {
+template <int kThreads, typename T, typename Visit>
+__device__ inline void ForEach(const Logits<T>& logits, const Visit& visit) {
   ForEachOfAll<kThreads>(logits, [&](int i, float x, bool allowed) { visit(i, allowed ? x : -INFINITY); });
 }
 
@@ -87,15 +90,16 @@ __device__ inline Best WarpBest(Best best) {
 }
 
 // The best of a row, in all threads of the block, by `room` of a Best for each warp. The next use of the room needs a
-// barrier before it.
-template <int kThreads>
-__device__ inline Best BestOf(const Logits& logits, Best* room) {
+// barrier before it. `largest`: of the thread's own share.
+template <int kThreads, typename T>
+__device__ inline Best BestOf(const Logits<T>& logits, Best* room, float* largest) {
   const Best none = {-INFINITY, logits.n, 0};
   Best best = none;
   ForEachOfAll<kThreads>(logits, [&](int i, float x, bool allowed) {
     const int met = !(x < INFINITY) ? Best::kBad : x > -INFINITY ? Best::kFinite : 0;
     best.Add({allowed ? x : -INFINITY, i, met});
   });
+  *largest = best.logit;
   best = WarpBest(best);
   if (Lane() == 0) room[WarpIndex()] = best;
   __syncthreads();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "models/sampling/device_sampler.h"
 #include "models/sampling/sampler.h"
 #include "models/step.h"
 #include "models/step/execution.h"
@@ -18,21 +19,22 @@ class StepSampler {
   // `execution` must outlive it.
   explicit StepSampler(Execution* execution);
 
-  // logits: [row_indices.size(), vocab], float32, any device; line i belongs to plan.rows[row_indices[i]], whose
-  // `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
+  // logits: [row_indices.size(), vocab], float32 or bfloat16, any device; line i belongs to plan.rows[row_indices[i]],
+  // whose `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
   // result->rows is sized to the plan. Each row waits for its masks right before its choice. On the CPU the threads
-  // share the rows. Elsewhere a CUDA kernel chooses, unless a row asks for logprobs or changes its logits
-  // (ChangesLogits): then SampleRowsReference does, for the whole step. Both wait for the device. Throws c10::Error as
+  // share the rows. Elsewhere CUDA kernels choose (DeviceSampler), or SampleRowsReference where none covers the step:
+  // without kernels, or where a row asks for more than 1,024 logprobs. Both wait for the device. Throws c10::Error as
   // ATen does.
   void SampleRows(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
                   StepResult* result);
 
  private:
   void SampleOnDevice(const at::Tensor& logits, const StepPlan& plan, absl::Span<const int> row_indices,
-                      StepResult* result) const;
+                      StepResult* result);
 
   Execution* execution_;
   std::vector<Sampler> samplers_;  // by thread; scratch only: which thread takes a row changes nothing
+  DeviceSampler device_;
 };
 
 }  // namespace berth

@@ -39,7 +39,8 @@ gated_delta_net_cuda DeltaNetKernel<BFloat16, 16>: 235 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<BFloat16, 8>: 126 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<float, 16>: 234 0 0 48 0
 gated_delta_net_cuda DeltaNetKernel<float, 8>: 125 0 0 24 0
-greedy GreedyKernel: 30 0 0 2 0
+greedy GreedyKernel<BFloat16>: 36 0 0 2 0
+greedy GreedyKernel<float>: 30 0 0 2 0
 mamba_cuda Mamba2Kernel<BFloat16, 16>: 241 0 0 0 0
 mamba_cuda Mamba2Kernel<BFloat16, 8>: 148 0 0 0 0
 mamba_cuda Mamba2Kernel<float, 16>: 245 0 0 32 0
@@ -82,7 +83,8 @@ paged_attention_write_kv WriteKvKernel<BFloat16>: 32 0 0 1 0
 paged_attention_write_kv WriteKvKernel<float>: 32 0 0 3 0
 rg_lru_cuda RgLruKernel<BFloat16>: 31 0 0 0 0
 rg_lru_cuda RgLruKernel<float>: 31 0 0 0 0
-sample SampleKernel: 64 8 8 10 0
+sample SampleKernel<BFloat16>: 117 0 0 42 0
+sample SampleKernel<float>: 126 0 0 42 0
 """
 
 COLUMNS = ("registers", "spill stores", "spill loads", "wide loads", "matrix products")

@@ -339,13 +339,14 @@ TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {
   logits[6].fill_(-kInfinity);
   logits[6][77] = -1;
   std::vector<int32_t> tokens(7);
-  const ops::GreedyArgs args = {.logits = logits.const_data_ptr<float>(),
+  const at::Tensor typed = logits.to(GetParam().type);
+  const ops::GreedyArgs args = {.logits = typed.const_data_ptr(),
                                 .rows = 7,
                                 .stride = vocab,
                                 .vocab = vocab,
                                 .tokens = tokens.data(),
                                 .bad_token = kBad};
-  ASSERT_EQ(BerthCudaKernels()->greedy(args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
+  ASSERT_EQ(BerthCudaKernels()->greedy[ops::TypeIndex(dtype())](args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
   EXPECT_EQ(tokens, (std::vector<int32_t>{4999, 0, 17, kBad, kBad, kBad, 77}));
 }
 

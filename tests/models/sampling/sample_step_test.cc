@@ -97,6 +97,8 @@ class Batch {
   }
 
   const StepPlan& plan() const { return plan_; }
+  StepRow* mutable_row(size_t i) { return &plan_.rows[i]; }
+  void RoundToBfloat16() { logits_ = logits_.to(at::kBFloat16); }
   const at::Tensor& logits() const { return logits_; }
 
   StepResult Fast(const ops::cuda::Kernels* kernels = nullptr, at::Device device = at::kCPU) const {
@@ -318,7 +320,7 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
   const int64_t vocab = GetParam();
   const Batch batch(vocab > 10000 ? 4 : 16, vocab, 3000 + vocab, Asked::kToken);
   constexpr int64_t kRowsAtOnce = 5;
-  std::vector<double> scratch(ops::SampleScratchBytes(kRowsAtOnce, vocab) / sizeof(double));
+  std::vector<double> scratch(ops::SampleScratchBytes(kRowsAtOnce, vocab, /*has_edits=*/false) / sizeof(double));
   Sampler sampler;
   for (size_t r = 0; r < batch.plan().rows.size(); ++r) {
     const StepRow& row = batch.plan().rows[r];
@@ -339,7 +341,7 @@ TEST_P(EmulatedSampleTest, TheKernelKeepsWhatTheCpuKeeps) {
                                   .tokens = tokens.data(),
                                   .bad_token = RowResult::kBadLogits,
                                   .masks = {.words = MaskOf(row, kAfterDrafts), .mask_of = mask_of.data()}};
-    ASSERT_EQ(BerthCudaKernels()->sample(args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
+    ASSERT_EQ(BerthCudaKernels()->sample[0](args, ops::cuda::LaunchParams()), ops::cuda::kLaunched);
     EXPECT_EQ(tokens, draws.expected) << "row " << r;
   }
 }
@@ -348,7 +350,88 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, EmulatedSampleTest, testing::Values(1, 5,
 
 TEST(SampleRows, TheEmulatedKernelTakesRowsInTurns) { ExpectEmulatedIsSame(Batch(150, 33, 5, Asked::kToken), 112); }
 
-TEST(SampleRows, NoKernelRunsForRowsThatAskForMore) { ExpectEmulatedIsSame(Batch(40, 700, 6), 0); }
+// Rows that ask for logprobs, penalties and the like, beside rows that do not.
+TEST_P(EmulatedSampleTest, TheKernelAnswersWhateverIsAsked) {
+  const int64_t vocab = GetParam();
+  const int64_t rows = vocab > 100000 ? 8 : 40;
+  const int batches = (vocab > 10000 ? 1 : 4) * (std::getenv("BERTH_FULL") != nullptr ? 10 : 1);
+  for (int b = 0; b < batches; ++b) {
+    cuda_emulation::SetOrder(b % 2 == 0 ? cuda_emulation::Order::kAscending : cuda_emulation::Order::kDescending);
+    ExpectEmulatedIsSame(Batch(rows, vocab, 5000 * vocab + b), rows);
+  }
+}
+
+// As a model in bfloat16 gives them on a device. The kernel takes them as they are.
+TEST_P(EmulatedSampleTest, TheKernelReadsBfloat16) {
+  const int64_t vocab = GetParam();
+  const int64_t rows = vocab > 100000 ? 2 : vocab > 10000 ? 8 : 40;
+  for (Asked asked : {Asked::kAnything, Asked::kToken, Asked::kGreedy}) {
+    Batch batch(rows, vocab, 7000 * vocab, asked);
+    batch.RoundToBfloat16();
+    ExpectEmulatedIsSame(batch, rows);
+  }
+}
+
+TEST_P(EmulatedSampleTest, TheOrderOfThreadsChangesNothing) {
+  const Batch batch(8, std::min<int64_t>(GetParam(), 5003), 6);
+  const StepResult expected = batch.Fast(BerthCudaKernels());
+  for (uint32_t seed : {1, 2}) {
+    cuda_emulation::SetOrder(cuda_emulation::Order::kRandom, seed);
+    const StepResult result = batch.Fast(BerthCudaKernels());
+    for (size_t i = 0; i < result.rows.size(); ++i) {
+      EXPECT_EQ(result.rows[i].token, expected.rows[i].token);
+      EXPECT_EQ(result.rows[i].logprob, expected.rows[i].logprob);
+    }
+  }
+}
+
+// One row of these, next to a row that asks for nothing.
+void ExpectEmulatedIsSameFor(const SamplingParams& params, absl::Span<const int32_t> history, int64_t vocab,
+                             int64_t blocks, const std::vector<int32_t>& forced = {}) {
+  Batch batch(2, vocab, 11, Asked::kToken);
+  StepRow* const row = batch.mutable_row(0);
+  row->sampling = &params;
+  row->history = history;
+  row->prompt_length = static_cast<int64_t>(history.size()) / 3;
+  row->forced = forced;
+  ExpectEmulatedIsSame(batch, blocks);
+}
+
+TEST(SampleRows, TheEmulatedKernelPenalisesWhatALongHistoryRepeats) {
+  constexpr int64_t kVocab = 700;
+  std::mt19937_64 random(12);
+  std::vector<int32_t> history;
+  for (int i = 0; i < 5000; ++i) history.push_back(static_cast<int32_t>(random() % (1 + random() % (kVocab + 5))) - 2);
+  for (float temperature : {0.0f, 1.0f}) {
+    for (const auto& [repetition, presence, frequency] :
+         {std::tuple{1.3f, 0.0f, 0.0f}, {1.0f, 0.4f, 0.0f}, {1.0f, 0.0f, 0.02f}, {0.8f, -0.3f, 0.01f}}) {
+      const SamplingParams params = {.temperature = temperature,
+                                     .repetition_penalty = repetition,
+                                     .presence_penalty = presence,
+                                     .frequency_penalty = frequency,
+                                     .num_logprobs = 3};
+      ExpectEmulatedIsSameFor(params, history, kVocab, 2);
+    }
+  }
+}
+
+TEST(SampleRows, TheEmulatedKernelAddsAllBiasesOfATokenAndForcesOneTwice) {
+  const SamplingParams params = {.temperature = 0, .logit_bias = {{5, 3}, {9, 2}, {5, 40}, {5, -1}}, .num_logprobs = 1};
+  ExpectEmulatedIsSameFor(params, {}, 50, 2);
+  ExpectEmulatedIsSameFor(params, {}, 50, 2, {7, 7, 50, 3, 7});
+  ExpectEmulatedIsSameFor(params, {}, 50, 2, {50, -1});  // none is left
+}
+
+TEST(SampleRows, TheEmulatedKernelGivesAsManyLogprobsAsAreAskedFor) {
+  for (int32_t count : {300, 513, 1024}) {
+    ExpectEmulatedIsSameFor({.num_logprobs = count}, {}, 700, 2);
+    ExpectEmulatedIsSameFor({.num_logprobs = count}, {}, 5000, 2);
+  }
+}
+
+TEST(SampleRows, NoKernelRunsForMoreLogprobsThanItHasRoomFor) {
+  ExpectEmulatedIsSameFor({.num_logprobs = 1025}, {}, 2000, 0);
+}
 
 TEST(SampleRows, NoKernelRunsForAVocabularyThatItDoesNotCover) {
   ExpectEmulatedIsSame(Batch(1, (1 << 21) + 1, 8, Asked::kToken), 0);

@@ -65,7 +65,7 @@ uint64_t ExchangeWith(unsigned mask, uint64_t bits, int lane);
 unsigned Ballot(unsigned mask, bool bit);
 int LaneOfThread();
 
-// What atomicAdd does before it adds.
+// What an atomic operation does first.
 void NoteAtomic(const void* p, size_t size_bytes);
 // memcpy of a thread.
 void Copy(void* to, const void* from, size_t size_bytes);
@@ -107,6 +107,13 @@ __attribute__((no_sanitize_thread)) T atomicAdd(T* p, T value) {
   cuda_emulation::NoteAtomic(p, sizeof(T));
   const T before = *p;  // no other thread runs
   *p = before + value;
+  return before;
+}
+template <typename T>
+__attribute__((no_sanitize_thread)) T atomicExch(T* p, T value) {
+  cuda_emulation::NoteAtomic(p, sizeof(T));
+  const T before = *p;
+  *p = value;
   return before;
 }
 template <typename T>
