@@ -9,7 +9,8 @@ namespace berth {
 at::Tensor Head::operator()(const at::Tensor& x, const StepBatch& batch) const {
   if (batch.sample_rows().empty()) return {};
   const at::Tensor rows = at::index_select(x, 0, batch.sample_tokens()).to(linear.type());
-  at::Tensor logits = linear.InFloat32(norm.defined() ? norm(rows, batch.execution()) : rows, batch.execution());
+  at::Tensor logits = linear.Logits(norm.defined() ? norm(rows, batch.execution()) : rows, batch.execution());
+  if (scale != 1 || softcap != 0) logits = logits.to(at::kFloat);
   if (scale != 1) logits.mul_(scale);
   if (softcap != 0) logits = at::mul(at::tanh(at::mul(logits, 1 / softcap)), softcap);
   return logits;

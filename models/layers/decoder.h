@@ -24,7 +24,8 @@ struct Head {
   double scale = 1;    // of the logits
   double softcap = 0;  // 0: none
 
-  // x: [tokens, hidden] -> logits of the batch's sampling rows, [sample_rows, vocab], float32; undefined without any.
+  // x: [tokens, hidden] -> logits of the batch's sampling rows, [sample_rows, vocab]; undefined without any. In
+  // float32, or, off the CPU, in the linear layer's type if nothing changes its numbers.
   at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const;
 };
 

@@ -41,8 +41,8 @@ at::Tensor Linear::operator()(const at::Tensor& x, Execution& execution) const {
   return out.add(ops::MatMul(ops::MatMul(x, adapter_down_, {}, execution), adapter_up_, {}, execution));
 }
 
-at::Tensor Linear::InFloat32(const at::Tensor& x, Execution& execution) const {
-  if (adapter_down_.defined()) return (*this)(x, execution).to(at::kFloat);
+at::Tensor Linear::Logits(const at::Tensor& x, Execution& execution) const {
+  if (adapter_down_.defined() || weight_.plain().defined()) return (*this)(x, execution);
   return ops::MatMul(x, weight_, bias_, execution, /*in_float32=*/true);
 }
 

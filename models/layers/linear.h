@@ -37,8 +37,8 @@ class Linear {
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
-  // The same numbers as float32.
-  at::Tensor InFloat32(const at::Tensor& x, Execution& execution) const;
+  // The same numbers, as a head gives them: the CPU's kernels write them in float32, and others in the layer's type.
+  at::Tensor Logits(const at::Tensor& x, Execution& execution) const;
 
   bool defined() const { return weight_.defined(); }
   int64_t outputs() const { return weight_.outputs(); }

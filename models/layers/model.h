@@ -27,8 +27,8 @@ class Model {
   // ModelInfo::position_limit.
   virtual int64_t position_limit() const { return 0; }
 
-  // Runs the batch and writes its cache. Returns the logits of the rows that sample, [sample_rows, vocab], float32;
-  // undefined when none does.
+  // Runs the batch and writes its cache. Returns the logits of the rows that sample, [sample_rows, vocab], float32 or
+  // bfloat16; undefined when none does.
   virtual at::Tensor Forward(const StepBatch& batch) const = 0;
 };
 

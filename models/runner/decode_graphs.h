@@ -36,7 +36,7 @@ class DecodeGraphs {
       std::function<void(const std::string&)> on_refusal = [](const std::string&) {})
       : model_(model), recorder_(recorder), on_refusal_(std::move(on_refusal)) {}
 
-  // The logits of the step's rows, [rows, vocab], float32, until the next call; what the host knows of the step is then
+  // The logits of the step's rows, [rows, vocab], until the next call; what the host knows of the step is then
   // not in `batch`. Undefined: the step fits no shape; `batch` is to be filled. Always the same `batch`. Throws
   // c10::Error when the device is lost.
   at::Tensor Forward(const StepPlan& plan, StepBatch* batch);

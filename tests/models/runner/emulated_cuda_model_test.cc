@@ -298,6 +298,11 @@ TEST(EmulatedCudaLaunchesTest, ADecodeStepsLaunchesAreKnown) {
             "83: add 8, add_ 4, copy_ 1, index_select 2, kernels 37, linear 25, mul 4, mul_ 2");
 }
 
+// The kernel that chooses tokens reads a head's bfloat16.
+TEST(EmulatedCudaLaunchesTest, NothingConvertsTheLogits) {
+  EXPECT_EQ(LaunchesOf(WriteMixtral(/*layers=*/2, /*has_experts=*/false)).count("copy_"), 0u);
+}
+
 // What a server on a GPU runs before it serves, on models with a cache of each kind. Steps after it are as before.
 TEST(EmulatedCudaWarmUpTest, RunsTheLargestStepsAndRecordsGraphs) {
   for (const std::string& model_dir : {std::string("models/demo/falcon_h1-demo"), WriteT5(), WriteCohere2()}) {
