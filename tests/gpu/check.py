@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 
-from stages import BIN, Setup, Skip, program_environment
+from stages import BIN, Setup, Skip, program_environment, reason_of
 
 PARTS = {"A": "correctness", "B": "speed", "C": "soak"}
 SKIPPED = 77  # a stage's exit code
@@ -42,7 +42,7 @@ def run_stage(part, name, setup):
         return SKIPPED
     except Exception as error:  # whatever it is, it is the stage's result
         traceback.print_exc(file=sys.stdout)
-        print(f"{type(error).__name__}: {error}".splitlines()[0])
+        print(reason_of(error))
         return 1
 
 

@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 
-from stages import BIN, DEMO_MODELS, DEVICE_TESTS, ROOT, Skip, Stage, library_path, program_environment, run_program
+from stages import (BIN, DEMO_MODELS, DEVICE_TESTS, ROOT, Skip, Stage, library_path, program_environment, reason_of,
+                    run_program)
 
 # The demo models are trained: their best token mostly leads by far. Where the CPU's two best logprobs are closer than
 # this, either may come: float32 sums in another order differ by 1e-5.
@@ -179,6 +181,7 @@ def compare(expected, got, margin):
 def like_cpu(setup, variants, margin):
     """Asks each demo model on the CPU and on the device. variants: {name: (flags of both, flags of the device)}."""
     rows = ties = launches = 0
+    failed = []
     requests = questions(setup)
     for model in DEMO_MODELS[: setup.size(2, 1)]:
         expected = {}
@@ -186,19 +189,22 @@ def like_cpu(setup, variants, margin):
             if tuple(flags) not in expected:
                 with server_of(model, [*CHECKS, *flags], "cpu") as server:
                     expected[tuple(flags)] = ask(server, [request(logprobs=2) for request in requests])
-            with server_of(model, [*CHECKS, *flags, *(device_flags if setup.on_gpu else [])], setup.device) as server:
-                got = ask(server, [request() for request in requests])
-                before = server.load()
-                again = ask(server, [request() for request in requests])
-                load = server.wait_idle()
-                try:
-                    ties += compare(expected[tuple(flags)], got, margin) + compare(expected[tuple(flags)], again, margin)
+            wanted = expected[tuple(flags)]
+            try:
+                with server_of(model, [*CHECKS, *flags, *(device_flags if setup.on_gpu else [])], setup.device) as server:
+                    got = ask(server, [request() for request in requests])
+                    before = server.load()
+                    again = ask(server, [request() for request in requests])
+                    load = server.wait_idle()
+                    ties += compare(wanted, got, margin) + compare(wanted, again, margin)
                     if setup.on_gpu:
                         check_device(server, before, load, graphs="--cuda_graphs=false" not in device_flags)
-                except AssertionError as error:
-                    raise AssertionError(f"{model.name}, {name}: {error}") from error
-            rows += len(got) + len(again)
-            launches += load.graph_launches
+                rows += len(got) + len(again)
+                launches += load.graph_launches
+            except Exception as error:  # the other settings say more of the cause
+                traceback.print_exc(file=sys.stdout)
+                failed.append(f"{model.name}, {name}: {reason_of(error)}")
+    assert not failed, "; ".join(failed)
     return f"{rows} answers of {len(variants)} settings, {ties} ties, {launches} graph launches"
 
 

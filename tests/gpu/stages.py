@@ -32,6 +32,13 @@ class Skip(Exception):
     """The stage cannot run here; the message says why."""
 
 
+def reason_of(error):
+    """The error in a line. The last line of a server's log says why it did not start."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    kind = type(error).__name__
+    return lines[0] if kind == "AssertionError" else f"{kind}: {lines[-1 if kind == 'DidNotStart' else 0]}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Setup:
     device: str  # as berth-server's --device
