@@ -114,12 +114,14 @@ BerthGrammarSpec AbiSpec(const GrammarSpec& spec, const GrammarLimits& limits, a
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> GrammarVocabulary::Create(
-    const Tokenizer* tokenizer, int64_t vocab_size, absl::Span<const int32_t> end_tokens) {
+absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> GrammarVocabulary::Create(const Tokenizer* tokenizer,
+                                                                                   int64_t vocab_size,
+                                                                                   absl::Span<const int32_t> end_tokens,
+                                                                                   int64_t mask_bytes) {
   BerthVocabulary* vocabulary = nullptr;
   BerthBytes error{};
-  const int32_t result =
-      berth_vocabulary_create(tokenizer->get(), vocab_size, IdsOf(end_tokens), end_tokens.size(), &vocabulary, &error);
+  const int32_t result = berth_vocabulary_create(tokenizer->get(), vocab_size, IdsOf(end_tokens), end_tokens.size(),
+                                                 static_cast<size_t>(mask_bytes), &vocabulary, &error);
   if (absl::Status status = CallStatus(result, error, "tokenizer"); !status.ok()) return status;
   return absl::WrapUnique(new GrammarVocabulary(vocabulary, vocab_size));
 }

@@ -22,10 +22,13 @@ class GrammarVocabulary {
  public:
   // `vocab_size`: the model's, which may be over or under the tokenizer's. `end_tokens`: those that end an output.
   // Takes about a second for 128,000 tokens. `tokenizer` must outlive the vocabulary and all that is compiled with it.
+  // `mask_bytes` bounds the masks that are kept: outputs of one regex or choice share those of equal states.
   // INVALID_ARGUMENT: the text of the tokenizer's tokens depends on the tokens around them (CTC, WordPiece that cleans
   // up, suffixes of words), so bytes cannot be followed.
+  static constexpr int64_t kMaskBytes = int64_t{32} << 20;
   static absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> Create(const Tokenizer* tokenizer, int64_t vocab_size,
-                                                                         absl::Span<const int32_t> end_tokens);
+                                                                         absl::Span<const int32_t> end_tokens,
+                                                                         int64_t mask_bytes = kMaskBytes);
   ~GrammarVocabulary();
   GrammarVocabulary(const GrammarVocabulary&) = delete;
   GrammarVocabulary& operator=(const GrammarVocabulary&) = delete;

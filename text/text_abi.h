@@ -42,9 +42,10 @@ int32_t berth_template_render(const BerthTemplate* chat_template, const uint8_t*
                               BerthBytes* error);
 
 // The bytes of every token (crate/src/vocabulary.rs). The tokenizer outlives the vocabulary and its grammars.
+// `mask_bytes`: the most that kept masks may take (crate/src/mask_cache.rs).
 struct BerthVocabulary;
 int32_t berth_vocabulary_create(const BerthTokenizer* tokenizer, int64_t vocab_size, const uint32_t* end_tokens,
-                                size_t len, BerthVocabulary** out, BerthBytes* error);
+                                size_t len, size_t mask_bytes, BerthVocabulary** out, BerthBytes* error);
 void berth_vocabulary_free(BerthVocabulary* vocabulary);
 // The token's bytes; those of a control token after 0xFF; none if it may never come.
 int32_t berth_vocabulary_word(const BerthVocabulary* vocabulary, uint32_t id, BerthBytes* out, BerthBytes* error);

@@ -129,6 +129,7 @@ const std::pair<const char*, GrammarSpec> kGrammars[] = {
 struct MaskTimes {
   std::vector<double> micros;
   double forced_micros = 0;
+  double most_forced_micros = 0;
 };
 
 // Draws tokens from the masks, and so long ones as often as short ones: walks of single letters show no row's cost.
@@ -144,7 +145,9 @@ void Walk(const TokenConstraint& grammar, std::mt19937* random, MaskTimes* times
     const absl::Time between = absl::Now();
     if (!constraint->FillMasks({}, absl::MakeSpan(mask)).ok()) break;
     const absl::Time end = absl::Now();
-    times->forced_micros += absl::ToDoubleMicroseconds(between - start);
+    const double forced_micros = absl::ToDoubleMicroseconds(between - start);
+    times->forced_micros += forced_micros;
+    times->most_forced_micros = std::max(times->most_forced_micros, forced_micros);
     times->micros.push_back(absl::ToDoubleMicroseconds(end - start));
     int32_t token = -1;
     for (int tries = 0; tries < 100000 && token < 0; ++tries) {
@@ -181,6 +184,7 @@ void BM_Mask(benchmark::State& state) {
   state.counters["p99_us"] = micros[micros.size() * 99 / 100];
   state.counters["max_us"] = micros.back();
   state.counters["forced_us"] = times.forced_micros / static_cast<double>(micros.size());
+  state.counters["most_forced_us"] = times.most_forced_micros;
 }
 BENCHMARK(BM_Mask)->DenseRange(0, std::size(kGrammars))->Iterations(100)->Unit(benchmark::kMillisecond);
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/text/grammar_test_util.h"
@@ -23,6 +24,7 @@ class GrammarTest : public ::testing::Test {
   static void SetUpTestSuite() { vocabularies_ = new std::vector<TestVocabulary>(TestVocabularies()); }
   static void TearDownTestSuite() { delete vocabularies_; }
 
+  static const std::vector<TestVocabulary>& vocabularies() { return *vocabularies_; }
   static const TestVocabulary& byte_level() { return (*vocabularies_)[0]; }
   static const TestVocabulary& unigram() { return (*vocabularies_)[2]; }
 
@@ -316,6 +318,78 @@ TEST_F(GrammarTest, ForcedTextIsTheTokenizersOwnTokens) {
   forced.clear();
   ASSERT_TRUE(constraint->AppendForced(3, &forced).ok());
   EXPECT_EQ(forced.size(), 3u);
+}
+
+// Regular expressions at random, whose states often come again.
+std::string RandomPattern(std::mt19937* random, int depth) {
+  const auto any = [&](std::initializer_list<const char*> of) { return *(of.begin() + (*random)() % of.size()); };
+  if (depth == 0) return any({"a", "[a-c]", "name", "\\d", " ", "[^x]", "\u00e9", ".", "true"});
+  const std::string inner = RandomPattern(random, depth - 1);
+  switch ((*random)() % 4) {
+    case 0:
+      return absl::StrCat(inner, RandomPattern(random, depth - 1));
+    case 1:
+      return absl::StrCat("(", inner, "|", RandomPattern(random, depth - 1), ")");
+    case 2:
+      return absl::StrCat("(", inner, ")", any({"*", "+", "?"}));
+    default:
+      return absl::StrCat("(", inner, "){", any({"1,3", "0,12", "2,", "40"}), "}");
+  }
+}
+
+// Walks at random. All rows have the same masks, and so at the places of drafts. Returns the masks compared.
+int64_t CompareRows(const TestVocabulary& vocabulary, const std::vector<CompiledGrammar>& same, std::mt19937* random) {
+  const int64_t size = vocabulary.vocabulary->vocab_size();
+  std::vector<std::unique_ptr<TokenConstraint>> rows;
+  for (const CompiledGrammar& each : same) rows.push_back(each.start->Clone());
+  for (int64_t place = 0; place < 20; ++place) {
+    const std::vector<uint32_t> mask = MaskOf(rows[0].get(), size);
+    for (const auto& row : rows) EXPECT_EQ(MaskOf(row.get(), size), mask);
+    const std::vector<int32_t> allowed = BitsOf(mask);
+    const int32_t token = allowed.empty() ? vocabulary.end_token : allowed[(*random)() % allowed.size()];
+    if (token == vocabulary.end_token) return place;
+    std::vector<uint32_t> first;
+    for (const auto& row : rows) {
+      std::vector<uint32_t> masks(2 * mask.size());
+      if (place % 3 == 0 && row->FillMasks({&token, 1}, absl::MakeSpan(masks)).ok()) {
+        if (first.empty()) first = masks;
+        EXPECT_EQ(masks, first);
+      }
+    }
+    for (const auto& row : rows) EXPECT_TRUE(row->Accept(token).ok());
+  }
+  return 20;
+}
+
+// Kept masks are those that would be computed: with all kept, with none, and with most dropped again.
+TEST_F(GrammarTest, SharedMasksAreThoseOfEachRowAlone) {
+  std::vector<GrammarSpec> specs = {
+      {.kind = Kind::kRegex, .text = "([a-z]{1,12} ){400}"},
+      {.kind = Kind::kRegex, .text = "([a-z]{3,12} ){5,40}[0-9]{4}"},
+      {.kind = Kind::kChoice, .choices = {"abc", "abcabc", "name the name", " a"}},
+  };
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) specs.push_back({.kind = Kind::kRegex, .text = RandomPattern(&random, 1 + i % 4)});
+  int64_t num_masks = 0;
+  for (const TestVocabulary& vocabulary : vocabularies()) {
+    const int64_t size = vocabulary.vocabulary->vocab_size();
+    std::vector<std::shared_ptr<const GrammarVocabulary>> all = {vocabulary.vocabulary};
+    for (int64_t bytes : {int64_t{0}, MaskWords(size) * 4 * 6}) {
+      all.push_back(*GrammarVocabulary::Create(vocabulary.tokenizer.get(), size, {vocabulary.end_token}, bytes));
+    }
+    for (size_t i = 0; i < specs.size(); ++i) {
+      GrammarSpec spec = specs[i];
+      spec.own_text = i % 2 == 0;
+      if (i % 7 == 6) spec.begin_text = "b";
+      SCOPED_TRACE(absl::StrCat(vocabulary.name, " ", spec.text));
+      std::vector<CompiledGrammar> same;
+      for (const auto& one : all) {
+        if (auto grammar = CompileGrammar(spec, one, {}, {}); grammar.ok()) same.push_back(*std::move(grammar));
+      }
+      for (int walk = 0; walk < 4 && !same.empty(); ++walk) num_masks += CompareRows(vocabulary, same, &random);
+    }
+  }
+  EXPECT_GT(num_masks, 2000);
 }
 
 TEST_F(GrammarTest, RefusesSchemaKeywordsByName) {

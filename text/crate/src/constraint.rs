@@ -7,7 +7,9 @@
 //! to give way: where a single token could also spell the end of F and what follows it, the model is to choose. So T is
 //! cut at the first place, of the last LOOKBACK, after which the grammar allows such a token.
 
+use crate::mask_cache::{Key, States};
 use crate::vocabulary::Vocabulary;
+use llguidance::derivre::StateID;
 use llguidance::toktrie::{parse_numeric_token, SimpleVob, TokTrie};
 use llguidance::Matcher;
 use std::sync::Arc;
@@ -29,7 +31,9 @@ pub struct Constraint {
     plan: Option<Plan>,
     begin: Option<u32>, // the token before which everything but the end may come
     own_text: bool,
-    ended: bool, // an end token has come
+    ended: bool,                 // an end token has come
+    states: Option<Arc<States>>, // of a regular expression: where masks may be shared
+    path: Vec<StateID>,          // the states at the start and after each of `tokens`, as far as they are known
     pub size_bytes: u64,
 }
 
@@ -49,11 +53,24 @@ impl Constraint {
         matcher: Matcher,
         begin: Option<u32>,
         own_text: bool,
+        states: Option<States>,
         size_bytes: u64,
     ) -> Self {
         let start = Arc::new(matcher.deep_clone());
         let own_text = own_text && vocabulary.strips_space;
-        Self { vocabulary, start, matcher, tokens: vec![], plan: None, begin, own_text, ended: false, size_bytes }
+        Self {
+            vocabulary,
+            start,
+            matcher,
+            tokens: vec![],
+            plan: None,
+            begin,
+            own_text,
+            ended: false,
+            path: states.iter().map(States::start).collect(),
+            states: states.map(Arc::new),
+            size_bytes,
+        }
     }
 
     /// Nothing is shared with the copy but what never changes.
@@ -67,6 +84,8 @@ impl Constraint {
             begin: self.begin,
             own_text: self.own_text,
             ended: self.ended,
+            states: self.states.clone(),
+            path: self.path.clone(),
             size_bytes: self.size_bytes,
         }
     }
@@ -96,6 +115,39 @@ impl Constraint {
             return Err(message("NoExtensionBias"));
         }
         Ok(mask)
+    }
+
+    /// The state of the present place, if its mask may be shared.
+    fn key(&mut self) -> Option<Key> {
+        let states = self.states.clone()?;
+        while self.path.len() <= self.tokens.len() {
+            let bytes = self.vocabulary.trie().token(self.tokens[self.path.len() - 1]);
+            let Some(state) = states.after(*self.path.last()?, bytes) else {
+                self.states = None;
+                return None;
+            };
+            self.path.push(state);
+        }
+        // Some tokens cannot come first.
+        let special = self.own_text && self.tokens.is_empty();
+        (!special).then(|| states.key(self.path[self.tokens.len()]))
+    }
+
+    /// The mask of a place where nothing is forced.
+    fn free_mask(&mut self) -> Result<Arc<SimpleVob>, String> {
+        let Some(key) = self.key() else { return Ok(Arc::new(self.mask_of_matcher()?)) };
+        let vocabulary = self.vocabulary.clone();
+        if let Some(mask) = vocabulary.masks.get(key) {
+            return Ok(mask);
+        }
+        let mask = Arc::new(self.mask_of_matcher()?);
+        vocabulary.masks.put(key, mask.clone());
+        Ok(mask)
+    }
+
+    fn truncate(&mut self, count: usize) {
+        self.tokens.truncate(count);
+        self.path.truncate(count + 1);
     }
 
     /// Decides what is forced here.
@@ -187,7 +239,7 @@ impl Constraint {
         let count = self.tokens.len();
         self.tokens.extend(tokens);
         let mask = self.mask_of_matcher();
-        self.tokens.truncate(count);
+        self.truncate(count);
         self.matcher.rollback(tokens.len()).map_err(message)?;
         self.matcher.invalidate_bias_cache();
         let mask = mask?;
@@ -217,7 +269,7 @@ impl Constraint {
             }
             Some(Plan::Free(Some(mask))) => mask.clone(),
             Some(Plan::Free(None)) => {
-                let mask = Arc::new(self.mask_of_matcher()?);
+                let mask = self.free_mask()?;
                 self.plan = Some(Plan::Free(Some(mask.clone())));
                 mask
             }
@@ -285,7 +337,7 @@ impl Constraint {
             return Ok(result); // a plan that was made is that of this place
         }
         self.plan = plan;
-        self.tokens.truncate(count);
+        self.truncate(count);
         if self.matcher.is_error() || self.matcher.rollback(moved).is_err() {
             // An error would stay.
             self.matcher = self.start.deep_clone();

@@ -4,6 +4,7 @@
 //! request to stop is seen between the steps, and by the parser itself in the last one.
 
 use crate::constraint::{message, Constraint};
+use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
 use crate::vocabulary::Vocabulary;
 use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
@@ -108,6 +109,11 @@ impl Job<'_> {
         Ok(GrammarWithLexer::from_lark(format!("start: /{terminal}/")))
     }
 
+    fn choice_pattern(&self) -> String {
+        let choices: Vec<String> = self.choices.iter().map(|choice| escape(choice)).collect();
+        format!("(?:{})", choices.join("|"))
+    }
+
     fn choice(&self) -> Result<GrammarWithLexer, String> {
         if self.choices.is_empty() {
             return Err("0 choices; at least 1 is needed".to_string());
@@ -120,8 +126,7 @@ impl Job<'_> {
                 return Err(format!("choice {i}: no token has the byte 0x{byte:02X}{}", shown(byte)));
             }
         }
-        let choices: Vec<String> = self.choices.iter().map(|choice| escape(choice)).collect();
-        self.regex(&format!("(?:{})", choices.join("|")))
+        self.regex(&self.choice_pattern())
     }
 
     fn lark(&self) -> Result<GrammarWithLexer, String> {
@@ -169,12 +174,30 @@ impl Job<'_> {
         })
     }
 
+    fn begins_with_space(&self) -> bool {
+        self.own_text && self.vocabulary.strips_space && self.begin.is_none()
+    }
+
+    /// The states of a grammar that is a regular expression.
+    fn states(&self) -> Result<Option<States>, String> {
+        let pattern = match self.kind {
+            2 => translate(self.text)?,
+            3 => self.choice_pattern(),
+            _ => return Ok(None),
+        };
+        if !self.begin_text.is_empty() {
+            return Ok(None);
+        }
+        let whole = if self.begins_with_space() { format!(" (?:{pattern})") } else { pattern };
+        Ok(States::new(&whole, self.kind == 3))
+    }
+
     /// The body after the text before it.
     fn grammars(&self) -> Result<Grammars, String> {
         let mut grammars = self.body()?;
         let mut before = String::new();
         let mut terminals = String::new();
-        if self.own_text && self.vocabulary.strips_space && self.begin.is_none() {
+        if self.begins_with_space() {
             before.push_str("\" \" ");
         }
         if !self.begin_text.is_empty() {
@@ -200,14 +223,15 @@ impl Job<'_> {
         let init = llguidance::api::GrammarInit::Serialized(top);
         let parser = factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;
         check_features(&parser)?;
-        let size = estimate_size(&parser, self.text.len());
+        let states = self.states()?;
+        let size = estimate_size(&parser, self.text.len()) + states.as_ref().map_or(0, States::max_bytes) as u64;
         self.check_cancel()?;
         let own_text = self.own_text && self.begin.is_none();
         let matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
             return Err(message(error));
         }
-        let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, size);
+        let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, size);
         let mut probe = constraint.copy();
         probe.check_start()?;
         self.check_cancel()?;

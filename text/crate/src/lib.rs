@@ -7,6 +7,7 @@ mod constraint;
 mod grammar;
 mod json;
 mod lark;
+mod mask_cache;
 mod pattern;
 mod pyformat;
 mod schema;

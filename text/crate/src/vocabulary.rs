@@ -4,6 +4,7 @@
 //! neutral token alone does. A token that is part of a character has no text; its bytes are then in its entry in the
 //! vocabulary. Control tokens are no text: in the trie they stand behind the byte 0xFF, which no text has.
 
+use crate::mask_cache::MaskCache;
 use crate::{guard, Bytes};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv, INVALID_TOKEN};
@@ -44,6 +45,7 @@ pub struct Vocabulary {
     tokenizer: Shared,
     env: TokEnv,
     pub factory: ParserFactory,
+    pub masks: MaskCache,
     pub end_tokens: Vec<u32>,
     /// Whether a text's first character is dropped if it is a space.
     pub strips_space: bool,
@@ -302,7 +304,7 @@ fn read_first(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> (bool, Vec<u32>) {
     (true, ids().filter(|&id| alone(id) != words[id as usize][1..]).collect())
 }
 
-fn create(tokenizer: *const Tokenizer, size: usize, end_tokens: Vec<u32>) -> Result<Vocabulary, String> {
+fn create(tokenizer: *const Tokenizer, size: usize, end_tokens: Vec<u32>, mask_bytes: usize) -> Result<Vocabulary, String> {
     let shared = Shared(tokenizer);
     let tokenizer = unsafe { &*shared.0 };
     let known = tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1).min(size);
@@ -331,7 +333,19 @@ fn create(tokenizer: *const Tokenizer, size: usize, end_tokens: Vec<u32>) -> Res
             .map_err(|e| e.to_string())?;
     factory.quiet();
     factory.limits_mut().verbose_errors = false;
-    Ok(Vocabulary { tokenizer: shared, env, factory, end_tokens, strips_space, bad_first, any_token, known, spelled })
+    let masks = MaskCache::new(mask_bytes, any_token.as_slice().len() * 4);
+    Ok(Vocabulary {
+        tokenizer: shared,
+        env,
+        factory,
+        masks,
+        end_tokens,
+        strips_space,
+        bad_first,
+        any_token,
+        known,
+        spelled,
+    })
 }
 
 /// # Safety
@@ -343,6 +357,7 @@ pub unsafe extern "C" fn berth_vocabulary_create(
     vocab_size: i64,
     end_tokens: *const u32,
     len: usize,
+    mask_bytes: usize,
     out: *mut *mut Arc<Vocabulary>,
     error: *mut Bytes,
 ) -> i32 {
@@ -351,7 +366,7 @@ pub unsafe extern "C" fn berth_vocabulary_create(
         let size = size.ok_or(format!("a vocabulary of {vocab_size} tokens is not supported"))?;
         let ends = if len == 0 { vec![] } else { std::slice::from_raw_parts(end_tokens, len).to_vec() };
         let ends = ends.into_iter().filter(|&id| (id as usize) < size).collect();
-        Ok(Box::into_raw(Box::new(Arc::new(create(tokenizer, size, ends)?))))
+        Ok(Box::into_raw(Box::new(Arc::new(create(tokenizer, size, ends, mask_bytes)?))))
     })
 }
 
