@@ -24,7 +24,6 @@ void ProposeDrafts(Sequence* sequence) {
     const auto end =
         std::find_if(drafts.begin(), drafts.end(), [&](int32_t token) { return sequence->StopsAt(token); });
     drafts = drafts.first(end - drafts.begin());
-    if (!drafts.empty()) drafts = drafts.first(sequence->constraint.CountAllowed(drafts));
   }
   sequence->drafts.assign(drafts.begin(), drafts.end());
   // States cannot be cropped: when the model disagrees, the lease goes back to this snapshot.

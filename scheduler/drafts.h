@@ -7,9 +7,9 @@
 
 namespace berth {
 
-// Fills sequence->drafts by prompt lookup, as many as its request and its constraint allow; none for a request that a
-// step cannot check drafts for. If there are any, also keeps the states to return to when a draft is wrong. REQUIRES:
-// the sequence decodes, and has not grown for the step.
+// Fills sequence->drafts by prompt lookup, as many as its request allows; none for a request that a step cannot check
+// drafts for. Its constraint may not allow them yet (OutputConstraint::KeepAllowed). If there are any, also keeps the
+// states to return to when a draft is wrong. REQUIRES: the sequence decodes, and has not grown for the step.
 void ProposeDrafts(Sequence* sequence);
 
 }  // namespace berth

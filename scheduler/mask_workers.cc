@@ -18,13 +18,46 @@ MaskWorkers::~MaskWorkers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-const RowMasks* MaskWorkers::Add(OutputConstraint* constraint, absl::Span<const int32_t> drafts) {
+void MaskWorkers::Job::Run() {
+  switch (kind) {
+    case Kind::kMasks:
+      constraint->FillMasks(drafts, words);
+      break;
+    case Kind::kForced:
+      constraint->FindForced(limit);
+      break;
+    case Kind::kCheck:
+      constraint->KeepAllowed(to_check);
+      break;
+  }
+  masks.SetDone();
+}
+
+MaskWorkers::Job& MaskWorkers::NewJob(Job::Kind kind, OutputConstraint* constraint) {
   if (num_jobs_ == jobs_.size()) jobs_.push_back(std::make_unique<Job>());
   Job& job = *jobs_[num_jobs_++];
+  job.kind = kind;
   job.constraint = constraint;
+  return job;
+}
+
+const RowMasks* MaskWorkers::Add(OutputConstraint* constraint, absl::Span<const int32_t> drafts) {
+  Job& job = NewJob(Job::Kind::kMasks, constraint);
   job.drafts = drafts;
   job.words = job.masks.Reset(static_cast<int64_t>(drafts.size()) + 1, MaskWords(vocab_size_));
   return &job.masks;
+}
+
+void MaskWorkers::AddForced(OutputConstraint* constraint, int64_t limit) {
+  Job& job = NewJob(Job::Kind::kForced, constraint);
+  job.limit = limit;
+  job.masks.Reset(0, 0);
+}
+
+void MaskWorkers::AddCheck(OutputConstraint* constraint, std::vector<int32_t>* drafts) {
+  Job& job = NewJob(Job::Kind::kCheck, constraint);
+  job.to_check = drafts;
+  job.masks.Reset(0, 0);
 }
 
 void MaskWorkers::Start() {

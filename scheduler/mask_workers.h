@@ -1,9 +1,11 @@
-// Computes the masks of a step's constrained rows on threads of its own, while the model runs. The sampler waits for
-// each row's masks right before it samples (models/row_masks.h). Engine thread only, apart from its own threads.
+// Does all work of constraints that may take as long as the vocabulary, on threads of its own. Engine thread only,
+// apart from these threads.
 //
-// The other parts of a constraint (Accept, IsComplete, the forced tokens) run between steps on the engine thread. Their
-// time does not grow with the vocabulary, with one exception: where bytes are forced, finding their tokens may take up
-// to four masks.
+//   masks          while the model runs; the sampler waits for each row's right before it samples (models/row_masks.h)
+//   forced tokens  after each step: the search may take up to four masks; the engine waits for all rows
+//   drafts         before a step that checks some: each may take such a search; the engine waits for all rows
+//
+// What is left for the engine thread, Accept and IsComplete, does not grow with the vocabulary.
 #ifndef BERTH_SCHEDULER_MASK_WORKERS_H_
 #define BERTH_SCHEDULER_MASK_WORKERS_H_
 
@@ -23,7 +25,7 @@ namespace berth {
 
 class MaskWorkers {
  public:
-  // With `num_threads` 0, Start computes everything. That is for tests whose schedule must not depend on time.
+  // With `num_threads` 0, Start does everything. That is for tests whose schedule must not depend on time.
   MaskWorkers(int64_t num_threads, int64_t vocab_size);
   ~MaskWorkers();
   MaskWorkers(const MaskWorkers&) = delete;
@@ -34,23 +36,35 @@ class MaskWorkers {
   // `constraint` and `drafts` stay as they are until Finish.
   const RowMasks* Add(OutputConstraint* constraint, absl::Span<const int32_t> drafts);
 
-  // Begins to compute what was added. Until Finish the constraints belong to the threads.
+  // Adds a search for the row's forced tokens, by OutputConstraint::FindForced.
+  void AddForced(OutputConstraint* constraint, int64_t limit);
+  // Adds a check of the row's drafts, by OutputConstraint::KeepAllowed.
+  void AddCheck(OutputConstraint* constraint, std::vector<int32_t>* drafts);
+
+  // Begins to do what was added. Until Finish the constraints belong to the threads.
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until all is computed. Does nothing without Start.
+  // Waits until all is done. Does nothing without Start.
   void Finish() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Start and Finish.
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_) {
+    Start();
+    Finish();
+  }
 
  private:
   struct Job {
+    enum class Kind { kMasks, kForced, kCheck };
+    Kind kind = Kind::kMasks;
     OutputConstraint* constraint = nullptr;
-    absl::Span<const int32_t> drafts;
-    absl::Span<uint32_t> words;
-    RowMasks masks;
+    absl::Span<const int32_t> drafts;          // kMasks
+    absl::Span<uint32_t> words;                // kMasks
+    int64_t limit = 0;                         // kForced
+    std::vector<int32_t>* to_check = nullptr;  // kCheck
+    RowMasks masks;                            // of the other kinds: none, but they tell when it is done
 
-    void Run() {
-      constraint->FillMasks(drafts, words);
-      masks.SetDone();
-    }
+    void Run();
   };
+  Job& NewJob(Job::Kind kind, OutputConstraint* constraint);
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int64_t vocab_size_;

@@ -26,6 +26,8 @@ absl::Status ConstraintError(const Sequence& sequence) {
   return absl::InvalidArgumentError(absl::StrCat(where, " that the model, logit_bias and stop tokens leave possible"));
 }
 
+bool IsBeam(const Sequence& sequence) { return sequence.group != nullptr && sequence.group->search != nullptr; }
+
 // The error of a beam search that ended with `num_ended` outputs and none for `sequence`.
 absl::Status TooFewOutputs(int64_t num_ended, const Sequence& sequence) {
   if (num_ended == 0) return ConstraintError(sequence);
@@ -47,7 +49,7 @@ void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequen
                              std::vector<TokenEvent>* events) {
   if (!row.sample) {
     to_.sharing->Publish(sequence, /*at_end=*/false);
-  } else if (sequence->group != nullptr && sequence->group->search != nullptr) {
+  } else if (IsBeam(*sequence)) {
     CommitBeam(row, result, sequence, now, events);
   } else {
     CommitTokens(result, sequence, now, events);
@@ -87,19 +89,28 @@ void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, 
   }
   to_.sharing->Publish(sequence, /*at_end=*/false);
   Append(token, result, sequence, now, &events->emplace_back());
-  AppendForced(sequence, now, events);
+}
+
+int64_t OutputCommitter::MaxForced(const Sequence& sequence) {
+  const Request& request = sequence.request;
+  const bool wants_logprobs = request.sampling.num_logprobs >= 0;
+  // The model's own logprob of a token takes a step.
+  const bool may_force = !wants_logprobs || request.sampling.logprobs_after_mask;
+  if (!may_force || sequence.finished() || IsBeam(sequence) || !sequence.constraint.applies()) return 0;
+  return request.max_tokens - sequence.num_generated();
+}
+
+void OutputCommitter::CommitForced(int64_t num_before, Sequence* sequence, absl::Time now,
+                                   std::vector<TokenEvent>* events) {
+  if (sequence->finished() || IsBeam(*sequence)) return;
+  if (MaxForced(*sequence) > 0) AppendForced(sequence, now, events);
   if (!sequence->finished()) Rewind(num_before, sequence);
 }
 
 void OutputCommitter::AppendForced(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
   const Request& request = sequence->request;
-  const bool wants_logprobs = request.sampling.num_logprobs >= 0;
-  // The model's own logprob of a token takes a step.
-  const bool may_force = !wants_logprobs || request.sampling.logprobs_after_mask;
-  if (sequence->finished() || !may_force || !sequence->constraint.applies()) return;
-  sequence->constraint.GetForced(request.max_tokens - sequence->num_generated(), &forced_);
   RowResult result;
-  for (int32_t token : forced_) {
+  for (int32_t token : sequence->constraint.forced()) {
     const bool stops = sequence->StopsAt(token);
     if (stops && sequence->num_generated() < request.min_tokens) return;  // the next step finds that nothing is left
     if (!stops) sequence->constraint.Accept(token);

@@ -33,9 +33,15 @@ class OutputCommitter {
   OutputCommitter(const SchedulerOptions& options, const Observers& observers) : options_(options), to_(observers) {}
 
   // Takes in the result of a row of the sequence: publishes what the row computed and appends what it chose. Ends the
-  // sequence with its last token. REQUIRES: the step is done, and the sequence has not ended.
+  // sequence with its last token. REQUIRES: the step is done, and the sequence has not ended. CommitForced follows for
+  // a row that chose a token.
   void Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
               std::vector<TokenEvent>* events);
+  // How many tokens the sequence takes, at most, where its constraint forces them; 0: the model has to choose.
+  static int64_t MaxForced(const Sequence& sequence);
+  // Appends the tokens that the sequence's constraint has found to be forced. `num_before`: tokens before the step.
+  // Does nothing for a beam, or a sequence that has ended.
+  void CommitForced(int64_t num_before, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
 
   // Ends the sequence, with its request or alone (Sequence::output_cancelled). When the request ends, only its last
   // sequence makes an event.
@@ -48,7 +54,6 @@ class OutputCommitter {
  private:
   // Takes in the tokens that the model chose in the place of drafts while it agreed with them, and one more.
   void CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
-  // Appends the tokens that the sequence's constraint forces, until it leaves a choice.
   void AppendForced(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
   // Takes in the row of a beam, and with the last row the search's step. Ends the search if that was its last step.
   void CommitBeam(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
@@ -70,7 +75,6 @@ class OutputCommitter {
 
   const SchedulerOptions options_;
   const Observers to_;
-  std::vector<int32_t> forced_;  // of AppendForced; keeps its storage
 };
 
 }  // namespace berth

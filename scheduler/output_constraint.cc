@@ -57,16 +57,15 @@ void OutputConstraint::Close() {
   if (constraint_ != nullptr) error_ = absl::OutOfRangeError("the output has ended");
 }
 
-int64_t OutputConstraint::CountAllowed(absl::Span<const int32_t> tokens) {
-  if (!applies()) return static_cast<int64_t>(tokens.size());
-  return error_.ok() ? constraint_->CountAllowed(tokens) : 0;
+void OutputConstraint::KeepAllowed(std::vector<int32_t>* drafts) {
+  if (applies()) drafts->resize(error_.ok() ? static_cast<size_t>(constraint_->CountAllowed(*drafts)) : 0);
 }
 
-void OutputConstraint::GetForced(int64_t limit, std::vector<int32_t>* tokens) {
-  tokens->clear();
+void OutputConstraint::FindForced(int64_t limit) {
+  forced_.clear();
   if (!applies() || !error_.ok() || limit <= 0) return;
-  error_ = constraint_->AppendForced(limit, tokens);
-  if (!error_.ok()) tokens->clear();
+  error_ = constraint_->AppendForced(limit, &forced_);
+  if (!error_.ok()) forced_.clear();
 }
 
 void OutputConstraint::FillMasks(absl::Span<const int32_t> drafts, absl::Span<uint32_t> masks) {

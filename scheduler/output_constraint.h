@@ -1,7 +1,7 @@
 // Where one output, or one beam, is in its request's constraint. Without a constraint any token may come.
 //
-// Engine thread only, except for FillMasks: a worker calls it while the step runs, and has the object for itself then
-// (scheduler/mask_workers.h).
+// Engine thread only, except for FillMasks, FindForced and KeepAllowed, whose time may grow with the vocabulary:
+// workers call these, and have the object for themselves then (scheduler/mask_workers.h).
 //
 // An error of the constraint stays: from then on no token may come, so the output ends at its next token.
 #ifndef BERTH_SCHEDULER_OUTPUT_CONSTRAINT_H_
@@ -46,17 +46,20 @@ class OutputConstraint {
   void Accept(int32_t token);
   // No token may come any more.
   void Close();
-  // How many of `tokens`, from the first on, may come.
-  int64_t CountAllowed(absl::Span<const int32_t> tokens);
-  // Replaces *tokens by those that have to come next, at most `limit`.
-  void GetForced(int64_t limit, std::vector<int32_t>* tokens);
+  // The tokens that FindForced found last.
+  absl::Span<const int32_t> forced() const { return forced_; }
 
+  // Drops the tokens of *drafts from the first on that may not come after those before it.
+  void KeepAllowed(std::vector<int32_t>* drafts);
+  // Finds the tokens that have to come next, at most `limit`, for forced().
+  void FindForced(int64_t limit);
   // As TokenConstraint's, with empty masks from the first place on where no token may come. An error at a draft's place
   // does not matter where the model disagrees with the drafts before it.
   void FillMasks(absl::Span<const int32_t> drafts, absl::Span<uint32_t> masks);
 
  private:
   std::unique_ptr<TokenConstraint> constraint_;
+  std::vector<int32_t> forced_;
   int64_t num_free_ = 0;  // tokens before the constraint begins: a first token that the model's configuration forces
   absl::Status error_;
   absl::Status place_error_;  // of the first empty mask, if that is of a draft's place or after one

@@ -154,7 +154,6 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   const absl::Duration time = now - plan_start_;
   // What prefilling takes; steps that mostly decode say little of it.
   if (2 * plan_.num_decode_rows <= plan_.num_tokens) swap_.OnPrefill(plan_.num_tokens, time);
-  bool any_finished = false;
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];
@@ -167,11 +166,24 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     policy_->OnComputed(sequence, {.prefill = decodes ? 0 : num_tokens, .decode = decodes ? num_tokens : 0});
     if (sequence.finished()) continue;  // with another output of its request
     committer_.Commit(row, result.rows[i], &sequence, now, events);
-    any_finished = any_finished || sequence.finished();
   }
+  CommitForced(now, events);
   policy_->OnStep(running_, time);
-  if (any_finished) RemoveFinished();
+  const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
+  if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();
   saver_.HandOver(running_, waiting_);
+}
+
+void Scheduler::CommitForced(absl::Time now, std::vector<TokenEvent>* events) {
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    const int64_t limit = plan_.rows[i].sample ? OutputCommitter::MaxForced(*planned_[i]) : 0;
+    if (limit > 0) mask_workers_.AddForced(&planned_[i]->constraint, limit);
+  }
+  mask_workers_.Run();
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    const StepRow& row = plan_.rows[i];
+    if (row.sample) committer_.CommitForced(row.sequence_length, planned_[i], now, events);
+  }
 }
 
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {

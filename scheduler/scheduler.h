@@ -121,6 +121,8 @@ class Scheduler {
   // prefers to preempt none.
   bool PreemptFor(size_t index);
   void Preempt(size_t first, size_t last);
+  // Drops drafts that their constraints do not allow.
+  void CheckDrafts();
   // Lets the step check the drafts that the budget and the cache have room for.
   void GrowForDrafts(int64_t* budget);
 
@@ -136,6 +138,8 @@ class Scheduler {
   Forks ForksOf(int64_t prompt_tokens, int64_t num_sequences) const;
 
   void AddRow(Sequence* sequence);
+  // Ends the commit of every row that chose tokens, with those that its constraint forces after them.
+  void CommitForced(absl::Time now, std::vector<TokenEvent>* events);
   // Removes the sequence from the index and tells the policy. Its owner destroys it afterwards.
   void Forget(const Sequence& sequence);
   void RemoveFinished();

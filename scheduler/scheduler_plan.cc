@@ -85,6 +85,7 @@ int64_t Scheduler::GrowRunning() {
   }
   if (running_.empty()) return options_.max_step_tokens;
   if (full || counts_.num_preemptions > num_preemptions) left = 0;
+  CheckDrafts();
   GrowForDrafts(&left);
   return left;
 }
@@ -155,6 +156,14 @@ void Scheduler::Preempt(size_t first, size_t last) {
     waiting_.push_front(std::move(sequence));
   }
   running_.erase(running_.begin() + static_cast<int64_t>(first), running_.begin() + static_cast<int64_t>(last));
+}
+
+void Scheduler::CheckDrafts() {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->drafts.empty() || !sequence->constraint.applies()) continue;
+    mask_workers_.AddCheck(&sequence->constraint, &sequence->drafts);
+  }
+  mask_workers_.Run();
 }
 
 void Scheduler::GrowForDrafts(int64_t* budget) {

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "scheduler/policy.h"
@@ -274,6 +276,69 @@ TEST(Constraint, DraftsAreCutToWhatItAllows) {
     EXPECT_EQ(h.scheduler->counts().accepted_draft_tokens > 0, draft_tokens > 0);
     h.ExpectAllEnded();
   }
+}
+
+// Counts the calls that may take as long as the vocabulary, on the engine's thread and on others.
+class Watched : public FakeConstraint {
+ public:
+  struct Calls {
+    std::atomic<std::thread::id> engine;
+    std::atomic<int64_t> on_engine = 0;
+    std::atomic<int64_t> masks = 0;
+    std::atomic<int64_t> searches = 0;
+    std::atomic<int64_t> checks = 0;
+  };
+  Watched(Options options, Calls* calls) : FakeConstraint(std::move(options)), calls_(calls) {}
+
+  absl::Status FillMasks(absl::Span<const int32_t> drafts, absl::Span<uint32_t> masks) override {
+    Count(&calls_->masks);
+    return FakeConstraint::FillMasks(drafts, masks);
+  }
+  absl::Status AppendForced(int64_t limit, std::vector<int32_t>* tokens) override {
+    Count(&calls_->searches);
+    return FakeConstraint::AppendForced(limit, tokens);
+  }
+  int64_t CountAllowed(absl::Span<const int32_t> tokens) override {
+    Count(&calls_->checks);
+    return FakeConstraint::CountAllowed(tokens);
+  }
+
+ protected:
+  std::unique_ptr<SimpleConstraint> CloneSimple() const override { return std::make_unique<Watched>(*this); }
+
+ private:
+  void Count(std::atomic<int64_t>* kind) {
+    if (calls_->engine.load() == std::thread::id()) return;  // the test itself asks
+    ++*(calls_->engine.load() == std::this_thread::get_id() ? &calls_->on_engine : kind);
+  }
+
+  Calls* calls_;
+};
+
+TEST(Constraint, TheEnginesThreadDoesNothingAsLongAsTheVocabulary) {
+  Scheduler::Options options = kOptions;
+  options.mask_threads = 2;
+  SchedulerHarness h({StaticLayer(), RecurrentLayer()}, 64, options);
+  Watched::Calls calls;
+  for (int i = 0; i < 20; ++i) {
+    Request request = h.MakeRequest(12, 40);
+    for (size_t t = 0; t < request.prompt.size(); ++t) request.prompt[t] = static_cast<int32_t>(t * t % 3);
+    request.sampling.temperature = 0;
+    request.draft_tokens = 6;
+    request.num_outputs = i % 4 == 3 ? 3 : 1;
+    request.stop_token_ids = {kEnd};
+    FakeConstraint::Options fake = {.seed = static_cast<uint64_t>(i + 1), .end_tokens = {kEnd}, .forced = 10};
+    request.constraint = std::make_shared<Watched>(fake, &calls);
+    h.Add(std::move(request));
+  }
+  calls.engine = std::this_thread::get_id();
+  h.RunToEnd();
+  calls.engine = std::thread::id();
+  EXPECT_EQ(calls.on_engine, 0);
+  EXPECT_GT(calls.masks, 50);
+  EXPECT_GT(calls.searches, 50);
+  EXPECT_GT(calls.checks, 10);
+  h.ExpectAllEnded();
 }
 
 TEST(Constraint, EachBeamHasItsOwn) {

@@ -67,6 +67,26 @@ TEST(MaskWorkers, MayEndWhileTheyCompute) {
   workers.Start();
 }
 
+TEST(MaskWorkers, FindForcedTokensAndCheckDrafts) {
+  for (const int64_t num_threads : {0, 2}) {
+    MaskWorkers workers(num_threads, kVocab);
+    std::vector<OutputConstraint> constraints;
+    std::vector<std::vector<int32_t>> drafts(20, {1, 2, 4, 9});
+    for (int i = 0; i < 20; ++i) constraints.push_back(Choice({{1, 2, 3 + i % 2, 7}}));
+    for (int i = 0; i < 20; ++i) {
+      workers.AddForced(&constraints[i], 1 + i % 3);
+      workers.AddCheck(&constraints[19 - i], &drafts[19 - i]);
+      if (i % 10 == 9) workers.Run();
+    }
+    workers.Run();  // nothing was added
+    for (int i = 0; i < 20; ++i) {
+      const Tokens all = {1, 2, 3 + i % 2, 7};
+      EXPECT_EQ(constraints[i].forced(), absl::MakeConstSpan(all).first(1 + i % 3));
+      EXPECT_EQ(drafts[i], i % 2 == 0 ? (Tokens{1, 2}) : (Tokens{1, 2, 4}));
+    }
+  }
+}
+
 TEST(OutputConstraint, ADeadEndEmptiesTheMasksFromItsPlaceOn) {
   FakeConstraint::Options options = {.seed = 1, .forced = 100, .complete = 0, .fails_at = 2};
   Request request;
@@ -79,8 +99,8 @@ TEST(OutputConstraint, ADeadEndEmptiesTheMasksFromItsPlaceOn) {
   while ((words[first / 32] >> (first % 32) & 1) == 0) ++first;
   OutputConstraint after = constraint.Clone();
   after.Accept(first);
-  std::vector<int32_t> forced;
-  after.GetForced(9, &forced);
+  after.FindForced(9);
+  const std::vector<int32_t> forced(after.forced().begin(), after.forced().end());
   ASSERT_EQ(forced.size(), 1u) << "up to the parser's limit";
   const std::vector<int32_t> drafts = {first, forced[0]};
   constraint.FillMasks(drafts, absl::MakeSpan(words));
@@ -99,8 +119,9 @@ TEST(OutputConstraint, WithoutOneAnythingMayCome) {
   OutputConstraint none;
   EXPECT_FALSE(none.applies());
   EXPECT_FALSE(none.complete());
-  const std::vector<int32_t> tokens = {1, 2};
-  EXPECT_EQ(none.CountAllowed(tokens), 2);
+  std::vector<int32_t> tokens = {1, 2};
+  none.KeepAllowed(&tokens);
+  EXPECT_EQ(tokens.size(), 2u);
   none.Accept(3);
   none.Close();
   EXPECT_TRUE(none.Clone().error().ok());
