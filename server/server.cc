@@ -206,6 +206,7 @@ void Server::MakeServices() {
   control.engine = engine_.get();
   control.registry = &registry_;
   control.metrics = &metrics_;
+  control.grammars = [this] { return GetGrammarLoad(); };
   control.model = model;
   control.plan = parts_.plan;
   control.has_chat_template = parts_.text != nullptr && parts_.text->has_chat_template();
@@ -250,7 +251,7 @@ absl::Status Server::StartExporter() {
       *config_.metrics_listen, {.metrics = &metrics_,
                                 .load = [engine = engine_.get()] { return engine->GetLoad(); },
                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
-                                .grammars = [this] { return grammars_ ? grammars_->load() : GrammarLoad(); },
+                                .grammars = [this] { return GetGrammarLoad(); },
                                 .texts = [this] { return texts_->load(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),

@@ -83,6 +83,7 @@ class Server {
   void MakeServices();
   absl::Status Listen();
   absl::Status StartExporter();
+  GrammarLoad GetGrammarLoad() const { return grammars_ ? grammars_->load() : GrammarLoad(); }
   RequestLimits Limits() const;
   v1::Limits LimitsProto() const;
   void SetReady(bool ready);

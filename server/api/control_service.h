@@ -15,6 +15,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "server/api/request_registry.h"
+#include "server/metrics/load_table.h"
 #include "server/metrics/metrics.h"
 
 namespace berth {
@@ -26,6 +27,7 @@ class ControlService final : public v1::Control::CallbackService {
     Engine* engine = nullptr;
     RequestRegistry* registry = nullptr;  // shared with InferenceService
     Metrics* metrics = nullptr;           // may be null
+    std::function<GrammarLoad()> grammars = [] { return GrammarLoad(); };
     ModelInfo model;
     CachePlan plan;
     bool has_chat_template = false;

@@ -134,7 +134,9 @@ std::vector<GrammarCompiler::Waiter> GrammarCompiler::Finish(const std::shared_p
                                                              const absl::StatusOr<CompiledGrammar>& grammar) {
   MutexLock lock(&mutex_);
   running_.erase(job);
-  ++(grammar.ok() ? load_.compiled : load_.failed);
+  // It was stopped because its requests had ended, unless its time was over before.
+  const bool cancelled = !grammar.ok() && job->waiters.empty() && !job->timed_out;
+  ++(grammar.ok() ? load_.compiled : cancelled ? load_.cancelled : load_.failed);
   if (grammar.ok()) Keep(job->name, *grammar);
   // Where the job was given up, another one may have its place.
   if (const auto found = jobs_.find(job->name); found != jobs_.end() && found->second == job) jobs_.erase(found);

@@ -111,25 +111,36 @@ constexpr LoadFigure kEngine[] = {
 
 constexpr LoadFigure kGrammars[] = {
     {.metric = "berth_grammar_compilations_total",
-     .help = "Compilations of the grammars of structured outputs, by result",
+     .help = "Compilations of the grammars of structured outputs, by result. cancelled: their requests had ended",
      .labels = {{"result", "ok"}},
+     .field = &Load::set_grammars_compiled,
      .value = [](const ServerLoad& load) { return load.grammars.compiled; }},
     {.metric = "berth_grammar_compilations_total",
      .labels = {{"result", "failed"}},
+     .field = &Load::set_grammars_failed,
      .value = [](const ServerLoad& load) { return load.grammars.failed; }},
+    {.metric = "berth_grammar_compilations_total",
+     .labels = {{"result", "cancelled"}},
+     .field = &Load::set_grammars_cancelled,
+     .value = [](const ServerLoad& load) { return load.grammars.cancelled; }},
     {.metric = "berth_grammar_cache_hits_total",
      .help = "Requests whose grammar was compiled already, or was being compiled for another request",
+     .field = &Load::set_grammar_cache_hits,
      .value = [](const ServerLoad& load) { return load.grammars.hits; }},
     {.metric = "berth_grammar_requests_waiting",
      .help = "Requests whose grammar is not compiled yet; they are not in the engine's queue",
+     .field = &Load::set_grammars_waiting,
      .value = [](const ServerLoad& load) { return load.grammars.waiting; }},
     {.metric = "berth_grammar_cache_bytes",
      .help = "Memory for compiled grammars",
      .labels = {{"state", "used"}},
+     .field = &Load::set_grammar_cache_bytes,
      .value = [](const ServerLoad& load) { return load.grammars.cache_bytes; }},
     {.metric = "berth_grammar_cache_bytes",
      .labels = {{"state", "free"}},
      .value = [](const ServerLoad& load) { return load.grammars.cache_limit_bytes - load.grammars.cache_bytes; }},
+    {.field = &Load::set_grammar_cache_limit_bytes,
+     .value = [](const ServerLoad& load) { return load.grammars.cache_limit_bytes; }},
 };
 
 constexpr LoadFigure kTexts[] = {
@@ -337,13 +348,13 @@ absl::Span<const LoadFigure> TextFigures() { return kTexts; }
 absl::Span<const PoolFigure> PoolFigures() { return kPools; }
 absl::Span<const ArenaFigure> ArenaFigures() { return kArena; }
 
-void FillLoad(const EngineLoad& load, v1::GetLoadResponse* response) {
-  const SessionLoad no_sessions;  // no field is about them, nor about grammars and texts
-  const GrammarLoad no_grammars;
+void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, v1::GetLoadResponse* response) {
+  const SessionLoad no_sessions;  // no field is about them, nor about texts
   const TextLoad no_texts;
-  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = no_grammars, .texts = no_texts};
+  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = grammars, .texts = no_texts};
   Fill(EngineFigures(), source, response);
   Fill(TierFigures(), source, response);
+  Fill(GrammarFigures(), source, response);
   Fill(ArenaFigures(), load.occupancy, response->mutable_cache());
   for (const PoolOccupancy& pool : load.occupancy.pools) {
     v1::PoolOccupancy* const to = response->mutable_cache()->add_pools();

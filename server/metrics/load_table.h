@@ -33,7 +33,8 @@ struct SessionLoad {
 // Grammars of structured outputs. Except for the gauges, counted since the start.
 struct GrammarLoad {
   int64_t compiled = 0;           // compilations that succeeded
-  int64_t failed = 0;             // that did not
+  int64_t failed = 0;             // that were refused, or took too long
+  int64_t cancelled = 0;          // that were stopped because their requests had ended
   int64_t hits = 0;               // requests whose grammar was compiled already, or was being compiled
   int64_t waiting = 0;            // gauge: requests whose grammar is not compiled yet
   int64_t cache_bytes = 0;        // gauge: of the compiled grammars that are kept
@@ -93,7 +94,7 @@ absl::Span<const PoolFigure> PoolFigures();
 absl::Span<const ArenaFigure> ArenaFigures();
 
 // Sets every field of `response` but `draining`.
-void FillLoad(const EngineLoad& load, v1::GetLoadResponse* response);
+void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, v1::GetLoadResponse* response);
 
 }  // namespace berth
 

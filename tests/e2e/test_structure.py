@@ -446,3 +446,25 @@ def test_a_dead_end_ends_its_own_output_alone(demo):
         assert error.value.details()
         assert all(re.fullmatch("[a-z]{30}", other.result().text) for other in others)
     demo.wait_idle()
+
+
+def test_a_deadline_leaves_the_beginning_of_an_output(demo):
+    """The text until then cannot be all that is asked for, but may begin it. Others go on."""
+    words = {"regex": "([a-z]{1,12} ){1500}"}
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(ask, demo, {"regex": "([a-z]{1,12} ){30}"}, max_tokens=400) for _ in range(3)]
+        for seconds in (0.25, 0.5, 1, 2, 4, 8):  # until one has text
+            request = generate_request(chat=PROMPTS[0], max_tokens=1500, temperature=1.0)
+            set_structure(request, words)
+            text = ""
+            with pytest.raises(grpc.RpcError) as error:
+                for message in demo.inference.Generate(request, timeout=seconds):
+                    text += message.text
+            assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert re.fullmatch("([a-z]{1,12} )*[a-z]{0,12}", text), text
+            if text:
+                break
+        assert text
+        for other in others:
+            assert re.fullmatch("([a-z]{1,12} ){30}", other.result().text)
+    demo.wait_idle()

@@ -176,6 +176,7 @@ TEST(GrammarCompilerTest, StopsWhatTakesTooLong) {
   compiler.Compile(1, Spec("a"), answer.Callback());
   EXPECT_TRUE(absl::IsInvalidArgument(answer.Wait().status()));
   EXPECT_THAT(std::string(answer.Wait().status().message()), HasSubstr("over 20ms"));
+  EXPECT_EQ(compiler.load().failed, 1);
   compile.Release();
   Answer again;
   compiler.Compile(2, Spec("a"), again.Callback());
@@ -202,6 +203,9 @@ TEST(GrammarCompilerTest, CancelStopsWhatNobodyWaitsFor) {
   EXPECT_TRUE(third.Wait().ok());
   EXPECT_FALSE(first.called());
   EXPECT_FALSE(second.called());
+  EXPECT_EQ(compiler.load().compiled, 1);
+  EXPECT_EQ(compiler.load().cancelled, 1);
+  EXPECT_EQ(compiler.load().failed, 0);
 }
 
 TEST(GrammarCompilerTest, CancelTakesAWaitingOneOut) {

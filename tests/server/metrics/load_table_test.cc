@@ -48,14 +48,14 @@ void AppendValues(const Figures& figures, const Source& source, Exported exporte
 }
 
 template <typename Exported>
-std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported) {
+std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported, const GrammarLoad& grammars = {}) {
   const SessionLoad sessions;
-  const GrammarLoad grammars;
   const TextLoad texts;
   const ServerLoad source = {.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts};
   std::vector<int64_t> values;
   AppendValues(EngineFigures(), source, exported, &values);
   AppendValues(TierFigures(), source, exported, &values);
+  AppendValues(GrammarFigures(), source, exported, &values);
   return values;
 }
 
@@ -80,6 +80,17 @@ TEST(LoadTableTest, EveryNumberOfTheEngineIsInTheScrape) {
     after.SetWord(i, int64_t{1} << 40);
     EXPECT_NE(LoadValues(before.load(), kInScrape), LoadValues(after.load(), kInScrape))
         << "number " << i << " of EngineLoad";
+  }
+}
+
+TEST(LoadTableTest, EveryNumberOfTheGrammarsIsInTheApiAndInTheScrape) {
+  DistinctLoad distinct;
+  for (size_t at = 0; at < sizeof(GrammarLoad); at += sizeof(int64_t)) {
+    GrammarLoad grammars;
+    const int64_t value = 7;
+    std::memcpy(reinterpret_cast<char*>(&grammars) + at, &value, sizeof(value));
+    EXPECT_NE(LoadValues(distinct.load(), kInApi), LoadValues(distinct.load(), kInApi, grammars)) << "byte " << at;
+    EXPECT_NE(LoadValues(distinct.load(), kInScrape), LoadValues(distinct.load(), kInScrape, grammars)) << at;
   }
 }
 
@@ -135,7 +146,9 @@ TEST(LoadTableTest, EveryFieldOfTheApiIsSet) {
                   .evicted_units = 7,
                   .compacted_bytes = 8}};
   v1::GetLoadResponse response;
-  FillLoad(distinct.load(), &response);
+  const GrammarLoad grammars = {
+      .compiled = 1, .failed = 2, .cancelled = 3, .hits = 4, .waiting = 5, .cache_bytes = 6, .cache_limit_bytes = 7};
+  FillLoad(distinct.load(), grammars, &response);
   std::vector<std::string> zeros;
   ListZeros(response, "", &zeros);
   EXPECT_THAT(zeros, ::testing::IsEmpty());
@@ -160,6 +173,7 @@ TEST(LoadTableTest, FiguresOfAFamilyAreNeighboursAndTheFirstOneHasTheHelp) {
   std::map<std::string, int> runs;
   CheckFamilies(EngineFigures(), &runs);
   CheckFamilies(TierFigures(), &runs);
+  CheckFamilies(GrammarFigures(), &runs);
   CheckFamilies(PoolFigures(), &runs);
   CheckFamilies(ArenaFigures(), &runs);
   for (const auto& [name, count] : runs) {
