@@ -110,9 +110,12 @@ UnitId Cache::QuantiseUnit(UnitId states) {
   const int from = plan_.state_group();
   const int to = plan_.checkpoint_group();
   const UnitId checkpoint = AllocateUnit(to);
-  storage_->Convert(pools_[from].offset(states), pools_[from].unit_bytes(), pools_[to].offset(checkpoint),
-                    pools_[to].unit_bytes(),
-                    [this](const std::byte* in, std::byte* out) { QuantiseStates(plan_.checkpoints, in, out); });
+  storage_->Convert({.tensors = plan_.checkpoints,
+                     .expands = false,
+                     .states = pools_[from].offset(states),
+                     .states_bytes = pools_[from].unit_bytes(),
+                     .checkpoint = pools_[to].offset(checkpoint),
+                     .checkpoint_bytes = pools_[to].unit_bytes()});
   return checkpoint;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cache/checkpoint.h"
 #include "cache/storage.h"
 
 namespace berth {
@@ -21,8 +22,9 @@ class HostStorage : public ArenaStorage {
   void Move(int64_t from, int64_t to, int64_t size_bytes) override {
     std::memmove(base_ + to, base_ + from, static_cast<size_t>(size_bytes));
   }
-  void Convert(int64_t from, int64_t, int64_t to, int64_t, Conversion convert) override {
-    convert(base_ + from, base_ + to);
+  void Convert(const StateConversion& c) override {
+    if (c.expands) return ExpandStates(c.tensors, base_ + c.checkpoint, base_ + c.states);
+    QuantiseStates(c.tensors, base_ + c.states, base_ + c.checkpoint);
   }
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     std::memcpy(out, base_ + offset, static_cast<size_t>(size_bytes));

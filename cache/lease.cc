@@ -188,9 +188,12 @@ void SequenceLease::ExpandCheckpoint(std::unique_ptr<std::byte[]> states) {
   const int64_t offset = groups_[plan.state_group()].offsets[0];
   if (states != nullptr) return cache_->storage().Write(offset, to.unit_bytes, states.get());
   const int g = plan.checkpoint_group();
-  cache_->storage().Convert(
-      groups_[g].offsets[0], plan.groups[g].unit_bytes, offset, to.unit_bytes,
-      [&plan](const std::byte* checkpoint, std::byte* out) { ExpandStates(plan.checkpoints, checkpoint, out); });
+  cache_->storage().Convert({.tensors = plan.checkpoints,
+                             .expands = true,
+                             .states = offset,
+                             .states_bytes = to.unit_bytes,
+                             .checkpoint = groups_[g].offsets[0],
+                             .checkpoint_bytes = plan.groups[g].unit_bytes});
   FreeTail(g, 1);
 }
 

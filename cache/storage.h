@@ -8,11 +8,20 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache/spec.h"
 
 namespace berth {
+
+// Turns a unit of states into a checkpoint, or back; see checkpoint.h.
+struct StateConversion {
+  absl::Span<const CheckpointTensor> tensors;  // of the plan
+  bool expands;                                // the checkpoint into the states; else quantises the states
+  int64_t states, states_bytes;                // where the unit of states begins, and its size
+  int64_t checkpoint, checkpoint_bytes;
+};
 
 class ArenaStorage {
  public:
@@ -26,11 +35,9 @@ class ArenaStorage {
   // before any later step. REQUIRES: both ranges lie inside.
   virtual void Move(int64_t from, int64_t to, int64_t size_bytes) = 0;
 
-  // Converts the `from_bytes` bytes at `from` into the `to_bytes` bytes at `to`, in the same order of work as Move.
-  // `convert` gets both ranges in host memory. The content of the second is undefined, and `convert` writes all of it
-  // that is ever read. REQUIRES: both ranges lie inside and do not overlap.
-  using Conversion = absl::FunctionRef<void(const std::byte* from, std::byte* to)>;
-  virtual void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) = 0;
+  // Quantises states, or expands a checkpoint, in the same order of work as Move. REQUIRES: both units lie inside and
+  // do not overlap.
+  virtual void Convert(const StateConversion& conversion) = 0;
 
   // Copy bytes out of and into the arena; complete when they return. REQUIRES: the range lies inside.
   virtual void Read(int64_t offset, int64_t size_bytes, std::byte* out) const = 0;

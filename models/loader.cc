@@ -50,7 +50,7 @@ class TorchModel : public LoadedModel {
     return GetDeviceMemory(parts_.device);
   }
   absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const override {
-    return CreateDeviceStorage(parts_.device, size_bytes);
+    return CreateDeviceStorage(parts_.device, size_bytes, parts_.execution->cuda_kernels);
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
     Execution* const execution = parts_.execution.get();

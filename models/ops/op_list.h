@@ -13,6 +13,7 @@
 #include "cache/dtype.h"
 #include "models/ops/bidirectional_attention/bidirectional_attention_args.h"
 #include "models/ops/causal_conv/causal_conv_args.h"
+#include "models/ops/checkpoint/checkpoint_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
@@ -48,13 +49,14 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(pack_matrix, PackMatrix, PackMatrixArgs)    \
   OP(prepare_inputs, PrepareInputs, PrepareInputsArgs)
 
-// For CUDA alone: products with matrices that are not packed, and the choice of tokens.
-#define BERTH_CUDA_OPS(OP)                          \
-  OP(expand_int8, ExpandInt8, ExpandInt8Args)       \
-  OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs) \
-  OP(greedy, Greedy, GreedyArgs)                    \
-  OP(group_pairs, GroupPairs, GroupPairsArgs)       \
-  OP(int8_matmul, Int8MatMul, Int8MatMulArgs)       \
+// For CUDA alone: conversions of states, products with matrices that are not packed, and the choice of tokens.
+#define BERTH_CUDA_OPS(OP)                             \
+  OP(convert_states, ConvertStates, ConvertStatesArgs) \
+  OP(expand_int8, ExpandInt8, ExpandInt8Args)          \
+  OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs)    \
+  OP(greedy, Greedy, GreedyArgs)                       \
+  OP(group_pairs, GroupPairs, GroupPairsArgs)          \
+  OP(int8_matmul, Int8MatMul, Int8MatMulArgs)          \
   OP(sample, Sample, SampleArgs)
 
 #endif  // BERTH_MODELS_OPS_OP_LIST_H_

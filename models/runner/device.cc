@@ -6,10 +6,12 @@
 #include <dlfcn.h>
 
 #include <exception>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "models/ops/checkpoint/checkpoint.h"
 #include "models/ops/cuda_library.h"
 #include "models/runner/cuda_driver.h"
 #include "models/step/device_error.h"
@@ -114,11 +116,14 @@ absl::StatusOr<ops::cuda::GraphRecorder*> LoadGraphRecorder(const at::Device& de
   }
 }
 
-absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes) {
+absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes,
+                                                                  const ops::cuda::Kernels* kernels) {
   if (device.is_cpu()) return CreateHostStorage(size_bytes);
   try {
-    return std::make_unique<TensorStorage>(
-        at::empty({size_bytes}, at::TensorOptions().dtype(at::kByte).device(device)));
+    TensorStorage::Converter converter;
+    if (kernels != nullptr) converter = ops::CheckpointConverter(kernels);
+    return std::make_unique<TensorStorage>(at::empty({size_bytes}, at::TensorOptions().dtype(at::kByte).device(device)),
+                                           std::move(converter));
   } catch (const c10::Error& error) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot reserve an arena of ", size_bytes, " bytes on ",
                                                      device.str(), ": ", error.what_without_backtrace()));

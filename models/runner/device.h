@@ -37,8 +37,10 @@ absl::StatusOr<const ops::cuda::Kernels*> LoadDeviceKernels(const at::Device& de
 // library is not there, or the GPU fails.
 absl::StatusOr<ops::cuda::GraphRecorder*> LoadGraphRecorder(const at::Device& device);
 
-// One range of `size_bytes` on the device: the arena. RESOURCE_EXHAUSTED: the device has not that much.
-absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes);
+// One range of `size_bytes` on the device: the arena. With `kernels`, it converts checkpoints without the host.
+// RESOURCE_EXHAUSTED: the device has not that much.
+absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateDeviceStorage(const at::Device& device, int64_t size_bytes,
+                                                                  const ops::cuda::Kernels* kernels = nullptr);
 
 }  // namespace berth
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <utility>
 
+#include "cache/checkpoint.h"
 #include "models/step/device_error.h"
 
 namespace berth {
@@ -24,8 +25,10 @@ c10::Stream CurrentStream(const at::Device& device) {
 
 }  // namespace
 
-TensorStorage::TensorStorage(at::Tensor bytes)
-    : bytes_(std::move(bytes)), bounce_(at::empty({std::min(bytes_.numel(), kBounceBytes)}, bytes_.options())) {}
+TensorStorage::TensorStorage(at::Tensor bytes, Converter converter)
+    : bytes_(std::move(bytes)),
+      converter_(std::move(converter)),
+      bounce_(at::empty({std::min(bytes_.numel(), kBounceBytes)}, bytes_.options())) {}
 
 TensorStorage::Beside::Beside(const at::Device& device)
     : steps(std::this_thread::get_id()),
@@ -72,14 +75,25 @@ void TensorStorage::MoveBytes(int64_t from, int64_t to, int64_t size_bytes) {
   }
 }
 
-// Through host memory: simple, and no step waits for it but the one that follows a checkpoint.
-void TensorStorage::Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) {
-  const auto in = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(from_bytes));
-  const auto out = std::make_unique<std::byte[]>(static_cast<size_t>(to_bytes));
-  Read(from, from_bytes, in.get());
-  if (failed_) return;
-  convert(in.get(), out.get());
-  Write(to, to_bytes, out.get());
+void TensorStorage::Convert(const StateConversion& c) {
+  if (converter_ != nullptr) {
+    Attempt([&] { converter_(bytes_, c); });
+    return;
+  }
+  // Through host memory. What is not written of the states is padding.
+  const auto states = std::make_unique<std::byte[]>(static_cast<size_t>(c.states_bytes));
+  const auto checkpoint = std::make_unique<std::byte[]>(static_cast<size_t>(c.checkpoint_bytes));
+  if (c.expands) {
+    Read(c.checkpoint, c.checkpoint_bytes, checkpoint.get());
+    if (failed_) return;
+    ExpandStates(c.tensors, checkpoint.get(), states.get());
+    Write(c.states, c.states_bytes, states.get());
+  } else {
+    Read(c.states, c.states_bytes, states.get());
+    if (failed_) return;
+    QuantiseStates(c.tensors, states.get(), checkpoint.get());
+    Write(c.checkpoint, c.checkpoint_bytes, checkpoint.get());
+  }
 }
 
 void TensorStorage::Fence() {

@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -17,13 +18,16 @@ namespace berth {
 
 class TensorStorage : public ArenaStorage {
  public:
-  // bytes: [size], uint8.
-  explicit TensorStorage(at::Tensor bytes);
+  // Enqueues a conversion on the arena's device, or throws c10::Error.
+  using Converter = std::function<void(const at::Tensor& arena, const StateConversion& conversion)>;
+
+  // bytes: [size], uint8. Without a converter, conversions go through host memory, and wait for the device.
+  explicit TensorStorage(at::Tensor bytes, Converter converter = nullptr);
 
   std::byte* base() const override { return static_cast<std::byte*>(bytes_.data_ptr()); }
   int64_t size_bytes() const override { return bytes_.numel(); }
   void Move(int64_t from, int64_t to, int64_t size_bytes) override;
-  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override;
+  void Convert(const StateConversion& conversion) override;
   // On the thread that fences, these run in the order of its stream, with the steps. On other threads, once a thread
   // has fenced, they run beside the steps: through pinned memory, on a stream of their own.
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override;
@@ -57,6 +61,7 @@ class TensorStorage : public ArenaStorage {
   bool Attempt(const Work& work) const;
 
   at::Tensor bytes_;
+  Converter converter_;
   // Where overlapping moves pass through. It is made with the arena, which may take all memory that is left.
   at::Tensor bounce_;
   std::unique_ptr<Beside> beside_;

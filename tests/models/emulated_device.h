@@ -91,9 +91,9 @@ class EmulatedDeviceStorage final : public ArenaStorage {
     const cuda_emulation::DeviceAccess access;
     host_->Move(from, to, size_bytes);
   }
-  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override {
+  void Convert(const StateConversion& conversion) override {
     const cuda_emulation::DeviceAccess access;
-    host_->Convert(from, from_bytes, to, to_bytes, convert);
+    host_->Convert(conversion);
   }
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     const cuda_emulation::DeviceAccess access;

@@ -27,8 +27,8 @@ class FailingStorage final : public ArenaStorage {
   void Move(int64_t from, int64_t to, int64_t size_bytes) override {
     if (status().ok()) host_->Move(from, to, size_bytes);
   }
-  void Convert(int64_t from, int64_t from_bytes, int64_t to, int64_t to_bytes, Conversion convert) override {
-    if (status().ok()) host_->Convert(from, from_bytes, to, to_bytes, convert);
+  void Convert(const StateConversion& conversion) override {
+    if (status().ok()) host_->Convert(conversion);
   }
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     if (status().ok()) return host_->Read(offset, size_bytes, out);

@@ -27,6 +27,7 @@ causal_conv_cuda ConvKernel<BFloat16>: 38 0 0 0 0
 causal_conv_cuda ConvKernel<float>: 36 0 0 0 0
 causal_conv_cuda ConvStateKernel<BFloat16>: 32 0 0 0 0
 causal_conv_cuda ConvStateKernel<float>: 32 0 0 0 0
+checkpoint_cuda ConvertStatesKernel: 32 0 0 0 0
 elementwise_cuda ActivationKernel<BFloat16>: 31 0 0 2 0
 elementwise_cuda ActivationKernel<float>: 26 0 0 2 0
 elementwise_cuda BlockNormKernel<BFloat16>: 48 0 0 11 0

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "cache/checkpoint.h"
 #include "tests/models/aten_calls.h"
 #include "tests/models/test_device.h"
 
@@ -84,7 +85,7 @@ TEST_F(TensorStorageTest, RemembersTheFirstErrorAndDoesNothingAfterIt) {
       [&](TensorStorage& s) { s.Read(kSize, 64, bytes.data()); },
       [&](TensorStorage& s) { s.Write(kSize, 64, bytes.data()); },
       [](TensorStorage& s) { s.Poison(kSize, 64); },
-      [](TensorStorage& s) { s.Convert(kSize, 64, 0, 64, [](const std::byte*, std::byte*) { FAIL(); }); },
+      [](TensorStorage& s) { s.Convert({.states = kSize, .states_bytes = 64, .checkpoint_bytes = 64}); },
   };
   for (const Call& call : calls) {
     at::Tensor arena = at::zeros({kSize}, Options());
@@ -103,14 +104,39 @@ TEST_F(TensorStorageTest, RemembersTheFirstErrorAndDoesNothingAfterIt) {
   }
 }
 
-TEST_F(TensorStorageTest, Converts) {
-  const std::vector<std::byte> bytes = Numbers(64);
-  storage_.Write(0, 64, bytes.data());
-  storage_.Convert(0, 64, 256, 32, [](const std::byte* from, std::byte* to) {
-    for (int i = 0; i < 32; ++i) to[i] = from[2 * i];
+// 40 numbers of float32, two groups: 40 bytes of values, 24 of padding, two scales.
+const std::vector<CheckpointTensor> kTensors = {{.num_elements = 40, .scale_offset = 64, .size_bytes = 128}};
+constexpr StateConversion kConversion = {
+    .tensors = {}, .expands = false, .states = 64, .states_bytes = 192, .checkpoint = 512, .checkpoint_bytes = 128};
+
+TEST_F(TensorStorageTest, ConvertsThroughTheHost) {
+  std::vector<std::byte> states(192), checkpoint(128);
+  for (int i = 0; i < 40; ++i) reinterpret_cast<float*>(states.data())[i] = static_cast<float>(i - 7) / 3;
+  storage_.Write(64, 192, states.data());
+  StateConversion conversion = kConversion;
+  conversion.tensors = kTensors;
+  storage_.Convert(conversion);
+  QuantiseStates(kTensors, states.data(), checkpoint.data());
+  EXPECT_EQ(ReadAt(512, 128), checkpoint);
+  conversion.expands = true;
+  storage_.Convert(conversion);
+  ExpandStates(kTensors, checkpoint.data(), states.data());
+  EXPECT_EQ(ReadAt(64, 192), states);
+}
+
+TEST_F(TensorStorageTest, ConvertsOnTheDeviceIfItCan) {
+  int calls = 0;
+  TensorStorage storage(at::zeros({kSize}, Options()), [&](const at::Tensor& arena, const StateConversion& conversion) {
+    EXPECT_EQ(arena.numel(), kSize);
+    EXPECT_EQ(conversion.checkpoint, 512);
+    TORCH_CHECK(++calls == 1, "an error of the device");
   });
-  const std::vector<std::byte> half = ReadAt(256, 32);
-  for (size_t i = 0; i < half.size(); ++i) EXPECT_EQ(half[i], bytes[2 * i]);
+  storage.Convert(kConversion);
+  EXPECT_TRUE(storage.status().ok());
+  storage.Convert(kConversion);
+  EXPECT_EQ(storage.status().code(), absl::StatusCode::kInternal);
+  storage.Convert(kConversion);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST_F(TensorStorageTest, PoisonIsNoNumber) {

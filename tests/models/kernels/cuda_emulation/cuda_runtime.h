@@ -135,6 +135,9 @@ inline float __uint_as_float(uint32_t bits) {
   memcpy(&value, &bits, sizeof(value));
   return value;
 }
+// Nothing is fused here anyway.
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
 inline uint32_t __float_as_uint(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
