@@ -246,7 +246,7 @@ __device__ inline Nucleus NucleusOf(const Logits<T>& logits, const Weight& weigh
   return {limit, 0};
 }
 
-// Of the top_k, which lie in scratch.kept.
+// Draws from the top_k, which lie in scratch.kept.
 __device__ inline int DrawOfCandidates(int count, const Weight& weight, const SampleParams& params,
                                        const Scratch& scratch, Room& room) {
   const Logits<float> logits = scratch.kept.First(count);
@@ -263,7 +263,7 @@ __device__ inline int DrawOfCandidates(int count, const Weight& weight, const Sa
   return scratch.kept.ids[Pick(count, weight_at, params.uniform, room)];
 }
 
-// Of what top_p and min_p keep.
+// Draws from what top_p and min_p keep.
 template <typename T>
 __device__ inline int DrawOfNucleus(const Logits<T>& logits, const Weight& weight, const SampleParams& params,
                                     const Scratch& scratch, Room& room) {

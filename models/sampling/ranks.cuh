@@ -1,6 +1,6 @@
 // The order of tokens by their logits, and the lists of those that a cut leaves. Only for .cu files.
 //
-// No sort of a row: a first pass leaves the tokens that can matter, in a list in global memory, which is usually so
+// No row is sorted. A first pass leaves the tokens that can matter in a list in global memory, which is usually so
 // short that a multiprocessor's cache holds it. Among these a cut is found digit by digit of their ranks
 // (RankReaching). What takes the `room` is called by all threads of the block with the same arguments, and ends with a
 // barrier unless it says otherwise.
