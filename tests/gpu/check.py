@@ -2,8 +2,8 @@
 """Proves Berth on a GPU, in three parts: A, it is correct; B, how fast it is; C, it lasts. `./dev gpu-check` runs it.
 
 Each stage is a process of its own with a time limit. It ends in one line: PASS, FAIL or SKIP, seconds and figures. A
-stage that fails keeps its log and does not stop the others. All lines come again at the end. Exits with 1 if a stage
-failed. A part ends within --budget seconds; a stage that finds no time left fails.
+stage that fails keeps its log and does not stop the others. On a GPU it runs once more with CUDA_LAUNCH_BLOCKING=1, so
+that an error names its call; it has failed all the same. All lines come again at the end. Exits with 1 if a stage failed. A part ends within --budget seconds; a stage that finds no time left fails.
 
 To add a stage: a function of a Setup (stages.py) in the part's file, and its line in STAGES there.
 """
@@ -55,18 +55,19 @@ def end(process):
     process.wait()
 
 
-def start(part, stage, arguments, limit, log):
+def start(part, stage, arguments, limit, log, **environment):
     """Runs a stage to its end or its limit. Returns its result and its last line."""
     command = [sys.executable, __file__, part, f"--stage={stage.name}", f"--device={arguments.device}",
                f"--out={arguments.out}", *(["--small"] if arguments.small else [])]
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                                    env={**os.environ, "PYTHONUNBUFFERED": "1",
-                                        "BERTH_LIBRARY_PATH": program_environment()["LD_LIBRARY_PATH"]})
+                                        "BERTH_LIBRARY_PATH": program_environment()["LD_LIBRARY_PATH"],
+                                        **environment})
         try:
             code = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
-            return "FAIL", f"ran longer than {limit:.0f} s"
+            return "LATE", f"ran longer than {limit:.0f} s"
         finally:
             end(process)
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
@@ -85,9 +86,15 @@ def run_part(part, arguments):
         left = arguments.budget - (started - began)
         log = arguments.out / f"{part}-{stage.name}.log"
         log.unlink(missing_ok=True)
-        result, figures = "FAIL", f"not run: the {arguments.budget:.0f} s of part {part} were over"
+        result, figures = "LATE", f"not run: the {arguments.budget:.0f} s of part {part} were over"
         if left > 0:
             result, figures = start(part, stage, arguments, min(stage.seconds, left), log)
+        left = arguments.budget - (time.monotonic() - began)
+        if result == "FAIL" and arguments.device != "cpu" and left > 0:
+            again = arguments.out / f"{part}-{stage.name}.again.log"
+            outcome = start(part, stage, arguments, min(stage.seconds, left), again, CUDA_LAUNCH_BLOCKING="1")
+            figures += f"; again, with CUDA_LAUNCH_BLOCKING=1: {' '.join(outcome)}"
+        result = {"LATE": "FAIL"}.get(result, result)
         line = f"{result} {stage.name:<16} {time.monotonic() - started:6.1f} s  {figures}"
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         print("\n".join([line, *(f"     | {row}" for row in tail[-LOG_LINES:] if result == "FAIL")]), flush=True)

@@ -86,19 +86,24 @@ def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
             time.sleep(60)
         def never(setup):
             return ""
+        def blocking(setup):  # at the second time only
+            assert os.environ.get("CUDA_LAUNCH_BLOCKING") != "1", "named"
+            raise ValueError("somewhere")
 
-        STAGES = [Stage(wrong, 5), Stage(skipped, 5), Stage(crashes, 5), Stage(hangs, 2), Stage(fine, 5), Stage(late, 60),
+        STAGES = [Stage(wrong, 5), Stage(blocking, 5), Stage(skipped, 5), Stage(crashes, 5), Stage(hangs, 2), Stage(fine, 5), Stage(late, 60),
                   Stage(never, 5)]
     """))
-    code, stages = check([sys.executable, HERE / "check.py"], "planted", f"--out={tmp_path}", "--budget=8",
+    code, stages = check([sys.executable, HERE / "check.py"], "planted", f"--out={tmp_path}", "--budget=12",
                          BERTH_BIN=str(BIN), PYTHONPATH=str(tmp_path))
     assert code == 1
-    assert [result for result, _ in stages.values()] == ["FAIL", "SKIP", "FAIL", "FAIL", "PASS", "FAIL", "FAIL"]
-    for name, said in [("wrong", "one is not two"), ("skipped", "nothing to do"),
+    assert [result for result, _ in stages.values()] == ["FAIL", "FAIL", "SKIP", "FAIL", "FAIL", "PASS", "FAIL", "FAIL"]
+    for name, said in [("wrong", "one is not two"), ("blocking", "somewhere; again, with CUDA_LAUNCH_BLOCKING=1: FAIL"), ("skipped", "nothing to do"),
                        ("crashes", "ended by signal 11"), ("hangs", "ran longer than 2 s"), ("fine", "3 figures"),
-                       ("late", "ran longer than"), ("never", "not run: the 8 s of part planted were over")]:
+                       ("late", "ran longer than"), ("never", "not run: the 12 s of part planted were over")]:
         assert said in stages[name][1]
     assert "one is not two" in (tmp_path / "planted-wrong.log").read_text()
+    assert "again, with CUDA_LAUNCH_BLOCKING=1: FAIL" in stages["wrong"][1]
+    assert "assert os.environ.get" in (tmp_path / "planted-blocking.again.log").read_text()
     assert not subprocess.run(["pgrep", "-f", "^sleep 61.25"], capture_output=True, check=False).stdout
 
 
