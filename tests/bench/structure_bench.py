@@ -4,6 +4,9 @@
   streams    32 constrained streams of a model of 125 million weights: >= 0.95 of the unconstrained tokens/s
   long keys  JSON with long keys: more tokens/s than unconstrained, for its forced tokens take no step
 
+With --peers, llama.cpp's grammars (GBNF) run side by side: the same weights, tokenizer, prompt, temperature and number
+of threads, each against its own unconstrained streams. llama.cpp runs without a server around it (peers/).
+
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
 unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.
 """
@@ -24,8 +27,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "peers"), os.path.join(HERE, "../testing")]
 
 import bench_tokenizer  # noqa: E402
+import gguf_file  # noqa: E402
 import machine  # noqa: E402
 import models  # noqa: E402
+from worker import Worker  # noqa: E402
 from berth_server import BIN, BerthServer, generate_request  # noqa: E402
 
 MASK_MEDIAN_US, MASK_P99_US = 50, 1000
@@ -45,6 +50,11 @@ STRUCTURES = {
     "words": dict(regex="([a-z]{1,12} ){400}"),
     "long keys": dict(json_schema=json.dumps(LONG_KEYS), whitespace=1),
 }
+
+
+# llama.cpp's grammar of the same texts; None: its own translation of the schema.
+PEER_GRAMMARS = {"record": None, "words": 'root ::= (word " "){400}\nword ::= [a-z]{1,12}\n', "long keys": None}
+PROMPT = "Write JSON about organisation number"
 
 
 def measure_masks():
@@ -77,7 +87,7 @@ def run(server, structure, streams, seed):
     """Tokens per second of `streams` requests at once."""
     requests = []
     for stream in range(streams):
-        request = generate_request(prompt="Write JSON about organisation number", max_tokens=TOKENS, temperature=1.0,
+        request = generate_request(prompt=PROMPT, max_tokens=TOKENS, temperature=1.0,
                                    ignore_eos=structure is None)
         request.sampling.seed = seed * 1000 + stream
         for name, value in (structure or {}).items():
@@ -99,13 +109,56 @@ def measure_streams(server, name, streams, rounds):
     return free, bound, statistics.median(bound / free for free, bound in pairs)
 
 
+def peer_file(checkpoint):
+    """The model and its tokenizer as llama.cpp's file."""
+    path = checkpoint / "model.gguf"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        gguf_file.write(checkpoint, part, vocabulary=True)
+        part.rename(path)
+    return path
+
+
+def measure_peers(server, checkpoint, python, rounds):
+    """Prints one table of both engines. Each round runs Berth and llama.cpp, each without and with the structure."""
+    from tokenizers import Tokenizer
+
+    prompt = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(PROMPT).ids
+    peer = Worker(python, os.path.join(HERE, "peers/llama_cpp_engine.py"), path=str(peer_file(checkpoint)),
+                  threads=os.cpu_count(), vocab=models.VOCAB)
+    print("\n| bfloat16, temperature 1 | streams | engine | unconstrained tokens/s | constrained | ratio |\n"
+          "|---|---|---|---|---|---|")
+    for name in STRUCTURES:
+        schema = STRUCTURES[name].get("json_schema")
+        grammar = PEER_GRAMMARS[name] or peer.schema_grammar(schema=schema)
+        for streams in (1, STREAMS):
+            run(server, STRUCTURES[name], streams, 0)
+            pairs = {"Berth": [], "llama.cpp": []}
+            for seed in range(1, rounds + 1):
+                pairs["Berth"].append([run(server, each, streams, seed) for each in (None, STRUCTURES[name])])
+                pairs["llama.cpp"].append([peer.sample(streams=streams, prompt=prompt, steps=TOKENS, grammar=each)
+                                           for each in ("", grammar)])
+            for engine, rates in pairs.items():
+                free, bound = (statistics.median(column) for column in zip(*rates))
+                ratio = statistics.median(bound / free for free, bound in rates)
+                print(f"| {name} | {streams} | {engine} | {free:.0f} | {bound:.0f} | {ratio:.2f} |", flush=True)
+    peer.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
+    parser.add_argument("--peers", action="store_true", help="compare with llama.cpp, in place of the promises")
+    parser.add_argument("--llama_cpp_python", help="the Python that has llama-cpp-python (./dev bench gives it)")
     arguments = parser.parse_args()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
     missed = []
+    if arguments.peers:
+        checkpoint = model()
+        with BerthServer(checkpoint, "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:
+            measure_peers(server, checkpoint, arguments.llama_cpp_python, arguments.rounds)
+        return
 
     print("| one row's mask, 128,000 tokens | median us | p99 us | masks |\n|---|---|---|---|")
     for grammar, median, p99, masks in measure_masks():

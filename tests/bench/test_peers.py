@@ -29,6 +29,15 @@ def checkpoint(request, tmp_path_factory):
     return folder
 
 
+def test_a_file_for_grammars_has_the_tokenizers_tokens(checkpoint, tmp_path):
+    gguf_file.write(checkpoint, tmp_path / "model.gguf", vocabulary=True)
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    vocab = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
+    assert fields["tokenizer.ggml.model"].contents() == "gpt2"
+    assert fields["tokenizer.ggml.tokens"].contents() == sorted(vocab, key=vocab.get)
+    assert fields["tokenizer.ggml.token_type"].contents()[:4] == [3, 3, 3, 1]
+
+
 def test_berth_says_what_transformers_says(checkpoint):
     import transformers
 

@@ -3,7 +3,7 @@
 What differs from the Hugging Face files: names; metadata in place of config.json; llama's q and k rows, which llama.cpp
 rotates in pairs of neighbours instead of halves; A, stored as -exp(A_log); convolutions without their middle
 dimension. Vectors and convolutions are float32, as llama.cpp's kernels want them; matrices stay bfloat16, bit for bit.
-The file has no vocabulary: prompts are token ids.
+The file has no vocabulary, as prompts are token ids, unless it is to follow grammars: these need each token's text.
 
 To add an architecture: its METADATA and its layer's names in LAYER.
 """
@@ -126,8 +126,24 @@ def add_tensor(writer, name, tensor):
         writer.add_tensor(name, tensor.float().contiguous().numpy())
 
 
-def write(checkpoint, path):
-    """The checkpoint's folder as one file."""
+def add_vocabulary(writer, tokenizer):
+    """That of a byte-level tokenizer.json whose special tokens are <s>, </s> and <pad>, in this order."""
+    model = json.loads(pathlib.Path(tokenizer).read_text())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control] * 3 + [normal] * (len(tokens) - 3))
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(2)
+    writer.add_add_bos_token(False)
+
+
+def write(checkpoint, path, vocabulary=False):
+    """The checkpoint's folder as one file, with its tokenizer.json or without."""
     from safetensors import safe_open
 
     config = json.loads((pathlib.Path(checkpoint) / "config.json").read_text())
@@ -137,7 +153,10 @@ def write(checkpoint, path):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    if vocabulary:
+        add_vocabulary(writer, pathlib.Path(checkpoint) / "tokenizer.json")
+    else:
+        writer.add_tokenizer_model("no_vocab")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     with safe_open(pathlib.Path(checkpoint) / "model.safetensors", "pt") as tensors:
         for name in tensors.keys():

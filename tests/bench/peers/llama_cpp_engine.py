@@ -106,6 +106,42 @@ class Engine:
             tokens = logits.argmax(1)
         return streams * steps / (time.perf_counter() - start)
 
+    def sampler(self, grammar, seed):
+        """Chooses a token at temperature 1; among those that `grammar` allows unless it is empty."""
+        chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+        if grammar:
+            vocab = llama_cpp.llama_model_get_vocab(self.model)
+            part = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+            if not part:
+                raise ValueError("llama.cpp cannot read the grammar")
+            llama_cpp.llama_sampler_chain_add(chain, part)
+        llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_temp(1.0))
+        llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_dist(seed))
+        return chain
+
+    def sample(self, streams, prompt, steps, grammar):
+        """Tokens/s of streams that each read the prompt and then sample `steps` tokens. Grammars are read before."""
+        self.open_context(streams, len(prompt) + steps + 1)
+        samplers = [self.sampler(grammar, seed) for seed in range(streams)]
+        start = time.perf_counter()
+        tokens = []
+        for sequence, sampler in enumerate(samplers):
+            self.read(prompt, sequence)
+            tokens.append(llama_cpp.llama_sampler_sample(sampler, self.context, -1))
+        for step in range(steps - 1):
+            self.run(tokens, np.full(streams, len(prompt) + step), range(streams), np.ones(streams, np.int8))
+            tokens = [llama_cpp.llama_sampler_sample(sampler, self.context, i) for i, sampler in enumerate(samplers)]
+        seconds = time.perf_counter() - start
+        for sampler in samplers:
+            llama_cpp.llama_sampler_free(sampler)
+        return streams * steps / seconds
+
+    def schema_grammar(self, schema):
+        """llama.cpp's grammar for a JSON schema, by the package's own translation."""
+        from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+        return json_schema_to_gbnf(schema)
+
     def prefill(self, tokens):
         prompt = np.random.default_rng(1).integers(3, self.vocab, tokens)
         self.open_context(1, tokens + 1)
