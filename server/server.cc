@@ -253,6 +253,7 @@ absl::Status Server::StartExporter() {
                                 .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
                                 .grammars = [this] { return GetGrammarLoad(); },
                                 .texts = [this] { return texts_->load(); },
+                                .delivery = [this] { return registry_.undelivered()->load(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),
                                 .version = kVersion,

@@ -92,7 +92,7 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
                                                   v1::GetLoadResponse* response) {
   const absl::Time start = options_.now();
-  FillLoad(options_.engine->GetLoad(), options_.grammars(), response);
+  FillLoad(options_.engine->GetLoad(), options_.grammars(), options_.registry->undelivered()->load(), response);
   response->set_draining(draining_.load(std::memory_order_relaxed));
   return Reply(context, "GetLoad", start);
 }

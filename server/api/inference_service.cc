@@ -388,6 +388,7 @@ std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* va
   }
   out.output = std::move(valid->output);
   out.stream = stream;
+  out.undelivered = options_.registry->undelivered();
   out.hooks = MakeHooks(out.num_prompt_tokens);
   return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
 }

@@ -93,8 +93,9 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll() {
-    options_.texts->Stop();
     options_.registry->CancelAll(EndCause::kShutdown);
+    options_.texts->Stop();
+    options_.registry->CancelAll(EndCause::kShutdown);  // those that were being checked
   }
 
  private:

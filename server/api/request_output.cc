@@ -11,6 +11,8 @@ namespace {
 
 // Keeps a message well below the 4 MB that gRPC clients accept by default, twenty logprobs a token included.
 constexpr int kMaxTokensPerMessage = 1024;
+// A token's share of a message without logprobs: its id, its text, and what a message takes by itself.
+constexpr int64_t kTokenBytes = 40;
 
 }  // namespace
 
@@ -20,6 +22,11 @@ RequestOutput::RequestOutput(Options options, const TextCodec* codec, OutputWrit
     outputs_.push_back({.assembler = OutputAssembler(codec, options_.output, options_.num_prompt_tokens)});
   }
   times_.arrival = options_.arrival;
+}
+
+RequestOutput::~RequestOutput() {
+  MutexLock lock(&mutex_);
+  AddUndelivered(-undelivered_);
 }
 
 bool RequestOutput::OnEvent(const TokenEvent& event, absl::Time now) {
@@ -32,6 +39,7 @@ bool RequestOutput::OnEvent(const TokenEvent& event, absl::Time now) {
     const bool engine_ended = event.finish != FinishReason::kNone && event.outputs_left == 0;
     const FinishReason reason = event.finish != FinishReason::kNone ? event.finish
                                 : status.ok()                       ? FinishReason::kStop
+                                : over_limit_                       ? FinishReason::kCancelled
                                                                     : FinishReason::kError;
     if (!engine_ended && !status.ok()) options_.hooks.cancel(key(), reason);
     End(reason, std::move(status));
@@ -82,21 +90,56 @@ absl::Status RequestOutput::AddToken(const TokenEvent& event) {
   Output& output = outputs_[event.output];
   const bool skipped = output.assembler.skips_next();
   v1::GenerateResponse dropped;
-  v1::GenerateResponse* message = skipped ? &dropped : Pending(event.output);
+  Waiting* waiting = skipped ? nullptr : Pending(event.output);
+  v1::GenerateResponse* message = skipped ? &dropped : &waiting->message;
   const absl::StatusOr<bool> stopped = output.assembler.AddToken(event, message);
   if (!stopped.ok()) return stopped.status();
   output.logprob_sum += event.logprob;
   ++num_tokens_;
   if (skipped && !*stopped) return absl::OkStatus();
   if (skipped) {  // how it ended is said again
-    message = Pending(event.output);
+    waiting = Pending(event.output);
+    message = &waiting->message;
     *message->mutable_usage() = dropped.usage();
     message->set_finish_reason(dropped.finish_reason());
     message->set_stop_string(dropped.stop_string());
   }
   message->mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   if (*stopped) Complete(event.output, message);
-  return absl::OkStatus();
+  return skipped ? absl::OkStatus() : Count(waiting);
+}
+
+absl::Status RequestOutput::Count(Waiting* waiting) {
+  int64_t bytes = kTokenBytes;
+  const v1::GenerateResponse& message = waiting->message;
+  if (message.logprobs_size() > 0) {
+    const v1::TokenLogprobs& last = message.logprobs(message.logprobs_size() - 1);
+    bytes += static_cast<int64_t>(options_.stream ? last.SpaceUsedLong() : last.ByteSizeLong());
+  }
+  waiting->bytes += bytes;
+  AddUndelivered(bytes);
+  if (!options_.stream) {
+    over_limit_ = undelivered_ > kMaxMessageBytes;
+    if (!over_limit_) return absl::OkStatus();
+    return absl::OutOfRangeError(absl::StrCat("the answer is over the limit of ", kMaxMessageBytes, " bytes after ",
+                                              num_tokens_, " tokens; use Generate, or ask for fewer logprobs"));
+  }
+  const bool full = options_.undelivered != nullptr && options_.undelivered->full();
+  over_limit_ = undelivered_ > (full ? kSmallBacklogBytes : options_.max_undelivered_bytes);
+  if (!over_limit_) return absl::OkStatus();
+  if (options_.undelivered != nullptr) options_.undelivered->CountEnded();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the client does not read: ", undelivered_, " bytes wait after ", num_tokens_, " tokens"));
+}
+
+void RequestOutput::AddUndelivered(int64_t bytes) {
+  undelivered_ += bytes;
+  if (options_.undelivered != nullptr) options_.undelivered->Add(bytes);
+}
+
+void RequestOutput::DropPending() {
+  for (const Waiting& waiting : pending_) AddUndelivered(-waiting.bytes);
+  pending_.clear();
 }
 
 absl::Status RequestOutput::Finish(const TokenEvent& event) {
@@ -105,7 +148,7 @@ absl::Status RequestOutput::Finish(const TokenEvent& event) {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool own = static_cast<int64_t>(i) == event.output;
     if (outputs_[i].ended || !(own || event.outputs_left == 0)) continue;
-    v1::GenerateResponse* message = Pending(i);
+    v1::GenerateResponse* message = &Pending(i)->message;
     const int32_t stop_token = own ? event.stop_token : -1;
     if (absl::Status s = outputs_[i].assembler.Finish(event.finish, stop_token, message); !s.ok()) return s;
     message->mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
@@ -135,7 +178,11 @@ std::vector<size_t> RequestOutput::Ranking() const {
 
 void RequestOutput::JoinPending() {
   std::vector<v1::GenerateResponse> by_output(outputs_.size());
-  for (v1::GenerateResponse& message : pending_) by_output[message.index()] = std::move(message);
+  int64_t bytes = 0;
+  for (Waiting& waiting : pending_) {
+    bytes += waiting.bytes;
+    by_output[waiting.message.index()] = std::move(waiting.message);
+  }
   v1::GenerateResponse joined;
   uint32_t rank = 0;
   for (size_t i : Ranking()) {
@@ -153,7 +200,7 @@ void RequestOutput::JoinPending() {
   joined.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   *joined.mutable_timings() = MakeTimings(times_);
   pending_.clear();
-  pending_.push_back(std::move(joined));
+  pending_.push_back({std::move(joined), bytes});
 }
 
 absl::Status RequestOutput::StatusOfEnd(const TokenEvent& event) const {
@@ -181,27 +228,29 @@ void RequestOutput::End(FinishReason reason, absl::Status status) {
     MutexLock lock(&mutex_);
     if (!options_.stream && outputs_.size() > 1) {
       if (status.ok()) JoinPending();
-      if (!status.ok()) pending_.clear();
+      if (!status.ok()) DropPending();
     }
+    if (over_limit_) DropPending();
     ended_ = true;
     status_ = std::move(status);
   }
   Pump();
 }
 
-v1::GenerateResponse* RequestOutput::Pending(size_t output) {
-  const auto mine = [output](const v1::GenerateResponse& message) { return message.index() == output; };
+RequestOutput::Waiting* RequestOutput::Pending(size_t output) {
+  const auto mine = [output](const Waiting& waiting) { return waiting.message.index() == output; };
   const auto last = std::find_if(pending_.rbegin(), pending_.rend(), mine);
   const bool none = last == pending_.rend();
-  const bool full = !none && options_.stream && last->token_ids_size() >= kMaxTokensPerMessage;
-  v1::GenerateResponse* message = none || full ? &pending_.emplace_back() : &*last;
+  const bool full = !none && options_.stream && last->message.token_ids_size() >= kMaxTokensPerMessage;
+  Waiting* const waiting = none || full ? &pending_.emplace_back() : &*last;
+  v1::GenerateResponse* const message = &waiting->message;
   message->set_index(static_cast<uint32_t>(output));
   if (first_) {
     first_ = false;
     message->set_request_id(request_id());
     message->mutable_prompt_token_ids()->Add(options_.prompt_token_ids.begin(), options_.prompt_token_ids.end());
   }
-  return message;
+  return waiting;
 }
 
 void RequestOutput::Pump() {
@@ -211,12 +260,13 @@ void RequestOutput::Pump() {
   {
     MutexLock lock(&mutex_);
     if (writing_ || end_sent_) return;
-    if (unreachable_) pending_.clear();
+    if (unreachable_) DropPending();
     end = ended_ && pending_.size() <= 1;
     const bool flows = options_.stream && !options_.output.deliver_at_end;
     if (!end && (pending_.empty() || !(flows || ended_))) return;
     if (!pending_.empty()) {
-      in_flight_ = std::move(pending_.front());
+      in_flight_ = std::move(pending_.front().message);
+      in_flight_bytes_ = pending_.front().bytes;
       pending_.pop_front();
       message = &in_flight_;
       // Messages of several outputs go out in another order than their tokens came.
@@ -238,6 +288,7 @@ void RequestOutput::OnWritten(bool ok) {
     MutexLock lock(&mutex_);
     writing_ = false;
     unreachable_ = unreachable_ || !ok;
+    AddUndelivered(-std::exchange(in_flight_bytes_, 0));
   }
   if (!ok) Cancel(EndCause::kClientGone);
   Pump();

@@ -2,8 +2,10 @@
 // own. Without streaming they become one message at the end. If more outputs were computed than asked for, it has only
 // the best.
 //
-// At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself,
-// and what it leaves unread is bounded by its own max_tokens.
+// At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself.
+// What it leaves unread is bounded: a stream that holds more than Options::max_undelivered_bytes ends. While the server
+// holds more than its limit, a stream ends at kSmallBacklogBytes. Without streaming, a request ends when its message
+// grows over kMaxMessageBytes.
 //
 // Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done. So an
 // event never meets a freed request. Only the delivery thread calls OnEvent; everything else is thread-safe. No method
@@ -31,6 +33,7 @@
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
 #include "server/api/output_assembler.h"
+#include "server/api/undelivered.h"
 
 namespace berth {
 
@@ -81,13 +84,21 @@ class RequestOutput {
     absl::Time arrival;
     OutputOptions output;
     int64_t num_prompt_tokens = 0;
-    std::vector<int32_t> prompt_token_ids;  // empty unless they are to be returned
-    bool stream = true;                     // false: one message, at the end
+    std::vector<int32_t> prompt_token_ids;              // empty unless they are to be returned
+    bool stream = true;                                 // false: one message, at the end
+    Undelivered* undelivered = nullptr;                 // must outlive the output; null: the server has no limit
+    int64_t max_undelivered_bytes = int64_t{16} << 20;  // of memory, that messages of this stream may take
     Hooks hooks;
   };
 
+  // A stream with less to deliver is not ended for what others leave unread.
+  static constexpr int64_t kSmallBacklogBytes = int64_t{64} << 10;
+  // Limit of one message on the wire. gRPC refuses larger ones than 16 MiB.
+  static constexpr int64_t kMaxMessageBytes = (int64_t{16} << 20) - (int64_t{64} << 10);
+
   // `codec` and `writer` must outlive the output's use of them: the codec its end, the writer its End.
   RequestOutput(Options options, const TextCodec* codec, OutputWriter* writer);
+  ~RequestOutput();
   RequestOutput(const RequestOutput&) = delete;
   RequestOutput& operator=(const RequestOutput&) = delete;
 
@@ -119,6 +130,12 @@ class RequestOutput {
     bool ended = false;
   };
 
+  // A message that waits to be written, and the bytes it takes: of memory in a stream, else on the wire.
+  struct Waiting {
+    v1::GenerateResponse message;
+    int64_t bytes = 0;
+  };
+
   void ReportTimes(const TokenEvent& event, absl::Time now);
   // The event's token and end, as far as there are any. The status is not OK where it ends the whole request.
   absl::Status Take(const TokenEvent& event);
@@ -131,7 +148,12 @@ class RequestOutput {
   absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(FinishReason reason, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The message that the output's next tokens and text go to.
-  v1::GenerateResponse* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waiting* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts what the last token added to the message. RESOURCE_EXHAUSTED: the client leaves too much unread;
+  // OUT_OF_RANGE: the message becomes too large.
+  absl::Status Count(Waiting* waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddUndelivered(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the output's message its last.
   void Complete(size_t output, v1::GenerateResponse* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Joins the messages of all outputs, or of the best, into one.
@@ -149,9 +171,12 @@ class RequestOutput {
   RequestTimes times_;
   int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
   bool over_ = false;
+  bool over_limit_ = false;  // Count ended the request
 
   Mutex mutex_;
-  std::deque<v1::GenerateResponse> pending_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Waiting> pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t undelivered_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes of pending_ and in_flight_
+  int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of in_flight_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool first_ ABSL_GUARDED_BY(mutex_) = true;         // no message made yet
   bool unreachable_ ABSL_GUARDED_BY(mutex_) = false;  // a write failed

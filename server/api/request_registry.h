@@ -14,11 +14,15 @@
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
 #include "server/api/request_output.h"
+#include "server/api/undelivered.h"
 
 namespace berth {
 
 class RequestRegistry {
  public:
+  // Limit of all requests together.
+  static constexpr int64_t kMaxUndeliveredBytes = int64_t{256} << 20;
+
   // Returns a key that no request has had.
   RequestKey NewKey() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -31,9 +35,13 @@ class RequestRegistry {
   bool Cancel(const std::string& request_id, EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll(EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What the requests' clients have not taken yet.
+  Undelivered* undelivered() { return &undelivered_; }
+
   int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  Undelivered undelivered_{kMaxUndeliveredBytes};
   std::atomic<RequestKey> next_key_{1};
   mutable Mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<RequestOutput>> outputs_ ABSL_GUARDED_BY(mutex_);

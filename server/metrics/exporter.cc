@@ -49,7 +49,9 @@ void MetricsCollector::AddTo(MetricFamilies* families) const {
   const SessionLoad sessions = options_.sessions ? options_.sessions() : SessionLoad();
   const GrammarLoad grammars = options_.grammars ? options_.grammars() : GrammarLoad();
   const TextLoad texts = options_.texts ? options_.texts() : TextLoad();
-  CollectLoad({.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts}, options_.plan, families);
+  const DeliveryLoad delivery = options_.delivery ? options_.delivery() : DeliveryLoad();
+  CollectLoad({.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts, .delivery = delivery},
+              options_.plan, families);
   families->StartSection("Build and model");
   families->Start(Type::kGauge, "berth_build_info", "Versions and instruction set of the server; always 1");
   families->Add(1, {{"version", options_.version},

@@ -149,6 +149,7 @@ void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* 
   families->StartSection("Structured output");
   AddFigures(GrammarFigures(), load, families);
   AddFigures(TextFigures(), load, families);
+  AddFigures(DeliveryFigures(), load, families);
 }
 
 }  // namespace berth

@@ -163,6 +163,22 @@ constexpr LoadFigure kTexts[] = {
      .value = [](const ServerLoad& load) { return load.texts.refused; }},
 };
 
+constexpr LoadFigure kDelivery[] = {
+    {.metric = "berth_undelivered_bytes",
+     .help = "Memory for messages that clients have not taken yet",
+     .labels = {{"state", "used"}},
+     .field = &Load::set_undelivered_bytes,
+     .value = [](const ServerLoad& load) { return load.delivery.bytes; }},
+    {.metric = "berth_undelivered_bytes",
+     .labels = {{"state", "free"}},
+     .value =
+         [](const ServerLoad& load) { return std::max<int64_t>(0, load.delivery.limit_bytes - load.delivery.bytes); }},
+    {.metric = "berth_unread_requests_ended_total",
+     .help = "Requests ended because their clients did not read what was sent",
+     .field = &Load::set_unread_requests_ended,
+     .value = [](const ServerLoad& load) { return load.delivery.ended; }},
+};
+
 constexpr LoadFigure kTiers[] = {
     {.metric = "berth_cache_tier_bytes",
      .help = "Bytes outside the arena. host: swapped-out sequences and prefixes; disk: files of sessions and prefixes",
@@ -345,16 +361,20 @@ absl::Span<const LoadFigure> EngineFigures() { return kEngine; }
 absl::Span<const LoadFigure> TierFigures() { return kTiers; }
 absl::Span<const LoadFigure> GrammarFigures() { return kGrammars; }
 absl::Span<const LoadFigure> TextFigures() { return kTexts; }
+absl::Span<const LoadFigure> DeliveryFigures() { return kDelivery; }
 absl::Span<const PoolFigure> PoolFigures() { return kPools; }
 absl::Span<const ArenaFigure> ArenaFigures() { return kArena; }
 
-void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, v1::GetLoadResponse* response) {
+void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, const DeliveryLoad& delivery,
+              v1::GetLoadResponse* response) {
   const SessionLoad no_sessions;  // no field is about them, nor about texts
   const TextLoad no_texts;
-  const ServerLoad source = {.engine = load, .sessions = no_sessions, .grammars = grammars, .texts = no_texts};
+  const ServerLoad source = {
+      .engine = load, .sessions = no_sessions, .grammars = grammars, .texts = no_texts, .delivery = delivery};
   Fill(EngineFigures(), source, response);
   Fill(TierFigures(), source, response);
   Fill(GrammarFigures(), source, response);
+  Fill(DeliveryFigures(), source, response);
   Fill(ArenaFigures(), load.occupancy, response->mutable_cache());
   for (const PoolOccupancy& pool : load.occupancy.pools) {
     v1::PoolOccupancy* const to = response->mutable_cache()->add_pools();

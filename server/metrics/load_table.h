@@ -50,11 +50,19 @@ struct TextLoad {
   int64_t refused = 0;        // texts refused because too many waited
 };
 
+// Messages that clients have not taken yet.
+struct DeliveryLoad {
+  int64_t bytes = 0;        // gauge
+  int64_t limit_bytes = 0;  // gauge
+  int64_t ended = 0;        // requests ended because their clients did not read; counted since the start
+};
+
 struct ServerLoad {
   const EngineLoad& engine;
   const SessionLoad& sessions;
   const GrammarLoad& grammars;
   const TextLoad& texts;
+  const DeliveryLoad& delivery;
 };
 
 struct MetricLabel {
@@ -93,8 +101,11 @@ absl::Span<const PoolFigure> PoolFigures();
 // Numbers of the whole arena. The first ones continue the last family of PoolFigures.
 absl::Span<const ArenaFigure> ArenaFigures();
 
+absl::Span<const LoadFigure> DeliveryFigures();
+
 // Sets every field of `response` but `draining`.
-void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, v1::GetLoadResponse* response);
+void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, const DeliveryLoad& delivery,
+              v1::GetLoadResponse* response);
 
 }  // namespace berth
 

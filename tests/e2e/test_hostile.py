@@ -79,3 +79,41 @@ def test_a_client_that_rests_keeps_its_connection(interval, age):
             time.sleep(2)
             server.inference.Complete(request, timeout=30)
             assert len(list(server.inference.Generate(request, timeout=30))) > 0
+
+
+def test_answers_that_nobody_reads_are_bounded():
+    """A stream whose client never reads once grew to 67 MB, and counted in nothing once its request had ended."""
+    with BerthServer(DEMO, "--max_outputs=16", "--max_running=64") as server:
+        options = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(server.address, options) as channel:
+            stub = api().inference_pb2_grpc.InferenceStub(channel)
+            request = generate_request(ids=[5, 6, 7], max_tokens=2000, logprobs=20, ignore_eos=True, temperature=1.0, n=16)
+            calls = [stub.Generate(request, timeout=300) for _ in range(3)]  # no message is taken
+            deadline = time.monotonic() + 240
+            while metric(server, "berth_unread_requests_ended_total") < 3:
+                assert time.monotonic() < deadline
+                assert server.load().undelivered_bytes < 100 << 20
+                time.sleep(0.1)
+            assert server.load().unread_requests_ended == 3
+            assert server.wait_idle().undelivered_bytes < 3 * (4 << 20)  # the writes under way
+            for call in calls:
+                with pytest.raises(grpc.RpcError) as error:
+                    for _ in call:
+                        pass
+                assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert "the client does not read" in error.value.details()
+        deadline = time.monotonic() + 30
+        while server.load().undelivered_bytes > 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_an_answer_that_fits_in_no_message_ends_early():
+    """It once ended with the code of a full queue when all was computed, so clients tried again for ever."""
+    with BerthServer(DEMO, "--max_running=64", "--max_logprobs=1000") as server:
+        request = generate_request(ids=[5, 6, 7], max_tokens=2000, logprobs=1000, ignore_eos=True)
+        with pytest.raises(grpc.RpcError) as error:
+            server.inference.Complete(request, timeout=300)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "the answer is over the limit" in error.value.details()
+        assert server.wait_idle().generation_tokens < 1900

@@ -51,7 +51,9 @@ template <typename Exported>
 std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported, const GrammarLoad& grammars = {}) {
   const SessionLoad sessions;
   const TextLoad texts;
-  const ServerLoad source = {.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts};
+  const DeliveryLoad delivery;
+  const ServerLoad source = {
+      .engine = load, .sessions = sessions, .grammars = grammars, .texts = texts, .delivery = delivery};
   std::vector<int64_t> values;
   AppendValues(EngineFigures(), source, exported, &values);
   AppendValues(TierFigures(), source, exported, &values);
@@ -148,7 +150,7 @@ TEST(LoadTableTest, EveryFieldOfTheApiIsSet) {
   v1::GetLoadResponse response;
   const GrammarLoad grammars = {
       .compiled = 1, .failed = 2, .cancelled = 3, .hits = 4, .waiting = 5, .cache_bytes = 6, .cache_limit_bytes = 7};
-  FillLoad(distinct.load(), grammars, &response);
+  FillLoad(distinct.load(), grammars, {.bytes = 1, .limit_bytes = 2, .ended = 3}, &response);
   std::vector<std::string> zeros;
   ListZeros(response, "", &zeros);
   EXPECT_THAT(zeros, ::testing::IsEmpty());
