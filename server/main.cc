@@ -24,6 +24,8 @@
 #include "server/storage/model_fingerprint.h"
 #include "server/storage/packed_file.h"
 #include "server/version.h"
+#include "text/chat_template.h"
+#include "text/sandbox.h"
 
 namespace berth {
 namespace {
@@ -150,7 +152,7 @@ absl::StatusOr<std::string> Fingerprint(const Config& config, const ModelInfo& i
   return ModelFingerprint(config.model.model_dir, OutputAffectingSettings(config.model, info));
 }
 
-absl::Status Run(Config config) {
+absl::Status Run(Config config, const Sandbox& sandbox) {
   const absl::Time start = absl::Now();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
@@ -158,7 +160,7 @@ absl::Status Run(Config config) {
   config.engine.on_device_lost = EndOnLostDevice;
   const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadModel(config);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir);
+  const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir, &sandbox);
   if (!text.ok()) return text.status();
   LogModel(**model, text->get(), absl::Now() - start);
 
@@ -215,8 +217,10 @@ int Main(int argc, char** argv) {
   }
   absl::Status status = config.status();
   if (status.ok()) {
+    // First of all, while the process has one thread.
+    const absl::StatusOr<std::unique_ptr<Sandbox>> sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
     SetUpLogging(config->log_level, config->log_format);
-    status = Run(*config);
+    status = sandbox.ok() ? Run(*config, **sandbox) : sandbox.status();
   }
   if (status.ok()) return 0;
   std::fprintf(stderr, "berth-server: %s\n", std::string(status.message()).c_str());

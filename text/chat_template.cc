@@ -13,6 +13,9 @@
 namespace berth {
 namespace {
 
+constexpr char kRendered = 'r';
+constexpr char kFailed = 'f';
+
 using Json = nlohmann::ordered_json;  // templates may print keys in their order
 
 // "": no such file.
@@ -56,7 +59,7 @@ absl::StatusOr<Json> ParseOrFail(const std::string& text, absl::string_view what
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& model_dir) {
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& model_dir, const Sandbox* sandbox) {
   const Json config = ParseJson(ReadFile(model_dir + "/tokenizer_config.json"));
   Json variables = Json::object();
   AddSpecialTokens(ParseJson(ReadFile(model_dir + "/special_tokens_map.json")), &variables);
@@ -64,22 +67,65 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::stri
   std::string source = ReadFile(model_dir + "/chat_template.jinja");
   if (source.empty()) source = TemplateOf(config);
   if (source.empty()) return absl::NotFoundError(absl::StrCat(model_dir, ": no chat template"));
-  return Parse(source, variables.dump());
+  return Parse(source, variables.dump(), sandbox);
 }
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_view source,
-                                                                  std::string variables_json) {
-  BerthTemplate* chat_template = nullptr;
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_view source, std::string variables_json,
+                                                                  const Sandbox* sandbox) {
+  if (static_cast<int64_t>(source.size()) > kMaxSourceBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat template: ", source.size(), " bytes are over the limit of ", kMaxSourceBytes));
+  }
+  auto parsed = absl::WrapUnique(new ChatTemplate(std::string(source), std::move(variables_json), sandbox));
+  if (sandbox != nullptr) {
+    const absl::Status status = parsed->CallSandbox("", {}).status();
+    if (status.ok()) return parsed;
+    if (!absl::IsResourceExhausted(status)) return status;
+    return absl::InvalidArgumentError(absl::StrCat("chat template: too complex: ", status.message()));
+  }
   BerthBytes error{};
-  const int32_t result = berth_template_load(BytesOf(source), source.size(), &chat_template, &error);
+  const int32_t result = berth_template_load(BytesOf(source), source.size(), &parsed->template_, &error);
   if (absl::Status status = CallStatus(result, error, "chat template"); !status.ok()) return status;
-  return absl::WrapUnique(new ChatTemplate(chat_template, std::move(variables_json)));
+  return parsed;
 }
 
-ChatTemplate::~ChatTemplate() { berth_template_free(template_); }
+ChatTemplate::~ChatTemplate() {
+  if (template_ != nullptr) berth_template_free(template_);
+}
+
+absl::StatusOr<std::string> ChatTemplate::CallSandbox(const std::string& context_json, const StopCheck& stop) const {
+  absl::StatusOr<std::string> answer = sandbox_->Call({source_, context_json}, stop);
+  if (!answer.ok()) return answer;
+  if (!answer->empty() && answer->front() == kRendered) return answer->substr(1);
+  return absl::InvalidArgumentError(answer->empty() ? "chat template: no answer" : answer->substr(1));
+}
+
+// The arguments are the template's source, and the variables of a rendering, or "" if the template is only parsed. The
+// answer begins with kRendered or kFailed.
+std::string ChatTemplate::RunInSandbox(const std::vector<std::string>& arguments) {
+  static std::string* const source = new std::string();  // of `chat_template`; this process renders one mostly
+  static BerthTemplate* chat_template = nullptr;
+  BerthBytes out{};
+  BerthBytes error{};
+  if (chat_template == nullptr || *source != arguments[0]) {
+    if (chat_template != nullptr) berth_template_free(std::exchange(chat_template, nullptr));
+    *source = arguments[0];
+    const int32_t result = berth_template_load(BytesOf(*source), source->size(), &chat_template, &error);
+    if (absl::Status s = CallStatus(result, error, "chat template"); !s.ok()) {
+      chat_template = nullptr;
+      return kFailed + std::string(s.message());
+    }
+  }
+  const std::string& context = arguments[1];
+  if (context.empty()) return std::string(1, kRendered);
+  const int32_t result = berth_template_render(chat_template, BytesOf(context), context.size(), &out, &error);
+  if (absl::Status s = CallStatus(result, error, "chat template"); !s.ok()) return kFailed + std::string(s.message());
+  return kRendered + TakeString(out);
+}
 
 absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_json, const std::string& tools_json,
-                                                 bool add_generation_prompt, const std::string& extra_json) const {
+                                                 bool add_generation_prompt, const std::string& extra_json,
+                                                 const StopCheck& stop) const {
   Json context = ParseJson(variables_json_);
   auto messages = ParseOrFail(messages_json, "chat.messages", /*array=*/true);
   if (!messages.ok()) return messages.status();
@@ -99,6 +145,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_jso
   }
   // All text is UTF-8 here: JSON parsing has refused any other.
   const std::string json = context.dump();
+  if (sandbox_ != nullptr) return CallSandbox(json, stop);
   BerthBytes out{};
   BerthBytes error{};
   const int32_t result = berth_template_render(template_, BytesOf(json), json.size(), &out, &error);

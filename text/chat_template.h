@@ -5,37 +5,53 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "text/encode_bounds.h"
+#include "text/sandbox.h"
 #include "text/text_abi.h"
 
 namespace berth {
 
 class ChatTemplate {
  public:
+  // Far above any template.
+  static constexpr int64_t kMaxSourceBytes = int64_t{1} << 20;
+
   // Loads chat_template.jinja, or else the template in tokenizer_config.json: a string, or the "default" of a list.
   // Special tokens become variables (bos_token, eos_token, ...). NOT_FOUND: the folder has no template;
-  // INVALID_ARGUMENT: it cannot be parsed.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& model_dir);
+  // INVALID_ARGUMENT: it cannot be parsed, or is over kMaxSourceBytes. With a sandbox, which must outlive the template,
+  // it is parsed and rendered there: a template may need any memory, stack and time. Without, only fuel bounds it.
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& model_dir,
+                                                            const Sandbox* sandbox = nullptr);
   // `variables_json`: an object of variables that every rendering sees.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source, std::string variables_json);
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source, std::string variables_json,
+                                                             const Sandbox* sandbox = nullptr);
+  // The function of the sandbox.
+  static std::string RunInSandbox(const std::vector<std::string>& arguments);
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
   // Renders a conversation. messages_json: an array of objects; tools_json: an array, or "" for none; extra_json: an
   // object of further variables, or "". INVALID_ARGUMENT: the JSON is wrong, or the template raised an error, which the
-  // message quotes.
+  // message quotes. With a sandbox also RESOURCE_EXHAUSTED, CANCELLED and UNAVAILABLE, as Sandbox::Call.
   absl::StatusOr<std::string> Render(const std::string& messages_json, const std::string& tools_json,
-                                     bool add_generation_prompt, const std::string& extra_json) const;
+                                     bool add_generation_prompt, const std::string& extra_json,
+                                     const StopCheck& stop = {}) const;
 
  private:
-  ChatTemplate(BerthTemplate* chat_template, std::string variables_json)
-      : template_(chat_template), variables_json_(std::move(variables_json)) {}
+  ChatTemplate(std::string source, std::string variables_json, const Sandbox* sandbox)
+      : source_(std::move(source)), variables_json_(std::move(variables_json)), sandbox_(sandbox) {}
 
-  BerthTemplate* template_;
-  std::string variables_json_;
+  absl::StatusOr<std::string> CallSandbox(const std::string& context_json, const StopCheck& stop) const;
+
+  const std::string source_;
+  const std::string variables_json_;
+  const Sandbox* const sandbox_;
+  BerthTemplate* template_ = nullptr;  // null: in the sandbox
 };
 
 }  // namespace berth

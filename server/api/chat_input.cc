@@ -64,10 +64,13 @@ absl::StatusOr<std::string> MessagesJson(const v1::Chat& chat, int64_t max_text_
     return Invalid("chat.messages",
                    absl::StrCat(chat.messages_size(), " messages are over the limit of ", kMaxMessages));
   }
-  int64_t bytes = 0;
-  for (const v1::ChatMessage& message : chat.messages()) bytes += static_cast<int64_t>(message.content().size());
-  if (bytes > max_text_bytes) {
-    return Invalid("chat.messages", absl::StrCat(bytes, " bytes of content are over the limit of ", max_text_bytes));
+  size_t bytes = chat.tools_json().size() + chat.template_variables_json().size();
+  for (const v1::ChatMessage& message : chat.messages()) {
+    bytes += message.role().size() + message.content().size() + message.extra_json().size();
+  }
+  if (static_cast<int64_t>(bytes) > max_text_bytes) {
+    return Invalid(
+        "chat", absl::StrCat(bytes, " bytes of messages, tools and variables are over the limit of ", max_text_bytes));
   }
   std::string json = "[";
   for (int i = 0; i < chat.messages_size(); ++i) {
@@ -79,7 +82,8 @@ absl::StatusOr<std::string> MessagesJson(const v1::Chat& chat, int64_t max_text_
 
 }  // namespace
 
-absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& text, int64_t max_text_bytes) {
+absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& text, int64_t max_text_bytes,
+                                       const StopCheck& stop) {
   if (!text.has_chat_template()) return Invalid("chat", "the model has no chat template; use prompt or token_ids");
   absl::StatusOr<std::string> messages = MessagesJson(chat, max_text_bytes);
   if (!messages.ok()) return messages.status();
@@ -97,7 +101,8 @@ absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& te
   }
   absl::StatusOr<std::string> rendered = text.RenderChat(
       *messages, chat.tools_json(), chat.has_add_generation_prompt() ? chat.add_generation_prompt() : true,
-      chat.template_variables_json());
+      chat.template_variables_json(), stop);
+  if (absl::IsCancelled(rendered.status()) || absl::IsUnavailable(rendered.status())) return rendered.status();
   if (!rendered.ok()) return Invalid("chat", rendered.status().message());
   return rendered;
 }

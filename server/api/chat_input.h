@@ -12,7 +12,8 @@ namespace berth {
 
 // Checks and renders. INVALID_ARGUMENT naming the field, also when the model has no template or it refuses the
 // messages.
-absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& text, int64_t max_text_bytes);
+absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& text, int64_t max_text_bytes,
+                                       const StopCheck& stop);
 
 }  // namespace berth
 

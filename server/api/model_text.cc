@@ -39,11 +39,11 @@ class ModelTextStream : public TextStream {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir) {
+absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir, const Sandbox* sandbox) {
   auto tokenizer = Tokenizer::Load(model_dir);
   if (absl::IsNotFound(tokenizer.status())) return nullptr;
   if (!tokenizer.ok()) return tokenizer.status();
-  auto chat_template = ChatTemplate::Load(model_dir);
+  auto chat_template = ChatTemplate::Load(model_dir, sandbox);
   if (!chat_template.ok() && !absl::IsNotFound(chat_template.status())) return chat_template.status();
   return absl::WrapUnique(
       new ModelText(*std::move(tokenizer), chat_template.ok() ? *std::move(chat_template) : nullptr));
@@ -61,9 +61,10 @@ absl::StatusOr<std::string> ModelText::Decode(absl::Span<const int32_t> tokens, 
 std::string ModelText::TokenText(int32_t token) const { return tokenizer_->TokenText(token); }
 
 absl::StatusOr<std::string> ModelText::RenderChat(const std::string& messages_json, const std::string& tools_json,
-                                                  bool add_generation_prompt, const std::string& extra_json) const {
+                                                  bool add_generation_prompt, const std::string& extra_json,
+                                                  const StopCheck& stop) const {
   if (chat_template_ == nullptr) return absl::FailedPreconditionError("the model has no chat template");
-  return chat_template_->Render(messages_json, tools_json, add_generation_prompt, extra_json);
+  return chat_template_->Render(messages_json, tools_json, add_generation_prompt, extra_json, stop);
 }
 
 std::unique_ptr<TextStream> ModelText::NewStream(TextStreamOptions options) const {

@@ -19,8 +19,10 @@ namespace berth {
 class ModelText : public TextCodec {
  public:
   // From the model's folder. Null without an error when it has no tokenizer.json: such a model serves token ids only.
-  // INVALID_ARGUMENT: a file cannot be understood.
-  static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);
+  // Chats are rendered in the sandbox, if there is one; it must outlive the text. INVALID_ARGUMENT: a file cannot be
+  // understood.
+  static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir,
+                                                         const Sandbox* sandbox = nullptr);
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
                                               const EncodeBounds& bounds) const override;
@@ -29,7 +31,8 @@ class ModelText : public TextCodec {
   std::string TokenText(int32_t token) const override;
   bool has_chat_template() const override { return chat_template_ != nullptr; }
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
-                                         bool add_generation_prompt, const std::string& extra_json) const override;
+                                         bool add_generation_prompt, const std::string& extra_json,
+                                         const StopCheck& stop) const override;
   std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override;
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 

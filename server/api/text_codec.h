@@ -59,9 +59,11 @@ class TextCodec {
 
   virtual bool has_chat_template() const = 0;
   // `messages_json`: an array of objects. `tools_json`: an array, or "" for none. `extra_json`: an object, or "".
-  // INVALID_ARGUMENT when the template refuses the messages.
+  // INVALID_ARGUMENT when the template refuses the messages; RESOURCE_EXHAUSTED when it needs too much memory, stack or
+  // time; CANCELLED when `stop` said so.
   virtual absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
-                                                 bool add_generation_prompt, const std::string& extra_json) const = 0;
+                                                 bool add_generation_prompt, const std::string& extra_json,
+                                                 const StopCheck& stop) const = 0;
 
   // The codec must outlive the stream.
   virtual std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const = 0;

@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in,
       return EncodeText("prompt", in.prompt(), in.has_add_special_tokens() ? in.add_special_tokens() : true, max_tokens,
                         stop, context);
     case v1::GenerateRequest::kChat: {
-      absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, limits.max_text_bytes);
+      absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, limits.max_text_bytes, stop);
       if (!text.ok()) return text.status();
       return EncodeText("chat", *text, /*add_special_tokens=*/false, max_tokens, stop, context);  // the template did
     }
@@ -307,7 +307,7 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, con
     out.set_text(in.text());
   } else if (in.input_case() == v1::TokenizeRequest::kChat) {
     if (in.has_add_special_tokens()) return Invalid("add_special_tokens: can be set only with text");
-    absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, context.limits.max_text_bytes);
+    absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, context.limits.max_text_bytes, stop);
     if (!text.ok()) return text.status();
     out.set_text(*std::move(text));
     add_special_tokens = false;

@@ -1,7 +1,9 @@
 """What clients do that mean harm, or know no better: each case once took the server down or froze it."""
 
+import contextlib
 import os
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -11,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
+from berth_server import ROOT, BerthServer, DidNotStart, api, generate_request  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 
@@ -117,3 +119,42 @@ def test_an_answer_that_fits_in_no_message_ends_early():
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "the answer is over the limit" in error.value.details()
         assert server.wait_idle().generation_tokens < 1900
+
+
+@contextlib.contextmanager
+def model_with_template(source):
+    """A folder of the demo model with another chat template."""
+    with tempfile.TemporaryDirectory(prefix="berth-template-") as folder:
+        for name in os.listdir(DEMO):
+            if name not in ("chat_template.jinja", ".berth"):
+                os.symlink(os.path.join(DEMO, name), os.path.join(folder, name))
+        with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
+            file.write(source)
+        yield folder
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(45) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    ],
+    ids=["nested", "doubled"],
+)
+def test_a_template_that_needs_too_much_ends_its_request_only(source):
+    """These once ended the server by a stack overflow, or took gigabytes for longer than the client waited."""
+    with model_with_template(source) as model, BerthServer(model) as server:
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as error:
+                server.inference.Complete(generate_request(chat="Hello!", max_tokens=3), timeout=60)
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        request = generate_request(ids=[5, 6, 7], max_tokens=3)
+        assert server.inference.Complete(request, timeout=30).usage.completion_tokens == 3
+
+
+def test_a_template_that_cannot_be_parsed_refuses_the_start():
+    """A long flat expression once ended the process without a word."""
+    with model_with_template("{{ " + "not " * 100_000 + "1 }}") as model:
+        with pytest.raises(DidNotStart) as error:
+            BerthServer(model).__enter__()
+        assert "chat template: too complex" in str(error.value)

@@ -6,6 +6,7 @@
 
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
+#include "text/sandbox.h"
 #include "text/tokenizer.h"
 
 namespace berth {
@@ -132,6 +133,54 @@ TEST(ChatTemplate, ABrokenTemplateEndsInAnError) {
   EXPECT_NE(ErrorOf("{{ raise_exception('roles must alternate') }}").find("roles must alternate"), std::string::npos);
   EXPECT_NE(ErrorOf("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"), "");
   EXPECT_NE(ErrorOf("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "");
+}
+
+std::string Repeat(absl::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all.append(text.data(), text.size());
+  return all;
+}
+
+// Each of these ended the process, or took any memory.
+TEST(ChatTemplate, ATemplateThatNeedsTooMuchIsAnErrorInTheSandbox) {
+  const auto sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox, .memory_bytes = 128 << 20});
+  ASSERT_TRUE(sandbox.ok()) << sandbox.status();
+  for (const std::string& flat : {"{{ " + Repeat("not ", 100000) + "1 }}", "{{ a" + Repeat(".a", 200000) + " }}",
+                                  "{{ 1" + Repeat("+1", 200000) + " }}", "{{ 'a'" + Repeat("|trim", 180000) + " }}"}) {
+    const absl::Status status = ChatTemplate::Parse(flat, "{}", sandbox->get()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find("too complex"), absl::string_view::npos) << status;
+  }
+  const std::string doubling = "{% set ns = namespace(x='a') %}{% for i in range(45) %}{% set ns.x = ns.x ~ ns.x %}";
+  for (const std::string& greedy :
+       {std::string("{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}"
+                    "{{ ns.x|tojson }}"),
+        doubling + "{% endfor %}", std::string("{{ '%1000000000s'|format('a') }}"),
+        std::string("{{ 'a\nb'|indent(2000000000) }}")}) {
+    const auto chat_template = ChatTemplate::Parse(greedy, "{}", sandbox->get());
+    ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+    EXPECT_FALSE((*chat_template)->Render("[]", "", true, "").ok()) << greedy;
+  }
+  EXPECT_EQ(ChatTemplate::Parse(std::string(ChatTemplate::kMaxSourceBytes + 1, 'a'), "{}").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ChatTemplate, TheSandboxRendersTheSame) {
+  const auto sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
+  ASSERT_TRUE(sandbox.ok()) << sandbox.status();
+  const auto bundled = ChatTemplate::Load(kModel, sandbox->get());
+  const auto other = ChatTemplate::Parse("{{ raise_exception('no ' ~ messages[0].content) }}", "{}", sandbox->get());
+  ASSERT_TRUE(bundled.ok() && other.ok());
+  for (int i = 0; i < 3; ++i) {  // a worker changes its template
+    const auto text = (*bundled)->Render(R"([{"role": "user", "content": "Hello!"}])", "", true, "");
+    EXPECT_EQ(text.value(), "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n");
+    const absl::Status refused = (*other)->Render(R"([{"content": "way"}])", "", true, "").status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find("no way"), absl::string_view::npos) << refused;
+  }
+  EXPECT_EQ(ChatTemplate::Parse("{% if %}", "{}", sandbox->get()).status(),
+            ChatTemplate::Parse("{% if %}", "{}").status());
+  EXPECT_EQ((*bundled)->Render("[]", "", true, "", [] { return true; }).status().code(), absl::StatusCode::kCancelled);
 }
 
 TEST(ChatTemplate, RefusesWhatIsNoConversation) {

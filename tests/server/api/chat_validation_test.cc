@@ -47,12 +47,29 @@ TEST_F(ChatValidationTest, Messages) {
   EXPECT_EQ(Message(), "chat.messages[0].role: 65 bytes are over the limit of 64");
   message_->set_role("user");
   message_->set_content(std::string(4097, 'x'));
-  EXPECT_EQ(Message(), "chat.messages: 4097 bytes of content are over the limit of 4096");
+  EXPECT_EQ(Message(), "chat: 4101 bytes of messages, tools and variables are over the limit of 4096");
   message_->clear_content();
   for (int i = 1; i < 4097; ++i) request_.mutable_chat()->add_messages()->set_role("user");
   EXPECT_EQ(Message(), "chat.messages: 4097 messages are over the limit of 4096");
   request_.mutable_chat()->clear_messages();
   EXPECT_EQ(Message(), "chat.messages: empty; at least one message is needed");
+}
+
+TEST_F(ChatValidationTest, AllPartsCountInOneLimit) {
+  const std::string json = "{\"a\": \"" + std::string(1300, 'x') + "\"}";
+  v1::Chat& chat = *request_.mutable_chat();
+  message_->set_extra_json(json);
+  chat.set_tools_json("[" + json + "]");
+  chat.set_template_variables_json(json);
+  EXPECT_EQ(Message(), "");
+  message_->set_content(std::string(200, 'x'));
+  EXPECT_EQ(Message(), absl::StrCat("chat: ", 3 * json.size() + 206,
+                                    " bytes of messages, tools and variables are over the limit of 4096"));
+}
+
+TEST_F(ChatValidationTest, ATemplateThatNeedsTooMuchIsTheRequestsFault) {
+  message_->set_role("endless");  // a code of a full queue would make clients try again
+  EXPECT_EQ(Validate().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ChatValidationTest, QuotesWhatTheMessagesSay) {
@@ -90,6 +107,7 @@ TEST_F(ChatValidationTest, ToolsAndVariables) {
 }
 
 TEST_F(ChatValidationTest, JsonIsBoundedInDepthAndSize) {
+  context_.limits.max_text_bytes = 2 * kMaxJsonBytes;
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   request_.mutable_chat()->set_tools_json(nested(32));
   EXPECT_EQ(Message(), "");

@@ -90,9 +90,11 @@ class FakeTextCodec final : public TextCodec {
   std::string TokenText(int32_t token) const override { return FakeTokenText(token, false); }
   bool has_chat_template() const override { return with_template; }
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
-                                         bool add_generation_prompt, const std::string& extra_json) const override {
+                                         bool add_generation_prompt, const std::string& extra_json,
+                                         const StopCheck&) const override {
     std::string text = tools_json + extra_json;
     for (const nlohmann::json& message : nlohmann::json::parse(messages_json)) {
+      if (message["role"] == "endless") return absl::ResourceExhaustedError("too much");
       if (message["role"] == "refused") return absl::InvalidArgumentError("role refused");
       absl::StrAppend(&text, message["role"].get<std::string>(), ":", message["content"].get<std::string>(), "|");
     }
