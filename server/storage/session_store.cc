@@ -1,6 +1,8 @@
 #include "server/storage/session_store.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_id.h"
 
@@ -26,9 +30,15 @@ constexpr absl::string_view kSuffix = ".session";
 constexpr absl::string_view kTemporarySuffix = ".session.tmp";
 // Caches that may wait for the disk; while more do, the engine saves no other.
 constexpr int64_t kMaxPendingBytes = 1 << 30;
+// One request on a full disk fails to save hundreds of times a second.
+constexpr absl::Duration kWarningInterval = absl::Seconds(10);
 
 absl::Status IsRunning(const std::string& id) {
   return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is running"));
+}
+
+absl::Status BadFolder(const std::string& folder, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("--session_dir: ", folder, ": ", why));
 }
 
 }  // namespace
@@ -40,21 +50,29 @@ absl::Status SessionsAreOff() {
 
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
   auto store = absl::WrapUnique(new SessionStore(std::move(options)));
+  if (absl::Status s = store->Lock(); !s.ok()) return s;
   if (absl::Status s = store->Scan(); !s.ok()) return s;
   return store;
 }
 
-absl::Status SessionStore::Scan() {
+absl::Status SessionStore::Lock() {
   std::error_code error;
   fs::create_directories(options_.folder, error);
+  if (error) return BadFolder(options_.folder, error.message());
+  lock_ = std::make_unique<File>(options_.folder + "/lock", O_RDWR | O_CREAT);
+  if (lock_->fd() < 0) return BadFolder(options_.folder, std::strerror(errno));
+  if (flock(lock_->fd(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  return BadFolder(options_.folder, errno == EWOULDBLOCK ? "another server uses it" : std::strerror(errno));
+}
+
+absl::Status SessionStore::Scan() {
+  std::error_code error;
   std::vector<fs::path> paths;
-  if (!error) {
-    for (const fs::directory_entry& file : fs::directory_iterator(options_.folder, error)) paths.push_back(file.path());
+  for (const fs::directory_entry& file : fs::directory_iterator(options_.folder, error)) {
+    if (file.is_regular_file()) paths.push_back(file.path());  // opening a FIFO would wait for its writer
   }
   if (!error && access(options_.folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
-  if (error) {
-    return absl::FailedPreconditionError(absl::StrCat("--session_dir: ", options_.folder, ": ", error.message()));
-  }
+  if (error) return BadFolder(options_.folder, error.message());
   MutexLock lock(&mutex_);
   for (const fs::path& path : paths) {
     const std::string name = path.filename().string();
@@ -194,6 +212,18 @@ SessionLoad SessionStore::stats() const {
           .num_failed_saves = num_failed_saves_};
 }
 
+void SessionStore::WarnOf(const std::string& id, const absl::Status& status) {
+  const absl::Time now = absl::Now();
+  if (now - last_warning_ < kWarningInterval) {
+    ++unwarned_;
+    return;
+  }
+  spdlog::warn("sessions: \"{}\" was not saved: {}{}", id, std::string(status.message()),
+               unwarned_ > 0 ? absl::StrCat("; ", unwarned_, " earlier saves failed too") : "");
+  last_warning_ = now;
+  unwarned_ = 0;
+}
+
 void SessionStore::Write(const SavedRequest& saved) {
   std::string id;
   v1::SessionFile file;
@@ -209,7 +239,7 @@ void SessionStore::Write(const SavedRequest& saved) {
     SetProgress(*saved.progress, &file);
     status = WriteFile(id, file, saved.progress->snapshot);
     pending_bytes_ -= saved.progress->snapshot.size_bytes;
-    if (!status.ok()) spdlog::warn("sessions: \"{}\" was not saved: {}", id, std::string(status.message()));
+    if (!status.ok()) WarnOf(id, status);
   }
   std::vector<SaveCallback> waiting;
   v1::Session session;

@@ -29,6 +29,7 @@
 #include "scheduler/mutex.h"
 #include "scheduler/saver.h"
 #include "server/metrics/load_table.h"
+#include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
 #include "server/storage/work_queue.h"
 
@@ -45,7 +46,8 @@ class SessionStore final : public SaveSink {
   using LoadCallback = std::function<void(absl::StatusOr<SessionFileContent>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Reads the headers of the folder's sessions. FAILED_PRECONDITION naming the folder and what is wrong with it.
+  // Reads the headers of the folder's sessions. FAILED_PRECONDITION naming the folder and what is wrong with it, such
+  // as that another server uses it.
   static absl::StatusOr<std::unique_ptr<SessionStore>> Open(Options options);
 
   // The engine's thread.
@@ -89,9 +91,13 @@ class SessionStore final : public SaveSink {
 
   explicit SessionStore(Options options) : options_(std::move(options)) {}
 
+  // Keeps other servers out of the folder.
+  absl::Status Lock();
   absl::Status Scan();
   std::string PathOf(const std::string& id) const;
   // Called on the store's thread only.
+  // Logs that a save failed, now and then.
+  void WarnOf(const std::string& id, const absl::Status& status);
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheSnapshot& snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -104,7 +110,12 @@ class SessionStore final : public SaveSink {
   v1::Session Describe(const std::string& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
+  std::unique_ptr<File> lock_;
   std::atomic<int64_t> pending_bytes_{0};  // caches handed over and not yet written
+
+  // When WarnOf last logged, and how many saves have failed since.
+  absl::Time last_warning_ = absl::InfinitePast();
+  int64_t unwarned_ = 0;
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by id

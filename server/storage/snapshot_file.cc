@@ -71,7 +71,7 @@ absl::Status WriteSnapshotFile(const std::string& path, const SnapshotFormat& fo
 }
 
 SnapshotFile::SnapshotFile(std::string path, absl::string_view what)
-    : path_(std::move(path)), what_(what), file_(std::make_unique<File>(path_, O_RDONLY)) {}
+    : path_(std::move(path)), what_(what), file_(std::make_unique<File>(path_, O_RDONLY | O_NONBLOCK)) {}
 
 absl::Status SnapshotFile::Torn(absl::string_view how) const {
   return absl::DataLossError(absl::StrCat("the ", what_, " file ", path_, " is torn or damaged: ", how));
@@ -82,6 +82,7 @@ absl::StatusOr<SnapshotFile> SnapshotFile::Open(const std::string& path, const S
   struct stat stat;
   if (file.file_->fd() < 0) return DiskError("open", path);
   if (fstat(file.file_->fd(), &stat) != 0) return DiskError("read", path);
+  if (!S_ISREG(stat.st_mode)) return file.Torn("it is not a regular file");
   Beginning beginning;
   if (!file.file_->Read(&beginning, sizeof(beginning)) ||
       std::memcmp(beginning.magic, format.magic.data(), sizeof(beginning.magic)) != 0) {

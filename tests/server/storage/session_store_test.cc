@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -232,6 +233,7 @@ TEST_F(SessionStoreTest, TheLimitHoldsAndTheOldFileStays) {
   ASSERT_TRUE(Delete("s").ok());
   ASSERT_TRUE(Delete("t").ok());
   EXPECT_EQ(store_->stats().used_bytes, 0);
+  fs::remove(folder_ + "/lock");  // the store's own
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
@@ -263,6 +265,22 @@ TEST(SessionIdTest, IsAFilesNameAndNoPath) {
                                 std::string(".hidden"), std::string("\xC3\xA4")}) {
     EXPECT_EQ(CheckSessionId("id", id).code(), absl::StatusCode::kInvalidArgument) << id;
   }
+}
+
+TEST_F(SessionStoreTest, ASecondServerIsRefused) {
+  Open();
+  const auto second = SessionStore::Open({.folder = folder_, .limit_bytes = 1 << 20, .model = "model"});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another server uses it"));
+  store_.reset();
+  Open();
+}
+
+TEST_F(SessionStoreTest, AFifoInPlaceOfAFileHoldsNobodyUp) {
+  Open();
+  ASSERT_EQ(mkfifo(BackendOf("fifo").c_str(), 0600), 0);
+  Open();  // a scan that opened it would wait for its writer
+  EXPECT_EQ(ReadSessionFile(BackendOf("fifo"), /*with_snapshot=*/false).status().code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace
