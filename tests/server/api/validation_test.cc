@@ -274,6 +274,16 @@ TEST_F(ValidationTest, RequestId) {
   EXPECT_EQ(Message(), "request_id: 0 characters are outside [1, 128]");
   request_.set_request_id(std::string(129, 'a'));
   EXPECT_EQ(Message(), "request_id: 129 characters are outside [1, 128]");
+  // C0, C1, an Arabic mark, a zero-width space, a line separator, bidirectional overrides and isolates, a byte-order
+  // mark.
+  for (const char* id : {"a\nb", "a\u0085", "\u061Cb", "a\u200Bb", "a\u2028b", "\u202Eb", "a\u2066", "\uFEFFa"}) {
+    request_.set_request_id(id);
+    EXPECT_EQ(Message(), "request_id: has a control character") << id;
+  }
+  for (const char* id : {"naïve", "日本語", "Ω—…", "\u00A0", "🙂"}) {
+    request_.set_request_id(id);
+    EXPECT_EQ(Message(), "") << id;
+  }
   request_.set_request_id("a\nb");
   EXPECT_EQ(Message(), "request_id: has a control character");
   request_.clear_request_id();
