@@ -20,7 +20,9 @@ namespace {
 
 using Type = MetricFamilies::Type;
 
-constexpr size_t kNumThreads = 4;  // a stalled client holds one for up to 30 seconds
+// A client that sends its request slowly holds a thread until the timeout.
+constexpr char kNumThreads[] = "32";
+constexpr char kTimeoutMs[] = "2000";
 
 // Connects and hangs up.
 void Poke(const Address& address) {
@@ -69,7 +71,8 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const Address& address
   auto exporter = absl::WrapUnique(new Exporter(address));
   exporter->collector_ = std::make_shared<MetricsCollector>(std::move(options));
   try {
-    exporter->exposer_ = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);
+    exporter->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address.ToString(), "num_threads", kNumThreads, "request_timeout_ms", kTimeoutMs});
   } catch (const std::exception&) {  // its message names no cause
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(),
                                                ": the port is in use, or this machine does not have the address"));
