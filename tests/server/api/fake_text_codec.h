@@ -66,14 +66,15 @@ class FakeTextStream final : public TextStream {
 class FakeTextCodec final : public TextCodec {
  public:
   bool with_template = true;
-  int64_t longest_token = 0;                             // what longest_token_bytes() says
-  std::function<void(std::string_view text)> on_encode;  // called by Encode; set before the first call
+  int64_t longest_token = 0;  // what longest_token_bytes() says
+  std::function<void(std::string_view text, const StopCheck& stop)>
+      on_encode;  // called by Encode; set before the first call
 
   int64_t longest_token_bytes() const override { return longest_token; }
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
                                               const EncodeBounds& bounds) const override {
-    if (on_encode) on_encode(text);
+    if (on_encode) on_encode(text, bounds.stop);
     if (bounds.stop && bounds.stop()) return absl::CancelledError("stopped");
     const int64_t count = static_cast<int64_t>(text.size()) + (add_special_tokens ? 1 : 0);
     if (bounds.max_tokens > 0 && count > bounds.max_tokens) return absl::OutOfRangeError("too many tokens");

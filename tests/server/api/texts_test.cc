@@ -27,7 +27,11 @@ v1::GenerateRequest Prompt(const std::string& prompt) {
 class TextsTest : public ::testing::Test {
  protected:
   TextsTest() {
-    server_.codec.on_encode = [this](std::string_view text) {
+    server_.codec.on_encode = [this](std::string_view text, const StopCheck& stop) {
+      while (text == "until it is stopped" && !stop()) {
+        encoding_ = 1;
+        std::this_thread::yield();
+      }
       if (text.substr(0, 4) != "slow") return;
       ++encoding_;
       released_future_.wait();
@@ -114,10 +118,10 @@ TEST_F(TextsTest, ACancelledTextIsNotTokenised) {
 }
 
 TEST_F(TextsTest, ATextThatIsCancelledWhileItIsTokenisedStartsNoRequest) {
-  std::unique_ptr<Call> slow = StartSlow();
-  slow->context.TryCancel();
-  EXPECT_EQ(slow->ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
-  Release();
+  Call call(&server_, Prompt("until it is stopped"), absl::Now() + kLong);
+  WaitUntil([this] { return encoding_ == 1; });
+  call.context.TryCancel();
+  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
   WaitUntil([this] { return server_.texts.load().running == 0; });
   EXPECT_EQ(server_.registry.size(), 0);
   EXPECT_EQ(server_.Load().prompt_tokens(), 0);

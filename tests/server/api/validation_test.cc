@@ -332,7 +332,7 @@ TEST_F(ValidationTest, Detokenize) {
 
 TEST_F(ValidationTest, ATextThatCannotFitIsNotTokenised) {
   int encoded = 0;
-  codec_.on_encode = [&encoded](std::string_view) { ++encoded; };
+  codec_.on_encode = [&encoded](std::string_view, const StopCheck&) { ++encoded; };
   codec_.longest_token = 4;
   request_.set_prompt(std::string(2 * 64 * 4 + 4, 'a'));  // twice what fits
   EXPECT_EQ(Validate().status().code(), absl::StatusCode::kOutOfRange);
