@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,7 +87,7 @@ class RequestOutput {
     int64_t num_prompt_tokens = 0;
     std::vector<int32_t> prompt_token_ids;              // empty unless they are to be returned
     bool stream = true;                                 // false: one message, at the end
-    Undelivered* undelivered = nullptr;                 // must outlive the output; null: the server has no limit
+    std::shared_ptr<Undelivered> undelivered;           // null: the server has no limit
     int64_t max_undelivered_bytes = int64_t{16} << 20;  // of memory, that messages of this stream may take
     Hooks hooks;
   };

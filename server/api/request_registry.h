@@ -36,12 +36,13 @@ class RequestRegistry {
   void CancelAll(EndCause cause) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the requests' clients have not taken yet.
-  Undelivered* undelivered() { return &undelivered_; }
+  const std::shared_ptr<Undelivered>& undelivered() const { return undelivered_; }
 
   int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  Undelivered undelivered_{kMaxUndeliveredBytes};
+  // Outputs may outlive the registry.
+  const std::shared_ptr<Undelivered> undelivered_ = std::make_shared<Undelivered>(kMaxUndeliveredBytes);
   std::atomic<RequestKey> next_key_{1};
   mutable Mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<RequestOutput>> outputs_ ABSL_GUARDED_BY(mutex_);

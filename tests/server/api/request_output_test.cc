@@ -136,61 +136,61 @@ TEST_F(RequestOutputTest, CoalescesWhatComesDuringAWrite) {
 }
 
 TEST_F(RequestOutputTest, EndsAStreamThatIsNotRead) {
-  Undelivered undelivered(1 << 30);
-  options_.undelivered = &undelivered;
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
   options_.max_undelivered_bytes = 10000;
   int sent = 0;
   while (Send('a')) ASSERT_LT(++sent, 1000);
   EXPECT_GT(sent, 100);
-  EXPECT_EQ(undelivered.load().ended, 1);
+  EXPECT_EQ(undelivered->load().ended, 1);
   EXPECT_EQ(cancels_, std::vector<FinishReason>{FinishReason::kCancelled});
   ASSERT_EQ(ended_.size(), 1u);
   EXPECT_EQ(ended_[0].status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_LT(undelivered.load().bytes, 100) << "what waited is dropped; the write in flight is gRPC's";
+  EXPECT_LT(undelivered->load().bytes, 100) << "what waited is dropped; the write in flight is gRPC's";
   EXPECT_FALSE(writer_.ended);
   Written();
   ASSERT_TRUE(writer_.ended);
   EXPECT_EQ(writer_.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(writer_.Text(), "a");
-  EXPECT_EQ(undelivered.load().bytes, 0);
+  EXPECT_EQ(undelivered->load().bytes, 0);
 }
 
 TEST_F(RequestOutputTest, LogprobsCountInWhatIsNotRead) {
-  Undelivered undelivered(1 << 30);
-  options_.undelivered = &undelivered;
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
   options_.output.logprobs = true;
   TokenEvent event = Event('a' - ' ', FinishReason::kNone);
   event.top.resize(20);
   output().OnEvent(event, now_);
-  EXPECT_GT(undelivered.load().bytes, 20 * 40);
+  EXPECT_GT(undelivered->load().bytes, 20 * 40);
 }
 
 TEST_F(RequestOutputTest, AReaderThatKeepsUpIsNeverEnded) {
-  Undelivered undelivered(100);
-  options_.undelivered = &undelivered;
+  const auto undelivered = std::make_shared<Undelivered>(100);
+  options_.undelivered = undelivered;
   options_.max_undelivered_bytes = 100;
-  undelivered.Add(1000);  // of others
+  undelivered->Add(1000);  // of others
   for (int i = 0; i < 10000; ++i) {
     ASSERT_TRUE(Send('a'));
     Written();
   }
-  EXPECT_EQ(undelivered.load().bytes, 1000);
+  EXPECT_EQ(undelivered->load().bytes, 1000);
 }
 
 TEST_F(RequestOutputTest, WhileTheServerHoldsTooMuchAStreamThatIsNotReadEndsEarlier) {
-  Undelivered undelivered(1000);
-  options_.undelivered = &undelivered;
-  undelivered.Add(1001);  // of others
+  const auto undelivered = std::make_shared<Undelivered>(1000);
+  options_.undelivered = undelivered;
+  undelivered->Add(1001);  // of others
   int64_t most = 0;
-  while (Send('a')) most = std::max(most, undelivered.load().bytes - 1001);
+  while (Send('a')) most = std::max(most, undelivered->load().bytes - 1001);
   EXPECT_LE(most, RequestOutput::kSmallBacklogBytes);
   EXPECT_GT(most, RequestOutput::kSmallBacklogBytes / 2);
-  EXPECT_EQ(undelivered.load().ended, 1);
+  EXPECT_EQ(undelivered->load().ended, 1);
 }
 
 TEST_F(RequestOutputTest, EndsAnAnswerThatFitsInNoMessage) {
-  Undelivered undelivered(1 << 30);
-  options_.undelivered = &undelivered;
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
   options_.stream = false;
   options_.output.logprobs = true;
   TokenEvent event = Event('a' - ' ', FinishReason::kNone);
@@ -201,17 +201,17 @@ TEST_F(RequestOutputTest, EndsAnAnswerThatFitsInNoMessage) {
   EXPECT_EQ(writer_.status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_TRUE(writer_.messages.empty());
   EXPECT_EQ(cancels_, std::vector<FinishReason>{FinishReason::kCancelled});
-  EXPECT_EQ(undelivered.load().bytes, 0);
-  EXPECT_EQ(undelivered.load().ended, 0);
+  EXPECT_EQ(undelivered->load().bytes, 0);
+  EXPECT_EQ(undelivered->load().ended, 0);
 }
 
 TEST_F(RequestOutputTest, AnOutputThatGoesReturnsItsBytes) {
-  Undelivered undelivered(1 << 30);
-  options_.undelivered = &undelivered;
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
   SendAll("abc");
-  EXPECT_GT(undelivered.load().bytes, 0);
+  EXPECT_GT(undelivered->load().bytes, 0);
   Forget();
-  EXPECT_EQ(undelivered.load().bytes, 0);
+  EXPECT_EQ(undelivered->load().bytes, 0);
 }
 
 TEST_F(RequestOutputTest, LastMessageCarriesReasonUsageAndTimings) {
