@@ -153,6 +153,8 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
              "Maximum number of requests that wait. The next one is refused at once.");
+  flags->Add("tenants", &config->tenants, "file",
+             "JSON file with each tenant's weight and limits: see docs/operations.md. Empty: no limits.");
   flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum output of a request that does not set max_tokens. 0: what --max_sequence_tokens leaves.");
   flags->Add("draft_tokens", &limits.default_draft_tokens, Between<int64_t>(0, kMaxDraftTokens),

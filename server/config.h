@@ -66,6 +66,8 @@ struct Config {
   RequestLimits limits = {.default_max_tokens = 1024};
   GrammarCompiler::Options grammars;
 
+  std::string tenants;  // file of the tenants' limits, see tenants.h; "": none
+
   absl::Duration drain_grace = absl::Seconds(30);  // time that requests may take to finish after SIGTERM; 0: none
   std::string log_level = "info";                  // trace, debug, info, warning, error, off
   std::string log_format = "text";                 // text, json (one object per line)

@@ -71,7 +71,7 @@ Metrics::Options MetricsOptions(const Config& config, const std::string& model_n
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Parts parts) {
   auto server = absl::WrapUnique(new Server(config, std::move(parts)));
-  if (absl::Status s = server->OpenFolders(); !s.ok()) return s;
+  if (absl::Status s = server->OpenFiles(); !s.ok()) return s;
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
   server->StartGrammarCompiler();
   server->StartTextPool();
@@ -93,7 +93,10 @@ Server::~Server() {
   if (grpc_ != nullptr) Drain(absl::ZeroDuration());
 }
 
-absl::Status Server::OpenFolders() {
+absl::Status Server::OpenFiles() {
+  absl::StatusOr<std::unique_ptr<TenantsFile>> tenants = TenantsFile::Open(config_.tenants);
+  if (!tenants.ok()) return tenants.status();
+  tenants_ = *std::move(tenants);
   if (!config_.sessions.folder.empty()) {
     SessionStore::Options options = config_.sessions;
     options.model = parts_.model_fingerprint;

@@ -32,6 +32,7 @@
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
+#include "server/tenants.h"
 
 namespace berth {
 
@@ -68,6 +69,8 @@ class Server {
   int port() const { return port_; }
   // 0: no exporter.
   int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
+  // The file of --tenants. Never null.
+  TenantsFile* tenants() { return tenants_.get(); }
   // What the engine accepts.
   int64_t max_sequence_tokens() const { return engine_->max_sequence_tokens(); }
   int64_t max_encoder_tokens() const { return engine_->max_encoder_tokens(); }
@@ -75,8 +78,8 @@ class Server {
  private:
   Server(const Config& config, Parts parts);
 
-  // The folders of sessions and of the disk tier.
-  absl::Status OpenFolders();
+  // The file of the tenants, and the folders of sessions and of the disk tier.
+  absl::Status OpenFiles();
   absl::Status StartEngine();
   void StartGrammarCompiler();
   void StartTextPool();
@@ -92,6 +95,7 @@ class Server {
   const Parts parts_;
 
   // Each uses those above it; destroyed from the last to the first.
+  std::unique_ptr<TenantsFile> tenants_;
   Metrics metrics_;
   OutputDispatcher dispatcher_;
   std::unique_ptr<SessionStore> sessions_;  // null: there are none

@@ -71,6 +71,7 @@ const std::vector<std::string>& EveryFlag() {
       "--prefill_chunk_tokens=33",
       "--max_sequence_tokens=999",
       "--max_queue=5",
+      "--tenants=/tenants",
       "--default_max_tokens=12",
       "--draft_tokens=6",
       "--max_logprobs=4",
@@ -105,7 +106,7 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
       EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
     }
   }
-  EXPECT_EQ(changed.size(), 45u);
+  EXPECT_EQ(changed.size(), 46u);
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -149,6 +150,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.prefill_chunk_tokens, 33);
   EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
   EXPECT_EQ(config.engine.max_queue, 5);
+  EXPECT_EQ(config.tenants, "/tenants");
   EXPECT_EQ(config.limits.default_max_tokens, 12);
   EXPECT_EQ(config.limits.default_draft_tokens, 6);
   EXPECT_EQ(config.limits.max_logprobs, 4);

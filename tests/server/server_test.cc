@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <stop_token>
@@ -144,6 +146,18 @@ class ServerTest : public testing::Test {
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
+
+TEST_F(ServerTest, DoesNotStartWithATenantsFileThatIsWrong) {
+  config_.tenants = absl::StrCat(std::getenv("TEST_TMPDIR"), "/tenants.json");
+  std::ofstream(config_.tenants) << R"({"default": {"running_sequences": 0}})";
+  const absl::Status status = StartServer().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("default: running_sequences is 0"));
+
+  std::ofstream(config_.tenants, std::ios::trunc) << R"({"default": {"running_sequences": 3}})";
+  Restart();
+  EXPECT_EQ(server_->tenants()->current()->Of("a").running_sequences(), 3);
+}
 
 TEST_F(ServerTest, ServesAndSaysSo) {
   config_.metrics_listen = Address{"127.0.0.1", 0};
