@@ -7,6 +7,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_constraint.h"
+#include "scheduler/refusal.h"
 
 namespace berth {
 namespace {
@@ -72,8 +73,11 @@ absl::Status Engine::Submit(Request request) {
   MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
   if (load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()) >= options_.max_queue) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
+    return RefusedError({.reason = RefusalReason::kQueueFull,
+                         .setting = "max_queue",
+                         .limit = absl::StrCat(options_.max_queue),
+                         .value = absl::StrCat(options_.max_queue + 1)},
+                        absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
   }
   ++num_open_;
   inbox_.num_tokens += static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());

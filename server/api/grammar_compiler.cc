@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/refusal.h"
 
 namespace berth {
 namespace {
@@ -69,7 +70,8 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
     }
   }
   if (constraint != nullptr) return done(std::move(constraint));
-  done(absl::ResourceExhaustedError(
+  done(RefusedError(
+      {.reason = RefusalReason::kGrammars, .limit = absl::StrCat(options_.max_waiting)},
       absl::StrCat("structure: ", options_.max_waiting, " requests wait for their grammars already; retry later")));
 }
 

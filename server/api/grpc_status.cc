@@ -2,28 +2,70 @@
 
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
 namespace berth {
+namespace {
+
+constexpr char kDomain[] = "berth";
+
+// The serialised google.rpc.Status.
+std::string DetailsOf(const Refusal& refusal, grpc::StatusCode code, const std::string& message) {
+  google::rpc::Status details;
+  details.set_code(code);
+  details.set_message(message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(absl::AsciiStrToUpper(kRefusalReasons[static_cast<size_t>(refusal.reason)]));
+  info.set_domain(kDomain);
+  auto& metadata = *info.mutable_metadata();
+  if (!refusal.setting.empty()) metadata["setting"] = refusal.setting;
+  if (!refusal.limit.empty()) metadata["limit"] = refusal.limit;
+  if (!refusal.value.empty()) metadata["value"] = refusal.value;
+  if (refusal.tenant.has_value()) metadata["tenant"] = *refusal.tenant;
+  details.add_details()->PackFrom(info);
+  if (refusal.retry_after > absl::ZeroDuration()) {
+    google::rpc::RetryInfo retry;
+    const timespec delay = absl::ToTimespec(refusal.retry_after);
+    retry.mutable_retry_delay()->set_seconds(delay.tv_sec);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(delay.tv_nsec));
+    details.add_details()->PackFrom(retry);
+  }
+  return details.SerializeAsString();
+}
+
+}  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const absl::StatusCode code =
       status.code() == absl::StatusCode::kOutOfRange ? absl::StatusCode::kInvalidArgument : status.code();
-  return grpc::Status(static_cast<grpc::StatusCode>(code), std::string(status.message()));
+  const auto grpc_code = static_cast<grpc::StatusCode>(code);
+  const std::string message(status.message());
+  if (const std::optional<Refusal> refusal = RefusalOf(status)) {
+    return grpc::Status(grpc_code, message, DetailsOf(*refusal, grpc_code, message));
+  }
+  return grpc::Status(grpc_code, message);
 }
 
-const char* RejectReason(const absl::Status& status) {
+std::optional<RefusalReason> ReasonOf(const absl::Status& status) {
+  if (const std::optional<Refusal> refusal = RefusalOf(status)) return refusal->reason;
   switch (status.code()) {
     case absl::StatusCode::kOutOfRange:
-      return "too_long";
+      return RefusalReason::kTooLong;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kAlreadyExists:
-      return "invalid";
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+      return RefusalReason::kInvalid;
     case absl::StatusCode::kResourceExhausted:
-      return "queue_full";
+      return RefusalReason::kOther;
     case absl::StatusCode::kUnavailable:
-      return "draining";
+      return RefusalReason::kDraining;
     default:
-      return nullptr;
+      return std::nullopt;
   }
 }
 

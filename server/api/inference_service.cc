@@ -171,9 +171,12 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
         key_(service->options_.registry->NewKey()),
         received_(service->options_.now()),
         answer_(std::move(answer)) {
-    absl::Status s = service->SubmitText(
-        context, key_, /*tenant=*/"", static_cast<int64_t>(bytes),
-        [this](const absl::Status& status, const StopCheck& stop) { End(status.ok() ? answer_(stop) : status); });
+    absl::Status s = service->SubmitText(context, key_, /*tenant=*/"", static_cast<int64_t>(bytes),
+                                         [this](const absl::Status& waited, const StopCheck& stop) {
+                                           absl::Status status = waited.ok() ? answer_(stop) : waited;
+                                           service_->CountRefusal(status);
+                                           End(std::move(status));
+                                         });
     if (!s.ok()) End(std::move(s));
   }
 
@@ -423,11 +426,16 @@ void InferenceService::OnEnded(const EndedRequest& request) {
 }
 
 void InferenceService::OnRefused(grpc::CallbackServerContext* context, const absl::Status& status) {
-  if (absl::IsResourceExhausted(status)) {
-    context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(options_.retry_after)));
+  if (const std::optional<Refusal> refusal = RefusalOf(status);
+      refusal && refusal->retry_after > absl::ZeroDuration()) {
+    context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(refusal->retry_after)));
   }
-  const char* reason = RejectReason(status);
-  if (options_.metrics != nullptr && reason != nullptr) options_.metrics->OnRejected(reason);
+  CountRefusal(status);
+}
+
+void InferenceService::CountRefusal(const absl::Status& status) {
+  const std::optional<RefusalReason> reason = ReasonOf(status);
+  if (options_.metrics != nullptr && reason.has_value()) options_.metrics->OnRejected(*reason);
 }
 
 void InferenceService::OnRpc(const char* method, const absl::Status& status, absl::Time start) {

@@ -56,7 +56,6 @@ class InferenceService final : public v1::Inference::CallbackService {
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
-    absl::Duration retry_after = absl::Seconds(1);  // the hint that goes with RESOURCE_EXHAUSTED
     std::function<absl::Time()> now = absl::Now;
   };
 
@@ -90,6 +89,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ValidationContext& validation() const { return validation_; }
+  // Counts a request that was refused before Register.
+  void CountRefusal(const absl::Status& status);
 
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll() {

@@ -24,7 +24,7 @@ class SessionsService::ResumeCall final : public ResponseStream {
   ResumeCall(SessionsService* service, grpc::CallbackServerContext* context, const v1::ResumeSessionRequest& request)
       : service_(service), context_(context), request_(request), start_(service->options_.now()) {
     if (absl::Status s = service->Check(request.session_id()); !s.ok()) {
-      End(nullptr, s);
+      Refuse(s);
       return;
     }
     service->options_.store->Load(request.session_id(), request.tenant(),
@@ -47,18 +47,24 @@ class SessionsService::ResumeCall final : public ResponseStream {
     return ResumeSession(std::move(content), service_->options_.inference->validation());
   }
 
+  // Ends the call before InferenceService knows of its request.
+  void Refuse(const absl::Status& status) {
+    service_->options_.inference->CountRefusal(status);
+    End(nullptr, status);
+  }
+
   // On the store's thread.
   void Begin(absl::StatusOr<ValidatedRequest> loaded) {
-    if (!loaded.ok()) return End(nullptr, loaded.status());
+    if (!loaded.ok()) return Refuse(loaded.status());
     loaded->request_id = request_.request_id();
     loaded->output.skip_tokens = request_.received_tokens();
     if (request_.has_request_id()) {
-      if (absl::Status s = CheckRequestId("request_id", loaded->request_id); !s.ok()) return End(nullptr, s);
+      if (absl::Status s = CheckRequestId("request_id", loaded->request_id); !s.ok()) return Refuse(s);
     }
     if (loaded->output.skip_tokens > loaded->request.max_tokens) {
-      return End(nullptr, absl::InvalidArgumentError(absl::StrCat("received_tokens: ", loaded->output.skip_tokens,
-                                                                  " is over the request's max_tokens of ",
-                                                                  loaded->request.max_tokens)));
+      return Refuse(absl::InvalidArgumentError(absl::StrCat("received_tokens: ", loaded->output.skip_tokens,
+                                                            " is over the request's max_tokens of ",
+                                                            loaded->request.max_tokens)));
     }
     if (output_.cause() != EndCause::kNone) return End(nullptr, absl::CancelledError("cancelled by the client"));
     InferenceService& inference = *service_->options_.inference;

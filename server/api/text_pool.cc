@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/refusal.h"
 
 namespace berth {
 namespace {
@@ -28,7 +29,8 @@ absl::Status TextPool::Submit(Job job) {
     if (!stopped_) {
       if (!Fits(job)) {
         ++load_.refused;
-        return absl::ResourceExhaustedError(
+        return RefusedError(
+            {.reason = RefusalReason::kTexts},
             absl::StrCat(load_.waiting, " texts with ", load_.waiting_bytes, " bytes wait already; retry later"));
       }
       Share& share = shares_[job.client];

@@ -30,8 +30,6 @@ constexpr double kRequestTokens[] = {1,    2,    5,    10,    20,    50,    100,
 
 constexpr FinishReason kFinishReasons[] = {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
                                            FinishReason::kDeadline, FinishReason::kError};
-constexpr std::string_view kRejectReasons[] = {"queue_full", "too_long",        "quota", "invalid",
-                                               "draining",   "unauthenticated", "other"};
 constexpr std::string_view kPhases[] = {"prefill", "decode", "mixed"};
 enum { kPrefill, kDecode, kMixed };
 
@@ -79,7 +77,7 @@ Metrics::Metrics(Options options)
       request_prompt_tokens_(kRequestTokens),
       request_generation_tokens_(kRequestTokens),
       phases_(std::make_unique<Phase[]>(kNumPhases)) {
-  static_assert(std::size(kRejectReasons) == kNumRejectReasons && std::size(kPhases) == kNumPhases);
+  static_assert(std::size(kPhases) == kNumPhases);
   // All RPCs of the API's files, so a new one needs no line here.
   for (const google::protobuf::FileDescriptor* file :
        {v1::GenerateRequest::descriptor()->file(), v1::GetLoadRequest::descriptor()->file(),
@@ -138,12 +136,8 @@ void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t
   }
 }
 
-void Metrics::OnRejected(std::string_view reason) {
-  int index = kNumRejectReasons - 1;
-  for (int i = 0; i < kNumRejectReasons; ++i) {
-    if (kRejectReasons[i] == reason) index = i;
-  }
-  rejected_[index].fetch_add(1, std::memory_order_relaxed);
+void Metrics::OnRejected(RefusalReason reason) {
+  rejected_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
 }
 
 void Metrics::OnRpc(std::string_view service, std::string_view method, grpc::StatusCode code, absl::Duration elapsed) {
@@ -188,9 +182,9 @@ void Metrics::CollectRequests(MetricFamilies* families) const {
   families->Add(of(FinishReason::kCancelled) + of(FinishReason::kDeadline), {{"finished_reason", "abort"}});
   families->Add(of(FinishReason::kError), {{"finished_reason", "error"}});
   families->Start(Type::kCounter, "berth_requests_rejected_total", "Requests refused, by reason");
-  for (int i = 0; i < kNumRejectReasons; ++i) {
+  for (size_t i = 0; i < kNumRefusalReasons; ++i) {
     families->Add(static_cast<double>(rejected_[i].load(std::memory_order_relaxed)),
-                  {{"reason", std::string(kRejectReasons[i])}});
+                  {{"reason", std::string(kRefusalReasons[i])}});
   }
 }
 

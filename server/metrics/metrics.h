@@ -24,6 +24,7 @@
 
 #include "absl/time/time.h"
 #include "scheduler/engine.h"
+#include "scheduler/refusal.h"
 #include "scheduler/request.h"
 #include "server/metrics/histogram.h"
 
@@ -52,9 +53,8 @@ class Metrics {
   // Takes the time between two tokens of a request.
   void OnInterToken(absl::Duration gap);
   void OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens);
-  // Counts a refused request. `reason`: "queue_full", "too_long", "quota", "invalid", "draining", "unauthenticated".
-  // Any other counts as "other", so that the label stays bounded.
-  void OnRejected(std::string_view reason);
+  // Counts a refused request.
+  void OnRejected(RefusalReason reason);
   // Counts a finished RPC. `service` is its full name, as in "berth.v1.Inference". Services outside berth.v1 are
   // ignored.
   void OnRpc(std::string_view service, std::string_view method, grpc::StatusCode code, absl::Duration elapsed);
@@ -70,7 +70,6 @@ class Metrics {
   struct Rpc;
 
   static constexpr int kNumFinishReasons = 6;
-  static constexpr int kNumRejectReasons = 7;
   static constexpr int kNumPhases = 3;
 
   void CollectRequests(MetricFamilies* families) const;
@@ -82,8 +81,8 @@ class Metrics {
 
   Counter accepted_{0};
   Counter accepted_prompt_tokens_{0};
-  std::array<Counter, kNumFinishReasons> finished_{};  // by FinishReason
-  std::array<Counter, kNumRejectReasons> rejected_{};
+  std::array<Counter, kNumFinishReasons> finished_{};   // by FinishReason
+  std::array<Counter, kNumRefusalReasons> rejected_{};  // by RefusalReason
   Histogram time_to_first_token_;
   Histogram inter_token_;
   Histogram time_per_output_token_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "scheduler/refusal.h"
 #include "tests/testing/failing_storage.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_constraint.h"
@@ -172,7 +173,8 @@ TEST_F(EngineTest, RefusesWhenTheQueueIsFullAndAcceptsWhenItIsNot) {
   MakeEngine();
   for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 50)).ok());
   const absl::Status status = engine_->Submit(MakeRequest(4, 5, 50));
-  EXPECT_EQ(status, absl::ResourceExhaustedError("the queue is full: max_queue is 3 requests; retry later"));
+  EXPECT_EQ(status.message(), "the queue is full: max_queue is 3 requests; retry later");
+  EXPECT_EQ(RefusalOf(status)->reason, RefusalReason::kQueueFull);
   EXPECT_EQ(engine_->GetLoad().counts.num_waiting, 3);
   EXPECT_EQ(engine_->GetLoad().counts.waiting_tokens, 15);
   gate_.Close();

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "server/api/control_service.h"
 #include "server/api/inference_service.h"
 #include "tests/server/api/test_server.h"
@@ -286,7 +288,23 @@ TEST_F(ServicesTest, FullQueueSaysWhenToComeBack) {
   const auto& trailers = extra.context.GetServerTrailingMetadata();
   const auto retry = trailers.find("retry-after-ms");
   ASSERT_NE(retry, trailers.end());
-  EXPECT_EQ(std::string(retry->second.data(), retry->second.size()), "250");
+  EXPECT_EQ(std::string(retry->second.data(), retry->second.size()), "1000");
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(answer.status.error_details()));
+  EXPECT_EQ(details.code(), answer.status.error_code());
+  EXPECT_EQ(details.message(), answer.status.error_message());
+  ASSERT_EQ(details.details_size(), 2);
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "QUEUE_FULL");
+  EXPECT_EQ(info.domain(), "berth");
+  EXPECT_EQ(info.metadata().at("setting"), "max_queue");
+  EXPECT_EQ(info.metadata().at("limit"), "2");
+  EXPECT_EQ(info.metadata().at("value"), "3");
+  EXPECT_FALSE(info.metadata().contains("tenant"));
+  google::rpc::RetryInfo retry_info;
+  ASSERT_TRUE(details.details(1).UnpackTo(&retry_info));
+  EXPECT_EQ(retry_info.retry_delay().seconds(), 1);
   server_->gate.Open();
   for (const auto& call : calls) EXPECT_TRUE(call->ReadAll().status.ok());
 }

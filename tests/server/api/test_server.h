@@ -113,7 +113,6 @@ struct TestServer {
       inference_options.defaults.decoder_start_token_id = 95;
       inference_options.defaults.forced_eos_token_ids = {99};
     }
-    inference_options.retry_after = absl::Milliseconds(250);
     inference = std::make_unique<InferenceService>(inference_options);
     SessionsService::Options sessions_options;
     sessions_options.store = sessions.get();

@@ -49,10 +49,20 @@ const char* const kSeries[] = {
     R"(vllm:request_success_total{model_name="m",finished_reason="abort"})",
     R"(vllm:request_success_total{model_name="m",finished_reason="error"})",
     R"(berth_requests_rejected_total{model_name="m",reason="queue_full"})",
-    R"(berth_requests_rejected_total{model_name="m",reason="too_long"})",
-    R"(berth_requests_rejected_total{model_name="m",reason="quota"})",
-    R"(berth_requests_rejected_total{model_name="m",reason="invalid"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="queued_tokens"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="wait"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="deadline"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="texts"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="grammars"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_request_rate"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_token_rate"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_queue"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_queued_tokens"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_running"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="tenant_cache"})",
     R"(berth_requests_rejected_total{model_name="m",reason="draining"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="too_long"})",
+    R"(berth_requests_rejected_total{model_name="m",reason="invalid"})",
     R"(berth_requests_rejected_total{model_name="m",reason="unauthenticated"})",
     R"(berth_requests_rejected_total{model_name="m",reason="other"})",
     R"(berth_time_to_first_token_seconds_bucket{model_name="m",le="0.001"})",
@@ -168,8 +178,8 @@ TEST(MetricsTest, StepsAreToldApartByPhaseAndSummedForVllm) {
 TEST(MetricsTest, ReasonsAndRpcsStayBounded) {
   Metrics metrics(kOptions);
   const size_t before = Scrape(metrics).size();
-  metrics.OnRejected("queue_full");
-  metrics.OnRejected("a reason nobody knows");
+  metrics.OnRejected(RefusalReason::kQueueFull);
+  metrics.OnRejected(RefusalReason::kOther);
   metrics.OnRpc("berth.v1.Inference", "Generate", grpc::StatusCode::CANCELLED, absl::Seconds(3));
   metrics.OnRpc("evil.Service", "Method", grpc::StatusCode::OK, absl::Seconds(3));
   const SeriesMap series = Scrape(metrics);
