@@ -17,6 +17,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from google.protobuf import descriptor_pb2
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 from berth_server import BIN, ROOT, SERVER, BerthServer, DidNotStart, api, generate_request  # noqa: E402
@@ -280,6 +281,11 @@ def test_health_and_reflection(server):
     service = database.FindFileContainingSymbol("berth.v1.Inference")
     assert [method.name for method in service.service[0].method] == ["Generate", "Complete", "Tokenize", "Detokenize"]
     assert database.FindFileContainingSymbol("berth.v1.Inference.Generate").name == service.name
+    health_file = database.FindFileContainingSymbol("grpc.health.v1.Health")
+    theirs = descriptor_pb2.FileDescriptorProto()
+    health_pb2.DESCRIPTOR.CopyToProto(theirs)
+    for ours, known in ((health_file.service, theirs.service), (health_file.message_type[:2], theirs.message_type[:2])):
+        assert list(ours) == list(known)
 
 
 def test_model_info_says_what_the_cache_is(server):
