@@ -63,6 +63,10 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
              "Time between pings of a client with calls under way.");
   flags->Add("connection_age", &config->connection_age, Between(absl::Milliseconds(100), absl::Hours(24 * 14)),
              "Age at which connections are renewed; their requests have as long again.");
+  flags->Add("max_connections", &config->connections.max_connections, Between(0, 1 << 20),
+             "Maximum number of open connections. The next one is closed at once. 0: no limit.");
+  flags->Add("max_connections_per_address", &config->connections.max_connections_per_address, Between(0, 1 << 20),
+             "The same for one IPv4 address, or one IPv6 network of 64 bits.");
   flags->Add("port_file", &config->port_file, "file",
              "File for the ports, {\"grpc\": 8600, \"metrics\": 8601}, once they listen. Empty: none.");
 }

@@ -28,6 +28,7 @@
 #include "scheduler/engine.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/validation.h"
+#include "server/connection_gate.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
@@ -51,6 +52,7 @@ struct Config {
   absl::Duration ping_interval = absl::Seconds(30);                    // between pings of a client with calls under way
   // Connections are renewed so that balancers see new servers. The requests of an old one have as long again to end.
   absl::Duration connection_age = absl::Hours(1);
+  ConnectionGate::Options connections;
   std::string port_file;  // file that gets the ports once both listen; "": none
   Metrics::Options metrics;
 

@@ -1,5 +1,6 @@
 // The program: settings -> model -> arena -> Server (which builds the rest), and the wait for a signal.
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -118,6 +119,19 @@ void ServeUntilSignal(const Config& config, Server* server) {
   spdlog::info("stopped");
 }
 
+// Lets the process have as many descriptors as it may: each connection takes one.
+void RaiseDescriptorLimit(int64_t max_connections) {
+  constexpr int64_t kOtherFiles = 256;  // of model, sessions, tiers, metrics and log
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < static_cast<rlim_t>(max_connections + kOtherFiles)) {
+    spdlog::warn("--max_connections={}, but the process may open {} files only (ulimit -Hn)", max_connections,
+                 limit.rlim_max);
+  }
+}
+
 // What the flags change of the model's output, for its fingerprint.
 std::string OutputAffectingSettings(const LoadOptions& options, const ModelInfo& info) {
   std::string text(DTypeName(info.dtype));
@@ -198,6 +212,7 @@ absl::Status Run(Config config, const Sandbox& sandbox) {
   }
   LogLimits(config, info, max_tokens, **server);
   if (absl::Status s = ShutdownSignal::Install(); !s.ok()) return s;
+  RaiseDescriptorLimit(config.connections.max_connections);
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
   ServeUntilSignal(config, server->get());
   return absl::OkStatus();

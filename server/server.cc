@@ -11,6 +11,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "server/api/parse_errors.h"
 #include "server/storage/prefix_file.h"
 #include "server/version.h"
 
@@ -20,8 +21,13 @@ namespace {
 constexpr const char* kLiveNames[] = {"", "liveness"};
 constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions"};
 
-// A prompt of 4 MiB text or a million token ids fits with room; what is larger is refused before it is parsed.
-constexpr int kMaxMessageBytes = 16 << 20;
+// A prompt of 4 MiB text and a structure of 1 MiB, or a million token ids, fit with room; what is larger is refused
+// before it is parsed.
+constexpr int kMaxRequestBytes = 8 << 20;
+// An answer of 16 outputs with logprobs.
+constexpr int kMaxAnswerBytes = 16 << 20;
+// For messages that are received in part, of all connections. Over it gRPC ends calls, whichever come first.
+constexpr size_t kMaxReceivedBytes = size_t{512} << 20;
 // For the last statuses to reach their clients once the engine is idle.
 constexpr absl::Duration kFlushTime = absl::Seconds(2);
 // Threads that compute masks beside the steps. Each mask is work for one.
@@ -29,11 +35,14 @@ constexpr int64_t kMaxMaskThreads = 8;
 // Threads that tokenise and render chats.
 constexpr int64_t kMaxTextThreads = 8;
 
-// gRPC words every failed start at length; ours says it in a line.
-void LogGrpcQuietly(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
 void LogGrpc(gpr_log_func_args* args) {
   spdlog::log(args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug, "grpc: {}",
               args->message);
+}
+
+// How long a client may take to answer a ping.
+absl::Duration PingTimeout(const Config& config) {
+  return std::max(absl::Milliseconds(1), config.ping_interval * 2 / 3);
 }
 
 // Pings find a client that vanished without a word, so that it gives its cache back. Only connections with calls under
@@ -42,21 +51,21 @@ void LogGrpc(gpr_log_func_args* args) {
 // idle connection as abuse when its own pings are off there, hence no strikes.
 void SetPings(const Config& config, grpc::ServerBuilder* builder) {
   const int interval = static_cast<int>(absl::ToInt64Milliseconds(config.ping_interval));
+  const int timeout = static_cast<int>(absl::ToInt64Milliseconds(PingTimeout(config)));
   const int age = static_cast<int>(absl::ToInt64Milliseconds(config.connection_age));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(1, interval * 2 / 3));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, age);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, age);
 }
 
-// SO_REUSEPORT off: a second server on the port is an error, not a lottery for each connection.
 void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
   const int64_t streams = std::max<int64_t>(1024, 2 * (config.engine.scheduler.max_running + config.engine.max_queue));
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxMessageBytes);
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder->SetMaxSendMessageSize(kMaxAnswerBytes);
+  builder->SetResourceQuota(grpc::ResourceQuota("berth").Resize(kMaxReceivedBytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(streams));
   SetPings(config, builder);
 }
@@ -178,7 +187,8 @@ void Server::StartTextPool() {
   TextPool::Options options;
   // Two at least: one text that takes long leaves a thread to other clients.
   options.threads = std::clamp<int64_t>(std::thread::hardware_concurrency() / 4, 2, kMaxTextThreads);
-  options.max_waiting = config_.engine.max_queue;
+  // A short queue of the engine must not refuse texts, which take a moment only.
+  options.max_waiting = std::max(options.max_waiting, config_.engine.max_queue);
   texts_ = std::make_unique<TextPool>(std::move(options));
 }
 
@@ -228,23 +238,37 @@ void Server::MakeServices() {
 }
 
 absl::Status Server::Listen() {
-  gpr_set_log_function(LogGrpcQuietly);
+  ConnectionGate::Options options = config_.connections;
+  options.user_timeout = PingTimeout(config_);
+  absl::StatusOr<std::unique_ptr<ConnectionGate>> gate = ConnectionGate::Listen(config_.listen, options);
+  if (!gate.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("--listen: cannot listen on ", config_.listen.ToString(), ": ", gate.status().message()));
+  }
+  gate_ = *std::move(gate);
+  gpr_set_log_function(LogGrpc);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetArguments(config_, &builder);
-  const std::string address = config_.listen.ToString();
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<ParseErrors>());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(inference_.get());
   builder.RegisterService(control_.get());
   builder.RegisterService(sessions_service_.get());
   grpc_ = builder.BuildAndStart();
-  gpr_set_log_function(LogGrpc);
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", address,
-                                               ": the port is in use, or this machine does not have the address"));
-  }
+  if (grpc_ == nullptr) return absl::InternalError("gRPC does not start");
   for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, true);
+  gate_->Start([acceptor](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
   return absl::OkStatus();
 }
 
@@ -257,6 +281,7 @@ absl::Status Server::StartExporter() {
                                 .grammars = [this] { return GetGrammarLoad(); },
                                 .texts = [this] { return texts_->load(); },
                                 .delivery = [this] { return registry_.undelivered()->load(); },
+                                .connections = [this] { return gate_->load(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),
                                 .version = kVersion,
@@ -295,6 +320,7 @@ void Server::Drain(absl::Duration grace) {
   inference_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
   // The step under way must end first.
   if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
+  gate_->Stop();
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));
   grpc_->Wait();
 }

@@ -28,6 +28,7 @@
 #include "server/api/text_codec.h"
 #include "server/api/text_pool.h"
 #include "server/config.h"
+#include "server/connection_gate.h"
 #include "server/metrics/exporter.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
@@ -66,7 +67,7 @@ class Server {
   // Refuses new requests, waits up to `grace` for those under way, ends the rest with UNAVAILABLE, and stops listening.
   void Drain(absl::Duration grace);
 
-  int port() const { return port_; }
+  int port() const { return gate_->port(); }
   // 0: no exporter.
   int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
   // The file of --tenants. Never null.
@@ -109,9 +110,9 @@ class Server {
   std::unique_ptr<SessionsService> sessions_service_;
   std::unique_ptr<ControlService> control_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<Exporter> exporter_;
 
-  int port_ = 0;
   bool draining_ = false;
   bool alive_ = true;  // what the health service was told last
 };

@@ -52,7 +52,12 @@ void MetricsCollector::AddTo(MetricFamilies* families) const {
   const GrammarLoad grammars = options_.grammars ? options_.grammars() : GrammarLoad();
   const TextLoad texts = options_.texts ? options_.texts() : TextLoad();
   const DeliveryLoad delivery = options_.delivery ? options_.delivery() : DeliveryLoad();
-  CollectLoad({.engine = load, .sessions = sessions, .grammars = grammars, .texts = texts, .delivery = delivery},
+  CollectLoad({.engine = load,
+               .sessions = sessions,
+               .grammars = grammars,
+               .texts = texts,
+               .delivery = delivery,
+               .connections = options_.connections ? options_.connections() : ConnectionLoad()},
               options_.plan, families);
   families->StartSection("Build and model");
   families->Start(Type::kGauge, "berth_build_info", "Versions and instruction set of the server; always 1");

@@ -28,12 +28,13 @@ namespace berth {
 class MetricsCollector final : public prometheus::Collectable {
  public:
   struct Options {
-    const Metrics* metrics = nullptr;        // must outlive the collector
-    std::function<EngineLoad()> load;        // Engine::GetLoad; called once a scrape
-    std::function<SessionLoad()> sessions;   // SessionStore::stats; empty: no sessions are saved
-    std::function<GrammarLoad()> grammars;   // GrammarCompiler::load; empty: no structures are accepted
-    std::function<TextLoad()> texts;         // TextPool::load; empty: none
-    std::function<DeliveryLoad()> delivery;  // Undelivered::load; empty: none
+    const Metrics* metrics = nullptr;             // must outlive the collector
+    std::function<EngineLoad()> load;             // Engine::GetLoad; called once a scrape
+    std::function<SessionLoad()> sessions;        // SessionStore::stats; empty: no sessions are saved
+    std::function<GrammarLoad()> grammars;        // GrammarCompiler::load; empty: no structures are accepted
+    std::function<TextLoad()> texts;              // TextPool::load; empty: none
+    std::function<DeliveryLoad()> delivery;       // Undelivered::load; empty: none
+    std::function<ConnectionLoad()> connections;  // ConnectionGate::load; empty: none
     CachePlan plan;
     ModelInfo model;
     // Labels of berth_build_info.

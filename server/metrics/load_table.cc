@@ -177,6 +177,15 @@ constexpr LoadFigure kDelivery[] = {
      .help = "Requests ended because their clients did not read what was sent",
      .field = &Load::set_unread_requests_ended,
      .value = [](const ServerLoad& load) { return load.delivery.ended; }},
+    {.metric = "berth_connections",
+     .help = "Open connections of the gRPC port",
+     .value = [](const ServerLoad& load) { return load.connections.open; }},
+    {.metric = "berth_connections_limit",
+     .help = "Most connections that may be open; 0: no limit",
+     .value = [](const ServerLoad& load) { return load.connections.limit; }},
+    {.metric = "berth_connections_refused_total",
+     .help = "Connections closed at once because too many were open, in all or from one address",
+     .value = [](const ServerLoad& load) { return load.connections.refused; }},
 };
 
 constexpr LoadFigure kTiers[] = {

@@ -57,12 +57,20 @@ struct DeliveryLoad {
   int64_t ended = 0;        // requests ended because their clients did not read; counted since the start
 };
 
+// Connections of the gRPC port.
+struct ConnectionLoad {
+  int64_t open = 0;     // gauge
+  int64_t limit = 0;    // gauge; 0: none
+  int64_t refused = 0;  // over a limit; counted since the start
+};
+
 struct ServerLoad {
   const EngineLoad& engine;
   const SessionLoad& sessions;
   const GrammarLoad& grammars;
   const TextLoad& texts;
   const DeliveryLoad& delivery;
+  ConnectionLoad connections = {};
 };
 
 struct MetricLabel {

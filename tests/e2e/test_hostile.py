@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 from berth_server import ROOT, BerthServer, DidNotStart, api, generate_request  # noqa: E402
+from raw_http2 import RawConnection  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 
@@ -171,3 +172,70 @@ def test_slow_scrapes_do_not_stop_others():
         assert metric(server, "berth_build_info") == 1  # within its timeout of 30 s; once it took minutes
         for one in slow:
             one.close()
+
+
+@pytest.mark.parametrize("method, request_bytes", [
+    ("Inference/Complete", b"\x12\x02\xff\xfe"),  # a prompt that is not UTF-8
+    ("Inference/Generate", b"\xff\xff\xff"),
+    ("Control/GetLoad", b"\x0b"),
+])
+def test_a_request_that_does_not_parse_is_told_so(method, request_bytes):
+    """It once looked like a method that is missing: UNIMPLEMENTED without a word."""
+    with BerthServer(DEMO) as server:
+        kind = server.channel.unary_stream if method == "Inference/Generate" else server.channel.unary_unary
+        call = kind(f"/berth.v1.{method}", request_serializer=bytes, response_deserializer=bytes)
+        with pytest.raises(grpc.RpcError) as error:
+            answer = call(request_bytes, timeout=30)
+            list(answer)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "cannot be parsed" in error.value.details()
+        missing = server.channel.unary_unary("/berth.v1.Inference/Missing", bytes, bytes)
+        with pytest.raises(grpc.RpcError) as error:
+            missing(b"", timeout=30)
+        assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def rss_mb(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) >> 10
+
+
+def test_requests_sent_in_part_take_bounded_memory():
+    """One connection with 40 streams, each 16 MB but for some bytes, once took 590 MB; 1,024 streams would take 16 GB.
+    Now all that is received in part has 512 MiB: gRPC's quota ends calls over it."""
+    with BerthServer(DEMO) as server:
+        before = rss_mb(server)
+        connection = RawConnection(server.address)
+        connection.begin(1, "/berth.v1.Inference/Tokenize", 1 << 30)  # a message is refused when it has arrived
+        chunk = b"x" * (1 << 20)
+        sent = 0
+        while 1 not in connection.reset and not connection.closed and sent < 1 << 30:
+            sent += connection.send(1, chunk, timeout=30)
+        assert sent < 700 << 20
+        connection.close()
+
+        connection = RawConnection(server.address)
+        for stream in range(1, 2 * 120, 2):  # 960 MB
+            if connection.closed:
+                break
+            connection.begin(stream, "/berth.v1.Inference/Tokenize", 8_000_000)
+            connection.send(stream, b"x" * (8_000_000 - 100), timeout=5)
+        assert connection.closed or len(connection.reset) > 20
+        assert rss_mb(server) - before < 700
+        request = generate_request(ids=[5, 6, 7], max_tokens=3)
+        with contextlib.closing(grpc.insecure_channel(server.address)) as channel:
+            answer = api().inference_pb2_grpc.InferenceStub(channel).Complete(request, timeout=60, wait_for_ready=True)
+        assert answer.usage.completion_tokens == 3
+        connection.close()
+
+
+def test_connections_are_limited():
+    with BerthServer(DEMO, "--max_connections=3", "--max_connections_per_address=2") as server:  # one is the helper's
+        assert server.load().running == 0
+        with contextlib.closing(RawConnection(server.address)) as second:
+            assert second.read(30) and not second.closed
+            third = RawConnection(server.address)
+            third.read(30)
+            assert third.closed
+            assert metric(server, "berth_connections_refused_total") == 1
+            assert metric(server, "berth_connections{") == 2
