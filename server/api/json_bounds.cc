@@ -41,6 +41,10 @@ absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::st
     return absl::InvalidArgumentError(
         absl::StrCat(field, ": a depth of ", depth, " is over the limit of ", kMaxJsonDepth));
   }
+  // The parser would skip it, but what is made of the text would not.
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": begins with a byte order mark; leave it out"));
+  }
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(field, ": not JSON"));
   return json;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "server/api/call_output.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
@@ -55,7 +56,7 @@ class SessionsService::ResumeCall final : public ResponseStream {
 
   // On the store's thread.
   void Begin(absl::StatusOr<ValidatedRequest> loaded) {
-    if (!loaded.ok()) return Refuse(loaded.status());
+    if (!loaded.ok()) return Refuse(service_->WithoutPath(loaded.status()));
     loaded->request_id = request_.request_id();
     loaded->output.skip_tokens = request_.received_tokens();
     if (request_.has_request_id()) {
@@ -86,13 +87,20 @@ class SessionsService::ResumeCall final : public ResponseStream {
   CallOutput output_;
 };
 
+absl::Status SessionsService::WithoutPath(const absl::Status& status) const {
+  if (status.ok() || options_.store == nullptr) return status;
+  const std::string prefix = options_.store->folder() + "/";
+  return {status.code(), absl::StrReplaceAll(status.message(), {{prefix, ""}})};
+}
+
 absl::Status SessionsService::Check(const std::string& session_id) const {
   if (options_.store == nullptr) return SessionsAreOff();
   return CheckSessionId("session_id", session_id);
 }
 
 void SessionsService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
-                             const absl::Status& status) {
+                             const absl::Status& result) {
+  const absl::Status status = WithoutPath(result);
   if (options_.metrics != nullptr) {
     options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
   }

@@ -45,6 +45,8 @@ class SessionsService final : public v1::Sessions::CallbackService {
 
   // Returns OK if sessions are on and the id is valid.
   absl::Status Check(const std::string& session_id) const;
+  // Names files without their folder: clients learn no path of the server.
+  absl::Status WithoutPath(const absl::Status& status) const;
   void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
 
   const Options options_;

@@ -71,6 +71,7 @@ class SessionStore final : public SaveSink {
 
   SessionLoad stats() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::string& model() const { return options_.model; }
+  const std::string& folder() const { return options_.folder; }
 
  private:
   // A file.

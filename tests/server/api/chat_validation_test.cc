@@ -87,6 +87,7 @@ TEST_F(ChatValidationTest, ExtraJson) {
            {"{", "not JSON"},
            {"{},{}", "not JSON"},
            {"[]", "not a JSON object"},
+           {"\xEF\xBB\xBF{}", "begins with a byte order mark; leave it out"},
            {R"({"role": "system"})", "\"role\" has a field of its own"},
            {R"({"\u0072ole": "system"})", "\"role\" has a field of its own"},
            {R"({"content": ""})", "\"content\" has a field of its own"}}) {

@@ -1,4 +1,5 @@
 // Sessions over gRPC: a server that goes away in the middle, and another that continues.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -256,6 +257,18 @@ TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
   content->file.mutable_request()->mutable_sampling()->set_temperature(1);
   ASSERT_TRUE(WriteSessionFile(path, content->file, content->snapshot).ok());
   EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
+}
+
+TEST_F(SessionsTest, ErrorsTellNoPathOfTheServer) {
+  Start();
+  ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
+  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  Start();
+  fs::resize_file(folder_ + "/s.session", 200);
+  const grpc::Status status = Resume(ResumeOf("s")).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("s.session"));
+  EXPECT_THAT(status.error_message(), ::testing::Not(::testing::HasSubstr(folder_)));
 }
 
 }  // namespace
