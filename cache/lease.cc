@@ -197,6 +197,14 @@ void SequenceLease::ExpandCheckpoint(std::unique_ptr<std::byte[]> states) {
   FreeTail(g, 1);
 }
 
+int64_t SequenceLease::held_bytes() const {
+  int64_t bytes = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    bytes += static_cast<int64_t>(groups_[g].units.size()) * cache_->pools_[g].unit_bytes();
+  }
+  return bytes;
+}
+
 int64_t SequenceLease::ExpiringBytes(int64_t position) const {
   int64_t bytes = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {

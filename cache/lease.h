@@ -100,6 +100,8 @@ class SequenceLease {
   void Locate(const CacheSnapshot& snapshot, int64_t from, int64_t to, std::vector<SnapshotSpan>* spans) const;
   // The size of the lease's snapshot.
   int64_t snapshot_bytes() const;
+  // Bytes of the units that it holds; shared ones count for each holder.
+  int64_t held_bytes() const;
 
   // Returns another lease of the same tokens. The two share every unit until one of them writes it. Never fails.
   SequenceLease Fork();

@@ -39,7 +39,8 @@ std::vector<std::unique_ptr<Sequence>> OutputGroup::MakeOthers() {
     auto other = std::make_unique<Sequence>(std::move(request));
     other->tokens.reserve(other->prompt_length + other->request.max_tokens);
     other->times = first.times;
-    other->num_prompt_counted = first.prompt_length;
+    other->num_counted = first.prompt_length;
+    other->turn = first.turn;
     other->num_cached = first.num_cached;
     other->group = first.group;
     other->output = static_cast<int32_t>(i);

@@ -4,7 +4,7 @@
 // The scheduler does the rest, and keeps these rules whatever a policy says:
 //   - No request overtakes: when the picked one cannot be admitted, the step admits none.
 //   - Running requests get their tokens in order of admission. A request is only preempted for one that runs and was
-//     admitted before it.
+//     admitted before it, or instead of one that was admitted after it.
 //   - The first running request gets all the tokens it can use, and any other can be preempted for it. So it grows in
 //     every step and ends some day, and then the next is first: nothing deadlocks.
 //   - The outputs of a request are admitted and preempted together.
@@ -18,6 +18,7 @@
 //   3. Test it on its own as tests/scheduler/policy_test.cc does, with sequences that no scheduler owns. The property
 //      test of the scheduler shows that any choice is safe; it need not be repeated.
 //   4. Let server/server.cc pass it as SchedulerOptions::policy.
+// FairPolicy (scheduler/fair_policy.h) is an example, and what the server uses.
 #ifndef BERTH_SCHEDULER_POLICY_H_
 #define BERTH_SCHEDULER_POLICY_H_
 
@@ -47,22 +48,33 @@ enum class TokenUse : uint8_t {
 struct ComputedTokens {
   int64_t prefill = 0;  // the encoder's input and forced tokens included
   int64_t decode = 0;   // drafts included, right or wrong
+  int64_t again = 0;    // those of `prefill` that an earlier step had computed too
+};
+
+// What a step that is being planned has.
+struct StepBudget {
+  absl::Time now;
+  int64_t num_tokens = 0;      // left for prefill, drafts and admission, once each decoded token is set aside
+  int64_t chunk_tokens = 0;    // the most tokens that one sequence may prefill
+  int64_t free_sequences = 0;  // how many more may run
 };
 
 class SchedulingPolicy {
  public:
   static constexpr size_t kNobody = ~size_t{0};
+  static constexpr size_t kItself = kNobody - 1;
 
   virtual ~SchedulingPolicy() = default;
 
-  // Picks the waiting sequence to admit next: an index into `waiting`, which is not empty. There, preempted sequences
-  // stand before new ones, and new ones in order of arrival. A sequence stands for its whole request. Called again
-  // after each admission.
-  virtual size_t PickToAdmit(const WaitingSequences& waiting) = 0;
+  // Picks the sequence to admit next, one of `waiting`, which is not empty. There, preempted sequences stand before new
+  // ones, and new ones in order of arrival. A sequence stands for its whole request. Called again after each admission.
+  virtual const Sequence* PickToAdmit(const WaitingSequences& waiting) = 0;
 
-  // Picks the sequence to preempt because the cache has no room for `beneficiary` to grow. Returns an index into
-  // `candidates`, which are in order of admission and not empty. kNobody: preempts none, and the beneficiary skips this
-  // step.
+  // Picks the sequence to preempt because the cache has no room for `beneficiary` to grow. Returns one of these:
+  //   - an index into `candidates`, which are in order of admission and not empty;
+  //   - kNobody: preempts none, and the beneficiary skips this step;
+  //   - kItself: preempts the beneficiary's request, so that later ones can grow.
+  // For the first running request, which is never held up, the last two mean the last candidate.
   virtual size_t PickToPreempt(RunningSequences candidates, const Sequence& beneficiary) = 0;
 
   // Returns how many of the step's `left` tokens `sequence` may spend on `use`. Tokens that it spends are gone for the
@@ -71,6 +83,12 @@ class SchedulingPolicy {
 
   // A request arrived: its first sequence is waiting, for the first time.
   virtual void OnArrival(const Sequence& /*sequence*/) {}
+  // A step is being planned. May be called again for the same step.
+  virtual void OnPlan(const StepBudget& /*step*/, RunningSequences /*running*/) {}
+  // The sequence begins to run, in the step being planned: it waited, or is a new output of a request that did.
+  virtual void OnAdmit(const Sequence& /*sequence*/) {}
+  // The sequence ran and waits again.
+  virtual void OnPreempt(const Sequence& /*sequence*/) {}
   // A step computed something of the sequence. Not called for a step that failed.
   virtual void OnComputed(const Sequence& /*sequence*/, const ComputedTokens& /*tokens*/) {}
   // A step took `time`, in which `running` held their leases.
@@ -86,7 +104,7 @@ class SchedulingPolicy {
 // too, and every running one arrived before every waiting one.
 class FcfsPolicy : public SchedulingPolicy {
  public:
-  size_t PickToAdmit(const WaitingSequences& /*waiting*/) override { return 0; }
+  const Sequence* PickToAdmit(const WaitingSequences& waiting) override { return waiting.front().get(); }
   size_t PickToPreempt(RunningSequences candidates, const Sequence& /*beneficiary*/) override {
     return candidates.size() - 1;
   }

@@ -80,6 +80,7 @@ struct Request {
   int64_t draft_tokens = 0;
   bool share_prefix = true;     // false: neither looks for its prefix nor leaves one
   std::string cache_salt;       // its tenant: it shares prefixes with requests of the same salt only
+  int64_t priority = 0;         // among its tenant's requests; higher goes first
   bool saved = false;           // hand it to the SaveSink when asked to, and when it ends
   int64_t autosave_tokens = 0;  // save it after this many output tokens, again and again; 0: never
   // Resume from here: emit these tokens again, as replayed ones, then continue. The scheduler moves the snapshot out

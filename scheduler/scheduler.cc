@@ -157,13 +157,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];
-    if (sequence.num_prompt_counted == 0) counts_.prompt_tokens += sequence.num_encoder_tokens();
-    const int64_t num_prompt = std::min(sequence.num_computed(), sequence.prompt_length);
-    counts_.prompt_tokens += std::max<int64_t>(0, num_prompt - sequence.num_prompt_counted);
-    sequence.num_prompt_counted = std::max(sequence.num_prompt_counted, num_prompt);
-    const bool decodes = sequence.step_decodes || !row.drafts.empty();
-    const int64_t num_tokens = row.num_tokens() + static_cast<int64_t>(row.encoder_tokens.size());
-    policy_->OnComputed(sequence, {.prefill = decodes ? 0 : num_tokens, .decode = decodes ? num_tokens : 0});
+    policy_->OnComputed(sequence, CountComputed(row, &sequence));
     if (sequence.finished()) continue;  // with another output of its request
     committer_.Commit(row, result.rows[i], &sequence, now, events);
   }
@@ -172,6 +166,19 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
   if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();
   saver_.HandOver(running_, waiting_);
+}
+
+ComputedTokens Scheduler::CountComputed(const StepRow& row, Sequence* sequence) {
+  const int64_t num_encoder = static_cast<int64_t>(row.encoder_tokens.size());
+  const int64_t num_tokens = row.num_tokens() + num_encoder;
+  const int64_t counted = sequence->num_counted;
+  sequence->num_counted = std::max(counted, std::min(sequence->num_computed(), sequence->num_tokens()));
+  if (counted == 0) counts_.prompt_tokens += sequence->num_encoder_tokens();
+  counts_.prompt_tokens +=
+      std::min(sequence->num_counted, sequence->prompt_length) - std::min(counted, sequence->prompt_length);
+  if (sequence->step_decodes || !row.drafts.empty()) return {.decode = num_tokens};
+  return {.prefill = num_tokens,
+          .again = std::clamp<int64_t>(counted - row.start, 0, row.num_tokens()) + (counted > 0 ? num_encoder : 0)};
 }
 
 void Scheduler::CommitForced(absl::Time now, std::vector<TokenEvent>* events) {

@@ -115,12 +115,13 @@ class Scheduler {
   int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left);
   // The sequence's next chunk of at most `limit` tokens.
   int64_t ChunkTokens(const Sequence& sequence, int64_t limit) const;
-  // Grows running_[index], preempting others if it must. False when it cannot.
-  bool GrowOrPreempt(size_t index, int64_t num_tokens);
-  // Preempts a request that was admitted after that of running_[index]. False: there is no such request, or the policy
-  // prefers to preempt none.
-  bool PreemptFor(size_t index);
-  void Preempt(size_t first, size_t last);
+  // Grows running_[*index], preempting others if it must. False when it cannot.
+  bool GrowOrPreempt(size_t* index, int64_t num_tokens);
+  // Preempts a request that was admitted after that of running_[*index]. False: there is none, or the policy spares it.
+  // If the policy prefers the sequence's own request, *index is then the last one before it.
+  bool PreemptFor(size_t* index);
+  // Preempts the request of running_[index]. Returns the index of its first sequence, where the next one is now.
+  size_t Preempt(size_t index);
   // Drops drafts that their constraints do not allow.
   void CheckDrafts();
   // Lets the step check the drafts that the budget and the cache have room for.
@@ -138,6 +139,8 @@ class Scheduler {
   Forks ForksOf(int64_t prompt_tokens, int64_t num_sequences) const;
 
   void AddRow(Sequence* sequence);
+  // Counts what the step computed of the sequence.
+  ComputedTokens CountComputed(const StepRow& row, Sequence* sequence);
   // Ends the commit of every row that chose tokens, with those that its constraint forces after them.
   void CommitForced(absl::Time now, std::vector<TokenEvent>* events);
   // Removes the sequence from the index and tells the policy. Its owner destroys it afterwards.

@@ -65,6 +65,11 @@ int64_t Scheduler::GrowRunning() {
     return sequence->decoding() || sequence->catching_up();
   };
   int64_t left = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
+  policy_->OnPlan({.now = plan_start_,
+                   .num_tokens = left,
+                   .chunk_tokens = options_.prefill_chunk_tokens,
+                   .free_sequences = options_.max_running - static_cast<int64_t>(running_.size())},
+                  running_);
   const int64_t num_preemptions = counts_.num_preemptions;
   bool full = false;
   for (size_t i = 0; i < running_.size(); ++i) {
@@ -81,7 +86,7 @@ int64_t Scheduler::GrowRunning() {
       sequence.step_tokens = ChunkTokens(sequence, own + TokenLimit(sequence, TokenUse::kPrefill, left));
       left -= std::max<int64_t>(0, sequence.step_tokens - own);
     }
-    if (sequence.step_tokens > 0 && !GrowOrPreempt(i, sequence.step_tokens)) full = true;
+    if (sequence.step_tokens > 0 && !GrowOrPreempt(&i, sequence.step_tokens)) full = true;
   }
   if (running_.empty()) return options_.max_step_tokens;
   if (full || counts_.num_preemptions > num_preemptions) left = 0;
@@ -107,11 +112,15 @@ int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t limit) const {
 
 // The cheapest room first: that of a cache that is only on its way in, then that of a later request. A swap-out gives
 // its room when it ends, so the sequence waits for that, and no second one is preempted meanwhile.
-bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
-  Sequence& sequence = *running_[index];
+bool Scheduler::GrowOrPreempt(size_t* index, int64_t num_tokens) {
+  Sequence& sequence = *running_[*index];
   while (!sequence.lease.Grow(num_tokens).ok()) {
     if (swap_.CancelSwapIn()) continue;
-    if (swap_.swapping_out() == nullptr && PreemptFor(index)) continue;
+    const size_t own = *index;
+    if (swap_.swapping_out() == nullptr && PreemptFor(index)) {
+      if (*index != own) return true;  // it waits now
+      continue;
+    }
     sequence.step_tokens = 0;
     // Those before it run, and will return what it needs.
     if (swap_.swapping_out() != nullptr || !SameRequest(sequence, *running_.front())) return false;
@@ -121,27 +130,31 @@ bool Scheduler::GrowOrPreempt(size_t index, int64_t num_tokens) {
   return true;
 }
 
-bool Scheduler::PreemptFor(size_t index) {
-  const Sequence& beneficiary = *running_[index];
-  size_t first = index + 1;
+bool Scheduler::PreemptFor(size_t* index) {
+  const Sequence& beneficiary = *running_[*index];
+  size_t first = *index + 1;
   while (first < running_.size() && SameRequest(beneficiary, *running_[first])) ++first;
   const RunningSequences candidates = absl::MakeConstSpan(running_).subspan(first);
   if (candidates.empty()) return false;
   size_t picked = policy_->PickToPreempt(candidates, beneficiary);
-  if (picked == SchedulingPolicy::kNobody) {
-    if (!SameRequest(beneficiary, *running_.front())) return false;
-    picked = candidates.size() - 1;
+  const bool spares = picked == SchedulingPolicy::kNobody || picked == SchedulingPolicy::kItself;
+  if (spares && SameRequest(beneficiary, *running_.front())) picked = candidates.size() - 1;
+  if (picked == SchedulingPolicy::kNobody) return false;
+  if (picked == SchedulingPolicy::kItself) {
+    *index = Preempt(*index) - 1;  // the first request is before it
+  } else {
+    Preempt(first + picked);
   }
-  // The outputs of one request are neighbours.
-  size_t last = first += picked;
-  while (last + 1 < running_.size() && SameRequest(*running_[last + 1], *running_[first])) ++last;
-  while (SameRequest(*running_[first - 1], *running_[last])) --first;
-  Preempt(first, last + 1);
   return true;
 }
 
-void Scheduler::Preempt(size_t first, size_t last) {
+size_t Scheduler::Preempt(size_t index) {
   ++counts_.num_preemptions;
+  // The outputs of one request are neighbours.
+  size_t first = index;
+  size_t last = index + 1;
+  while (last < running_.size() && SameRequest(*running_[last], *running_[index])) ++last;
+  while (first > 0 && SameRequest(*running_[first - 1], *running_[index])) --first;
   if (const auto& group = running_[first]->group; group != nullptr) group->Park();
   for (size_t i = last; i > first; --i) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
@@ -151,11 +164,14 @@ void Scheduler::Preempt(size_t first, size_t last) {
     sequence->lease = SequenceLease();
     sequence->encoded = false;
     sequence->step_tokens = 0;
+    sequence->drafts.clear();
     ++sequence->times.num_preemptions;
     CountWaiting(*sequence, +1);
+    policy_->OnPreempt(*sequence);
     waiting_.push_front(std::move(sequence));
   }
   running_.erase(running_.begin() + static_cast<int64_t>(first), running_.begin() + static_cast<int64_t>(last));
+  return first;
 }
 
 void Scheduler::CheckDrafts() {
@@ -193,9 +209,11 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   int64_t promised = 0;
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    size_t index = policy_->PickToAdmit(waiting_);
-    while (index > 0 && SameRequest(*waiting_[index - 1], *waiting_[index])) --index;
-    Sequence& sequence = *waiting_[index];
+    const Sequence* const picked = policy_->PickToAdmit(waiting_);
+    const auto is_picked = [&](const std::unique_ptr<Sequence>& other) { return other.get() == picked; };
+    auto first = std::find_if(waiting_.begin(), waiting_.end(), is_picked);
+    while (first != waiting_.begin() && SameRequest(**(first - 1), *picked)) --first;
+    Sequence& sequence = **first;
     const int64_t limit = TokenLimit(sequence, TokenUse::kAdmission, budget);
     if (sequence.num_encoder_tokens() >= limit) return;
     const OutputGroup* const group = sequence.group.get();
@@ -211,7 +229,7 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     }
     budget -= encoder_tokens + sequence.step_tokens;
     promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
-    MoveToRunning(index, now);
+    MoveToRunning(first - waiting_.begin(), now);
   }
 }
 
@@ -254,7 +272,10 @@ void Scheduler::MoveToRunning(size_t index, absl::Time now) {
   Sequence& first = *waiting_[index];
   const auto begin = waiting_.begin() + static_cast<int64_t>(index);
   const auto end = std::find_if(begin, waiting_.end(), [&](const auto& other) { return !SameRequest(first, *other); });
-  for (auto at = begin; at != end; ++at) CountWaiting(**at, -1);
+  for (auto at = begin; at != end; ++at) {
+    CountWaiting(**at, -1);
+    policy_->OnAdmit(**at);
+  }
   first.swapped.Drop();
   if (!first.ever_admitted()) {
     if (first.lease.shares()) {
@@ -270,7 +291,10 @@ void Scheduler::MoveToRunning(size_t index, absl::Time now) {
   std::move(begin, end, std::back_inserter(running_));
   waiting_.erase(begin, end);
   if (first.group == nullptr) return;
-  for (std::unique_ptr<Sequence>& other : first.group->MakeOthers()) running_.push_back(std::move(other));
+  for (std::unique_ptr<Sequence>& other : first.group->MakeOthers()) {
+    policy_->OnAdmit(*other);
+    running_.push_back(std::move(other));
+  }
 }
 
 void Scheduler::AddRow(Sequence* sequence) {

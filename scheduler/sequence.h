@@ -12,6 +12,7 @@
 #define BERTH_SCHEDULER_SEQUENCE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -26,6 +27,17 @@
 namespace berth {
 
 struct OutputGroup;
+struct TenantAccount;
+
+// What FairPolicy keeps with a sequence; see scheduler/fair_policy.h.
+struct FairTurn {
+  TenantAccount* account = nullptr;  // of the request's tenant; null under another policy
+  absl::Time due;                    // when it arrived, moved by its priority: the tenant's earliest goes first
+  int64_t number = 0;                // of the request, in order of arrival
+  size_t place = ~size_t{0};         // in its tenant's queue; the default: it does not wait
+  int64_t prepaid_tokens = 0;        // tokens to prefill that its account has been charged for
+  int64_t held_bytes = 0;            // of its lease after the last step, without what it shares
+};
 
 struct Sequence {
   explicit Sequence(Request r)
@@ -79,18 +91,20 @@ struct Sequence {
   std::vector<OutputLogprobs> logprobs;  // of the output, if the request is saved and asks for them
   bool save_due = false;
 
-  bool encoded = false;            // whether its lease holds the encoder's output, or will after the step
-  int64_t step_tokens = 0;         // tokens it has in the step being planned or run, drafts included
-  bool step_decodes = false;       // whether those are one decoded token
-  int64_t num_prompt_counted = 0;  // prompt tokens computed at least once
-  int64_t num_cached = 0;          // prompt tokens that its first lease shared
-  PrefixHit hit;  // what its lease adopted; states are worth keeping where its tokens leave the known ones
+  bool encoded = false;       // whether its lease holds the encoder's output, or will after the step
+  int64_t step_tokens = 0;    // tokens it has in the step being planned or run, drafts included
+  bool step_decodes = false;  // whether those are one decoded token
+  int64_t num_counted = 0;    // known tokens that were computed, or found in the cache, at least once
+  int64_t num_cached = 0;     // prompt tokens that its first lease shared
+  PrefixHit hit;              // what its lease adopted; states are worth keeping where its tokens leave the known ones
   FinishReason cancelled = FinishReason::kNone;  // how its request is to end before the next step
 
   std::shared_ptr<OutputGroup> group;                   // null: it is the request's only output
   int32_t output = 0;                                   // its index among the request's outputs
   bool parked = false;                                  // waits for the group's first member to compute what they share
   FinishReason output_cancelled = FinishReason::kNone;  // how it alone is to end, once it is forked
+
+  mutable FairTurn turn;  // the policy's own: all else of a sequence it may only read
 };
 
 inline bool SameRequest(const Sequence& a, const Sequence& b) { return a.request.key == b.request.key; }

@@ -27,7 +27,7 @@ TEST(FcfsPolicy, AdmitsTheFirstAndPreemptsTheLast) {
   std::vector<std::unique_ptr<Sequence>> running;
   for (RequestKey key : {4, 5, 6}) waiting.push_back(MakeSequence(key));
   for (RequestKey key : {1, 2, 3}) running.push_back(MakeSequence(key));
-  EXPECT_EQ(policy.PickToAdmit(waiting), 0u);
+  EXPECT_EQ(policy.PickToAdmit(waiting), waiting[0].get());
   EXPECT_EQ(policy.PickToPreempt(running, *MakeSequence(0)), 2u);
   EXPECT_EQ(policy.PickToPreempt(absl::MakeConstSpan(running).first(1), *MakeSequence(0)), 0u);
 }
@@ -48,14 +48,14 @@ Scheduler::Options With(SchedulingPolicy* policy) {
   return options;
 }
 
-// The fewest tokens computed for a tenant come first, by virtual token counters in small.
-class FairPolicy : public FcfsPolicy {
+// The tenant for which the fewest tokens were computed comes first.
+class LeastServedPolicy : public FcfsPolicy {
  public:
-  size_t PickToAdmit(const WaitingSequences& waiting) override {
+  const Sequence* PickToAdmit(const WaitingSequences& waiting) override {
     const auto less = [this](const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
       return tokens[a->request.cache_salt] < tokens[b->request.cache_salt];
     };
-    return std::min_element(waiting.begin(), waiting.end(), less) - waiting.begin();
+    return std::min_element(waiting.begin(), waiting.end(), less)->get();
   }
   void OnComputed(const Sequence& sequence, const ComputedTokens& computed) override {
     tokens[sequence.request.cache_salt] += computed.prefill + computed.decode;
@@ -64,8 +64,8 @@ class FairPolicy : public FcfsPolicy {
   std::map<std::string, int64_t> tokens;  // by tenant
 };
 
-TEST(SchedulingPolicy, AFairOneLetsATenantOvertakeAnothersLongQueue) {
-  FairPolicy policy;
+TEST(SchedulingPolicy, MayLetATenantOvertakeAnothersLongQueue) {
+  LeastServedPolicy policy;
   Scheduler::Options options = With(&policy);
   options.max_running = 1;
   SchedulerHarness h({StaticLayer()}, 64, options);
@@ -105,6 +105,25 @@ TEST(SchedulingPolicy, ChoosesWhoIsPreempted) {
   SchedulerHarness h({StaticLayer()}, 8, With(&policy));
   for (int i = 0; i < 3; ++i) h.Add(10, 40);
   while (h.scheduler->counts().num_preemptions == 0) h.Step();
+  h.RunToEnd();
+  EXPECT_EQ(h.records[1].times.num_preemptions, 0);
+  EXPECT_GE(h.records[2].times.num_preemptions, 1);
+  h.ExpectAllEnded();
+}
+
+TEST(SchedulingPolicy, MayPreemptTheOneThatGrows) {
+  struct Yielding : FcfsPolicy {
+    size_t PickToPreempt(RunningSequences, const Sequence& beneficiary) override {
+      return beneficiary.request.key == 2 ? kItself : kNobody;
+    }
+  } policy;
+  SchedulerHarness h({StaticLayer()}, 8, With(&policy));
+  for (int i = 0; i < 3; ++i) {
+    Request request = h.MakeRequest(8, 40);
+    request.sampling.temperature = 0;
+    request.draft_tokens = 4;
+    h.Add(std::move(request));
+  }
   h.RunToEnd();
   EXPECT_EQ(h.records[1].times.num_preemptions, 0);
   EXPECT_GE(h.records[2].times.num_preemptions, 1);

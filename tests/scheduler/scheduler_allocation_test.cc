@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <tuple>
 
+#include "scheduler/fair_policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace {
@@ -40,24 +42,27 @@ class EvenTokens : public TokenConstraint {
   bool IsComplete() override { return false; }
 };
 
-class SchedulerAllocation : public testing::TestWithParam<bool> {};
+class SchedulerAllocation : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(SchedulerAllocation, DecodeStepsAllocateNothing) {
-  const bool constrained = GetParam();
+  const auto [constrained, fair] = GetParam();
+  FairPolicy policy({});
   constexpr int64_t kRows = 64;
   TinyCache tiny(HybridLayers(), /*size=*/4, /*piece_bytes=*/1 << 20);
   auto made = Scheduler::Create(tiny.cache.get(), {.max_running = kRows,
                                                    .max_step_tokens = kRows,
                                                    .prefill_chunk_tokens = 1,
                                                    .max_sequence_tokens = 1000,
-                                                   .vocab_size = 128000});
+                                                   .vocab_size = 128000,
+                                                   .policy = fair ? &policy : nullptr});
   ASSERT_TRUE(made.ok()) << made.status();
   Scheduler& scheduler = **made;
-  for (RequestKey key = 1; key <= kRows; ++key) {
+  for (RequestKey key = 1; key <= 2 * kRows; ++key) {  // half of them wait
     Request request;
     request.key = key;
     request.prompt = {1};
     request.max_tokens = 400;
+    request.cache_salt = key % 2 == 0 ? "one" : "another";
     if (constrained) request.constraint = std::make_shared<EvenTokens>();
     scheduler.Add(std::move(request));
   }
@@ -78,7 +83,7 @@ TEST_P(SchedulerAllocation, DecodeStepsAllocateNothing) {
   EXPECT_EQ(num_allocations, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(FreeOrConstrained, SchedulerAllocation, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(ConstrainedOrFair, SchedulerAllocation, testing::Combine(testing::Bool(), testing::Bool()));
 
 }  // namespace
 }  // namespace berth

@@ -2,8 +2,10 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
+#include <string>
 #include <vector>
 
+#include "scheduler/fair_policy.h"
 #include "scheduler/scheduler.h"
 #include "tests/testing/tiny_cache.h"
 
@@ -76,6 +78,40 @@ void BM_StepBesideOneThatLacksRoom(benchmark::State& state) {
   if ((*scheduler)->counts().num_running != 1 || (*scheduler)->counts().num_waiting != 1) std::abort();
 }
 BENCHMARK(BM_StepBesideOneThatLacksRoom)->Arg(4000)->Arg(32000)->Iterations(900);
+
+// A step that admits 8 requests under FairPolicy, while 10,000 of 1,000 tenants wait, and the 8 that end and arrive.
+void BM_FairAdmission(benchmark::State& state) {
+  const int64_t num_tenants = state.range(0);
+  constexpr int64_t kWaiting = 10000;
+  constexpr int64_t kRunning = 8;
+  TinyCache tiny({StaticLayer()}, /*arena_size=*/4 * kRunning);
+  FairPolicy policy({});
+  auto scheduler = Scheduler::Create(tiny.cache.get(), {.max_running = kRunning,
+                                                        .max_step_tokens = 4 * kRunning,
+                                                        .prefill_chunk_tokens = 4,
+                                                        .max_sequence_tokens = 5,
+                                                        .policy = state.range(1) != 0 ? &policy : nullptr});
+  std::vector<TokenEvent> events;
+  StepResult result;
+  result.rows.resize(kRunning);
+  for (RowResult& row : result.rows) row.token = 1;
+  RequestKey key = 0;
+  for (auto _ : state) {
+    while ((*scheduler)->counts().num_waiting < kWaiting) {
+      Request request;
+      request.key = ++key;
+      request.prompt = {1, 2, 3, 4};
+      request.max_tokens = 1;
+      request.cache_salt = std::to_string(key * 7919 % num_tenants);
+      (*scheduler)->Add(std::move(request));
+    }
+    (*scheduler)->Plan(absl::UnixEpoch());
+    (*scheduler)->Commit(result, absl::UnixEpoch(), &events);
+    events.clear();
+  }
+  state.SetItemsProcessed(state.iterations() * kRunning);
+}
+BENCHMARK(BM_FairAdmission)->ArgNames({"tenants", "fair"})->ArgsProduct({{1, 1000, 10000}, {0, 1}});
 
 // What the engine adds to each step for the metrics.
 void BM_Occupancy(benchmark::State& state) {

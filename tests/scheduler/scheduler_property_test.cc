@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "absl/strings/str_cat.h"
+#include "scheduler/fair_policy.h"
 #include "scheduler/policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_constraint.h"
@@ -18,9 +20,18 @@ class RandomPolicy : public SchedulingPolicy {
  public:
   explicit RandomPolicy(uint32_t seed) : random_(seed) {}
 
-  size_t PickToAdmit(const WaitingSequences& waiting) override { return random_() % waiting.size(); }
+  const Sequence* PickToAdmit(const WaitingSequences& waiting) override {
+    return waiting[random_() % waiting.size()].get();
+  }
   size_t PickToPreempt(RunningSequences candidates, const Sequence& /*beneficiary*/) override {
-    return random_() % 3 == 0 ? kNobody : random_() % candidates.size();
+    switch (random_() % 6) {
+      case 0:
+        return kNobody;
+      case 1:
+        return kItself;
+      default:
+        return random_() % candidates.size();
+    }
   }
   int64_t TokenLimit(const Sequence& /*sequence*/, TokenUse /*use*/, int64_t left) override {
     return random_() % 2 == 0 ? left : static_cast<int64_t>(random_()) % (left + 5) - 2;
@@ -110,6 +121,10 @@ struct RandomSchedule {
       const int64_t shared = Between(0, std::min<int64_t>(prompt, known.size()));
       std::copy_n(known.begin(), shared, request.prompt.begin());
       request.cache_salt = OneIn(5) ? "other" : other->second.cache_salt;
+    }
+    if (num_tenants > 0) {
+      if (OneIn(3)) request.cache_salt = absl::StrCat(Between(1, num_tenants));
+      request.priority = OneIn(2) ? 0 : Between(-100, 100);
     }
     request.share_prefix = !OneIn(8);
     if (OneIn(2)) {
@@ -241,6 +256,7 @@ struct RandomSchedule {
   RecordingSaveSink sink;
   FakePrefixDisk disk;
   std::unique_ptr<SchedulingPolicy> policy;  // null: first come, first served
+  int64_t num_tenants = 0;                   // that requests name at random, with a priority; 0: neither
   int64_t num_restored_tokens = 0;
   int64_t num_disk_reads = 0;
   int64_t num_failed = 0;
@@ -344,6 +360,33 @@ TEST(SchedulerProperty, WhatGoesOnFromAQuantisedCheckpointIsTheSame) {
     if (with_tiers) {
       EXPECT_GT(num_restored_tokens, 5 * num_seeds);
     }
+  }
+}
+
+// Many tenants with priorities and weights, and tokens and cache that cost differently.
+TEST(SchedulerProperty, EveryRequestEndsUnderFairShares) {
+  const bool full = std::getenv("BERTH_FULL") != nullptr;
+  const uint32_t num_seeds = full ? 10000 : 80;
+  for (const bool with_tiers : {false, true}) {
+    int64_t num_preemptions = 0;
+    for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << (with_tiers ? " with tiers" : ""));
+      RandomSchedule schedule(seed, with_tiers);
+      schedule.num_tenants = schedule.Between(1, 6);
+      auto policy = std::make_unique<FairPolicy>(
+          FairPolicy::Options{.weights = {{"1", 3}, {"2", 0.1}},
+                              .decode_token_cost = static_cast<double>(schedule.Between(0, 3)),
+                              .cache_gib_second_cost = schedule.OneIn(2) ? 0 : 1e6,
+                              .max_wait = absl::Seconds(schedule.Between(0, 40)),
+                              .max_idle_tenants = static_cast<size_t>(schedule.Between(0, 4))});
+      const TenantAccounts& accounts = policy->accounts();
+      schedule.policy = std::move(policy);
+      schedule.Run(/*num_steps=*/full ? 500 : 150);
+      num_preemptions += schedule.num_preemptions;
+      EXPECT_EQ(accounts.num_busy(), 0u);
+      EXPECT_EQ(accounts.num_accounts(), 0u) << "when none waits, no account is above the floor";
+    }
+    EXPECT_GT(num_preemptions, num_seeds / 2);
   }
 }
 
