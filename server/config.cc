@@ -155,6 +155,9 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Maximum tokens of one prompt in a step. auto: 256, on a GPU 2048.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
+  flags->Add("scheduling", &config->fair_scheduling, OneOf<bool>({{"fair", true}, {"fcfs", false}}),
+             "fair: share the server equally among tenants (cache_salt), however much each sends; priorities order the "
+             "requests of one tenant. fcfs: first come, first served.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
              "Maximum number of requests that wait. The next one is refused at once.");
   flags->Add("tenants", &config->tenants, "file",

@@ -56,7 +56,8 @@ struct Config {
   std::string port_file;  // file that gets the ports once both listen; "": none
   Metrics::Options metrics;
 
-  int64_t arena_bytes = 0;  // of the cache; 0: chosen at the start, see ChooseArenaBytes in capacity.h
+  bool fair_scheduling = true;  // FairPolicy; else first come, first served
+  int64_t arena_bytes = 0;      // of the cache; 0: chosen at the start, see ChooseArenaBytes in capacity.h
   Cache::Options cache;
   Engine::Options engine = {.scheduler = {.share_prefixes = true,
                                           .state_checkpoint_tokens = 512,

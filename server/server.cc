@@ -137,6 +137,8 @@ absl::Status Server::StartEngine() {
   options.scheduler.max_shareable_tokens = model.max_shareable_tokens;
   options.scheduler.prefixes.disk = disk_tier_.get();
   options.scheduler.save_sink = sessions_.get();
+  if (config_.fair_scheduling) fair_policy_ = std::make_unique<FairPolicy>(FairPolicy::Options());
+  options.scheduler.policy = fair_policy_.get();
   options.scheduler.mask_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxMaskThreads);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(cache_.get(), parts_.runner, &dispatcher_, std::move(options));

@@ -19,6 +19,7 @@
 #include "models/generation_config.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
+#include "scheduler/fair_policy.h"
 #include "server/api/control_service.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
@@ -102,6 +103,7 @@ class Server {
   std::unique_ptr<SessionStore> sessions_;  // null: there are none
   std::unique_ptr<DiskTier> disk_tier_;     // null: there is none
   std::unique_ptr<Cache> cache_;
+  std::unique_ptr<FairPolicy> fair_policy_;  // null: first come, first served
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
   std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer

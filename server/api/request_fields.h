@@ -75,6 +75,7 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("return_prompt_token_ids",    output.return_prompt_token_ids,   AnyValue(),                   false);
   field("share_prefix",               request.share_prefix,             AnyValue(),                   true);
   field("cache_salt",                 request.cache_salt,               CheckCacheSalt,               "");
+  field("priority",                   request.priority,                Closed(-100, 100),             0);
   field("draft_tokens",               request.draft_tokens,             Closed(0, kMaxDraftTokens),   limits.default_draft_tokens);
   field("session_id",                 out->session_id,                  CheckSessionId,               Unset{""});
   field("autosave_tokens",            request.autosave_tokens,          AnyValue(),                   0);
