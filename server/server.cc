@@ -12,6 +12,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "server/api/parse_errors.h"
+#include "server/capacity.h"
 #include "server/storage/prefix_file.h"
 #include "server/version.h"
 
@@ -106,6 +107,7 @@ absl::Status Server::OpenFiles() {
   absl::StatusOr<std::unique_ptr<TenantsFile>> tenants = TenantsFile::Open(config_.tenants);
   if (!tenants.ok()) return tenants.status();
   tenants_ = *std::move(tenants);
+  admission_ = std::make_unique<Admission>(Admission::Options{.tenants = [this] { return tenants_->current(); }});
   if (!config_.sessions.folder.empty()) {
     SessionStore::Options options = config_.sessions;
     options.model = parts_.model_fingerprint;
@@ -172,6 +174,13 @@ v1::Limits Server::LimitsProto() const {
   return proto;
 }
 
+int64_t Server::CacheBytes(const Request& request) const {
+  const SequenceShape shape = {.num_tokens = static_cast<int64_t>(request.prompt.size()) + request.max_tokens,
+                               .step_tokens = config_.engine.scheduler.prefill_chunk_tokens,
+                               .num_encoder_tokens = static_cast<int64_t>(request.encoder_tokens.size())};
+  return ArenaBytesFor(parts_.plan, request.num_sequences(), shape);
+}
+
 void Server::StartGrammarCompiler() {
   if (!parts_.compile_grammar) return;
   GrammarCompiler::Options options = config_.grammars;
@@ -205,6 +214,8 @@ void Server::MakeServices() {
   inference.sessions = sessions_.get();
   inference.grammars = grammars_.get();
   inference.texts = texts_.get();
+  inference.admission = admission_.get();
+  inference.cache_bytes = [this](const Request& request) { return CacheBytes(request); };
   inference.model = model;
   inference.limits = Limits();
   inference.defaults = parts_.defaults;

@@ -20,6 +20,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/fair_policy.h"
+#include "server/api/admission.h"
 #include "server/api/control_service.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
@@ -89,6 +90,8 @@ class Server {
   absl::Status Listen();
   absl::Status StartExporter();
   GrammarLoad GetGrammarLoad() const { return grammars_ ? grammars_->load() : GrammarLoad(); }
+  // The most cache that the request may come to hold.
+  int64_t CacheBytes(const Request& request) const;
   RequestLimits Limits() const;
   v1::Limits LimitsProto() const;
   void SetReady(bool ready);
@@ -98,6 +101,7 @@ class Server {
 
   // Each uses those above it; destroyed from the last to the first.
   std::unique_ptr<TenantsFile> tenants_;
+  std::unique_ptr<Admission> admission_;
   Metrics metrics_;
   OutputDispatcher dispatcher_;
   std::unique_ptr<SessionStore> sessions_;  // null: there are none

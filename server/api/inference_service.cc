@@ -61,11 +61,16 @@ class InferenceService::CallStart {
         deadline_(DeadlineOf(*context)) {}
 
   void Start() {
+    absl::StatusOr<Ticket> ticket = service_->Arrive(context_, "cache_salt", request_->cache_salt());
+    if (!ticket.ok()) return writer_->End(nullptr, ticket.status());
+    ticket_ = *std::move(ticket);
     if (!request_->has_prompt() && !request_->has_chat() && !request_->has_structure()) return Begin({}, {});
     absl::Status s =
         service_->SubmitText(context_, key_, request_->cache_salt(), static_cast<int64_t>(request_->ByteSizeLong()),
                              [this](const absl::Status& status, const StopCheck& stop) { Begin(status, stop); });
-    if (!s.ok()) writer_->End(nullptr, s);
+    if (s.ok()) return;
+    if (ticket_ != nullptr) ticket_->Withdraw();
+    writer_->End(nullptr, s);
   }
   void OnCancel() {
     output_.Cancel(CauseOfCancel(deadline_, service_->options_.now()));
@@ -80,8 +85,10 @@ class InferenceService::CallStart {
     service->AddSubmits(1);
     const absl::Cleanup done = [service] { service->AddSubmits(-1); };
     absl::Status s = waited;
-    if (s.ok()) s = service->Begin(context_, *request_, stream_, stop, writer_, &output_);
+    const Ticket ticket = std::move(ticket_);
+    if (s.ok()) s = service->Begin(context_, *request_, ticket, stream_, stop, writer_, &output_);
     if (s.ok()) return;
+    if (ticket != nullptr) ticket->Withdraw();
     if (absl::IsCancelled(s)) s = WhyStopped(service->options_.now());
     if (absl::IsUnavailable(waited)) service->OnRefused(context_, s);
     writer_->End(nullptr, s);
@@ -99,6 +106,7 @@ class InferenceService::CallStart {
   OutputWriter* const writer_;
   const RequestKey key_;
   const absl::Time deadline_;
+  Ticket ticket_;  // until Begin
   CallOutput output_;
 };
 
@@ -260,8 +268,28 @@ absl::Status InferenceService::SubmitText(grpc::CallbackServerContext* context, 
   return status;
 }
 
-absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, bool stream,
-                                     const StopCheck& stop, OutputWriter* writer, CallOutput* output) {
+absl::StatusOr<InferenceService::Ticket> InferenceService::Arrive(grpc::CallbackServerContext* context,
+                                                                  absl::string_view field, const std::string& tenant) {
+  absl::StatusOr<Ticket> ticket = Ticket();
+  if (absl::Status s = CheckCacheSalt(field, tenant); !s.ok()) {
+    ticket = s;
+  } else if (options_.admission != nullptr) {
+    ticket = options_.admission->Arrive(tenant);
+  }
+  if (!ticket.ok()) OnRefused(context, ticket.status());
+  return ticket;
+}
+
+absl::Status InferenceService::Pay(const Request& request, Admission::Ticket* ticket) const {
+  const int64_t replayed = request.progress == nullptr ? 0 : static_cast<int64_t>(request.progress->tokens.size());
+  return ticket->Pay({.sequences = request.num_sequences(),
+                      .prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()),
+                      .output_tokens = request.max_tokens * request.num_sequences() - replayed,
+                      .cache_bytes = options_.cache_bytes ? options_.cache_bytes(request) : 0});
+}
+
+absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, Ticket ticket,
+                                     bool stream, const StopCheck& stop, OutputWriter* writer, CallOutput* output) {
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed(), stop);
   if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
@@ -271,7 +299,8 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
     OnRefused(context, valid.status());
     return valid.status();
   }
-  absl::StatusOr<RegisteredRequest> registered = Register(context, *std::move(valid), stream, writer);
+  absl::StatusOr<RegisteredRequest> registered =
+      Register(context, *std::move(valid), std::move(ticket), stream, writer);
   if (!registered.ok()) return registered.status();
   output->Set(registered->output);
   absl::Status status = Submit(context, *std::move(registered));
@@ -280,32 +309,46 @@ absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const
 }
 
 absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(grpc::CallbackServerContext* context,
-                                                                               ValidatedRequest valid, bool stream,
-                                                                               OutputWriter* writer) {
-  if (valid.structure.has_value() && options_.grammars == nullptr) {
-    const absl::Status s = Invalid("structure: this server does not compile grammars");
-    OnRefused(context, s);
-    return s;
-  }
+                                                                               ValidatedRequest valid, Ticket ticket,
+                                                                               bool stream, OutputWriter* writer) {
   Request& request = valid.request;
   request.key = options_.registry->NewKey();
   request.arrival = options_.now();
   request.deadline = DeadlineOf(*context);
-  if (request.saved) {
-    const absl::Status s = options_.sessions->Begin(request.key, MakeSessionFile(valid, options_.sessions->model()));
-    if (!s.ok()) {
-      OnRefused(context, s);
-      return s;
-    }
+  absl::Status s;
+  if (valid.structure.has_value() && options_.grammars == nullptr) {
+    s = Invalid("structure: this server does not compile grammars");
   }
-  std::shared_ptr<RequestOutput> output = MakeOutput(&valid, stream, writer);
+  if (s.ok() && ticket != nullptr) s = Pay(request, ticket.get());
+  absl::StatusOr<std::shared_ptr<RequestOutput>> output = nullptr;
+  if (s.ok()) {
+    output = AddOutput(&valid, ticket, stream, writer);
+  } else {
+    output = s;
+  }
+  if (!output.ok()) {
+    if (ticket != nullptr) ticket->Withdraw();
+    OnRefused(context, output.status());
+    return output.status();
+  }
+  return RegisteredRequest{std::move(request), std::move(ticket), *std::move(output), std::move(valid.structure)};
+}
+
+absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::AddOutput(ValidatedRequest* valid,
+                                                                           const Ticket& ticket, bool stream,
+                                                                           OutputWriter* writer) {
+  const Request& request = valid->request;
+  if (request.saved) {
+    const absl::Status s = options_.sessions->Begin(request.key, MakeSessionFile(*valid, options_.sessions->model()));
+    if (!s.ok()) return s;
+  }
+  std::shared_ptr<RequestOutput> output = MakeOutput(valid, ticket, stream, writer);
   if (absl::Status s = options_.registry->Add(output); !s.ok()) {
     if (request.saved) options_.sessions->Withdraw(request.key);
-    OnRefused(context, s);
     return s;
   }
   options_.dispatcher->Register(output);
-  return RegisteredRequest{std::move(request), std::move(output), std::move(valid.structure)};
+  return output;
 }
 
 absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) {
@@ -313,6 +356,7 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
   const absl::Cleanup done = [this] { AddSubmits(-1); };
   // Ours, since the writer may be gone as soon as the engine has the request.
   const std::shared_ptr<RequestOutput> output = registered.output;
+  const Ticket ticket = registered.ticket;
   if (registered.structure.has_value()) {
     const GrammarSpec spec = *registered.structure;
     auto waiting = std::make_shared<RegisteredRequest>(std::move(registered));
@@ -324,7 +368,7 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
     return absl::OkStatus();
   }
   absl::Status status = SubmitToEngine(std::move(registered.request), output.get());
-  if (!status.ok()) Withdraw(context, *output, status);
+  if (!status.ok()) Withdraw(context, *output, ticket, status);
   return status;
 }
 
@@ -339,7 +383,7 @@ void InferenceService::OnCompiled(grpc::CallbackServerContext* context, Register
     status = SubmitToEngine(std::move(own.request), own.output.get());
   }
   if (status.ok()) return;
-  Withdraw(context, *own.output, status);
+  Withdraw(context, *own.output, own.ticket, status);
   own.output->Refuse(std::move(status));
 }
 
@@ -351,11 +395,12 @@ absl::Status InferenceService::SubmitToEngine(Request request, RequestOutput* ou
   return absl::OkStatus();
 }
 
-void InferenceService::Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output,
+void InferenceService::Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const Ticket& ticket,
                                 const absl::Status& why) {
   options_.dispatcher->Unregister(output.key());
   options_.registry->Remove(output.request_id());
   if (options_.sessions != nullptr) options_.sessions->Withdraw(output.key());
+  if (ticket != nullptr) ticket->Withdraw();
   OnRefused(context, why);
 }
 
@@ -377,7 +422,7 @@ void InferenceService::AddSubmits(int64_t count) {
   if (submits_ == 0) no_submit_.SignalAll();
 }
 
-std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, bool stream,
+std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, const Ticket& ticket, bool stream,
                                                             OutputWriter* writer) {
   const Request& request = valid->request;
   RequestOutput::Options out;
@@ -392,19 +437,25 @@ std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* va
   out.output = std::move(valid->output);
   out.stream = stream;
   out.undelivered = options_.registry->undelivered();
-  out.hooks = MakeHooks(out.num_prompt_tokens);
+  out.hooks = MakeHooks(out.num_prompt_tokens, ticket);
   return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
 }
 
-RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens) {
+RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens, const Ticket& ticket) {
   RequestOutput::Hooks hooks;
   hooks.cancel = [this, prompt_tokens](RequestKey key, FinishReason reason) { Cancel(key, reason, prompt_tokens); };
   hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
     engine->CancelOutput(key, output, reason);
   };
-  hooks.ended = [this](const EndedRequest& request) { OnEnded(request); };
+  hooks.ended = [this, ticket](const EndedRequest& request) {
+    if (ticket != nullptr) ticket->OnEnded(request.num_tokens);
+    OnEnded(request);
+  };
+  hooks.first_token = [metrics = options_.metrics, ticket](const RequestTimes& times) {
+    if (ticket != nullptr) ticket->OnFirstToken();
+    if (metrics != nullptr) metrics->OnFirstToken(times);
+  };
   if (Metrics* metrics = options_.metrics; metrics != nullptr) {
-    hooks.first_token = [metrics](const RequestTimes& times) { metrics->OnFirstToken(times); };
     hooks.inter_token = [metrics](absl::Duration gap) { metrics->OnInterToken(gap); };
   }
   return hooks;

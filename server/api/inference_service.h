@@ -23,6 +23,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "server/api/admission.h"
 #include "server/api/call_output.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/output_dispatcher.h"
@@ -53,6 +54,9 @@ class InferenceService final : public v1::Inference::CallbackService {
     SessionStore* sessions = nullptr;        // null: requests with a session_id are refused
     GrammarCompiler* grammars = nullptr;     // null: requests with a structure are refused
     TextPool* texts = nullptr;               // works on prompts, chats and structures
+    Admission* admission = nullptr;          // null: tenants have no limits
+    // The most cache that a request may come to hold; empty: 0.
+    std::function<int64_t(const Request&)> cache_bytes;
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
@@ -72,18 +76,26 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
 
+  // A request's place with its tenant; null without Options::admission.
+  using Ticket = std::shared_ptr<Admission::Ticket>;
+  // Before anything is done for a request: RESOURCE_EXHAUSTED when its tenant is at a limit, INVALID_ARGUMENT for a
+  // malformed tenant. `field` is the name of the tenant's field. Counts the refusal.
+  absl::StatusOr<Ticket> Arrive(grpc::CallbackServerContext* context, absl::string_view field,
+                                const std::string& tenant);
+
   // A request that has its key and its output, and that the engine does not know yet.
   struct RegisteredRequest {
     Request request;
+    Ticket ticket;
     std::shared_ptr<RequestOutput> output;
     std::optional<GrammarSpec> structure;
   };
-  // Starts a request in two steps. Register gives it an output that writes to `writer`, and takes its id. Keep the
-  // output, then call Submit: from then on it writes, and `writer` may be gone when Submit returns. A cancellation that
-  // reaches the output between the two is not lost. After an error nothing is registered and nothing is written; the
-  // error's trailing metadata is in `context`.
-  absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid, bool stream,
-                                             OutputWriter* writer);
+  // Starts a request in two steps. Register pays for it with its ticket, gives it an output that writes to `writer`,
+  // and takes its id. Keep the output, then call Submit: from then on it writes, and `writer` may be gone when Submit
+  // returns. A cancellation that reaches the output between the two is not lost. After an error nothing is registered
+  // and nothing is written, and the ticket is withdrawn; the error's trailing metadata is in `context`.
+  absl::StatusOr<RegisteredRequest> Register(grpc::CallbackServerContext* context, ValidatedRequest valid,
+                                             Ticket ticket, bool stream, OutputWriter* writer);
   // A request with a structure is compiled first, and submitted on the compiler's thread; an error then goes to the
   // output. On another thread than gRPC's, the call may even end, and gRPC's server with it, before Submit returns.
   absl::Status Submit(grpc::CallbackServerContext* context, RegisteredRequest registered) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,20 +118,26 @@ class InferenceService final : public v1::Inference::CallbackService {
   class TextCall;
 
   // Checks the request and starts it. Sets `output` before the first event can come; none on error.
-  absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, bool stream,
-                     const StopCheck& stop, OutputWriter* writer, CallOutput* output);
+  absl::Status Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& request, Ticket ticket,
+                     bool stream, const StopCheck& stop, OutputWriter* writer, CallOutput* output);
   // Has the text pool do `work` when it is the client's turn. RESOURCE_EXHAUSTED: the pool is full.
   absl::Status SubmitText(grpc::CallbackServerContext* context, RequestKey key, const std::string& tenant,
                           int64_t bytes, TextPool::Work work);
-  std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, bool stream, OutputWriter* writer);
-  RequestOutput::Hooks MakeHooks(int64_t prompt_tokens);
+  absl::Status Pay(const Request& request, Admission::Ticket* ticket) const;
+  // Registers a request that has paid.
+  absl::StatusOr<std::shared_ptr<RequestOutput>> AddOutput(ValidatedRequest* valid, const Ticket& ticket, bool stream,
+                                                           OutputWriter* writer);
+  std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, const Ticket& ticket, bool stream,
+                                            OutputWriter* writer);
+  RequestOutput::Hooks MakeHooks(int64_t prompt_tokens, const Ticket& ticket);
   // Ends a request that runs, or waits for its grammar.
   void Cancel(RequestKey key, FinishReason reason, int64_t prompt_tokens);
   absl::Status SubmitToEngine(Request request, RequestOutput* output);
   void OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
                   absl::StatusOr<GrammarCompiler::Constraint> constraint) ABSL_LOCKS_EXCLUDED(mutex_);
   // Undoes Register, for a request that the engine does not know.
-  void Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const absl::Status& why);
+  void Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const Ticket& ticket,
+                const absl::Status& why);
   void OnEnded(const EndedRequest& request);
   void OnRefused(grpc::CallbackServerContext* context, const absl::Status& status);
   void OnRpc(const char* method, const absl::Status& status, absl::Time start);

@@ -28,6 +28,13 @@ class SessionsService::ResumeCall final : public ResponseStream {
       Refuse(s);
       return;
     }
+    absl::StatusOr<InferenceService::Ticket> ticket =
+        service->options_.inference->Arrive(context, "tenant", request.tenant());
+    if (!ticket.ok()) {
+      End(nullptr, ticket.status());
+      return;
+    }
+    ticket_ = *std::move(ticket);
     service->options_.store->Load(request.session_id(), request.tenant(),
                                   [this](absl::StatusOr<SessionFileContent> loaded) {
                                     Begin(loaded.ok() ? Read(*std::move(loaded)) : loaded.status());
@@ -50,6 +57,7 @@ class SessionsService::ResumeCall final : public ResponseStream {
 
   // Ends the call before InferenceService knows of its request.
   void Refuse(const absl::Status& status) {
+    if (ticket_ != nullptr) ticket_->Withdraw();
     service_->options_.inference->CountRefusal(status);
     End(nullptr, status);
   }
@@ -67,10 +75,10 @@ class SessionsService::ResumeCall final : public ResponseStream {
                                                             " is over the request's max_tokens of ",
                                                             loaded->request.max_tokens)));
     }
-    if (output_.cause() != EndCause::kNone) return End(nullptr, absl::CancelledError("cancelled by the client"));
+    if (output_.cause() != EndCause::kNone) return Refuse(absl::CancelledError("cancelled by the client"));
     InferenceService& inference = *service_->options_.inference;
     absl::StatusOr<InferenceService::RegisteredRequest> registered =
-        inference.Register(context_, *std::move(loaded), /*stream=*/true, this);
+        inference.Register(context_, *std::move(loaded), std::move(ticket_), /*stream=*/true, this);
     if (!registered.ok()) return End(nullptr, registered.status());
     output_.Set(registered->output);
     // This call may be gone when Submit returns OK.
@@ -84,6 +92,7 @@ class SessionsService::ResumeCall final : public ResponseStream {
   grpc::CallbackServerContext* const context_;
   const v1::ResumeSessionRequest request_;
   const absl::Time start_;
+  InferenceService::Ticket ticket_;  // until Register
   CallOutput output_;
 };
 

@@ -15,6 +15,7 @@
 #include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "server/api/admission.h"
 #include "server/api/control_service.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
@@ -24,6 +25,7 @@
 #include "server/api/text_pool.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
+#include "server/tenants.h"
 #include "tests/server/api/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/tiny_cache.h"
@@ -67,6 +69,7 @@ struct TestServer {
     bool has_encoder = false;
     std::string session_dir;                           // "": no sessions
     GrammarCompiler::CompileFunction compile_grammar;  // empty: structures are refused
+    std::string tenants = "{}";                        // the file of --tenants
   };
 
   TestServer() : TestServer(Options{}) {}
@@ -104,6 +107,13 @@ struct TestServer {
     }
     inference_options.grammars = grammars.get();
     inference_options.texts = &texts;
+    absl::StatusOr<Tenants> parsed = Tenants::Parse(options.tenants);
+    if (!parsed.ok()) ABSL_RAW_LOG(FATAL, "%s", parsed.status().ToString().c_str());
+    tenants = std::make_shared<const Tenants>(*std::move(parsed));
+    inference_options.admission = &admission;
+    inference_options.cache_bytes = [](const Request& request) {
+      return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+    };
     inference_options.text = &codec;
     inference_options.metrics = &metrics;
     inference_options.model = model;
@@ -166,6 +176,8 @@ struct TestServer {
   FakeModelRunner runner;
   FakeTextCodec codec;
   Metrics metrics{Metrics::Options{.model_name = "m"}};
+  std::shared_ptr<const Tenants> tenants;
+  Admission admission{Admission::Options{.tenants = [this] { return tenants; }}};
   OutputDispatcher dispatcher{OutputDispatcher::Options{}};
   RequestRegistry registry;
   std::unique_ptr<SessionStore> sessions;
