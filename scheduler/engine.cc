@@ -233,10 +233,19 @@ void Engine::Step() {
   PublishAndDeliver();
 }
 
+absl::Status Engine::MadeToFail(bool after) const {
+  const int64_t every = options_.fail_step_every;
+  if (every == 0 || num_run_ % every != 0 || (num_run_ / every % 2 == 0) != after) return absl::OkStatus();
+  return absl::InternalError("a step was made to fail by --fail_step_every");
+}
+
 absl::Status Engine::RunStep(const StepPlan& plan) {
   const ArenaStorage& arena = cache_->storage();
   if (absl::Status s = arena.status(); !s.ok()) return s;
+  ++num_run_;
+  if (absl::Status s = MadeToFail(/*after=*/false); !s.ok()) return s;
   if (absl::Status s = runner_->Run(plan, &result_); !s.ok()) return s;
+  if (absl::Status s = MadeToFail(/*after=*/true); !s.ok()) return s;
   if (result_.rows.size() != plan.rows.size()) {
     return absl::InternalError(
         absl::StrCat("the model gave ", result_.rows.size(), " results for ", plan.rows.size(), " rows"));

@@ -66,6 +66,8 @@ class Engine {
     int64_t max_queue = 256;  // requests accepted and not yet admitted; further ones are refused
     // Check the cache's invariants after every step, and crash if one is broken. For tests and debug builds.
     bool check_integrity = false;
+    // For tests: fail every n-th step, before or after the model has run it; 0: none.
+    int64_t fail_step_every = 0;
     std::function<absl::Time()> now = absl::Now;  // tests inject a clock
     // Called on the engine thread, once, when the device is lost (DATA_LOSS of a step or of the arena). It may end the
     // process. If it returns, the engine stops.
@@ -140,6 +142,8 @@ class Engine {
   void Step();
   // Waits a moment for the disk tier, because every sequence waits for it.
   void WaitForDisk();
+  // Returns the error that --fail_step_every asks for. The step has number num_run_.
+  absl::Status MadeToFail(bool after) const;
   // Runs the plan. Returns the arena's error where it has one: copies between the steps report errors nowhere else.
   absl::Status RunStep(const StepPlan& plan);
   // Takes in a step that failed; gives up after kMaxFailedSteps in a row, and at once when the device is lost.
@@ -173,6 +177,7 @@ class Engine {
   Occupancy occupancy_;
   int64_t num_steps_ = 0;
   int num_failed_in_a_row_ = 0;
+  int64_t num_run_ = 0;  // steps, failed ones included
 
   std::thread thread_;
 };

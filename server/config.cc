@@ -91,6 +91,8 @@ void AddCacheFlags(FlagSet* flags, Config* config) {
              "Newest tokens that attention reads in full precision with --cache_dtype=int4. 0: none.");
   flags->Add("poison_cache", &config->cache.poison_returned_units, "",
              "Fill freed cache memory with NaN. For tests; slow.");
+  flags->Add("fail_step_every", &config->engine.fail_step_every, Between<int64_t>(0, kMaxCount),
+             "For tests: fail every n-th step. 0: none.");
   flags->Add("check_integrity", &config->engine.check_integrity, "",
              "Check the cache after every step and crash if it is inconsistent. For tests; slow.");
 }
