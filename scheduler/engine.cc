@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_constraint.h"
 #include "scheduler/refusal.h"
+#include "scheduler/steady_clock.h"
 
 namespace berth {
 namespace {
@@ -25,17 +26,21 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Cache* cache, ModelRunner
     return absl::InvalidArgumentError(absl::StrCat("max_queue is ", options.max_queue, "; at least 1 is needed"));
   }
   options.scheduler.vocab_size = runner->info().vocab_size;
+  auto progress = std::make_shared<StepProgress>();
+  options.scheduler.progress = progress.get();
   absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = Scheduler::Create(cache, options.scheduler);
   if (!scheduler.ok()) return scheduler.status();
-  return absl::WrapUnique(new Engine(cache, runner, sink, std::move(options), *std::move(scheduler)));
+  return absl::WrapUnique(
+      new Engine(cache, runner, sink, std::move(options), std::move(progress), *std::move(scheduler)));
 }
 
 Engine::Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options,
-               std::unique_ptr<Scheduler> scheduler)
+               std::shared_ptr<StepProgress> progress, std::unique_ptr<Scheduler> scheduler)
     : cache_(cache),
       runner_(runner),
       sink_(sink),
       options_(std::move(options)),
+      progress_(std::move(progress)),
       max_sequence_tokens_(scheduler->max_sequence_tokens()),
       max_encoder_tokens_(scheduler->max_encoder_tokens()),
       scheduler_(std::move(scheduler)) {
@@ -105,11 +110,11 @@ void Engine::Drain() {
 }
 
 bool Engine::WaitUntilIdle(absl::Duration timeout) {
-  // Real time, whatever options_.now says: this is about the threads.
-  const absl::Time until = absl::Now() + timeout;
+  // Not options_.now: this is about the threads.
+  const absl::Time until = SteadyNow() + timeout;
   MutexLock lock(&mutex_);
   while (num_open_ > 0) {
-    const absl::Duration left = until - absl::Now();
+    const absl::Duration left = until - SteadyNow();
     if (left <= absl::ZeroDuration()) return false;
     idle_.WaitFor(&mutex_, left);
   }
@@ -131,14 +136,17 @@ void Engine::CountInbox(const Inbox& inbox, Scheduler::Counts* counts) {
 }
 
 void Engine::Loop() {
+  progress_->SetThread();
   while (TakeInbox()) Step();
   scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);
   scheduler_->SaveAll(options_.now());
   PublishAndDeliver();
+  progress_->Enter(StepPhase::kIdle);
 }
 
 bool Engine::TakeInbox() {
   bool go_on = false;
+  progress_->Enter(StepPhase::kIdle);
   {
     MutexLock lock(&mutex_);
     // Deadlines need no alarm: while there is a sequence there is a step to come soon, and each step looks at them.
@@ -155,6 +163,7 @@ bool Engine::TakeInbox() {
     SwapInbox();
     go_on = !stopping_;
   }
+  progress_->Enter(StepPhase::kPlan);
   EmptyTaken();
   return go_on;
 }
@@ -216,13 +225,15 @@ void Engine::Step() {
     PublishCounts();
   }
   if (plan.empty()) return WaitForDisk();
+  progress_->SetPlan(static_cast<int64_t>(plan.rows.size()), plan.num_tokens);
+  progress_->Enter(StepPhase::kRun);
   const absl::Status status = RunStep(plan);
   const absl::Time end = options_.now();
+  progress_->Enter(StepPhase::kCommit);
   if (status.ok()) {
     num_failed_in_a_row_ = 0;
     ++num_steps_;
-    // The clock may be set back.
-    sink_->OnStep({.duration = std::max(end - start, absl::ZeroDuration()),
+    sink_->OnStep({.duration = end - start,
                    .num_tokens = plan.num_tokens,
                    .num_rows = static_cast<int64_t>(plan.rows.size()),
                    .num_decode_rows = plan.num_decode_rows});
@@ -303,6 +314,7 @@ void Engine::PublishAndDeliver() {
     return event.finish != FinishReason::kNone && event.outputs_left == 0;
   };
   const int64_t num_ended = std::count_if(events_.begin(), events_.end(), ends);
+  progress_->Enter(StepPhase::kDeliver);
   if (!events_.empty()) sink_->Deliver(&events_);
   events_.clear();
   if (num_ended == 0) return;

@@ -24,6 +24,8 @@
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/steady_clock.h"
+#include "scheduler/step_progress.h"
 
 namespace berth {
 
@@ -68,7 +70,7 @@ class Engine {
     bool check_integrity = false;
     // For tests: fail every n-th step, before or after the model has run it; 0: none.
     int64_t fail_step_every = 0;
-    std::function<absl::Time()> now = absl::Now;  // tests inject a clock
+    std::function<absl::Time()> now = SteadyNow;  // tests inject a clock
     // Called on the engine thread, once, when the device is lost (DATA_LOSS of a step or of the arena). It may end the
     // process. If it returns, the engine stops.
     std::function<void(const absl::Status&)> on_device_lost = [](const absl::Status&) {};
@@ -105,6 +107,8 @@ class Engine {
   bool WaitUntilIdle(absl::Duration timeout);
 
   EngineLoad GetLoad() const;
+  // Where the engine's thread is. Outlives the engine as long as it is held.
+  std::shared_ptr<const StepProgress> progress() const { return progress_; }
   // False once the device is lost, or steps have failed in a way that the device does not recover from.
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
   // The longest sequence (prompt and output) that is accepted.
@@ -126,7 +130,8 @@ class Engine {
     int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
   };
 
-  Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::unique_ptr<Scheduler> scheduler);
+  Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::shared_ptr<StepProgress> progress,
+         std::unique_ptr<Scheduler> scheduler);
 
   // The methods below run on the engine thread.
   void Loop();
@@ -156,6 +161,7 @@ class Engine {
   ModelRunner* const runner_;
   EventSink* const sink_;
   const Options options_;
+  const std::shared_ptr<StepProgress> progress_;
   const int64_t max_sequence_tokens_;
   const int64_t max_encoder_tokens_;
   std::atomic<bool> healthy_{true};

@@ -8,6 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_group.h"
+#include "scheduler/step_progress.h"
 
 namespace berth {
 namespace {
@@ -150,7 +151,7 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
 
 void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
   mask_workers_.Finish();
-  CountSwapOut(swap_.FinishCopies(now));
+  FinishCopies(now);
   const absl::Duration time = now - plan_start_;
   // What prefilling takes; steps that mostly decode say little of it.
   if (2 * plan_.num_decode_rows <= plan_.num_tokens) swap_.OnPrefill(plan_.num_tokens, time);
@@ -193,9 +194,16 @@ void Scheduler::CommitForced(absl::Time now, std::vector<TokenEvent>* events) {
   }
 }
 
+void Scheduler::FinishCopies(absl::Time now) {
+  StepProgress* const progress = options_.progress;
+  if (progress != nullptr) progress->Enter(StepPhase::kCopy);
+  CountSwapOut(swap_.FinishCopies(now));
+  if (progress != nullptr) progress->Enter(StepPhase::kCommit);
+}
+
 void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
   mask_workers_.Finish();
-  CountSwapOut(swap_.FinishCopies(now));
+  FinishCopies(now);
   for (Sequence* sequence : planned_) {
     if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);
   }

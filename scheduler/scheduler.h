@@ -141,6 +141,8 @@ class Scheduler {
   void AddRow(Sequence* sequence);
   // Counts what the step computed of the sequence.
   ComputedTokens CountComputed(const StepRow& row, Sequence* sequence);
+  // Waits for the copies beside the step.
+  void FinishCopies(absl::Time now);
   // Ends the commit of every row that chose tokens, with those that its constraint forces after them.
   void CommitForced(absl::Time now, std::vector<TokenEvent>* events);
   // Removes the sequence from the index and tells the policy. Its owner destroys it afterwards.

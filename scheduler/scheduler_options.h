@@ -4,21 +4,22 @@
 
 #include <cstdint>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/steady_clock.h"
 
 namespace berth {
 
 class PrefixDisk;
 class SaveSink;
 class SchedulingPolicy;
+class StepProgress;
 
 // What swapping may use.
 struct SwapOptions {
   int64_t host_tier_bytes = 0;              // host memory for swapped-out caches and for prefixes; 0: none
   int64_t copy_bytes_per_step = 256 << 20;  // the most bytes copied for one step, saves of sessions included
   bool beside_steps = false;                // copy on a thread of its own while a step runs; else before the step
-  absl::Time (*copy_clock)() = absl::Now;   // measures copies; tests give one that stands still: copies cost nothing
+  absl::Time (*copy_clock)() = SteadyNow;   // measures copies; tests give one that stands still: copies cost nothing
 };
 
 // Where prefixes go that the arena drops. Has no effect without a host tier.
@@ -53,7 +54,8 @@ struct SchedulerOptions {
   int64_t crop_every = 0;
   // Threads that compute the masks of constrained sequences beside a step; 0: the engine's own, before the step.
   int64_t mask_threads = 0;
-  int64_t vocab_size = 0;  // of the masks; the engine sets it
+  int64_t vocab_size = 0;            // of the masks; the engine sets it
+  StepProgress* progress = nullptr;  // written by the scheduler for a watchdog; null: by none
   SwapOptions swap;
   PrefixTierOptions prefixes;
   SaveSink* save_sink = nullptr;  // takes the requests that are to be saved; null: none is. Must outlive the scheduler.

@@ -177,6 +177,9 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Memory for the compiled grammars of structured outputs.");
   flags->Add("grammar_timeout", &config->grammars.timeout, Between(absl::Milliseconds(1), absl::Hours(1)),
              "Maximum time to compile one grammar.");
+  flags->Add("step_timeout", &config->watchdog.timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
+             "Time without progress after which a step hangs: liveness fails, and after as long again the server exits "
+             "with code 4. 0: never.");
   flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Time for requests to finish after SIGTERM. A second one ends them.");
 }

@@ -32,6 +32,7 @@
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
+#include "server/watchdog.h"
 
 namespace berth {
 
@@ -68,6 +69,8 @@ struct Config {
   SessionStore::Options sessions = {.limit_bytes = int64_t{16} << 30};  // folder "": no sessions
   RequestLimits limits = {.default_max_tokens = 1024};
   GrammarCompiler::Options grammars;
+
+  Watchdog::Options watchdog;
 
   std::string tenants;  // file of the tenants' limits, see tenants.h; "": none
 

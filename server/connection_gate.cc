@@ -17,7 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/steady_clock.h"
 
 namespace berth {
 namespace {
@@ -161,7 +161,7 @@ bool ConnectionGate::Admit(int fd, std::string address) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) return false;
   const MutexLock lock(&mutex_);
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (open_.size() >= sweep_at_ || (Full(address) && now - last_sweep_ >= kSweepInterval)) {
     Sweep();
     last_sweep_ = now;

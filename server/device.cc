@@ -6,10 +6,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "flags/units.h"
 #include "models/warm_up.h"
+#include "scheduler/steady_clock.h"
 #include "server/capacity.h"
+#include "server/exit_codes.h"
 
 namespace berth {
 
@@ -49,7 +50,7 @@ absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
                           ModelRunner* runner) {
   if (config.model.device == "cpu") return absl::OkStatus();
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const Scheduler::Options& scheduler = config.engine.scheduler;
   const absl::StatusOr<WarmUpCounts> counts = WarmUp(model.cache_plan(), storage, runner,
                                                      {.max_running = scheduler.max_running,
@@ -59,7 +60,7 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
                                                       .graphs = config.model.cuda_graphs});
   if (!counts.ok()) return counts.status();
   spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} CUDA graphs, in {:.1f} s",
-               counts->prefill_tokens, counts->decode_rows, counts->graphs, absl::ToDoubleSeconds(absl::Now() - start));
+               counts->prefill_tokens, counts->decode_rows, counts->graphs, absl::ToDoubleSeconds(SteadyNow() - start));
   const absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (memory.ok()) spdlog::info("GPU memory: {} free after the warm-up", FormatByteSize(memory->free_bytes));
   return absl::OkStatus();

@@ -14,9 +14,6 @@
 
 namespace berth {
 
-// The exit code after a CUDA error from which only a new process recovers. Any other failed start or run exits with 1.
-inline constexpr int kDeviceLostExitCode = 3;
-
 // Chooses what --device asks for, logs what it is, and completes `config` for it. From then on config->model.device is
 // "cpu" or "cuda". Call it before other threads run. FAILED_PRECONDITION: the GPU cannot be used. RESOURCE_EXHAUSTED:
 // it has too little free memory. INVALID_ARGUMENT: the flags contradict each other on this device.

@@ -61,4 +61,6 @@ void SetUpLogging(absl::string_view level, absl::string_view format) {
   spdlog::set_default_logger(std::move(logger));
 }
 
+void SetLogLevel(absl::string_view level) { spdlog::set_level(spdlog::level::from_str(std::string(level))); }
+
 }  // namespace berth

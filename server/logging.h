@@ -29,6 +29,9 @@ class TextLogFormatter final : public spdlog::formatter {
 // `level` and `format` as Config has them, checked.
 void SetUpLogging(absl::string_view level, absl::string_view format);
 
+// Changes the level of the log that was set up. Thread-safe.
+void SetLogLevel(absl::string_view level);
+
 }  // namespace berth
 
 #endif  // BERTH_SERVER_LOGGING_H_

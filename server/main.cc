@@ -9,19 +9,21 @@
 #include <string>
 #include <utility>
 
+#include "absl/debugging/symbolize.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "flags/units.h"
 #include "models/loader.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/model_grammar.h"
 #include "server/api/model_text.h"
 #include "server/capacity.h"
 #include "server/config.h"
 #include "server/device.h"
+#include "server/exit_codes.h"
 #include "server/logging.h"
+#include "server/process_signals.h"
 #include "server/server.h"
-#include "server/shutdown_signal.h"
 #include "server/storage/model_fingerprint.h"
 #include "server/storage/packed_file.h"
 #include "server/version.h"
@@ -30,6 +32,11 @@
 
 namespace berth {
 namespace {
+
+struct CommandLine {
+  int argc = 0;
+  char** argv = nullptr;
+};
 
 // How often the health service is told whether the engine works.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
@@ -111,8 +118,27 @@ absl::Status Announce(const Config& config, const Server& server) {
   return config.port_file.empty() ? absl::OkStatus() : WritePortFile(config.port_file, server);
 }
 
-void ServeUntilSignal(const Config& config, Server* server) {
-  while (!ShutdownSignal::Wait(kHealthInterval)) server->UpdateHealth();
+// Reads again what can change while the server runs: the log level from the flags and flag files, and the tenants'
+// file. What is wrong leaves the former setting.
+void Reload(const CommandLine& command_line, Server* server) {
+  const absl::StatusOr<Config> config = ParseCommandLine(command_line.argc, command_line.argv);
+  if (config.ok()) {
+    SetLogLevel(config->log_level);
+    spdlog::info("reload: --log_level={}; other flags take effect at the next start", config->log_level);
+  } else {
+    spdlog::error("reload: {}; the former log level stays", std::string(config.status().message()));
+  }
+  // It logs its errors itself.
+  [[maybe_unused]] const absl::Status tenants = server->tenants()->Reload();
+}
+
+void ServeUntilSignal(const Config& config, const CommandLine& command_line, Server* server) {
+  while (true) {
+    const ProcessSignals::Event event = ProcessSignals::Wait(kHealthInterval);
+    if (event == ProcessSignals::Event::kStop) break;
+    if (event == ProcessSignals::Event::kReload) Reload(command_line, server);
+    server->UpdateHealth();
+  }
   spdlog::info("draining: requests have {} to finish; a second signal ends them at once",
                absl::FormatDuration(config.drain_grace));
   server->Drain(config.drain_grace);
@@ -166,8 +192,8 @@ absl::StatusOr<std::string> Fingerprint(const Config& config, const ModelInfo& i
   return ModelFingerprint(config.model.model_dir, OutputAffectingSettings(config.model, info));
 }
 
-absl::Status Run(Config config, const Sandbox& sandbox) {
-  const absl::Time start = absl::Now();
+absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& sandbox) {
+  const absl::Time start = SteadyNow();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
   spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
   if (absl::Status s = SetUpDevice(&config).status(); !s.ok()) return s;
@@ -176,7 +202,7 @@ absl::Status Run(Config config, const Sandbox& sandbox) {
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir, &sandbox);
   if (!text.ok()) return text.status();
-  LogModel(**model, text->get(), absl::Now() - start);
+  LogModel(**model, text->get(), SteadyNow() - start);
 
   const ModelInfo& info = (*model)->info();
   const CachePlan& plan = (*model)->cache_plan();
@@ -211,10 +237,10 @@ absl::Status Run(Config config, const Sandbox& sandbox) {
     spdlog::info("{}", line);
   }
   LogLimits(config, info, max_tokens, **server);
-  if (absl::Status s = ShutdownSignal::Install(); !s.ok()) return s;
+  if (absl::Status s = ProcessSignals::KeepStops(); !s.ok()) return s;
   RaiseDescriptorLimit(config.connections.max_connections);
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
-  ServeUntilSignal(config, server->get());
+  ServeUntilSignal(config, command_line, server->get());
   return absl::OkStatus();
 }
 
@@ -225,6 +251,7 @@ void PrintModels() {
 }
 
 int Main(int argc, char** argv) {
+  absl::InitializeSymbolizer(argv[0]);
   const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
   if (config.ok() && config->list_models) {
     PrintModels();
@@ -235,11 +262,12 @@ int Main(int argc, char** argv) {
     // First of all, while the process has one thread.
     const absl::StatusOr<std::unique_ptr<Sandbox>> sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
     SetUpLogging(config->log_level, config->log_format);
-    status = sandbox.ok() ? Run(*config, **sandbox) : sandbox.status();
+    status = sandbox.ok() ? ProcessSignals::KeepReloads() : sandbox.status();
+    if (status.ok()) status = Run(*config, {.argc = argc, .argv = argv}, **sandbox);
   }
-  if (status.ok()) return 0;
+  if (status.ok()) return kStoppedExitCode;
   std::fprintf(stderr, "berth-server: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return kFailedStartExitCode;
 }
 
 }  // namespace

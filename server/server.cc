@@ -146,7 +146,9 @@ absl::Status Server::StartEngine() {
       Engine::Create(cache_.get(), parts_.runner, &dispatcher_, std::move(options));
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
+  watchdog_ = std::make_unique<Watchdog>(config_.watchdog, engine_->progress());
   engine_->Start();
+  watchdog_->Start();
   return absl::OkStatus();
 }
 
@@ -312,11 +314,13 @@ void Server::SetReady(bool ready) {
 }
 
 void Server::UpdateHealth() {
-  if (!alive_ || engine_->healthy()) return;
-  alive_ = false;
-  spdlog::error("the engine has failed and refuses every request; restart the server");
-  for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, false);
-  SetReady(false);
+  const bool healthy = engine_->healthy();
+  const bool alive = healthy && !watchdog_->hanging();
+  if (alive == alive_) return;
+  alive_ = alive;
+  if (!healthy) spdlog::error("the engine has failed and refuses every request; restart the server");
+  for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, alive);
+  SetReady(alive && !draining_);
 }
 
 void Server::Drain(absl::Duration grace) {

@@ -36,6 +36,7 @@
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
 #include "server/tenants.h"
+#include "server/watchdog.h"
 
 namespace berth {
 
@@ -63,7 +64,7 @@ class Server {
   ~Server();
 
   // Tells gRPC's health service whether the engine lives; call it now and then. Services "" and "liveness" serve while
-  // it does, draining or not; "readiness" and the API's services while requests are taken.
+  // it does and no step hangs, draining or not; "readiness" and the API's services while requests are taken.
   void UpdateHealth();
 
   // Refuses new requests, waits up to `grace` for those under way, ends the rest with UNAVAILABLE, and stops listening.
@@ -108,6 +109,7 @@ class Server {
   std::unique_ptr<DiskTier> disk_tier_;     // null: there is none
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<FairPolicy> fair_policy_;  // null: first come, first served
+  std::unique_ptr<Watchdog> watchdog_;       // outlives the engine, whose last step may hang
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
   std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer

@@ -26,10 +26,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/mutex.h"
 #include "scheduler/refusal.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/token_bucket.h"
 #include "server/tenants.h"
 
@@ -50,7 +50,7 @@ class Admission {
   struct Options {
     std::function<std::shared_ptr<const Tenants>()> tenants;  // TenantsFile::current; empty: no limits
     int64_t max_idle_accounts = 10000;
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
 
   class Ticket {

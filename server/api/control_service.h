@@ -14,6 +14,7 @@
 #include "cache/spec.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/request_registry.h"
 #include "server/metrics/load_table.h"
 #include "server/metrics/metrics.h"
@@ -33,7 +34,7 @@ class ControlService final : public v1::Control::CallbackService {
     bool has_chat_template = false;
     v1::Limits limits;
     v1::GetServerInfoResponse server;  // without uptime_seconds and draining
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit ControlService(Options options);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/refusal.h"
+#include "scheduler/steady_clock.h"
 
 namespace berth {
 namespace {
@@ -109,7 +109,7 @@ void GrammarCompiler::Loop() {
       if (closed_) return;
       job = std::move(waiting_.front());
       waiting_.pop_front();
-      job->deadline = absl::Now() + options_.timeout;
+      job->deadline = SteadyNow() + options_.timeout;
       running_.insert(job);
       watch_.Signal();
     }
@@ -164,7 +164,7 @@ void GrammarCompiler::Watch() {
   MutexLock lock(&mutex_);
   while (!closed_) {
     absl::Time next = absl::InfiniteFuture();
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (const std::shared_ptr<Job>& job : running_) {
       if (!job->timed_out && now >= job->deadline) {
         job->timed_out = true;

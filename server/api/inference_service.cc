@@ -11,6 +11,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
@@ -27,10 +29,11 @@ uint64_t RandomSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
+// On the steady clock. gRPC keeps the deadline on such a clock too, and says it on the wall clock as that is now.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return absl::FromChrono(deadline);
+  return SteadyNow() + (absl::FromChrono(deadline) - absl::Now());
 }
 
 // "ipv4:10.0.0.1:1234" without its port.

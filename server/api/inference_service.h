@@ -23,6 +23,7 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/admission.h"
 #include "server/api/call_output.h"
 #include "server/api/grammar_compiler.h"
@@ -60,7 +61,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     ModelInfo model;
     RequestLimits limits;
     GenerationDefaults defaults;
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit InferenceService(Options options);

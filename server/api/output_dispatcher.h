@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/request_output.h"
 #include "server/metrics/metrics.h"
 
@@ -24,7 +25,7 @@ class OutputDispatcher final : public EventSink {
  public:
   struct Options {
     Metrics* metrics = nullptr;  // may be null; must outlive the dispatcher
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit OutputDispatcher(Options options);

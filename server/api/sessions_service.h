@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/inference_service.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
@@ -26,7 +27,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
     Engine* engine = nullptr;
     InferenceService* inference = nullptr;
     Metrics* metrics = nullptr;  // may be null
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit SessionsService(Options options) : options_(std::move(options)) {}

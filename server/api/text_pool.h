@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/fair_queue.h"
 #include "server/metrics/load_table.h"
 #include "text/encode_bounds.h"
@@ -38,7 +39,7 @@ class TextPool {
     int64_t threads = 2;
     int64_t max_waiting = 1024;                     // pieces of work; of one client at most half
     int64_t max_waiting_bytes = int64_t{64} << 20;  // of their texts; of one client at most half. One always fits
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
   struct Job {
     RequestKey key = 0;  // for Cancel

@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "scheduler/steady_clock.h"
 #include "server/storage/prefix_file.h"
 
 namespace berth {
@@ -97,7 +97,7 @@ uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> token
   const uint64_t id = ++last_id_;
   queue_.Add([this, id, salt = std::string(salt), tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
               snapshot = std::move(snapshot)] {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     absl::Status status = WriteFile(id, salt, tokens, *snapshot);
     // Every write to a full disk fails; the first line says it.
     if (!status.ok() && !std::exchange(failing_, true)) {
@@ -105,7 +105,7 @@ uint64_t DiskTier::Write(absl::string_view salt, absl::Span<const int32_t> token
     }
     if (status.ok()) failing_ = false;
     MutexLock lock(&mutex_);
-    results_.push_back({.id = id, .written = true, .status = std::move(status), .time = absl::Now() - start});
+    results_.push_back({.id = id, .written = true, .status = std::move(status), .time = SteadyNow() - start});
   });
   return id;
 }
@@ -122,9 +122,9 @@ absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span
 
 void DiskTier::Read(uint64_t id) {
   queue_.Add([this, id] {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     absl::StatusOr<std::shared_ptr<CacheSnapshot>> snapshot = ReadFile(id);
-    Result result = {.id = id, .status = snapshot.status(), .time = absl::Now() - start};
+    Result result = {.id = id, .status = snapshot.status(), .time = SteadyNow() - start};
     if (snapshot.ok()) {
       result.snapshot = *std::move(snapshot);
     } else {

@@ -16,8 +16,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/steady_clock.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_id.h"
 
@@ -213,7 +213,7 @@ SessionLoad SessionStore::stats() const {
 }
 
 void SessionStore::WarnOf(const std::string& id, const absl::Status& status) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now - last_warning_ < kWarningInterval) {
     ++unwarned_;
     return;

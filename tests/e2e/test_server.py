@@ -354,6 +354,53 @@ def test_sigterm_drains():
         assert server.process.wait(timeout=30) == 0
 
 
+def test_signals_that_do_not_stop_the_server(tmp_path):
+    """SIGHUP reloads; SIGSTOP and SIGCONT, longer than the watchdog allows a step, change nothing; others are ignored."""
+    flags, tenants = tmp_path / "flags", tmp_path / "tenants.json"
+    flags.write_text("--log_level=warning\n")
+    tenants.write_text("{}")
+    with BerthServer(DEMO, f"--flagfile={flags}", f"--tenants={tenants}", "--step_timeout=2s",
+                     expect_clean_exit=False) as server:
+        whole = server.inference.Complete(generate_request(chat=STORY, max_tokens=300, ignore_eos=True), timeout=120)
+
+        def logged(words):
+            deadline = time.monotonic() + 60
+            while words not in server.log():
+                assert time.monotonic() < deadline, (words, server.log())
+                time.sleep(0.01)
+
+        stream = server.inference.Generate(generate_request(chat=STORY, max_tokens=300, ignore_eos=True), timeout=120)
+        text = next(stream).text
+        for ignored in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+            server.process.send_signal(ignored)
+        flags.write_text("--log_level=info\n")
+        server.process.send_signal(signal.SIGHUP)
+        logged("reload: --log_level=info; other flags take effect at the next start")
+        logged(f"--tenants: read {tenants} again: 0 tenants")
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        server.process.send_signal(signal.SIGCONT)
+        assert text + "".join(message.text for message in stream) == whole.text
+        assert health(server, "liveness") == health(server, "readiness") == SERVING
+        assert "hangs" not in server.log()
+        # What is wrong leaves the former settings.
+        flags.write_text("--log_level=loud\n")
+        tenants.write_text("{")
+        server.process.send_signal(signal.SIGHUP)
+        logged("the former log level stays")
+        logged("the former limits of the tenants stay")
+        assert health(server, "readiness") == SERVING
+        # A second SIGTERM does not wait for the drain.
+        streams = [server.inference.Generate(generate_request(chat=STORY, max_tokens=2000, ignore_eos=True), timeout=120)
+                   for _ in range(16)]
+        for stream in streams:
+            next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        logged("draining")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 128 + signal.SIGTERM
+
+
 def test_the_grace_ends():
     with BerthServer(DEMO, "--drain_grace=100ms") as server:
         stream = server.inference.Generate(generate_request(prompt="x", max_tokens=2000, ignore_eos=True), timeout=60)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/exit_codes.h"
 #include "server/logging.h"
 
 namespace berth {

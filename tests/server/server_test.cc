@@ -289,6 +289,23 @@ TEST_F(ServerTest, ADeadEngineFailsLiveness) {
   }
 }
 
+TEST_F(ServerTest, AHangingStepFailsLivenessUntilItGoesOn) {
+  std::promise<std::string> hung;
+  config_.watchdog = {.timeout = absl::Milliseconds(20),
+                      .on_hang = [&hung](const std::string& where) { hung.set_value(where); }};
+  Restart();
+  runner_.SetOpen(false);
+  std::future<grpc::Status> call = std::async(std::launch::async, [this] { return Complete(3); });
+  EXPECT_THAT(hung.get_future().get(), HasSubstr("phase run, 1 rows, 1 tokens, in "));
+  server_->UpdateHealth();
+  EXPECT_EQ(Health("liveness"), "NOT_SERVING");
+  EXPECT_EQ(Health("readiness"), "NOT_SERVING");
+  runner_.SetOpen(true);
+  EXPECT_TRUE(call.get().ok());
+  while (Health("liveness") != "SERVING") server_->UpdateHealth();  // at the watchdog's next wake-up
+  EXPECT_EQ(Health("readiness"), "SERVING");
+}
+
 TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
   config_.metrics_listen = Address{"127.0.0.1", 0};
   Restart();

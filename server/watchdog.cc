@@ -1,0 +1,90 @@
+#include "server/watchdog.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/steady_clock.h"
+#include "server/exit_codes.h"
+#include "server/thread_backtrace.h"
+
+namespace berth {
+namespace {
+
+absl::Duration IntervalOf(absl::Duration timeout) {
+  return std::clamp(timeout / 20, absl::Milliseconds(1), absl::Seconds(1));
+}
+
+std::string Describe(const StepProgress::Reading& step) {
+  std::string text =
+      absl::StrCat("phase ", StepPhaseName(step.phase), ", ", step.num_rows, " rows, ", step.num_tokens, " tokens");
+  if (step.thread != 0) absl::StrAppend(&text, ", in ", BacktraceOf(step.thread));
+  return text;
+}
+
+}  // namespace
+
+void EndOnHangingStep(const std::string& where) {
+  spdlog::critical("a step hangs, so the server ends with exit code {}: {}", kHangingStepExitCode, where);
+  spdlog::default_logger_raw()->flush();
+  std::_Exit(kHangingStepExitCode);
+}
+
+Watchdog::Watchdog(Options options, std::shared_ptr<const StepProgress> progress)
+    : options_(std::move(options)),
+      progress_(std::move(progress)),
+      interval_(IntervalOf(options_.timeout)),
+      limit_ticks_(absl::ToInt64Milliseconds(absl::Ceil(options_.timeout, absl::Milliseconds(1))) /
+                   absl::ToInt64Milliseconds(absl::Ceil(interval_, absl::Milliseconds(1)))) {}
+
+Watchdog::~Watchdog() {
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+    closing_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watchdog::Start() {
+  if (options_.timeout > absl::ZeroDuration()) thread_ = std::thread([this] { Loop(); });
+}
+
+void Watchdog::Loop() {
+  while (true) {
+    {
+      const absl::Time next = SteadyNow() + interval_;
+      MutexLock lock(&mutex_);
+      // A wait may wake without cause, which must not count.
+      for (absl::Time now = SteadyNow(); !closed_ && now < next; now = SteadyNow()) {
+        closing_.WaitFor(&mutex_, next - now);
+      }
+      if (closed_) return;
+    }
+    Tick();
+  }
+}
+
+void Watchdog::Tick() {
+  const StepProgress::Reading step = progress_->Read();
+  if (step.phase == StepPhase::kIdle || step.beat != last_beat_) {
+    if (hanging()) spdlog::warn("the step that hung continues after {}", absl::FormatDuration(num_ticks_ * interval_));
+    hanging_.store(false, std::memory_order_release);
+    last_beat_ = step.beat;
+    num_ticks_ = 0;
+    return;
+  }
+  ++num_ticks_;
+  if (num_ticks_ == limit_ticks_) {
+    hanging_.store(true, std::memory_order_release);
+    where_ = Describe(step);
+    spdlog::critical("a step hangs: no progress for {} (--step_timeout); {}", absl::FormatDuration(options_.timeout),
+                     where_);
+  }
+  if (num_ticks_ == 2 * limit_ticks_) options_.on_hang(where_);
+}
+
+}  // namespace berth

@@ -1,0 +1,160 @@
+#include "server/watchdog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/debugging/symbolize.h"
+#include "server/exit_codes.h"
+#include "server/logging.h"
+#include "server/thread_backtrace.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Wake-ups are counted; no time passes.
+class WatchdogTest : public testing::Test {
+ protected:
+  WatchdogTest()
+      : watchdog_(
+            {.timeout = absl::Seconds(10), .on_hang = [this](const std::string& where) { ends_.push_back(where); }},
+            progress_) {}
+
+  void Tick(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) watchdog_.Tick();
+  }
+
+  std::shared_ptr<StepProgress> progress_ = std::make_shared<StepProgress>();
+  std::vector<std::string> ends_;
+  Watchdog watchdog_;
+};
+
+TEST_F(WatchdogTest, TheLimitIsTheTimeoutInWakeUps) {
+  EXPECT_EQ(watchdog_.interval(), absl::Milliseconds(500));
+  EXPECT_EQ(watchdog_.limit_ticks(), 20);
+  const Watchdog slow({.timeout = absl::Minutes(10)}, progress_);
+  EXPECT_EQ(slow.interval(), absl::Seconds(1));
+  EXPECT_EQ(slow.limit_ticks(), 600);
+}
+
+TEST_F(WatchdogTest, AnIdleEngineNeverHangs) {
+  Tick(1000);
+  EXPECT_FALSE(watchdog_.hanging());
+  EXPECT_TRUE(ends_.empty());
+}
+
+TEST_F(WatchdogTest, AStepWithoutProgressHangsAtTheLimitAndEndsTheProcessAtTwice) {
+  progress_->SetPlan(/*num_rows=*/3, /*num_tokens=*/70);
+  progress_->Enter(StepPhase::kRun);
+  Tick(20);  // the first one sees the step
+  EXPECT_FALSE(watchdog_.hanging());
+  Tick(1);
+  EXPECT_TRUE(watchdog_.hanging());
+  Tick(19);
+  EXPECT_TRUE(ends_.empty());
+  Tick(1);
+  EXPECT_EQ(ends_, std::vector<std::string>{"phase run, 3 rows, 70 tokens"});
+  Tick(100);
+  EXPECT_EQ(ends_.size(), 1u);
+}
+
+TEST_F(WatchdogTest, EachPhaseIsProgress) {
+  for (int i = 0; i < 100; ++i) {
+    progress_->Enter(i % 2 == 0 ? StepPhase::kRun : StepPhase::kCommit);
+    Tick(20);
+    EXPECT_FALSE(watchdog_.hanging());
+  }
+}
+
+TEST_F(WatchdogTest, AStepThatContinuesHangsNoMore) {
+  progress_->Enter(StepPhase::kCopy);
+  Tick(39);
+  EXPECT_TRUE(watchdog_.hanging());
+  progress_->Enter(StepPhase::kCommit);
+  Tick(20);
+  EXPECT_FALSE(watchdog_.hanging());
+  EXPECT_TRUE(ends_.empty());
+  progress_->Enter(StepPhase::kIdle);
+  Tick(1000);
+  EXPECT_FALSE(watchdog_.hanging());
+}
+
+// However long the process was stopped, it is one wake-up: nothing but Tick counts.
+TEST_F(WatchdogTest, AStoppedProcessIsOneWakeUp) {
+  progress_->Enter(StepPhase::kRun);
+  Tick(20);
+  EXPECT_FALSE(watchdog_.hanging());
+  progress_->Enter(StepPhase::kCommit);  // the step continues when the process does
+  Tick(1);
+  EXPECT_FALSE(watchdog_.hanging());
+}
+
+// A thread that waits for good, in a function with a name.
+class Sleeper {
+ public:
+  Sleeper() : thread_([this] { SleepForGood(); }) {
+    MutexLock lock(&mutex_);
+    while (id_ == 0) changed_.Wait(&mutex_);
+  }
+  ~Sleeper() {
+    {
+      MutexLock lock(&mutex_);
+      done_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+  }
+  pid_t id() {
+    MutexLock lock(&mutex_);
+    return id_;
+  }
+
+ private:
+  [[gnu::noinline]] void SleepForGood() {
+    MutexLock lock(&mutex_);
+    id_ = gettid();
+    changed_.SignalAll();
+    while (!done_) changed_.Wait(&mutex_);
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  pid_t id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+TEST(ThreadBacktraceTest, NamesTheFunctionsOfAThreadThatWaits) {
+  absl::InitializeSymbolizer("watchdog_test");
+  Sleeper sleeper;
+  EXPECT_THAT(BacktraceOf(sleeper.id()), HasSubstr("SleepForGood"));
+  EXPECT_THAT(BacktraceOf(sleeper.id()), HasSubstr("SleepForGood"));  // any number of times
+}
+
+TEST(ThreadBacktraceTest, SaysThatThereIsNoSuchThread) {
+  EXPECT_EQ(BacktraceOf(1), "unknown: there is no such thread");  // another process's
+}
+
+TEST(WatchdogDeathTest, EndsTheProcessAndSaysWhere) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        SetUpLogging("info", "text");
+        auto progress = std::make_shared<StepProgress>();
+        Sleeper sleeper;
+        progress->Enter(StepPhase::kRun);
+        Watchdog watchdog({.timeout = absl::Milliseconds(100)}, progress);
+        watchdog.Start();
+        while (true) pause();
+      },
+      testing::ExitedWithCode(kHangingStepExitCode),
+      "no progress for 100ms \\(--step_timeout\\); phase run.*\n.*a step hangs, so the server ends with exit code 4");
+}
+
+}  // namespace
+}  // namespace berth
