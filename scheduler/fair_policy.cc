@@ -32,12 +32,11 @@ bool Waits(const Sequence& sequence) { return sequence.turn.place != ~size_t{0};
 
 }  // namespace
 
-FairPolicy::FairPolicy(Options options)
-    : options_(std::move(options)), accounts_(options_.default_weight, options_.max_idle_tenants) {
+FairPolicy::FairPolicy(Options options) : options_(std::move(options)), accounts_(options_.max_idle_tenants) {
   accounts_.SetWeights(options_.weights);
 }
 
-void FairPolicy::SetWeights(TenantAccounts::Weights weights) {
+void FairPolicy::SetWeights(TenantWeights weights) {
   MutexLock lock(&mutex_);
   new_weights_ = std::move(weights);
   has_new_weights_.store(true, std::memory_order_release);
@@ -97,6 +96,7 @@ void FairPolicy::TakeNewWeights() {
 void FairPolicy::OnPlan(const StepBudget& step, RunningSequences running) {
   now_ = std::max(now_, step.now);
   TakeNewWeights();
+  board_.Publish(now_, /*at_once=*/false, &accounts_);
   first_running_ = running.empty() ? 0 : running.front()->request.key;
   steps_until_retry_ = std::exchange(pick_failed_, false) ? kRetrySteps : std::max<int64_t>(0, steps_until_retry_ - 1);
   divides_prefill_ = false;
@@ -203,6 +203,7 @@ void FairPolicy::OnEnd(const Sequence& sequence) {
     StopRunning(sequence);
   }
   accounts_.Close(sequence.turn.account);
+  if (accounts_.num_busy() == 0) board_.Publish(now_, /*at_once=*/true, &accounts_);  // no step follows
 }
 
 }  // namespace berth

@@ -23,7 +23,7 @@
 // priorities after it. The scheduler always gets to the next admission: the first running request ends some day, and no
 // request overtakes the picked one.
 //
-// Engine thread only, but SetWeights is thread-safe.
+// Engine thread only, but SetWeights and shares are thread-safe.
 #ifndef BERTH_SCHEDULER_FAIR_POLICY_H_
 #define BERTH_SCHEDULER_FAIR_POLICY_H_
 
@@ -36,6 +36,7 @@
 #include "scheduler/mutex.h"
 #include "scheduler/policy.h"
 #include "scheduler/tenant_accounts.h"
+#include "scheduler/tenant_shares.h"
 
 namespace berth {
 
@@ -45,8 +46,7 @@ class FairPolicy : public SchedulingPolicy {
   static constexpr int64_t kOverdueTurn = 8;
 
   struct Options {
-    TenantAccounts::Weights weights;  // by tenant, each above 0
-    double default_weight = 1;        // of every other tenant
+    TenantWeights weights;
     // Costs. A decoded token costs two prefilled ones, as in the paper. The cache's cost makes an arena that is full
     // about as dear as the tokens that a server of its size computes meanwhile.
     double prefill_token_cost = 1;
@@ -54,13 +54,15 @@ class FairPolicy : public SchedulingPolicy {
     double cache_gib_second_cost = 100;
     absl::Duration ageing = absl::Seconds(1);     // waiting that outweighs one priority
     absl::Duration max_wait = absl::Seconds(30);  // without an admission; then a tenant is overdue
-    size_t max_idle_tenants = 4096;               // accounts kept of tenants that have no request
+    size_t max_idle_tenants = 1000;               // accounts kept of tenants that have no request
   };
 
   explicit FairPolicy(Options options);
 
-  // Replaces the weights, from the next step on. REQUIRES: each is above 0.
-  void SetWeights(TenantAccounts::Weights weights);
+  // Replaces the weights, from the next step on.
+  void SetWeights(TenantWeights weights);
+  // What the tenants get, at most a second old while there is work.
+  TenantShares shares() const { return board_.Get(); }
 
   const Sequence* PickToAdmit(const WaitingSequences& waiting) override;
   size_t PickToPreempt(RunningSequences candidates, const Sequence& beneficiary) override;
@@ -92,6 +94,7 @@ class FairPolicy : public SchedulingPolicy {
 
   const Options options_;
   TenantAccounts accounts_;
+  TenantSharesBoard board_;
   absl::Time now_ = absl::InfinitePast();  // never goes back
   int64_t last_number_ = 0;                // of a request
   int64_t admissions_by_share_ = 0;        // of requests, since the last overdue turn
@@ -107,7 +110,7 @@ class FairPolicy : public SchedulingPolicy {
   int64_t steps_until_retry_ = 0;
 
   Mutex mutex_;
-  TenantAccounts::Weights new_weights_ ABSL_GUARDED_BY(mutex_);
+  TenantWeights new_weights_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_new_weights_{false};
 };
 

@@ -6,11 +6,11 @@
 namespace berth {
 
 double TenantAccounts::WeightOf(const std::string& tenant) const {
-  const auto found = weights_.find(tenant);
-  return found == weights_.end() ? default_weight_ : found->second;
+  const auto found = weights_.by_tenant.find(tenant);
+  return found == weights_.by_tenant.end() ? weights_.others : found->second;
 }
 
-void TenantAccounts::SetWeights(Weights weights) {
+void TenantAccounts::SetWeights(TenantWeights weights) {
   weights_ = std::move(weights);
   running_weight_ = 0;
   for (auto& [tenant, account] : accounts_) {
@@ -34,7 +34,7 @@ TenantAccount* TenantAccounts::Open(const std::string& tenant) {
 void TenantAccounts::Close(TenantAccount* account) {
   if (!account->waiting.empty() || account->num_running > 0) return;
   idle_.Push(account);
-  while (!idle_.empty() && (idle_.top()->counter <= floor() || idle_.size() > max_idle_)) {
+  while (idle_.size() > max_idle_) {
     const auto least = accounts_.find(std::string(idle_.top()->name));
     idle_.Remove(&least->second);
     accounts_.erase(least);
@@ -43,6 +43,7 @@ void TenantAccounts::Close(TenantAccount* account) {
 
 void TenantAccounts::Charge(TenantAccount* account, double cost) {
   account->counter += cost / account->weight;
+  account->lately = std::max(0.0, account->lately + cost);
   highest_ = std::max(highest_, account->counter);
   if (!account->waiting.empty()) by_counter_.Update(account);
 }

@@ -7,8 +7,9 @@
 //
 // Invariants:
 //   - an account is in the two orders of waiting tenants exactly while a sequence of it waits;
-//   - an account of which nothing waits or runs is kept only while it is above floor(): below, it would be lifted
-//     anyway. There are at most max_idle of those; the least counters go first.
+//   - of the accounts of which nothing waits or runs, max_idle are kept: those with the highest counters. What is lost
+//   is
+//     only the debt of the least, and what is at floor() or below would be lifted anyway.
 #ifndef BERTH_SCHEDULER_TENANT_ACCOUNTS_H_
 #define BERTH_SCHEDULER_TENANT_ACCOUNTS_H_
 
@@ -33,10 +34,17 @@ struct TurnTraits {
   }
 };
 
+// Relative shares of tenants, each above 0.
+struct TenantWeights {
+  std::unordered_map<std::string, double> by_tenant;
+  double others = 1;  // of each other tenant
+};
+
 struct TenantAccount {
   absl::string_view name;
   double weight = 1;
   double counter = 0;
+  double lately = 0;  // charged in the last time; TenantSharesBoard decays it
   IndexedHeap<const Sequence, TurnTraits> waiting;
   absl::Time waits_since;      // while it waits: the last admission of it, or when it began to wait
   int64_t num_running = 0;     // sequences
@@ -52,12 +60,10 @@ struct TenantAccount {
 
 class TenantAccounts {
  public:
-  using Weights = std::unordered_map<std::string, double>;
+  explicit TenantAccounts(size_t max_idle) : max_idle_(max_idle) {}
 
-  TenantAccounts(double default_weight, size_t max_idle) : default_weight_(default_weight), max_idle_(max_idle) {}
-
-  // Sets the weights by tenant. Counters stay, so a new weight counts from now on.
-  void SetWeights(Weights weights);
+  // Counters stay, so a new weight counts from now on.
+  void SetWeights(TenantWeights weights);
 
   // Returns the tenant's account; a new one if it has none. Valid until Close.
   TenantAccount* Open(const std::string& tenant);
@@ -89,6 +95,10 @@ class TenantAccounts {
 
   size_t num_busy() const { return accounts_.size() - idle_.size(); }  // something of them waits or runs
   size_t num_accounts() const { return accounts_.size(); }
+  template <typename F>
+  void ForEach(F f) {
+    for (auto& [tenant, account] : accounts_) f(account);
+  }
 
  private:
   struct CounterTraits {
@@ -108,9 +118,8 @@ class TenantAccounts {
 
   double WeightOf(const std::string& tenant) const;
 
-  const double default_weight_;
   const size_t max_idle_;
-  Weights weights_;
+  TenantWeights weights_;
   std::unordered_map<std::string, TenantAccount> accounts_;
   IndexedHeap<TenantAccount, CounterTraits> by_counter_;
   IndexedHeap<TenantAccount, WaitTraits> by_wait_;

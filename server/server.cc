@@ -71,6 +71,12 @@ void SetArguments(const Config& config, grpc::ServerBuilder* builder) {
   SetPings(config, builder);
 }
 
+TenantWeights WeightsOf(const Tenants& tenants) {
+  TenantWeights weights = {.others = WeightOf(tenants.others())};
+  for (const auto& [name, tenant] : tenants.entries()) weights.by_tenant[name] = WeightOf(tenant);
+  return weights;
+}
+
 Metrics::Options MetricsOptions(const Config& config, const std::string& model_name) {
   Metrics::Options options = config.metrics;
   options.model_name = model_name;
@@ -139,7 +145,10 @@ absl::Status Server::StartEngine() {
   options.scheduler.max_shareable_tokens = model.max_shareable_tokens;
   options.scheduler.prefixes.disk = disk_tier_.get();
   options.scheduler.save_sink = sessions_.get();
-  if (config_.fair_scheduling) fair_policy_ = std::make_unique<FairPolicy>(FairPolicy::Options());
+  if (config_.fair_scheduling) {
+    fair_policy_ = std::make_unique<FairPolicy>(FairPolicy::Options());
+    tenants_->Follow([this](const Tenants& tenants) { fair_policy_->SetWeights(WeightsOf(tenants)); });
+  }
   options.scheduler.policy = fair_policy_.get();
   options.scheduler.mask_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxMaskThreads);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
@@ -297,6 +306,7 @@ absl::Status Server::StartExporter() {
                                 .texts = [this] { return texts_->load(); },
                                 .delivery = [this] { return registry_.undelivered()->load(); },
                                 .connections = [this] { return gate_->load(); },
+                                .tenants = [this] { return fair_policy_ ? fair_policy_->shares() : TenantShares(); },
                                 .plan = parts_.plan,
                                 .model = parts_.runner->info(),
                                 .version = kVersion,

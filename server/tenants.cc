@@ -117,7 +117,14 @@ absl::Status TenantsFile::Reload() {
   auto next = std::make_shared<const Tenants>(*std::move(tenants));
   MutexLock lock(&mutex_);
   current_ = std::move(next);
+  if (follower_) follower_(*current_);
   return absl::OkStatus();
+}
+
+void TenantsFile::Follow(std::function<void(const Tenants&)> use) {
+  MutexLock lock(&mutex_);
+  follower_ = std::move(use);
+  follower_(*current_);
 }
 
 std::shared_ptr<const Tenants> TenantsFile::current() const {

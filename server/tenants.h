@@ -5,6 +5,7 @@
 #ifndef BERTH_SERVER_TENANTS_H_
 #define BERTH_SERVER_TENANTS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -36,6 +37,8 @@ class Tenants {
   }
   bool HasEntry(const std::string& name) const { return by_name_.contains(name); }
   size_t size() const { return by_name_.size(); }
+  const std::unordered_map<std::string, v1::Tenant>& entries() const { return by_name_; }
+  const v1::Tenant& others() const { return default_; }
 
  private:
   std::unordered_map<std::string, v1::Tenant> by_name_;
@@ -58,6 +61,9 @@ class TenantsFile {
   // Reads the file again. After an error the former reading stays, and the error is logged and returned.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Calls `use` with the current reading, and with each later one on the thread of Reload. At most one can follow.
+  void Follow(std::function<void(const Tenants&)> use) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Never null. Cheap: call it for each request.
   std::shared_ptr<const Tenants> current() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -67,6 +73,7 @@ class TenantsFile {
   const std::string path_;
   mutable Mutex mutex_;
   std::shared_ptr<const Tenants> current_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const Tenants&)> follower_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace berth

@@ -57,7 +57,8 @@ void MetricsCollector::AddTo(MetricFamilies* families) const {
                .grammars = grammars,
                .texts = texts,
                .delivery = delivery,
-               .connections = options_.connections ? options_.connections() : ConnectionLoad()},
+               .connections = options_.connections ? options_.connections() : ConnectionLoad(),
+               .tenants = options_.tenants ? options_.tenants() : TenantShares()},
               options_.plan, families);
   families->StartSection("Build and model");
   families->Start(Type::kGauge, "berth_build_info", "Versions and instruction set of the server; always 1");

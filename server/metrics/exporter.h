@@ -35,6 +35,7 @@ class MetricsCollector final : public prometheus::Collectable {
     std::function<TextLoad()> texts;              // TextPool::load; empty: none
     std::function<DeliveryLoad()> delivery;       // Undelivered::load; empty: none
     std::function<ConnectionLoad()> connections;  // ConnectionGate::load; empty: none
+    std::function<TenantShares()> tenants;        // FairPolicy::shares; empty: no shares are kept
     CachePlan plan;
     ModelInfo model;
     // Labels of berth_build_info.

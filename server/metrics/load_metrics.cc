@@ -107,6 +107,30 @@ void AddVllmCacheInfo(const Occupancy& occupancy, const CachePlan& plan, MetricF
                     {"num_gpu_blocks", absl::StrCat(block_bytes > 0 ? occupancy.arena_bytes / block_bytes : 0)}});
 }
 
+// The tenants with the largest shares by name, the others together. A tenant without a name has a label all the same:
+// Prometheus takes an empty label for none.
+void AddTenants(const TenantShares& tenants, MetricFamilies* families) {
+  const auto add = [&](absl::string_view name, absl::string_view help, auto value) {
+    families->Start(Type::kGauge, name, help);
+    for (const TenantShare& share : tenants.largest) {
+      families->Add(value(share), {{"tenant", share.tenant.empty() ? "(none)" : share.tenant}});
+    }
+    families->Add(value(tenants.others), {{"tenant", "other"}});
+  };
+  families->Start(Type::kGauge, "berth_tenants", "Tenants with a request that waits or runs");
+  families->Add(static_cast<double>(tenants.num_tenants));
+  add("berth_tenant_share_ratio",
+      "Share of the work of the last minute that the tenant got, by cache_salt: the 10 largest, and other",
+      [](const TenantShare& share) { return share.share; });
+  add("berth_tenant_deficit_tokens",
+      "Tokens that a waiting tenant got less, for its weight, than the waiting tenant that got most. other: the "
+      "largest",
+      [](const TenantShare& share) { return share.deficit; });
+  add("berth_tenant_wait_seconds",
+      "Time since a request of a waiting tenant was admitted; 0: none waits. other: the longest",
+      [](const TenantShare& share) { return absl::ToDoubleSeconds(share.wait); });
+}
+
 }  // namespace
 
 CacheUsage UsageOf(const Occupancy& occupancy) {
@@ -138,6 +162,8 @@ void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* 
   const Occupancy& occupancy = load.engine.occupancy;
   families->StartSection("Engine");
   AddFigures(EngineFigures(), load, families);
+  families->StartSection("Tenants");
+  AddTenants(load.tenants, families);
   families->StartSection("Cache");
   AddPoolFigures(occupancy, families);
   AddFigures(ArenaFigures(), occupancy, families);

@@ -19,6 +19,7 @@
 #include "berth/v1/control.pb.h"
 #include "cache/occupancy.h"
 #include "scheduler/engine.h"
+#include "scheduler/tenant_shares.h"
 
 namespace berth {
 
@@ -71,6 +72,7 @@ struct ServerLoad {
   const TextLoad& texts;
   const DeliveryLoad& delivery;
   ConnectionLoad connections = {};
+  TenantShares tenants = {};
 };
 
 struct MetricLabel {

@@ -79,7 +79,7 @@ TEST(Fairness, TenEqualTenantsGetEqualShares) {
 }
 
 TEST(Fairness, SharesFollowWeights) {
-  FairPolicy policy({.weights = {{"three", 3}}});
+  FairPolicy policy({.weights = {.by_tenant = {{"three", 3}}}});
   FairSimulation simulation(&policy, {{.name = "one", .rate = 10 * kManyPerSecond, .max_waiting = 1000},
                                       {.name = "three", .rate = kManyPerSecond}});
   simulation.Run(kWarmUp);
@@ -88,7 +88,7 @@ TEST(Fairness, SharesFollowWeights) {
   EXPECT_NEAR(simulation.Share("one"), 0.25, 0.05 * 0.25);
   EXPECT_NEAR(simulation.Share("three"), 0.75, 0.05 * 0.75);
 
-  policy.SetWeights({{"one", 4}});
+  policy.SetWeights({.by_tenant = {{"one", 4}}});
   simulation.Run(kWarmUp);
   simulation.ResetReports();
   simulation.Run(kTime);

@@ -126,6 +126,23 @@ TEST(TenantsFile, KeepsTheFormerReadingWhenTheNewOneIsWrong) {
   EXPECT_EQ(WeightOf(before->Of("a")), 2) << "a reading in use stays as it is";
 }
 
+TEST(TenantsFile, TellsItsFollowerOfEachReading) {
+  const std::string path = WriteFile("followed.json", R"({"tenants": [{"name": "a", "weight": 2}]})");
+  absl::StatusOr<std::unique_ptr<TenantsFile>> file = TenantsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<double> weights;
+  (*file)->Follow([&](const Tenants& tenants) {
+    EXPECT_EQ(tenants.entries().size(), 1u);
+    weights.push_back(WeightOf(tenants.entries().at("a")));
+    EXPECT_EQ(WeightOf(tenants.others()), 1);
+  });
+  WriteFile("followed.json", R"({"tenants": [{"name": "a", "weight": 3}]})");
+  EXPECT_TRUE((*file)->Reload().ok());
+  WriteFile("followed.json", "wrong");
+  EXPECT_FALSE((*file)->Reload().ok());
+  EXPECT_EQ(weights, (std::vector<double>{2, 3}));
+}
+
 TEST(TenantsFile, MayBeReadWhileItIsReloaded) {
   const std::string path = WriteFile("race.json", R"({"default": {"weight": 2}})");
   absl::StatusOr<std::unique_ptr<TenantsFile>> file = TenantsFile::Open(path);

@@ -115,6 +115,26 @@ const char* const kSeries[] = {
     R"(berth_cache_leases{model_name="m"})",
 };
 
+TEST(MetricsCollector, NamesTheTenantsWithTheLargestShares) {
+  Scraper scraper;
+  MetricsCollector::Options options = scraper.Options();
+  SeriesMap series = ReadSeries(ToText(MetricsCollector(options).Collect()));
+  EXPECT_EQ(series.at(R"(berth_tenant_share_ratio{model_name="m",tenant="other"})"), 0)
+      << "without fair scheduling too";
+  options.tenants = [] {
+    return TenantShares{.largest = {{.tenant = "a", .share = 0.5, .deficit = 7, .wait = absl::Seconds(3)},
+                                    {.tenant = "", .share = 0.25}},
+                        .others = {.share = 0.25, .wait = absl::Seconds(9)},
+                        .num_tenants = 12};
+  };
+  series = ReadSeries(ToText(MetricsCollector(options).Collect()));
+  EXPECT_EQ(series.at(R"(berth_tenants{model_name="m"})"), 12);
+  EXPECT_EQ(series.at(R"(berth_tenant_share_ratio{model_name="m",tenant="a"})"), 0.5);
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="(none)"})x"), 0.25);
+  EXPECT_EQ(series.at(R"(berth_tenant_deficit_tokens{model_name="m",tenant="a"})"), 7);
+  EXPECT_EQ(series.at(R"(berth_tenant_wait_seconds{model_name="m",tenant="other"})"), 9);
+}
+
 TEST(MetricsCollectorTest, EveryGaugeExistsAtZero) {
   Scraper scraper;
   const SeriesMap series = scraper.Scrape();
