@@ -7,7 +7,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_constraint.h"
-#include "scheduler/refusal.h"
 #include "scheduler/steady_clock.h"
 
 namespace berth {
@@ -75,20 +74,43 @@ absl::Status Engine::Submit(Request request) {
   // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
   std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });
 
+  QueueRequest known = {.num_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()),
+                        .num_sequences = request.num_sequences(),
+                        .shares_prefix = request.share_prefix,
+                        .time_left = request.deadline - options_.now()};
+  // A saved cache spares the prefill, if it still fits.
+  const bool has_cache = request.progress != nullptr && !request.progress->snapshot.empty();
+  if (has_cache) known.time_left = absl::InfiniteDuration();
+
   MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
-  if (load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()) >= options_.max_queue) {
-    return RefusedError({.reason = RefusalReason::kQueueFull,
-                         .setting = "max_queue",
-                         .limit = absl::StrCat(options_.max_queue),
-                         .value = absl::StrCat(options_.max_queue + 1)},
-                        absl::StrCat("the queue is full: max_queue is ", options_.max_queue, " requests; retry later"));
-  }
+  if (absl::Status s = CheckLimits(known); !s.ok()) return s;
   ++num_open_;
-  inbox_.num_tokens += static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  inbox_.num_tokens += known.num_tokens;
+  inbox_.num_sequences += known.num_sequences;
   inbox_.requests.push_back(std::move(request));
   work_.Signal();
   return absl::OkStatus();
+}
+
+absl::Status Engine::CheckArrival(absl::Time deadline) const {
+  const absl::Duration time_left = deadline - options_.now();
+  MutexLock lock(&mutex_);
+  return refusal_.ok() ? CheckLimits({.time_left = time_left}) : refusal_;
+}
+
+absl::Status Engine::CheckLimits(const QueueRequest& request) const {
+  QueueState queue = {
+      .num_requests = load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()),
+      .num_tokens = load_.counts.waiting_tokens + inbox_.num_tokens,
+      .backlog = backlog_,
+      .rates = wait_rates_,
+      .step = {.step_tokens = options_.scheduler.max_step_tokens, .chunk_tokens = scheduler_->prefill_chunk_tokens()}};
+  queue.backlog.prefill_tokens += inbox_.num_tokens;
+  queue.backlog.num_sequences += inbox_.num_sequences;
+  return CheckQueue(
+      {.max_requests = options_.max_queue, .max_tokens = options_.max_queued_tokens, .max_wait = options_.max_wait},
+      queue, request);
 }
 
 void Engine::CancelOutput(RequestKey key, int32_t output, FinishReason reason) {
@@ -171,6 +193,8 @@ bool Engine::TakeInbox() {
 void Engine::SwapInbox() {
   std::swap(inbox_, taken_);
   CountInbox(taken_, &load_.counts);
+  backlog_.prefill_tokens += taken_.num_tokens;
+  backlog_.num_sequences += taken_.num_sequences;
 }
 
 void Engine::EmptyTaken() {
@@ -183,6 +207,7 @@ void Engine::EmptyTaken() {
   taken_.cancels.clear();
   taken_.saves.clear();
   taken_.num_tokens = 0;
+  taken_.num_sequences = 0;
 }
 
 bool Engine::Replay(const Request& request) {
@@ -237,6 +262,7 @@ void Engine::Step() {
                    .num_tokens = plan.num_tokens,
                    .num_rows = static_cast<int64_t>(plan.rows.size()),
                    .num_decode_rows = plan.num_decode_rows});
+    Measure(plan, end - start);
     scheduler_->Commit(result_, end, &events_);
   } else {
     FailStep(status, end);
@@ -248,6 +274,13 @@ absl::Status Engine::MadeToFail(bool after) const {
   const int64_t every = options_.fail_step_every;
   if (every == 0 || num_run_ % every != 0 || (num_run_ / every % 2 == 0) != after) return absl::OkStatus();
   return absl::InternalError("a step was made to fail by --fail_step_every");
+}
+
+void Engine::Measure(const StepPlan& plan, absl::Duration time) {
+  const bool prefills = plan.num_decode_rows < static_cast<int64_t>(plan.rows.size());
+  wait_estimator_.OnStep(time, prefills ? plan.num_tokens - plan.num_decode_rows : 0, plan.num_decode_rows);
+  const Scheduler::Counts& counts = scheduler_->counts();
+  wait_estimator_.OnPrefixes(counts.prefix_queried_tokens, counts.prefix_hit_tokens);
 }
 
 absl::Status Engine::RunStep(const StepPlan& plan) {
@@ -293,12 +326,18 @@ void Engine::PublishCounts() {
   load_.prefix_tier = scheduler_->prefix_tier().counts();
   load_.disk_tier_limit_bytes = scheduler_->prefix_tier().disk_limit_bytes();
   load_.num_steps = num_steps_;
+  backlog_ = scheduler_->backlog();
+  wait_rates_ = wait_estimator_.rates();
 }
 
 void Engine::PublishAndDeliver() {
   if (options_.check_integrity) {
     const absl::Status status = cache_->CheckIntegrity();
     if (!status.ok()) ABSL_RAW_LOG(FATAL, "the cache's ledger is broken: %s", status.ToString().c_str());
+  }
+  for (const TokenEvent& event : events_) {
+    if (event.finish == FinishReason::kNone || event.times.first_scheduled == absl::InfinitePast()) continue;
+    wait_estimator_.OnSequenceEnd(event.times.finished - event.times.first_scheduled);
   }
   cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_, max_encoder_tokens_);
   const int64_t num_device_allocations = runner_->num_device_allocations();  // the allocator has a lock of its own

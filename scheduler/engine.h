@@ -22,6 +22,7 @@
 #include "cache/occupancy.h"
 #include "models/model_runner.h"
 #include "scheduler/mutex.h"
+#include "scheduler/queue_limits.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/steady_clock.h"
@@ -65,7 +66,10 @@ class Engine {
  public:
   struct Options {
     Scheduler::Options scheduler;
-    int64_t max_queue = 256;  // requests accepted and not yet admitted; further ones are refused
+    // Limits of the requests accepted and not yet admitted; see scheduler/queue_limits.h. Further ones are refused.
+    int64_t max_queue = 256;
+    int64_t max_queued_tokens = 0;                   // 0: no limit
+    absl::Duration max_wait = absl::ZeroDuration();  // 0: no limit
     // Check the cache's invariants after every step, and crash if one is broken. For tests and debug builds.
     bool check_integrity = false;
     // For tests: fail every n-th step, before or after the model has run it; 0: none.
@@ -85,9 +89,11 @@ class Engine {
   // Starts the thread.
   void Start();
 
-  // Accepts the request. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: the engine drains or has failed.
-  // INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
+  // Accepts the request. RESOURCE_EXHAUSTED with a Refusal: see CheckQueue. UNAVAILABLE: the engine drains or has
+  // failed. INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
   absl::Status Submit(Request request);
+  // What Submit would answer to a request of which only the deadline is known, as far as that is known.
+  absl::Status CheckArrival(absl::Time deadline) const;
 
   // Ends the request with `reason` when the next step starts. Does nothing for an unknown or finished key. Takes effect
   // after every Submit that has returned.
@@ -128,10 +134,13 @@ class Engine {
     std::vector<Cancellation> cancels;
     std::vector<RequestKey> saves;
     int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
+    int64_t num_sequences = 0;
   };
 
   Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::shared_ptr<StepProgress> progress,
          std::unique_ptr<Scheduler> scheduler);
+
+  absl::Status CheckLimits(const QueueRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The methods below run on the engine thread.
   void Loop();
@@ -145,6 +154,8 @@ class Engine {
   // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
   void Step();
+  // Takes what a step took, for the predictions of waits.
+  void Measure(const StepPlan& plan, absl::Duration time);
   // Waits a moment for the disk tier, because every sequence waits for it.
   void WaitForDisk();
   // Returns the error that --fail_step_every asks for. The step has number num_run_.
@@ -174,12 +185,15 @@ class Engine {
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // what Submit answers; OK: it accepts
   int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, last event not delivered
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);       // without what is in the inbox
+  Backlog backlog_ ABSL_GUARDED_BY(mutex_);       // the same
+  WaitRates wait_rates_ ABSL_GUARDED_BY(mutex_);
 
   // Engine thread only; the vectors keep their storage.
   const std::unique_ptr<Scheduler> scheduler_;
   Inbox taken_;
   StepResult result_;
   std::vector<TokenEvent> events_;
+  WaitEstimator wait_estimator_;
   Occupancy occupancy_;
   int64_t num_steps_ = 0;
   int num_failed_in_a_row_ = 0;

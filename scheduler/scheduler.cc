@@ -244,6 +244,17 @@ void Scheduler::RemoveFinished() {
   counts_.num_running = static_cast<int64_t>(running_.size());
 }
 
+Backlog Scheduler::backlog() const {
+  Backlog backlog = {.prefill_tokens = counts_.waiting_tokens,
+                     .num_sequences = counts_.num_running + counts_.num_waiting,
+                     .num_places = options_.max_running};
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (!sequence->decoding() && !sequence->finished()) backlog.prefill_tokens += sequence->num_owed();
+  }
+  if (lacked_room_.key != 0 && !waiting_.empty()) backlog.num_places = static_cast<int64_t>(running_.size());
+  return backlog;
+}
+
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
   counts_.waiting_tokens += sign * (sequence.parked ? sequence.num_owed() : sequence.num_to_prefill());

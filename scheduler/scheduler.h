@@ -47,6 +47,7 @@
 #include "scheduler/scheduler_options.h"
 #include "scheduler/sequence.h"
 #include "scheduler/swap_manager.h"
+#include "scheduler/wait_estimate.h"
 
 namespace berth {
 
@@ -98,6 +99,8 @@ class Scheduler {
   const Counts& counts() const { return counts_; }
   const HostTier& host_tier() const { return swap_.host_tier(); }
   const PrefixTier& prefix_tier() const { return swap_.prefix_tier(); }
+  // What a new request would find before it.
+  Backlog backlog() const;
   int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
   // The most tokens that an encoder reads: what a step holds beside a token of the decoder. 0: the model has none.
   int64_t max_encoder_tokens() const {

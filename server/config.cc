@@ -162,6 +162,10 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "requests of one tenant. fcfs: first come, first served.");
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
              "Maximum number of requests that wait. The next one is refused at once.");
+  flags->Add("max_queued_tokens", &config->engine.max_queued_tokens, Between<int64_t>(0, kMaxTokens),
+             "Maximum prompt tokens of the requests that wait. 0: no limit.");
+  flags->Add("max_wait", &config->engine.max_wait, Between(absl::ZeroDuration(), absl::Hours(24)),
+             "Refuse a request that would wait longer for its first step, by the last steps' times. 0: no limit.");
   flags->Add("tenants", &config->tenants, "file",
              "JSON file with each tenant's weight and limits: see docs/operations.md. Empty: no limits.");
   flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),

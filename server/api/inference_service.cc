@@ -279,6 +279,11 @@ absl::StatusOr<InferenceService::Ticket> InferenceService::Arrive(grpc::Callback
   } else if (options_.admission != nullptr) {
     ticket = options_.admission->Arrive(tenant);
   }
+  if (ticket.ok()) {
+    const absl::Status s = options_.engine->CheckArrival(DeadlineOf(*context));
+    if (!s.ok() && *ticket != nullptr) (*ticket)->Withdraw();
+    if (!s.ok()) ticket = s;
+  }
   if (!ticket.ok()) OnRefused(context, ticket.status());
   return ticket;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "scheduler/refusal.h"
@@ -191,6 +192,74 @@ TEST_F(EngineTest, RefusesWhenTheQueueIsFullAndAcceptsWhenItIsNot) {
   ExpectIdle();
   for (RequestKey key : {1, 2, 3, 5, 6}) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
   EXPECT_EQ(sink_.Get(4).num_ends, 0);
+}
+
+TEST_F(EngineTest, CountsTheTokensOfConcurrentSubmissionsExactly) {
+  options_.max_queue = 1000;
+  options_.max_queued_tokens = 100;
+  MakeEngine();  // not started: nothing leaves the queue
+  std::atomic<int64_t> accepted{0};
+  const auto submit = [&](RequestKey first) {
+    for (RequestKey key = first; key < first + 50; ++key) {
+      const absl::Status s = engine_->Submit(MakeRequest(key, 7, 2));
+      accepted += s.ok() ? 7 : 0;
+      EXPECT_TRUE(s.ok() || RefusalOf(s)->reason == RefusalReason::kQueuedTokens) << s;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (RequestKey i = 0; i < 4; ++i) threads.emplace_back(submit, 1 + 100 * i);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(accepted, 98);
+  EXPECT_EQ(engine_->GetLoad().counts.waiting_tokens, 98);
+  engine_->Start();
+  ExpectIdle();
+  EXPECT_TRUE(engine_->Submit(MakeRequest(1000, 100, 2)).ok()) << "there is room again";
+  ExpectIdle();
+}
+
+// A step takes 10 ms, and 1 ms more for each prefilled token.
+TEST_F(EngineTest, RefusesByThePredictedWaitAndTheDeadline) {
+  runner_.on_run = [this](const StepPlan& plan) {
+    gate_.Pass();
+    clock_.Advance(absl::Milliseconds(10 + plan.num_tokens - plan.num_decode_rows));
+    return absl::OkStatus();
+  };
+  options_.max_queue = 1000;
+  options_.max_wait = absl::Seconds(1);
+  options_.scheduler.max_running = 8;
+  MakeEngine();
+  Request hurried = MakeRequest(1, 100, 1);
+  hurried.deadline = clock_.Now() + absl::Milliseconds(1);
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, 5000 / 50, 5)).ok()) << "nothing is measured yet";
+  engine_->Start();
+  ExpectIdle();
+
+  // Its own prefill: 13 chunks of 8 tokens, 18 ms each.
+  hurried.deadline = clock_.Now() + absl::Milliseconds(150);
+  const absl::Status late = engine_->Submit(hurried);
+  ASSERT_TRUE(RefusalOf(late).has_value()) << late;
+  EXPECT_EQ(RefusalOf(late)->reason, RefusalReason::kDeadline);
+  hurried.deadline = clock_.Now() + absl::Milliseconds(400);
+  EXPECT_TRUE(engine_->Submit(hurried).ok());
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kLength);
+
+  // 100 tokens take about 170 ms, so about 6 requests fit a second.
+  gate_.Close();
+  int accepted = 0;
+  absl::Status refused;
+  for (RequestKey key = 10; key < 60 && refused.ok(); ++key) {
+    refused = engine_->Submit(MakeRequest(key, 100, 1));
+    accepted += refused.ok();
+  }
+  EXPECT_EQ(RefusalOf(refused)->reason, RefusalReason::kWait) << refused;
+  EXPECT_GE(accepted, 5);
+  EXPECT_LE(accepted, 9);
+  EXPECT_EQ(RefusalOf(engine_->CheckArrival(absl::InfiniteFuture()))->reason, RefusalReason::kWait);
+  gate_.Open();
+  ExpectIdle();
+  EXPECT_TRUE(engine_->CheckArrival(absl::InfiniteFuture()).ok()) << "an idle engine has no wait";
+  EXPECT_EQ(engine_->Submit(MakeRequest(99, 100, 1)), absl::OkStatus());
+  ExpectIdle();
 }
 
 TEST_F(EngineTest, ACancelledRequestGivesItsBytesBack) {

@@ -71,6 +71,8 @@ const std::vector<std::string>& EveryFlag() {
       "--prefill_chunk_tokens=33",
       "--max_sequence_tokens=999",
       "--max_queue=5",
+      "--max_queued_tokens=6000",
+      "--max_wait=8s",
       "--tenants=/tenants",
       "--default_max_tokens=12",
       "--draft_tokens=6",
@@ -106,7 +108,7 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
       EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
     }
   }
-  EXPECT_EQ(changed.size(), 46u);
+  EXPECT_EQ(changed.size(), 48u);
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -150,6 +152,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.prefill_chunk_tokens, 33);
   EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
   EXPECT_EQ(config.engine.max_queue, 5);
+  EXPECT_EQ(config.engine.max_queued_tokens, 6000);
+  EXPECT_EQ(config.engine.max_wait, absl::Seconds(8));
   EXPECT_EQ(config.tenants, "/tenants");
   EXPECT_EQ(config.limits.default_max_tokens, 12);
   EXPECT_EQ(config.limits.default_draft_tokens, 6);

@@ -144,9 +144,7 @@ TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {
   ASSERT_TRUE(Generate(MakeRequest("slow")).ok());
   ASSERT_TRUE(Generate(MakeRequest("few tokens")).ok());
   const auto running = StartHeld(taken);
-  Call waiting(server_.get(), MakeRequest(""));
-  while (server_->Load().waiting() < 1) {
-  }
+  std::unique_ptr<Call> waiting;
   const std::pair<std::string, std::function<grpc::Status()>> cases[] = {
       {"tenant_request_rate", [&] { return Generate(MakeRequest("slow")); }},
       {"tenant_request_rate", [&] { return Complete(MakeRequest("slow")); }},
@@ -155,7 +153,6 @@ TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {
       {"tenant_queued_tokens", [&] { return Generate(MakeRequest("short", 4)); }},
       {"tenant_cache", [&] { return Generate(MakeRequest("small", 2, 2)); }},
       {"tenant_running", [&] { return Complete(two_outputs); }},
-      {"queue_full", [&] { return Generate(MakeRequest("other")); }},
       {"invalid", [&] { return Generate(wrong_token); }},
       {"invalid", [&] { return Complete(empty_text); }},
       {"invalid", [&] { return Generate(structure); }},
@@ -164,6 +161,14 @@ TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {
       {"invalid", [&] { return Resume(""); }},
       {"invalid", tokenize},
       {"too_long", [&] { return Generate(MakeRequest("", 20000)); }},
+      {"queue_full",
+       [&] {
+         waiting = std::make_unique<Call>(server_.get(), MakeRequest(""));
+         while (server_->Load().waiting() < 1) {
+         }
+         return Generate(MakeRequest("other"));
+       }},
+      {"queue_full", [&] { return Generate(wrong_token); }},  // before anything else is looked at
       {"draining",
        [&] {
          server_->engine->Drain();
@@ -178,7 +183,7 @@ TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {
   }
   server_->gate.Open();
   EXPECT_TRUE(running->ReadAll().status.ok());
-  EXPECT_TRUE(waiting.ReadAll().status.ok());
+  EXPECT_TRUE(waiting->ReadAll().status.ok());
   EXPECT_EQ(Refusals(), expected);
 }
 

@@ -1,0 +1,64 @@
+#include "scheduler/wait_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace berth {
+namespace {
+
+constexpr double kOlder = 7.0 / 8;  // weight of what was measured before
+
+// The time of `num_tokens` tokens in steps of at most `step_tokens`.
+double PrefillSeconds(const WaitRates& rates, double num_tokens, int64_t step_tokens) {
+  const double steps = std::ceil(num_tokens / static_cast<double>(std::max<int64_t>(1, step_tokens)));
+  return steps * rates.decode_step_seconds + num_tokens * rates.prefill_token_seconds;
+}
+
+}  // namespace
+
+absl::Duration PredictWait(const WaitRates& rates, const StepLimits& limits, const Backlog& before,
+                           int64_t num_sequences) {
+  const double computed = static_cast<double>(before.prefill_tokens) * (1 - rates.cached_ratio);
+  const int64_t places = std::max<int64_t>(1, before.num_places);
+  // A request of more sequences than there are places waits for all of them.
+  const int64_t must_end =
+      std::min(before.num_sequences, std::max<int64_t>(0, before.num_sequences + num_sequences - places));
+  const double for_place = static_cast<double>(must_end) * rates.sequence_seconds / static_cast<double>(places);
+  return absl::Seconds(std::max(PrefillSeconds(rates, computed, limits.step_tokens), for_place));
+}
+
+absl::Duration PredictPrefill(const WaitRates& rates, const StepLimits& limits, int64_t num_tokens, bool shares) {
+  const double computed = static_cast<double>(num_tokens) * (shares ? 1 - rates.cached_ratio : 1);
+  return absl::Seconds(PrefillSeconds(rates, computed, limits.chunk_tokens));
+}
+
+void WaitEstimator::FadingRatio::Add(double more_above, double more_below) {
+  above = above * kOlder + more_above;
+  below = below * kOlder + more_below;
+}
+
+void WaitEstimator::OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows) {
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(time));  // the clock may be set back
+  if (prefill_tokens > 0) {
+    prefill_.Add(std::max(0.0, seconds - rates_.decode_step_seconds), static_cast<double>(prefill_tokens));
+    rates_.prefill_token_seconds = prefill_.value();
+  } else if (decode_rows > 0) {
+    decode_.Add(seconds, 1);
+    rates_.decode_step_seconds = decode_.value();
+  }
+}
+
+void WaitEstimator::OnSequenceEnd(absl::Duration time) {
+  sequence_.Add(std::max(0.0, absl::ToDoubleSeconds(time)), 1);
+  rates_.sequence_seconds = sequence_.value();
+}
+
+void WaitEstimator::OnPrefixes(int64_t queried_tokens, int64_t hit_tokens) {
+  if (queried_tokens == queried_tokens_) return;
+  cached_.Add(static_cast<double>(hit_tokens - hit_tokens_), static_cast<double>(queried_tokens - queried_tokens_));
+  rates_.cached_ratio = std::clamp(cached_.value(), 0.0, 1.0);
+  queried_tokens_ = queried_tokens;
+  hit_tokens_ = hit_tokens;
+}
+
+}  // namespace berth

@@ -1,0 +1,92 @@
+#include "scheduler/queue_limits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "scheduler/refusal.h"
+
+namespace berth {
+namespace {
+
+// A server that prefills a token in 1 ms, with 4 places, of which a sequence holds one for 8 s.
+QueueState Measured(int64_t prefill_tokens, int64_t num_sequences = 0) {
+  return {.num_requests = num_sequences,
+          .num_tokens = prefill_tokens,
+          .backlog = {.prefill_tokens = prefill_tokens, .num_sequences = num_sequences, .num_places = 4},
+          .rates = {.prefill_token_seconds = 0.001, .sequence_seconds = 8},
+          .step = {.step_tokens = 512, .chunk_tokens = 256}};
+}
+
+Refusal RefusalIn(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  return RefusalOf(status).value_or(Refusal());
+}
+
+TEST(QueueLimitsTest, AFullQueueTakesNoMore) {
+  const QueueLimits limits = {.max_requests = 3};
+  QueueState queue;
+  queue.num_requests = 2;
+  EXPECT_TRUE(CheckQueue(limits, queue, {}).ok());
+  queue.num_requests = 3;
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, queue, {})),
+            (Refusal{.reason = RefusalReason::kQueueFull, .setting = "max_queue", .limit = "3", .value = "4"}));
+  queue = Measured(6000, 6);
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, queue, {})).retry_after, absl::Seconds(1)) << "6 s for 6 requests";
+}
+
+TEST(QueueLimitsTest, CountsTheTokensThatWait) {
+  const QueueLimits limits = {.max_tokens = 1000};
+  EXPECT_TRUE(CheckQueue(limits, Measured(600), {.num_tokens = 400}).ok());
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, Measured(600), {.num_tokens = 900})),
+            (Refusal{.reason = RefusalReason::kQueuedTokens,
+                     .retry_after = absl::Milliseconds(500),
+                     .setting = "max_queued_tokens",
+                     .limit = "1000",
+                     .value = "1500"}));
+  // A prompt that never fits is not told to come back.
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, Measured(0), {.num_tokens = 1001})).retry_after, absl::ZeroDuration());
+  EXPECT_TRUE(CheckQueue({}, Measured(1 << 30), {.num_tokens = 1 << 30}).ok()) << "without a limit";
+}
+
+TEST(QueueLimitsTest, RefusesAWaitThatIsTooLong) {
+  const QueueLimits limits = {.max_wait = absl::Seconds(2)};
+  EXPECT_TRUE(CheckQueue(limits, Measured(2000), {.num_tokens = 9999}).ok()) << "its own tokens do not wait";
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, Measured(3500), {})), (Refusal{.reason = RefusalReason::kWait,
+                                                                        .retry_after = absl::Milliseconds(1500),
+                                                                        .setting = "max_wait",
+                                                                        .limit = "2s",
+                                                                        .value = "3.5s"}));
+  EXPECT_TRUE(CheckQueue(limits, Measured(0, 4), {}).ok()) << "one has to end: 2 s";
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, Measured(0, 6), {})).value, "6s");
+  EXPECT_EQ(RefusalIn(CheckQueue(limits, Measured(2001), {})).retry_after, absl::Milliseconds(100)) << "not at once";
+}
+
+TEST(QueueLimitsTest, RefusesWhatCannotMeetItsDeadline) {
+  const auto check = [](const QueueState& queue, int64_t tokens, absl::Duration left) {
+    return CheckQueue({}, queue, {.num_tokens = tokens, .time_left = left});
+  };
+  EXPECT_TRUE(check(Measured(1000), 500, absl::Milliseconds(1500)).ok());
+  EXPECT_EQ(RefusalIn(check(Measured(1000), 500, absl::Milliseconds(1499))),
+            (Refusal{.reason = RefusalReason::kDeadline,
+                     .retry_after = absl::Milliseconds(100),
+                     .limit = "1.499s",
+                     .value = "1.5s"}));
+  EXPECT_EQ(RefusalIn(check(Measured(1000), 500, absl::Milliseconds(800))).retry_after, absl::Milliseconds(700));
+  // Its own prompt takes too long, whatever the queue.
+  EXPECT_EQ(RefusalIn(check(Measured(0), 500, absl::Milliseconds(400))).retry_after, absl::ZeroDuration());
+  EXPECT_TRUE(check(Measured(1000), 500, absl::InfiniteDuration()).ok());
+  EXPECT_TRUE(check(Measured(1000), 500, -absl::Seconds(1)).ok()) << "it ends with DEADLINE_EXCEEDED";
+}
+
+TEST(QueueLimitsTest, PredictsNothingBeforeAMeasurement) {
+  QueueState queue = Measured(1 << 30, 1000);
+  queue.num_requests = 0;
+  queue.rates = {};
+  const QueueLimits limits = {.max_wait = absl::Nanoseconds(1)};
+  EXPECT_TRUE(CheckQueue(limits, queue, {.num_tokens = 1 << 20, .time_left = absl::Nanoseconds(1)}).ok());
+}
+
+}  // namespace
+}  // namespace berth
