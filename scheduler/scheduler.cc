@@ -27,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
                     ": each of max_running sequences may decode a token in one step"),
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
         CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
+        CheckOption("target_step_ms", options.target_step_ms, 0, ""),
         CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, 0, ""),
         CheckOption("mask_threads", options.mask_threads, 0, "")}) {
     if (!status.ok()) return status;
@@ -55,6 +56,7 @@ Scheduler::Scheduler(Cache* cache, const Options& options)
       swap_(options, cache, &sharing_),
       saver_(options.save_sink, &swap_.copies()),
       committer_(options, {.sharing = &sharing_, .swap = &swap_, .saver = &saver_, .counts = &counts_}),
+      pacer_(absl::Milliseconds(options.target_step_ms)),
       mask_workers_(options.mask_threads, options.vocab_size) {}
 
 absl::Status Scheduler::CheckRequest(const Request& request) const {
@@ -163,6 +165,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     committer_.Commit(row, result.rows[i], &sequence, now, events);
   }
   CommitForced(now, events);
+  pacer_.OnStep(time, plan_.num_tokens - plan_.num_decode_rows, plan_.num_decode_rows);
   policy_->OnStep(running_, time);
   const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
   if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();

@@ -46,6 +46,7 @@
 #include "scheduler/scheduler_counts.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/sequence.h"
+#include "scheduler/step_pacer.h"
 #include "scheduler/swap_manager.h"
 #include "scheduler/wait_estimate.h"
 
@@ -181,6 +182,8 @@ class Scheduler {
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
   absl::Time plan_start_;
+  StepPacer pacer_;
+  int64_t withheld_ = 0;  // tokens that the pacer keeps from the step being planned
   StepPlan plan_;
   std::vector<Sequence*> planned_;  // by row of plan_
   MaskWorkers mask_workers_;        // after the sequences, whose constraints its threads use

@@ -64,7 +64,10 @@ int64_t Scheduler::GrowRunning() {
   const auto decoding = [](const std::unique_ptr<Sequence>& sequence) {
     return sequence->decoding() || sequence->catching_up();
   };
-  int64_t left = options_.max_step_tokens - std::count_if(running_.begin(), running_.end(), decoding);
+  const int64_t num_decoding = std::count_if(running_.begin(), running_.end(), decoding);
+  int64_t left = options_.max_step_tokens - num_decoding;
+  withheld_ = num_decoding > 0 ? std::max<int64_t>(0, left - pacer_.MostPrefillTokens()) : 0;
+  left -= withheld_;
   policy_->OnPlan({.now = plan_start_,
                    .num_tokens = left,
                    .chunk_tokens = options_.prefill_chunk_tokens,
@@ -214,7 +217,9 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     auto first = std::find_if(waiting_.begin(), waiting_.end(), is_picked);
     while (first != waiting_.begin() && SameRequest(**(first - 1), *picked)) --first;
     Sequence& sequence = **first;
-    const int64_t limit = TokenLimit(sequence, TokenUse::kAdmission, budget);
+    // An encoder's input is computed in one step, however long that takes.
+    const int64_t more = sequence.num_encoder_tokens() > 0 ? withheld_ : 0;
+    const int64_t limit = TokenLimit(sequence, TokenUse::kAdmission, budget + more);
     if (sequence.num_encoder_tokens() >= limit) return;
     const OutputGroup* const group = sequence.group.get();
     const int64_t count = group == nullptr ? 1 : group->num_sequences();

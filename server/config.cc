@@ -155,6 +155,10 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Maximum tokens in a step, --max_running or more. auto: 512, on a GPU 4096.");
   flags->Add("prefill_chunk_tokens", &config->prefill_chunk_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
              "Maximum tokens of one prompt in a step. auto: 256, on a GPU 2048.");
+  flags->Add(
+      "target_step_ms", &scheduler.target_step_ms, Between(0, 60000),
+      "Time that a step may take while sequences decode, in milliseconds. Prompts are cut into chunks that fit. 0: "
+      "no limit; --prefill_chunk_tokens decides.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("scheduling", &config->fair_scheduling, OneOf<bool>({{"fair", true}, {"fcfs", false}}),
@@ -267,6 +271,10 @@ absl::Status Validate(const Config& config) {
   if (scheduler.aligned_prefill_chunks && model.state_checkpoint_dtype != "auto") {
     return Bad("state_checkpoint_dtype", model.state_checkpoint_dtype,
                " rounds the states that a prefix hit starts from; --aligned_prefill_chunks needs them exact");
+  }
+  if (scheduler.aligned_prefill_chunks && scheduler.target_step_ms > 0) {
+    return Bad("target_step_ms", scheduler.target_step_ms,
+               " cuts chunks by time; --aligned_prefill_chunks needs them at fixed places");
   }
   if (scheduler.max_step_tokens < scheduler.max_running) {
     return Bad("max_step_tokens", scheduler.max_step_tokens, " is less than --max_running=", scheduler.max_running,

@@ -254,6 +254,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside the range 0 to 1073741824"},
       {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for both a prompt and an output"},
       {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside the range 0 to 1073741824"},
+      {{"--aligned_prefill_chunks", "--target_step_ms=50"},
+       "--target_step_ms: 50 cuts chunks by time; --aligned_prefill_chunks needs them at fixed places"},
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
       {{"--draft_tokens=17"}, "--draft_tokens: 17 is outside the range 0 to 16"},

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
+#include "scheduler/steady_clock.h"
 #include "tests/testing/request_record.h"
 
 namespace berth {
@@ -31,12 +31,12 @@ class RecordingSink : public EventSink {
   // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it; after a minute what there
   // is then.
   RequestRecord WaitFor(RequestKey key, int64_t num_tokens = -1) {
-    const absl::Time until = absl::Now() + absl::Minutes(1);
+    const absl::Time until = SteadyNow() + absl::Minutes(1);
     MutexLock lock(&mutex_);
     const auto reached = [num_tokens](const RequestRecord& record) {
       return record.num_ends > 0 || (num_tokens >= 0 && static_cast<int64_t>(record.tokens.size()) >= num_tokens);
     };
-    while (!reached(records_[key]) && absl::Now() < until) changed_.WaitFor(&mutex_, until - absl::Now());
+    while (!reached(records_[key]) && SteadyNow() < until) changed_.WaitFor(&mutex_, until - SteadyNow());
     return records_[key];
   }
   RequestRecord Get(RequestKey key) {

@@ -1,0 +1,43 @@
+// Keeps steps short while sequences decode: says how many tokens a step may prefill beside them, so that a long prompt
+// does not hold up their next tokens. Engine thread only.
+//
+// The pacer learns two times from the steps: that of one which only decodes, and that of one more prefilled token. A
+// step gets as many tokens as fit into the target, less the first. The time of a token follows a rise at once and a
+// fall slowly, because it grows with the context, and because a step that is too long is what streams feel. So steps
+// take about the target, whatever model, machine and context.
+//
+// Where decoding alone takes most of the target or more, prefill still gets a quarter of the target in each step. So
+// prompts progress, and a step takes at most the target and that of one which decodes.
+#ifndef BERTH_SCHEDULER_STEP_PACER_H_
+#define BERTH_SCHEDULER_STEP_PACER_H_
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace berth {
+
+class StepPacer {
+ public:
+  // With a target of 0 there is no limit.
+  explicit StepPacer(absl::Duration target) : target_(target) {}
+
+  // The most tokens that a step may prefill beside sequences that decode; at least 1.
+  int64_t MostPrefillTokens() const;
+
+  // Takes in a step that succeeded: its time, the tokens that it prefilled (drafts and encoder input included), and
+  // the sequences that decoded.
+  void OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows);
+
+ private:
+  // What the target leaves for prefill.
+  absl::Duration TimeForPrefill() const;
+
+  const absl::Duration target_;
+  absl::Duration decode_time_;  // of a step that only decodes; 0: not known
+  absl::Duration token_time_;   // of a prefilled token; 0: not known
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SCHEDULER_STEP_PACER_H_
