@@ -2,9 +2,9 @@
 // does not hold up their next tokens. Engine thread only.
 //
 // The pacer learns two times from the steps: that of one which only decodes, and that of one more prefilled token. A
-// step gets as many tokens as fit into the target, less the first. The time of a token follows a rise at once and a
-// fall slowly, because it grows with the context, and because a step that is too long is what streams feel. So steps
-// take about the target, whatever model, machine and context.
+// step gets as many tokens as fit into the target, less the first. The estimate of a token's time follows a rise at
+// once, because that time grows with the context and streams feel a step that is too long. It follows a fall slowly.
+// So steps take about the target, whatever model, machine and context.
 //
 // Where decoding alone takes most of the target or more, prefill still gets a quarter of the target in each step. So
 // prompts progress, and a step takes at most the target and that of one which decodes.

@@ -77,7 +77,8 @@ class PacedScheduler {
     while (num_decode_rows_ < 4) Step();
   }
 
-  // Steps with prompts. A slowness of 4 makes each step take four times as long as at first. Returns the times of the steps, in order.
+  // Steps with prompts. A slowness of 4 makes each step take four times as long as at first. Returns the times of the
+  // steps, in order.
   std::vector<absl::Duration> Run(int num_steps, double slowness) {
     slowness_ = slowness;
     std::vector<absl::Duration> times;
