@@ -32,8 +32,8 @@ struct PrefixTierOptions {
 struct SchedulerOptions {
   int64_t max_running = 64;            // sequences that hold a lease at once
   int64_t max_step_tokens = 512;       // token budget of one step; at least max_running
-  int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; clipped to max_step_tokens
-  // While sequences decode, prefill so many tokens in a step that it takes about this long (scheduler/step_pacer.h). An
+  int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; clipped to max_step_tokens.
+  // While sequences decode, let a step prefill what takes it about this long (scheduler/step_pacer.h). An
   // encoder's input is computed in one step all the same. 0: as many as the limits above allow.
   int64_t target_step_ms = 0;
   // The longest sequence: prompt and output, or what the decoder of an encoder-decoder model holds. Must be set;
