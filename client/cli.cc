@@ -5,6 +5,7 @@
 #include "client/generate.h"
 #include "client/load/load.h"
 #include "client/status.h"
+#include "client/trace.h"
 
 namespace berth::cli {
 namespace {
@@ -19,6 +20,7 @@ constexpr Command kCommands[] = {
     {"generate", "continue a prompt and stream the text", &RunGenerate},
     {"chat", "send one message, or hold a conversation, through the model's chat template", &RunChat},
     {"status", "show the model, the load, the cache and health", &RunStatus},
+    {"trace", "write what the last steps took, for Perfetto", &RunTrace},
     {"load", "run a load test: latency, throughput, goodput, verified streams", &RunLoad},
 };
 

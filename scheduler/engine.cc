@@ -244,7 +244,10 @@ void Engine::Step() {
     scheduler_->RunIdleWork(start);
     return PublishAndDeliver();
   }
+  const Scheduler::Counts before = scheduler_->counts();
+  const int64_t evicted = EvictedUnits();
   const StepPlan& plan = scheduler_->Plan(start);
+  const absl::Time planned = options_.now();
   {
     MutexLock lock(&mutex_);
     PublishCounts();
@@ -252,8 +255,15 @@ void Engine::Step() {
   if (plan.empty()) return WaitForDisk();
   progress_->SetPlan(static_cast<int64_t>(plan.rows.size()), plan.num_tokens);
   progress_->Enter(StepPhase::kRun);
+  StepRecord record = {.start_us = absl::ToUnixMicros(start),
+                       .plan_us = absl::ToInt64Microseconds(planned - start),
+                       .rows = static_cast<int64_t>(plan.rows.size()),
+                       .decode_rows = plan.num_decode_rows,
+                       .tokens = plan.num_tokens};
   const absl::Status status = RunStep(plan);
   const absl::Time end = options_.now();
+  record.run_us = absl::ToInt64Microseconds(end - planned);
+  record.failed = status.ok() ? 0 : 1;
   progress_->Enter(StepPhase::kCommit);
   if (status.ok()) {
     num_failed_in_a_row_ = 0;
@@ -268,6 +278,26 @@ void Engine::Step() {
     FailStep(status, end);
   }
   PublishAndDeliver();
+  record.commit_us = absl::ToInt64Microseconds(options_.now() - end);
+  Record(record, before, evicted);
+}
+
+void Engine::Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before) {
+  const Scheduler::Counts& counts = scheduler_->counts();
+  record.number = num_run_;
+  record.running = before.num_running;
+  record.waiting = before.num_waiting;
+  record.preemptions = counts.num_preemptions - before.num_preemptions;
+  record.swap_outs = counts.num_swap_outs - before.num_swap_outs;
+  record.evicted_units = EvictedUnits() - evicted_before;
+  record.free_bytes = cache_->available_bytes();
+  recorder_.Add(record);
+}
+
+int64_t Engine::EvictedUnits() const {
+  int64_t units = 0;
+  for (const PoolOccupancy& pool : occupancy_.pools) units += pool.evicted_units;
+  return units;
 }
 
 absl::Status Engine::MadeToFail(bool after) const {

@@ -21,6 +21,7 @@
 #include "cache/cache.h"
 #include "cache/occupancy.h"
 #include "models/model_runner.h"
+#include "scheduler/flight_recorder.h"
 #include "scheduler/mutex.h"
 #include "scheduler/queue_limits.h"
 #include "scheduler/request.h"
@@ -117,6 +118,7 @@ class Engine {
   std::shared_ptr<const StepProgress> progress() const { return progress_; }
   // False once the device is lost, or steps have failed in a way that the device does not recover from.
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
+  const FlightRecorder& recorder() const { return recorder_; }
   // The longest sequence (prompt and output) that is accepted.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
   // The longest input of an encoder that is accepted; 0: the model has none.
@@ -154,6 +156,9 @@ class Engine {
   // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
   void Step();
+  // Completes the record of a step that ended just now.
+  void Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before);
+  int64_t EvictedUnits() const;
   // Takes what a step took, for the predictions of waits.
   void Measure(const StepPlan& plan, absl::Duration time);
   // Waits a moment for the disk tier, because every sequence waits for it.
@@ -194,6 +199,7 @@ class Engine {
   StepResult result_;
   std::vector<TokenEvent> events_;
   WaitEstimator wait_estimator_;
+  FlightRecorder recorder_;
   Occupancy occupancy_;
   int64_t num_steps_ = 0;
   int num_failed_in_a_row_ = 0;

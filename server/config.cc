@@ -194,6 +194,9 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
 
 void AddOtherFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Log");
+  flags->Add("crash_dir", &config->crash_dir, "folder",
+             "Folder for a file of the last steps when the server ends by a fault; see berth-cli trace --from. Empty: "
+             "none.");
   flags->Add("log_level", &config->log_level, OneOf({"trace", "debug", "info", "warning", "error", "off"}),
              "Lowest level of the messages that are logged.");
   flags->Add("log_format", &config->log_format, OneOf({"text", "json"}),

@@ -75,6 +75,7 @@ struct Config {
   std::string tenants;  // file of the tenants' limits, see tenants.h; "": none
 
   absl::Duration drain_grace = absl::Seconds(30);  // time that requests may take to finish after SIGTERM; 0: none
+  std::string crash_dir;                           // folder for a file of the last steps after a fault; "": none
   std::string log_level = "info";                  // trace, debug, info, warning, error, off
   std::string log_format = "text";                 // text, json (one object per line)
 

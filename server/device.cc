@@ -10,6 +10,7 @@
 #include "models/warm_up.h"
 #include "scheduler/steady_clock.h"
 #include "server/capacity.h"
+#include "server/crash_file.h"
 #include "server/exit_codes.h"
 
 namespace berth {
@@ -67,6 +68,7 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
 }
 
 void EndOnLostDevice(const absl::Status& status) {
+  CrashFile::Write();
   spdlog::critical("the device is lost, so the server ends with exit code {}: {}", kDeviceLostExitCode,
                    std::string(status.message()));
   spdlog::default_logger_raw()->flush();

@@ -19,6 +19,7 @@
 #include "server/api/model_text.h"
 #include "server/capacity.h"
 #include "server/config.h"
+#include "server/crash_file.h"
 #include "server/device.h"
 #include "server/exit_codes.h"
 #include "server/logging.h"
@@ -239,8 +240,12 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   LogLimits(config, info, max_tokens, **server);
   if (absl::Status s = ProcessSignals::KeepStops(); !s.ok()) return s;
   RaiseDescriptorLimit(config.connections.max_connections);
+  if (!config.crash_dir.empty()) {
+    if (absl::Status s = CrashFile::Install(config.crash_dir, &(*server)->recorder()); !s.ok()) return s;
+  }
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
   ServeUntilSignal(config, command_line, server->get());
+  CrashFile::Forget();
   return absl::OkStatus();
 }
 

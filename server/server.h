@@ -75,6 +75,7 @@ class Server {
   int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
   // The file of --tenants. Never null.
   TenantsFile* tenants() { return tenants_.get(); }
+  const FlightRecorder& recorder() const { return engine_->recorder(); }
   // What the engine accepts.
   int64_t max_sequence_tokens() const { return engine_->max_sequence_tokens(); }
   int64_t max_encoder_tokens() const { return engine_->max_encoder_tokens(); }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/steady_clock.h"
+#include "server/crash_file.h"
 #include "server/exit_codes.h"
 #include "server/thread_backtrace.h"
 
@@ -28,6 +29,7 @@ std::string Describe(const StepProgress::Reading& step) {
 }  // namespace
 
 void EndOnHangingStep(const std::string& where) {
+  CrashFile::Write();
   spdlog::critical("a step hangs, so the server ends with exit code {}: {}", kHangingStepExitCode, where);
   spdlog::default_logger_raw()->flush();
   std::_Exit(kHangingStepExitCode);

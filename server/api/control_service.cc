@@ -1,5 +1,6 @@
 #include "server/api/control_service.h"
 
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,15 @@ absl::Status CheckAbort(const v1::AbortRequest& request) {
   return absl::OkStatus();
 }
 
+// The fields of both stand in one order.
+void FillStep(const StepRecord& record, v1::StepRecord* out) {
+  const auto words = std::bit_cast<FlightRecorder::Words>(record);
+  const google::protobuf::Descriptor& type = *v1::StepRecord::descriptor();
+  for (size_t i = 0; i < words.size(); ++i) {
+    out->GetReflection()->SetInt64(out, type.field(static_cast<int>(i)), words[i]);
+  }
+}
+
 }  // namespace
 
 ControlService::ControlService(Options options)
@@ -107,6 +117,14 @@ grpc::ServerUnaryReactor* ControlService::Abort(grpc::CallbackServerContext* con
     }
   }
   return Reply(context, "Abort", start, status);
+}
+
+grpc::ServerUnaryReactor* ControlService::GetSteps(grpc::CallbackServerContext* context,
+                                                   const v1::GetStepsRequest* request, v1::GetStepsResponse* response) {
+  const absl::Time start = options_.now();
+  const size_t most = request->last() == 0 ? FlightRecorder::kCapacity : request->last();
+  for (const StepRecord& record : options_.engine->recorder().Latest(most)) FillStep(record, response->add_steps());
+  return Reply(context, "GetSteps", start);
 }
 
 grpc::ServerUnaryReactor* ControlService::Reply(grpc::CallbackServerContext* context, const char* method,

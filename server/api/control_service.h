@@ -50,6 +50,8 @@ class ControlService final : public v1::Control::CallbackService {
                                     v1::GetLoadResponse* response) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                   v1::AbortResponse* response) override;
+  grpc::ServerUnaryReactor* GetSteps(grpc::CallbackServerContext* context, const v1::GetStepsRequest* request,
+                                     v1::GetStepsResponse* response) override;
 
  private:
   // Finishes the RPC with `status` and counts it.
