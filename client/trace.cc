@@ -103,7 +103,7 @@ absl::StatusOr<v1::GetStepsResponse> AskServer(const TraceOptions& options) {
 }
 
 absl::Status Torn(const std::string& path) {
-  return absl::DataLossError(absl::StrCat(path, " is no file of a server's --crash_dir, or it is torn"));
+  return absl::DataLossError(absl::StrCat(path, " was not written to a server's --crash_dir, or it is torn"));
 }
 
 absl::Status Write(const std::string& path, const std::string& text, std::ostream& standard_output) {

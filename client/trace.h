@@ -17,7 +17,7 @@ int RunTrace(absl::Span<const std::string> args, Environment& environment);
 // The steps as JSON: an object with a list "traceEvents". Times are in microseconds since the first step.
 std::string ChromeTrace(const v1::GetStepsResponse& steps);
 
-// Reads what a server wrote to --crash_dir. DATA_LOSS: the file is no such file, or torn.
+// Reads what a server wrote to --crash_dir. DATA_LOSS: a server did not write it, or it is torn.
 absl::StatusOr<v1::GetStepsResponse> ReadCrashFile(const std::string& path);
 
 }  // namespace berth::cli

@@ -14,7 +14,7 @@
 
 namespace berth {
 
-// One step. The fields are those of StepRecord in proto/berth/v1/control.proto, in its order, which says what each is.
+// One step. Its fields are those of StepRecord in proto/berth/v1/control.proto, in the same order. See there.
 struct StepRecord {
   int64_t number = 0;
   int64_t start_us = 0;
