@@ -9,6 +9,7 @@
 #include "client/command.h"
 #include "client/connection.h"
 #include "client/request_flags.h"
+#include "client/retry.h"
 
 namespace berth::cli {
 namespace {
@@ -30,6 +31,7 @@ struct ChatOptions {
   std::string system;
   v1::GenerateRequest request;
   bool stats = false;
+  Retries retries;
 
   void AddTo(FlagSet* flags) {
     flags->AddGroup("Conversation");
@@ -39,6 +41,7 @@ struct ChatOptions {
     flags->AddGroup("Output");
     flags->Add("stats", &stats, "", "Print a summary to stderr after each answer.");
     AddServerFlag(flags, &server);
+    retries.AddTo(flags);
   }
 };
 
@@ -58,9 +61,12 @@ class Conversation {
   int Turn(const std::string& text) {
     AddMessage("user", text);
     std::ostream& out = environment_->out;
-    const Answer answer =
-        ReadAnswer(stub_.get(), request_, &environment_->interrupt,
-                   [&out](const v1::GenerateResponse& message) { out << message.text() << std::flush; });
+    Retries retries = options_.retries;  // of each turn
+    Answer answer;
+    do {
+      answer = ReadAnswer(stub_.get(), request_, &environment_->interrupt,
+                          [&out](const v1::GenerateResponse& message) { out << message.text() << std::flush; });
+    } while (answer.num_tokens == 0 && !answer.interrupted && retries.WaitToRetry(answer.status, environment_));
     if (!answer.text.empty() || answer.status.ok()) out << std::endl;
     if (options_.stats) environment_->err << Summary(answer) << std::endl;
     if (answer.status.ok() || (answer.interrupted && !answer.text.empty())) {

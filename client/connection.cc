@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/retry.h"
 
 namespace berth::cli {
 namespace {
@@ -35,7 +36,9 @@ std::string DescribeError(absl::string_view server, const grpc::Status& status) 
     const std::string reason = colon == std::string::npos ? message : message.substr(colon + 2);
     return absl::StrCat("cannot connect to ", server, ": ", reason);
   }
-  return absl::StrCat(CodeName(status.error_code()), ": ", absl::StrReplaceAll(message, {{"\n", " "}}));
+  const std::optional<absl::Duration> delay = RetryDelay(status);
+  return absl::StrCat(CodeName(status.error_code()), ": ", absl::StrReplaceAll(message, {{"\n", " "}}),
+                      delay.has_value() ? absl::StrCat(" (retry in ", absl::FormatDuration(*delay), ")") : "");
 }
 
 }  // namespace berth::cli

@@ -18,7 +18,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& server);
 // "RESOURCE_EXHAUSTED"
 std::string CodeName(grpc::StatusCode code);
 
-// One line: "cannot connect to 127.0.0.1:8600: Connection refused", or "CODE: message".
+// One line: "cannot connect to 127.0.0.1:8600: Connection refused", or "CODE: message", with the delay
+// after which the server says that a retry may succeed.
 std::string DescribeError(absl::string_view server, const grpc::Status& status);
 
 }  // namespace berth::cli

@@ -13,6 +13,7 @@
 #include "client/connection.h"
 #include "client/proto_json.h"
 #include "client/request_flags.h"
+#include "client/retry.h"
 
 namespace berth::cli {
 namespace {
@@ -33,6 +34,7 @@ struct GenerateOptions {
   v1::GenerateRequest request;
   bool json = false;
   bool stats = false;
+  Retries retries;
 
   void AddTo(FlagSet* flags) {
     flags->AddGroup("Prompt");
@@ -43,6 +45,7 @@ struct GenerateOptions {
     flags->Add("json", &json, "", "Print the messages as JSON, one per line.");
     flags->Add("stats", &stats, "", "Print a summary to stderr: tokens, time to first token, tokens per second.");
     AddServerFlag(flags, &server);
+    retries.AddTo(flags);
   }
   bool several() const {
     return (request.has_n() && request.n() != 1) || request.has_best_of() || request.has_beam_search();
@@ -80,13 +83,16 @@ void PrintOutput(const GenerateOptions& options, const v1::GenerateResponse& out
 }
 
 // Several outputs come in one answer, at the end.
-int CompleteAndPrint(const GenerateOptions& options, Environment& environment) {
+int CompleteAndPrint(GenerateOptions& options, Environment& environment) {
   const auto stub = v1::Inference::NewStub(Connect(options.server));
-  grpc::ClientContext context;
-  Interrupt::Scope scope(&environment.interrupt, [&context] { context.TryCancel(); });
   v1::GenerateResponse response;
-  const grpc::Status status = stub->Complete(&context, options.request, &response);
-  if (scope.fired() && !status.ok()) return kExitInterrupted;
+  grpc::Status status;
+  do {
+    grpc::ClientContext context;
+    Interrupt::Scope scope(&environment.interrupt, [&context] { context.TryCancel(); });
+    status = stub->Complete(&context, options.request, &response);
+    if (scope.fired() && !status.ok()) return kExitInterrupted;
+  } while (options.retries.WaitToRetry(status, &environment));
   if (!status.ok()) return Fail("generate", DescribeError(options.server, status), environment);
   if (options.json) {
     PrintMessage(options, response, environment.out);
@@ -123,9 +129,11 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
   if (options.several()) return CompleteAndPrint(options, environment);
 
   const auto stub = v1::Inference::NewStub(Connect(options.server));
-  const Answer answer =
-      ReadAnswer(stub.get(), options.request, &environment.interrupt,
-                 [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
+  Answer answer;
+  do {
+    answer = ReadAnswer(stub.get(), options.request, &environment.interrupt,
+                        [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
+  } while (answer.num_tokens == 0 && !answer.interrupted && options.retries.WaitToRetry(answer.status, &environment));
   if (!options.json && !options.request.has_logprobs() && !answer.text.empty()) environment.out << std::endl;
   if (options.stats) environment.err << Summary(answer) << std::endl;
   if (answer.interrupted) return kExitInterrupted;

@@ -182,7 +182,7 @@ FlagBinding Bind(const FlagLimits<L>& limits, T* variable) {
   };
   FlagBinding binding =
       flag_internal::MakeBinding(variable, parse, [](const auto& value) { return FormatFlagValue(value); });
-  binding.placeholder = std::is_same_v<L, absl::Duration> ? "time" : "n";
+  binding.placeholder = std::string(std::is_same_v<L, absl::Duration> ? "time" : "n");
   binding.limits = limits.ToString();
   return binding;
 }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "tests/client/fake_server.h"
 
 namespace berth::cli {
@@ -161,6 +165,67 @@ TEST(Generate, AnErrorOfTheServerIsOneLine) {
   const Outcome run = RunCommand({"generate", ServerFlag(server), "--prompt=x", "--top_p=2"});
   EXPECT_EQ(run.code, kExitFailed);
   EXPECT_EQ(run.err, "berth-cli generate: INVALID_ARGUMENT: top_p is 2; at most 1\n");
+}
+
+// RESOURCE_EXHAUSTED with this delay in its RetryInfo.
+grpc::Status Busy(absl::Duration delay) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
+  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay % absl::Seconds(1))));
+  google::rpc::Status details;
+  details.add_details()->PackFrom(google::rpc::ErrorInfo());
+  details.add_details()->PackFrom(retry);
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the queue is full", details.SerializeAsString()};
+}
+
+TEST(Generate, ShowsTheDelayOfARefusal) {
+  const FakeServer server({.refuse = [](int) { return Busy(absl::Milliseconds(1500)); }});
+  const Outcome run = RunCommand({"generate", ServerFlag(server), "--prompt=x"});
+  EXPECT_EQ(run.code, kExitFailed);
+  EXPECT_EQ(run.err, "berth-cli generate: RESOURCE_EXHAUSTED: the queue is full (retry in 1.5s)\n");
+  EXPECT_THAT(server.requests(), SizeIs(1));
+}
+
+TEST(Generate, RetriesAsOftenAsAskedAndNoMore) {
+  const FakeServer server(
+      {.refuse = [](int number) { return number < 2 ? Busy(absl::Milliseconds(2)) : grpc::Status::OK; }});
+  EXPECT_EQ(RunCommand({"generate", ServerFlag(server), "--prompt=x", "--retries=1"}).code, kExitFailed);
+  EXPECT_THAT(server.requests(), SizeIs(2));
+
+  const FakeServer other(
+      {.refuse = [](int number) { return number < 2 ? Busy(absl::Milliseconds(2)) : grpc::Status::OK; }});
+  const Outcome run = RunCommand({"chat", ServerFlag(other), "x", "--retries=5"});
+  EXPECT_EQ(run.code, kExitOk);
+  EXPECT_EQ(run.out, "t0 t1 t2 t3\n");
+  EXPECT_EQ(run.err,
+            "berth-cli: the server is busy; trying again in 2ms\nberth-cli: the server is busy; trying again in 2ms\n");
+  EXPECT_THAT(other.requests(), SizeIs(3));
+}
+
+TEST(Generate, DoesNotRetryWhatIsHopelessOrTakesLong) {
+  const grpc::Status refusals[] = {Busy(absl::Seconds(31)), {grpc::StatusCode::RESOURCE_EXHAUSTED, "too large alone"}};
+  for (const grpc::Status& refusal : refusals) {
+    const FakeServer server({.refuse = [&](int) { return refusal; }});
+    EXPECT_EQ(RunCommand({"generate", ServerFlag(server), "--prompt=x", "--retries=9"}).code, kExitFailed);
+    EXPECT_THAT(server.requests(), SizeIs(1));
+  }
+}
+
+TEST(Generate, CtrlCEndsTheWaitForARetry) {
+  const FakeServer server({.refuse = [](int) { return Busy(absl::Seconds(30)); }});
+  Interrupt interrupt([] {});
+  std::atomic<bool> ended = false;
+  std::thread user([&] {
+    while (server.requests().empty()) std::this_thread::yield();
+    for (; !ended; std::this_thread::yield()) interrupt.Fire();
+  });
+  const absl::Time start = absl::Now();
+  const Outcome run = RunWith({"generate", ServerFlag(server), "--prompt=x", "--retries=9"}, &interrupt);
+  ended = true;
+  user.join();
+  EXPECT_NE(run.code, kExitOk);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(25));
+  EXPECT_THAT(server.requests(), SizeIs(1));
 }
 
 TEST(Generate, CtrlCCancels) {
