@@ -18,7 +18,7 @@ std::optional<absl::Duration> RetryDelay(const grpc::Status& status);
 
 class Retries {
  public:
-  // A longer delay is shown, but not waited for.
+  // Waits for no delay that is longer.
   static constexpr absl::Duration kLongestDelay = absl::Seconds(30);
 
   void AddTo(FlagSet* flags);
