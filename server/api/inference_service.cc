@@ -18,6 +18,7 @@
 #include "server/api/response_stream.h"
 #include "server/api/session_request.h"
 #include "server/api/structure.h"
+#include "server/api/trace_parent.h"
 
 namespace berth {
 namespace {
@@ -41,6 +42,16 @@ std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfin
 
 EndCause CauseOfCancel(absl::Time deadline, absl::Time now) {
   return now >= deadline ? EndCause::kDeadline : EndCause::kClientGone;
+}
+
+// Ties the request's id to the trace that the client belongs to.
+void LogBegin(const grpc::CallbackServerContext& context, const RequestOutput& output, int64_t prompt_tokens) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const auto found = context.client_metadata().find(kTraceParent);
+  const bool traced = found != context.client_metadata().end() &&
+                      IsTraceParent(absl::string_view(found->second.data(), found->second.size()));
+  spdlog::debug("request began: id={} key={} prompt_tokens={} traceparent={}", output.request_id(), output.key(),
+                prompt_tokens, traced ? std::string(found->second.data(), found->second.size()) : "none");
 }
 
 }  // namespace
@@ -339,6 +350,7 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
     OnRefused(context, output.status());
     return output.status();
   }
+  LogBegin(*context, **output, static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()));
   return RegisteredRequest{std::move(request), std::move(ticket), *std::move(output), std::move(valid.structure)};
 }
 

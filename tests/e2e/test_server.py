@@ -414,10 +414,16 @@ def test_the_grace_ends():
 
 def test_logs_hold_no_prompt_text():
     with BerthServer(DEMO, "--log_level=debug", "--log_format=json") as server:
-        server.inference.Complete(generate_request(prompt="a secret sentence", max_tokens=3), timeout=60)
+        parents = ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "not a secret one"]
+        for i, parent in enumerate(parents):
+            request = generate_request(prompt="a secret sentence", max_tokens=3, request_id=f"traced-{i}")
+            server.inference.Complete(request, timeout=60, metadata=[("traceparent", parent)])
         server.wait_idle()
         lines = [json.loads(line) for line in server.log().splitlines()]
     assert any("request ended" in line["message"] for line in lines)
+    begun = [line["message"] for line in lines if "request began" in line["message"]]
+    assert "id=traced-0" in begun[0] and begun[0].endswith(f"traceparent={parents[0]}")
+    assert "id=traced-1" in begun[1] and begun[1].endswith("traceparent=none")
     assert not any("secret" in json.dumps(line) for line in lines)
 
 
