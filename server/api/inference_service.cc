@@ -230,7 +230,12 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
 InferenceService::InferenceService(Options options)
     : options_(std::move(options)),
       validation_{&options_.model, options_.text != nullptr ? options_.text : &tokens_only_, options_.limits,
-                  options_.defaults} {}
+                  options_.defaults} {
+  if (Metrics* metrics = options_.metrics; metrics != nullptr) {
+    validation_.on_tokenised = [metrics](absl::Duration time) { metrics->OnTokenised(time); };
+    validation_.on_rendered = [metrics](absl::Duration time) { metrics->OnRendered(time); };
+  }
+}
 
 InferenceService::~InferenceService() {
   MutexLock lock(&mutex_);

@@ -146,7 +146,7 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   const Options options_;
   const TokensOnly tokens_only_;
-  const ValidationContext validation_;
+  ValidationContext validation_;  // constant once constructed
 
   Mutex mutex_;
   CondVar no_submit_;

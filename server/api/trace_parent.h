@@ -10,8 +10,8 @@ namespace berth {
 inline constexpr char kTraceParent[] = "traceparent";
 
 // Whether `value` is a valid traceparent (https://www.w3.org/TR/trace-context/), such as
-// 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01. These are a version other than ff, a trace id, a parent id and
-// flags, in lower-case hex. Neither id is all zeros. Version 00 has no more. Later ones may, behind another dash.
+// 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01. These are a version other than ff, a trace id, a parent id
+// and flags, in lower-case hex. Neither id is all zeros. Version 00 has no more. Later ones may, behind another dash.
 bool IsTraceParent(absl::string_view value);
 
 }  // namespace berth

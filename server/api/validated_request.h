@@ -3,9 +3,11 @@
 #define BERTH_SERVER_API_VALIDATED_REQUEST_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "berth/v1/inference.pb.h"
 #include "models/generation_config.h"
 #include "models/model_runner.h"
@@ -32,6 +34,9 @@ struct ValidationContext {
   const TextCodec* text = nullptr;
   RequestLimits limits;
   GenerationDefaults defaults;  // the model's, for absent fields of `sampling`
+  // Get the time that each text took; may be null. Thread-safe.
+  std::function<void(absl::Duration)> on_tokenised = nullptr;
+  std::function<void(absl::Duration)> on_rendered = nullptr;
 };
 
 // How a request's tokens become messages.

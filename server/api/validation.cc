@@ -1,10 +1,12 @@
 #include "server/api/validation.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/steady_clock.h"
 #include "server/api/chat_input.h"
 #include "server/api/request_fields.h"
 #include "server/api/structure.h"
@@ -59,6 +61,20 @@ absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context,
   return absl::OkStatus();
 }
 
+// Returns what `work` does, and tells `on_done` how long that took.
+template <typename Work>
+auto Timed(const std::function<void(absl::Duration)>& on_done, const Work& work) {
+  const absl::Time start = SteadyNow();
+  auto result = work();
+  if (on_done != nullptr) on_done(SteadyNow() - start);
+  return result;
+}
+
+absl::StatusOr<std::string> Render(const v1::Chat& chat, const StopCheck& stop, const ValidationContext& context) {
+  return Timed(context.on_rendered,
+               [&] { return RenderChat(chat, *context.text, context.limits.max_text_bytes, stop); });
+}
+
 // OUT_OF_RANGE: more than `max_tokens`.
 absl::StatusOr<std::vector<int32_t>> EncodeText(absl::string_view field, const std::string& text,
                                                 bool add_special_tokens, int64_t max_tokens, const StopCheck& stop,
@@ -69,8 +85,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(absl::string_view field, const s
     return absl::OutOfRangeError(absl::StrCat(field, ": ", text.size(), " bytes are over ", max_tokens,
                                               " tokens, as no token has over ", longest, " bytes"));
   }
-  absl::StatusOr<std::vector<int32_t>> tokens =
-      context.text->Encode(text, add_special_tokens, {.max_tokens = max_tokens, .stop = stop});
+  absl::StatusOr<std::vector<int32_t>> tokens = Timed(context.on_tokenised, [&] {
+    return context.text->Encode(text, add_special_tokens, {.max_tokens = max_tokens, .stop = stop});
+  });
   if (absl::IsCancelled(tokens.status())) return tokens.status();
   if (absl::IsOutOfRange(tokens.status())) {
     return absl::OutOfRangeError(absl::StrCat(field, ": ", text.size(), " bytes are over ", max_tokens, " tokens"));
@@ -95,7 +112,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in,
       return EncodeText("prompt", in.prompt(), in.has_add_special_tokens() ? in.add_special_tokens() : true, max_tokens,
                         stop, context);
     case v1::GenerateRequest::kChat: {
-      absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, limits.max_text_bytes, stop);
+      absl::StatusOr<std::string> text = Render(in.chat(), stop, context);
       if (!text.ok()) return text.status();
       return EncodeText("chat", *text, /*add_special_tokens=*/false, max_tokens, stop, context);  // the template did
     }
@@ -307,7 +324,7 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, con
     out.set_text(in.text());
   } else if (in.input_case() == v1::TokenizeRequest::kChat) {
     if (in.has_add_special_tokens()) return Invalid("add_special_tokens: can be set only with text");
-    absl::StatusOr<std::string> text = RenderChat(in.chat(), *context.text, context.limits.max_text_bytes, stop);
+    absl::StatusOr<std::string> text = Render(in.chat(), stop, context);
     if (!text.ok()) return text.status();
     out.set_text(*std::move(text));
     add_special_tokens = false;

@@ -68,6 +68,8 @@ Metrics::Metrics(Options options)
     : options_(std::move(options)),
       time_to_first_token_(kFirstTokenSeconds),
       inter_token_(kTokenSeconds),
+      tokenise_time_(kTokenSeconds),
+      render_time_(kTokenSeconds),
       time_per_output_token_(kTokenSeconds),
       end_to_end_(kRequestSeconds),
       queue_time_(kRequestSeconds),
@@ -112,6 +114,10 @@ void Metrics::OnQueued(int64_t prompt_tokens) {
 void Metrics::OnFirstToken(const RequestTimes& times) {
   ObserveSpan(&time_to_first_token_, times.first_token - times.arrival);
 }
+
+void Metrics::OnTokenised(absl::Duration time) { ObserveSpan(&tokenise_time_, time); }
+
+void Metrics::OnRendered(absl::Duration time) { ObserveSpan(&render_time_, time); }
 
 void Metrics::OnInterToken(absl::Duration gap) { ObserveSpan(&inter_token_, gap); }
 
@@ -210,6 +216,9 @@ void Metrics::CollectRequestHistograms(MetricFamilies* families) const {
       "vllm:request_decode_time_seconds");
   add("berth_cache_lease_age_seconds",
       "Time from a request's first step to its end: it holds cache, or waits for cache after a preemption", lease_age_);
+  add("berth_tokenise_time_seconds", "Time that a text took to tokenise, without its wait for a thread",
+      tokenise_time_);
+  add("berth_render_time_seconds", "Time that a chat took to render, without its wait for a thread", render_time_);
   add("berth_request_prompt_tokens", "Prompt tokens of a finished request", request_prompt_tokens_,
       "vllm:request_prompt_tokens");
   add("berth_request_generation_tokens", "Tokens generated for a finished request", request_generation_tokens_,

@@ -50,6 +50,9 @@ class Metrics {
   void OnQueued(int64_t prompt_tokens);
   // Takes the times that came with a request's first token.
   void OnFirstToken(const RequestTimes& times);
+  // Takes the time that a prompt took to tokenise, or a chat to render.
+  void OnTokenised(absl::Duration time);
+  void OnRendered(absl::Duration time);
   // Takes the time between two tokens of a request.
   void OnInterToken(absl::Duration gap);
   void OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens);
@@ -85,6 +88,8 @@ class Metrics {
   std::array<Counter, kNumRefusalReasons> rejected_{};  // by RefusalReason
   Histogram time_to_first_token_;
   Histogram inter_token_;
+  Histogram tokenise_time_;
+  Histogram render_time_;
   Histogram time_per_output_token_;
   Histogram end_to_end_;
   Histogram queue_time_;

@@ -229,6 +229,14 @@ def test_requests_sent_in_part_take_bounded_memory():
         connection.close()
 
 
+def test_the_times_of_texts_are_measured():
+    with BerthServer(DEMO) as server:
+        server.inference.Complete(generate_request(prompt="x", max_tokens=1), timeout=60)
+        server.inference.Complete(generate_request(chat="x", max_tokens=1), timeout=60)
+        assert metric(server, "berth_tokenise_time_seconds_count") == 2
+        assert metric(server, "berth_render_time_seconds_count") == 1
+
+
 def test_connections_are_limited():
     with BerthServer(DEMO, "--max_connections=3", "--max_connections_per_address=2") as server:  # one is the helper's
         assert server.load().running == 0
