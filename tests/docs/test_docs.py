@@ -117,7 +117,7 @@ def test_dev_lists_its_commands():
 
 def test_flags_that_documents_name_exist():
     """Inline code that begins with a flag, such as `--arena=8GiB`, names one of the server or of the client."""
-    helps = ["bazel-bin/server/berth-server --help", *(f"{CLI} {command} --help" for command in ("generate", "chat", "status", "load"))]
+    helps = ["bazel-bin/server/berth-server --help", *(f"{CLI} {command} --help" for command in ("generate", "chat", "status", "trace", "load"))]
     known = {"--help"} | set(re.findall(r"--\w+", "\n".join(run(text.split()).stdout for text in helps)))
     named = {(document, flag) for document in DOCUMENTS for flag in re.findall(r"`(--\w+)", read(document))}
     assert len(named) > 50
