@@ -72,6 +72,7 @@ Json Named(const char* what, const char* name) {
 }
 
 const char* NameOf(const v1::StepRecord& step) {
+  if (step.run_us() == 0 && step.commit_us() == 0) return "step under way";
   if (step.failed() != 0) return "failed step";
   if (step.decode_rows() == step.rows()) return "decode";
   return step.decode_rows() == 0 ? "prefill" : "prefill and decode";

@@ -245,7 +245,7 @@ void Engine::Step() {
     return PublishAndDeliver();
   }
   const Scheduler::Counts before = scheduler_->counts();
-  const int64_t evicted = EvictedUnits();
+  const int64_t evicted = num_evicted_units_;
   const StepPlan& plan = scheduler_->Plan(start);
   const absl::Time planned = options_.now();
   {
@@ -255,11 +255,15 @@ void Engine::Step() {
   if (plan.empty()) return WaitForDisk();
   progress_->SetPlan(static_cast<int64_t>(plan.rows.size()), plan.num_tokens);
   progress_->Enter(StepPhase::kRun);
-  StepRecord record = {.start_us = absl::ToUnixMicros(start),
+  StepRecord record = {.number = num_run_ + 1,
+                       .start_us = absl::ToUnixMicros(start),
                        .plan_us = absl::ToInt64Microseconds(planned - start),
                        .rows = static_cast<int64_t>(plan.rows.size()),
                        .decode_rows = plan.num_decode_rows,
-                       .tokens = plan.num_tokens};
+                       .tokens = plan.num_tokens,
+                       .running = before.num_running,
+                       .waiting = before.num_waiting};
+  recorder_.Add(record);
   const absl::Status status = RunStep(plan);
   const absl::Time end = options_.now();
   record.run_us = absl::ToInt64Microseconds(end - planned);
@@ -284,20 +288,11 @@ void Engine::Step() {
 
 void Engine::Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before) {
   const Scheduler::Counts& counts = scheduler_->counts();
-  record.number = num_run_;
-  record.running = before.num_running;
-  record.waiting = before.num_waiting;
   record.preemptions = counts.num_preemptions - before.num_preemptions;
   record.swap_outs = counts.num_swap_outs - before.num_swap_outs;
-  record.evicted_units = EvictedUnits() - evicted_before;
+  record.evicted_units = num_evicted_units_ - evicted_before;
   record.free_bytes = cache_->available_bytes();
-  recorder_.Add(record);
-}
-
-int64_t Engine::EvictedUnits() const {
-  int64_t units = 0;
-  for (const PoolOccupancy& pool : occupancy_.pools) units += pool.evicted_units;
-  return units;
+  recorder_.ReplaceNewest(record);
 }
 
 absl::Status Engine::MadeToFail(bool after) const {
@@ -370,6 +365,8 @@ void Engine::PublishAndDeliver() {
     wait_estimator_.OnSequenceEnd(event.times.finished - event.times.first_scheduled);
   }
   cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_, max_encoder_tokens_);
+  num_evicted_units_ = 0;
+  for (const PoolOccupancy& pool : occupancy_.pools) num_evicted_units_ += pool.evicted_units;
   const int64_t num_device_allocations = runner_->num_device_allocations();  // the allocator has a lock of its own
   {
     MutexLock lock(&mutex_);

@@ -158,7 +158,6 @@ class Engine {
   void Step();
   // Completes the record of a step that ended just now.
   void Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before);
-  int64_t EvictedUnits() const;
   // Takes what a step took, for the predictions of waits.
   void Measure(const StepPlan& plan, absl::Duration time);
   // Waits a moment for the disk tier, because every sequence waits for it.
@@ -201,6 +200,7 @@ class Engine {
   WaitEstimator wait_estimator_;
   FlightRecorder recorder_;
   Occupancy occupancy_;
+  int64_t num_evicted_units_ = 0;  // since the start, as of the load that was published last
   int64_t num_steps_ = 0;
   int num_failed_in_a_row_ = 0;
   int64_t num_run_ = 0;  // steps, failed ones included

@@ -25,21 +25,30 @@ bool WriteAll(int fd, const void* data, size_t size) {
 
 // Each word is a release after the odd version, and each read of one an acquire before the second look at the version.
 // So whoever reads a new word also sees that the version changed.
+void FlightRecorder::Write(const StepRecord& record, uint64_t version, Slot* slot) {
+  const Words words = std::bit_cast<Words>(record);
+  slot->version.store(version - 1, std::memory_order_relaxed);
+  for (size_t w = 0; w < kWords; ++w) slot->words[w].store(words[w], std::memory_order_release);
+  slot->version.store(version, std::memory_order_release);
+}
+
 void FlightRecorder::Add(const StepRecord& record) {
   const uint64_t i = num_added_.load(std::memory_order_relaxed);
-  Slot& slot = slots_[i % kCapacity];
-  const Words words = std::bit_cast<Words>(record);
-  slot.version.store(2 * i + 1, std::memory_order_relaxed);
-  for (size_t w = 0; w < kWords; ++w) slot.words[w].store(words[w], std::memory_order_release);
-  slot.version.store(2 * (i + 1), std::memory_order_release);
+  Write(record, 4 * i + 2, &slots_[i % kCapacity]);
   num_added_.store(i + 1, std::memory_order_release);
+}
+
+void FlightRecorder::ReplaceNewest(const StepRecord& record) {
+  const uint64_t i = num_added_.load(std::memory_order_relaxed) - 1;
+  Write(record, 4 * i + 4, &slots_[i % kCapacity]);
 }
 
 bool FlightRecorder::Read(uint64_t i, Words* words) const {
   const Slot& slot = slots_[i % kCapacity];
-  if (slot.version.load(std::memory_order_acquire) != 2 * (i + 1)) return false;
+  const uint64_t version = slot.version.load(std::memory_order_acquire);
+  if (version != 4 * i + 2 && version != 4 * i + 4) return false;
   for (size_t w = 0; w < kWords; ++w) (*words)[w] = slot.words[w].load(std::memory_order_acquire);
-  return slot.version.load(std::memory_order_relaxed) == 2 * (i + 1);
+  return slot.version.load(std::memory_order_relaxed) == version;
 }
 
 std::vector<StepRecord> FlightRecorder::Latest(size_t most) const {

@@ -1,6 +1,7 @@
 // Keeps what the last steps were and took, for GetSteps, `berth-cli trace` and the file of a crash.
 //
-// The engine thread adds a record after each step, without lock or allocation. Any thread may read; it never holds the
+// The engine thread adds a record before each step and completes it after, without lock or allocation. So the file of a
+// crash ends with the step that was under way: its run_us and commit_us are 0. Any thread may read; it never holds the
 // engine up, and leaves out a record that is being replaced. WriteTo may also run in the handler of a fatal signal.
 #ifndef BERTH_SCHEDULER_FLIGHT_RECORDER_H_
 #define BERTH_SCHEDULER_FLIGHT_RECORDER_H_
@@ -49,6 +50,8 @@ class FlightRecorder {
 
   // Engine thread only.
   void Add(const StepRecord& record);
+  // Puts the record in place of the one that was added last. Engine thread only. REQUIRES: called once after each Add.
+  void ReplaceNewest(const StepRecord& record);
 
   // Up to `most` of the newest records, oldest first.
   std::vector<StepRecord> Latest(size_t most = kCapacity) const;
@@ -57,13 +60,16 @@ class FlightRecorder {
   bool WriteTo(int fd) const;
 
  private:
-  // The version is odd while the words are written, and 2 * (i + 1) when they are those of the i-th step.
+  // The version is odd while the words are written. It is 4 * i + 2 once Add has written the i-th step, and 4 * i + 4
+  // once ReplaceNewest has.
   struct Slot {
     std::atomic<uint64_t> version{0};
     std::array<std::atomic<int64_t>, kWords> words{};
   };
 
-  // Copies the i-th record. False: it was replaced.
+  // Writes the record and makes its version `version`, which is even.
+  static void Write(const StepRecord& record, uint64_t version, Slot* slot);
+  // Copies the i-th record. False: it is being written, or was replaced by a later step's.
   bool Read(uint64_t i, Words* words) const;
 
   const std::unique_ptr<Slot[]> slots_;

@@ -34,6 +34,13 @@ v1::GetStepsResponse TwoSteps() {
   return steps;
 }
 
+TEST(TraceTest, NamesTheStepThatHadNotEnded) {
+  v1::GetStepsResponse steps = TwoSteps();
+  steps.mutable_steps(0)->set_run_us(0);
+  steps.mutable_steps(0)->set_commit_us(0);
+  EXPECT_EQ(nlohmann::json::parse(ChromeTrace(steps))["traceEvents"][2]["name"], "step under way");
+}
+
 // What Perfetto's importer of the JSON format needs: numbers where it reads numbers, known phases, slices that nest.
 TEST(TraceTest, IsAChromeTrace) {
   const nlohmann::json trace = nlohmann::json::parse(ChromeTrace(TwoSteps()));

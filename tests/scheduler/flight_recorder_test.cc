@@ -6,8 +6,15 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
+
+#include "scheduler/engine.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/fake_model_runner.h"
+#include "tests/testing/recording_sink.h"
+#include "tests/testing/tiny_cache.h"
 
 namespace berth {
 namespace {
@@ -49,6 +56,93 @@ TEST(FlightRecorderTest, ReadersSeeWholeRecords) {
   for (int64_t i = 0; i < 200000; ++i) recorder.Add(RecordOf(i));
   done = true;
   for (std::thread& reader : readers) reader.join();
+}
+
+TEST(FlightRecorderTest, AStepIsReplacedByItsEnd) {
+  FlightRecorder recorder;
+  for (int64_t i = 0; i < 10001; ++i) {
+    recorder.Add(RecordOf(-1));
+    ASSERT_EQ(recorder.Latest(1), std::vector<StepRecord>{RecordOf(-1)});
+    recorder.ReplaceNewest(RecordOf(i));
+  }
+  EXPECT_EQ(recorder.Latest().size(), 10000u);
+  EXPECT_EQ(recorder.Latest(2), (std::vector<StepRecord>{RecordOf(9999), RecordOf(10000)}));
+}
+
+// The engine over a model whose steps take 10 ms.
+struct RecordingEngine {
+  explicit RecordingEngine(int64_t arena_size) : tiny({StaticLayer()}, arena_size), runner(tiny.cache.get()) {
+    runner.on_run = [this](const StepPlan&) {
+      clock.Advance(absl::Milliseconds(10));
+      during.push_back(engine->recorder().Latest(1).at(0));
+      return ++num_run == fails_at ? absl::InternalError("made to fail") : absl::OkStatus();
+    };
+    Engine::Options options;
+    options.now = [this] { return clock.Now(); };
+    options.scheduler.max_sequence_tokens = 1000;
+    options.scheduler.share_prefixes = true;
+    auto made = Engine::Create(tiny.cache.get(), &runner, &sink, options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    engine = *std::move(made);
+    engine->Start();
+  }
+
+  // Returns the steps that the request took.
+  std::vector<StepRecord> Run(RequestKey key, int64_t prompt_tokens, int64_t max_tokens) {
+    Request request;
+    request.key = key;
+    request.prompt.assign(prompt_tokens, static_cast<int32_t>(key));
+    request.max_tokens = max_tokens;
+    request.arrival = clock.Now();
+    during.clear();
+    EXPECT_TRUE(engine->Submit(std::move(request)).ok());
+    EXPECT_TRUE(engine->WaitUntilIdle(absl::Minutes(2)));
+    std::vector<StepRecord> steps;
+    // The last step may still write its record.
+    do {
+      steps = engine->recorder().Latest(during.size());
+    } while (steps.size() < during.size() || steps.back().run_us == 0);
+    return steps;
+  }
+
+  TinyCache tiny;
+  FakeModelRunner runner;
+  FakeClock clock;
+  RecordingSink sink;
+  int num_run = 0;
+  int fails_at = 0;
+  std::vector<StepRecord> during;  // the newest record while the model ran, by step
+  std::unique_ptr<Engine> engine;
+};
+
+TEST(FlightRecorderTest, TheEngineRecordsAStepBeforeAndAfterTheModelRan) {
+  RecordingEngine e(/*arena_size=*/64);
+  e.fails_at = 3;
+  const std::vector<StepRecord> steps = e.Run(1, 3, 5);
+  ASSERT_EQ(steps.size(), 3u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (const StepRecord& record : {e.during[i], steps[i]}) {
+      EXPECT_EQ(record.number, static_cast<int64_t>(i) + 1);
+      EXPECT_EQ(record.rows, 1);
+      EXPECT_EQ(record.decode_rows, i == 0 ? 0 : 1);
+      EXPECT_EQ(record.tokens, i == 0 ? 3 : 1);
+    }
+    EXPECT_EQ(e.during[i].run_us, 0);
+    EXPECT_EQ(steps[i].run_us, 10'000);
+    EXPECT_EQ(steps[i].failed, i == 2 ? 1 : 0);
+  }
+}
+
+TEST(FlightRecorderTest, EvictionsBelongToTheStepThatNeededTheRoom) {
+  RecordingEngine e(/*arena_size=*/8);
+  const int64_t length = e.engine->max_sequence_tokens() - 10;
+  e.Run(1, length, 2);
+  const std::vector<StepRecord> steps = e.Run(2, length, 2);
+  int64_t evicted = 0;
+  for (const PoolOccupancy& pool : e.engine->GetLoad().occupancy.pools) evicted += pool.evicted_units;
+  EXPECT_GT(evicted, 0);
+  EXPECT_GT(steps[0].evicted_units, 0);
+  EXPECT_EQ(steps[0].evicted_units + steps[1].evicted_units, evicted);
 }
 
 TEST(FlightRecorderTest, WritesWhatItHolds) {
