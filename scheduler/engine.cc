@@ -330,8 +330,8 @@ void Engine::WaitForDisk() {
 void Engine::FailStep(const absl::Status& error, absl::Time now) {
   const bool lost = absl::IsDataLoss(error);
   if (lost) options_.on_device_lost(error);
-  scheduler_->FailStep(error, now, &events_);
-  if (++num_failed_in_a_row_ < kMaxFailedSteps && !lost) return;
+  const bool undecided = scheduler_->FailStep(error, now, &events_);
+  if (!lost && (undecided || ++num_failed_in_a_row_ < kMaxFailedSteps)) return;
   const std::string why = lost ? "the device was lost"
                                : absl::StrCat("the engine stopped after ", kMaxFailedSteps, " failed steps in a row");
   const absl::Status refusal = absl::UnavailableError(absl::StrCat(why, ": ", error.ToString()));

@@ -166,7 +166,8 @@ class Engine {
   absl::Status MadeToFail(bool after) const;
   // Runs the plan. Returns the arena's error where it has one: copies between the steps report errors nowhere else.
   absl::Status RunStep(const StepPlan& plan);
-  // Takes in a step that failed; gives up after kMaxFailedSteps in a row, and at once when the device is lost.
+  // Takes in a step that failed. Gives up after kMaxFailedSteps in a row, and at once when the device is lost. A step
+  // does not count as long as it may be the fault of one of its requests.
   void FailStep(const absl::Status& error, absl::Time now);
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Publishes the load, then delivers events_. So whoever sees a request's end also sees its bytes returned.

@@ -160,6 +160,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];
+    if (row.start + static_cast<int64_t>(row.tokens.size()) >= sequence.suspect_until) sequence.suspect_until = 0;
     policy_->OnComputed(sequence, CountComputed(row, &sequence));
     if (sequence.finished()) continue;  // with another output of its request
     committer_.Commit(row, result.rows[i], &sequence, now, events);
@@ -204,13 +205,60 @@ void Scheduler::FinishCopies(absl::Time now) {
   if (progress != nullptr) progress->Enter(StepPhase::kCommit);
 }
 
-void Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
+bool Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
   mask_workers_.Finish();
   FinishCopies(now);
-  for (Sequence* sequence : planned_) {
-    if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);
+  const auto of_another = [this](const Sequence* s) { return !SameRequest(*s, *planned_.front()); };
+  const bool shared = std::any_of(planned_.begin(), planned_.end(), of_another);
+  if (shared && !absl::IsDataLoss(error)) {
+    Suspect(error, now, events);
+    RemoveFinished();
+    RestartSuspects();
+  } else {
+    for (Sequence* sequence : planned_) {
+      if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);
+    }
+    RemoveFinished();
+    for (const auto& sequence : running_) sequence->num_shared_failures = 0;
+    for (const auto& sequence : waiting_) sequence->num_shared_failures = 0;
   }
-  RemoveFinished();
+  return PickTurn() == Turn::kAlone;
+}
+
+void Scheduler::Suspect(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
+  // Each costs all caches of the step, so steps that fail for no request's fault may not be many.
+  constexpr int64_t kMaxSharedFailures = 2;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i];
+    const StepRow& row = plan_.rows[i];
+    if (sequence.finished()) continue;  // with another output of its request
+    sequence.suspect_until = row.start + static_cast<int64_t>(row.tokens.size());
+    if (++sequence.num_shared_failures <= kMaxSharedFailures) continue;
+    committer_.EndRequest(FinishReason::kError, error, now, &sequence, events);
+  }
+  any_suspect_ = true;
+}
+
+void Scheduler::RestartSuspects() {
+  for (size_t i = running_.size(); i > 0; --i) {
+    if (i <= running_.size() && running_[i - 1]->suspect_until > 0) Preempt(i - 1, /*keep_cache=*/false);
+  }
+  counts_.num_running = static_cast<int64_t>(running_.size());
+}
+
+Scheduler::Turn Scheduler::PickTurn() {
+  if (!any_suspect_) return Turn::kAll;
+  const auto suspect = [](const std::unique_ptr<Sequence>& sequence) { return sequence->suspect_until > 0; };
+  if (const auto found = std::find_if(running_.begin(), running_.end(), suspect); found != running_.end()) {
+    alone_ = found->get();
+    return Turn::kAlone;
+  }
+  if (const auto found = std::find_if(waiting_.begin(), waiting_.end(), suspect); found != waiting_.end()) {
+    alone_ = found->get();
+    return Turn::kAlone;
+  }
+  any_suspect_ = false;
+  return Turn::kAll;
 }
 
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,

@@ -14,6 +14,11 @@
 // Its parts: OutputGroup (requests of several outputs), PrefixSharing (what sequences get from the prefix index),
 // SwapManager (the tiers below the arena), OutputCommitter (tokens and ends), Saver (sessions).
 //
+// A step that fails may be one request's fault. If it holds several, all of them lose their caches and wait. Each is
+// then computed again in steps of its own, until it has all that it had. A request whose own step fails is ended, and
+// the others continue. So a request ends for a fault that is not its own only if steps fail that no request fails
+// alone.
+//
 // Why nothing deadlocks: the first running request grows in every step, except while a copy makes room for it and
 // others run. Alone it fits by CheckRequest, since the cache can gather whatever is free.
 //
@@ -90,8 +95,10 @@ class Scheduler {
   // Takes in the plan's result. REQUIRES: one row per row of the plan.
   void Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events);
 
-  // Ends every sequence of the plan with `error`, because what the step wrote is undefined. The others stay.
-  void FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
+  // Takes in a failed step, whose writes are undefined. Ends the plan's request with `error` if it has only one, or if
+  // the device is lost (DATA_LOSS). Else its requests are to be computed again one by one. True: some still are, so it
+  // is not known yet whether one of them failed the step. Other requests stay.
+  bool FailStep(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
 
   // Ends every sequence.
   void EndAll(FinishReason reason, const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
@@ -112,6 +119,22 @@ class Scheduler {
  private:
   Scheduler(Cache* cache, const Options& options);
 
+  // Which running requests take part in a step.
+  enum class Turn {
+    kAll,
+    kAlone,   // only alone_, which is suspected; no other is admitted
+    kOthers,  // only those that are not suspected, because alone_ has no room; none is admitted
+  };
+  Turn PickTurn();
+  bool SitsOut(const Sequence& sequence) const {
+    if (turn_ == Turn::kAlone) return !SameRequest(sequence, *alone_);
+    return turn_ == Turn::kOthers && sequence.suspect_until > 0;
+  }
+  // Marks the plan's sequences as suspects. Ends the requests that too many steps failed with.
+  void Suspect(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
+  // Makes all requests with suspects wait, without their caches.
+  void RestartSuspects();
+  void GrowAndAdmit(absl::Time now);
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
   // Returns how many of the step's `left` tokens the sequence may spend on `use`. For the first running request, and
@@ -125,7 +148,8 @@ class Scheduler {
   // If the policy prefers the sequence's own request, *index is then the last one before it.
   bool PreemptFor(size_t* index);
   // Preempts the request of running_[index]. Returns the index of its first sequence, where the next one is now.
-  size_t Preempt(size_t index);
+  // `keep_cache` false: what is in the cache is undefined.
+  size_t Preempt(size_t index, bool keep_cache = true);
   // Drops drafts that their constraints do not allow.
   void CheckDrafts();
   // Lets the step check the drafts that the budget and the cache have room for.
@@ -181,6 +205,9 @@ class Scheduler {
   LackedRoom lacked_room_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
+  bool any_suspect_ = false;
+  Turn turn_ = Turn::kAll;
+  const Sequence* alone_ = nullptr;  // while turn_ is kAlone
   absl::Time plan_start_;
   StepPacer pacer_;
   int64_t withheld_ = 0;  // tokens that the pacer keeps from the step being planned

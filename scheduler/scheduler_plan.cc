@@ -9,6 +9,11 @@
 #include "scheduler/scheduler.h"
 
 namespace berth {
+namespace {
+
+constexpr auto kGrew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
+
+}  // namespace
 
 // The order matters. Copies and compaction come first, because rows may not lie where something moves. Growth comes
 // before admission, so that a new sequence never takes what a running one needs. Copies beside the step start last,
@@ -22,14 +27,12 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->group != nullptr && sequence->group->ready_to_fork()) sequence->group->Fork();
   }
-  int64_t budget = GrowRunning();
-  // If no sequence runs, a copy delays none. Then the swap-out ends at once, and its room is free.
-  const auto grew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
-  while (swap_.swapping_out() != nullptr && std::none_of(running_.begin(), running_.end(), grew)) {
-    CountSwapOut(swap_.FinishSwapOut());
-    budget = GrowRunning();
+  turn_ = PickTurn();
+  GrowAndAdmit(now);
+  if (turn_ == Turn::kAlone && std::none_of(running_.begin(), running_.end(), kGrew)) {
+    turn_ = running_.empty() ? Turn::kAll : Turn::kOthers;
+    GrowAndAdmit(now);
   }
-  if (budget > 0) AdmitWaiting(budget, now);
   counts_.num_running = static_cast<int64_t>(running_.size());
   for (bool decodes : {true, false}) {
     for (const std::unique_ptr<Sequence>& sequence : running_) {
@@ -43,6 +46,16 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   mask_workers_.Start();
   if (!plan_.empty()) swap_.StartCopies(now, next_waiting());
   return plan_;
+}
+
+void Scheduler::GrowAndAdmit(absl::Time now) {
+  int64_t budget = GrowRunning();
+  // If no sequence runs, a copy delays none. Then the swap-out ends at once, and its room is free.
+  while (swap_.swapping_out() != nullptr && std::none_of(running_.begin(), running_.end(), kGrew)) {
+    CountSwapOut(swap_.FinishSwapOut());
+    budget = GrowRunning();
+  }
+  if (budget > 0 && turn_ != Turn::kOthers) AdmitWaiting(budget, now);
 }
 
 // One pass over the running sequences, in order of admission. Each takes its tokens and grows by them at once:
@@ -61,8 +74,8 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
 // Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
 // preempted again.
 int64_t Scheduler::GrowRunning() {
-  const auto decoding = [](const std::unique_ptr<Sequence>& sequence) {
-    return sequence->decoding() || sequence->catching_up();
+  const auto decoding = [this](const std::unique_ptr<Sequence>& sequence) {
+    return !SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
   };
   const int64_t num_decoding = std::count_if(running_.begin(), running_.end(), decoding);
   int64_t left = options_.max_step_tokens - num_decoding;
@@ -79,7 +92,7 @@ int64_t Scheduler::GrowRunning() {
     Sequence& sequence = *running_[i];
     sequence.step_tokens = 0;
     sequence.drafts.clear();
-    if (full && swap_.swapping_out() == nullptr) continue;
+    if (SitsOut(sequence) || (full && swap_.swapping_out() == nullptr)) continue;
     sequence.step_decodes = sequence.decoding();
     if (sequence.step_decodes) {
       sequence.step_tokens = TokenLimit(sequence, TokenUse::kDecode, 1);
@@ -100,7 +113,7 @@ int64_t Scheduler::GrowRunning() {
 
 int64_t Scheduler::TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) {
   // The first running request gets all it can use, so that there always is progress.
-  if (running_.empty() || SameRequest(sequence, *running_.front())) return left;
+  if (running_.empty() || SameRequest(sequence, *running_.front()) || turn_ != Turn::kAll) return left;
   return std::clamp<int64_t>(policy_->TokenLimit(sequence, use, left), 0, left);
 }
 
@@ -151,7 +164,7 @@ bool Scheduler::PreemptFor(size_t* index) {
   return true;
 }
 
-size_t Scheduler::Preempt(size_t index) {
+size_t Scheduler::Preempt(size_t index, bool keep_cache) {
   ++counts_.num_preemptions;
   // The outputs of one request are neighbours.
   size_t first = index;
@@ -161,9 +174,9 @@ size_t Scheduler::Preempt(size_t index) {
   if (const auto& group = running_[first]->group; group != nullptr) group->Park();
   for (size_t i = last; i > first; --i) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
-    sharing_.Publish(sequence.get(), /*at_end=*/true);
+    if (keep_cache) sharing_.Publish(sequence.get(), /*at_end=*/true);
     // Outputs that share a prompt are computed again: their snapshots would hold it once for each.
-    if (sequence->group == nullptr) swap_.SwapOut(sequence.get());
+    if (keep_cache && sequence->group == nullptr) swap_.SwapOut(sequence.get());
     sequence->lease = SequenceLease();
     sequence->encoded = false;
     sequence->step_tokens = 0;
@@ -212,9 +225,10 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   int64_t promised = 0;
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    const Sequence* const picked = policy_->PickToAdmit(waiting_);
+    const Sequence* const picked = turn_ == Turn::kAlone ? alone_ : policy_->PickToAdmit(waiting_);
     const auto is_picked = [&](const std::unique_ptr<Sequence>& other) { return other.get() == picked; };
     auto first = std::find_if(waiting_.begin(), waiting_.end(), is_picked);
+    if (first == waiting_.end()) return;  // alone_ runs
     while (first != waiting_.begin() && SameRequest(**(first - 1), *picked)) --first;
     Sequence& sequence = **first;
     // An encoder's input is computed in one step, however long that takes.

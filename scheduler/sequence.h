@@ -91,6 +91,10 @@ struct Sequence {
   std::vector<OutputLogprobs> logprobs;  // of the output, if the request is saved and asks for them
   bool save_due = false;
 
+  // After a failed step that it shared with others: the length that it has to compute alone to be cleared; 0: cleared.
+  int64_t suspect_until = 0;
+  int64_t num_shared_failures = 0;  // such steps since the last that was found to be another request's fault
+
   bool encoded = false;       // whether its lease holds the encoder's output, or will after the step
   int64_t step_tokens = 0;    // tokens it has in the step being planned or run, drafts included
   bool step_decodes = false;  // whether those are one decoded token

@@ -107,7 +107,7 @@ TEST(Saver, EveryEndIsHandedOverOnce) {
   EXPECT_EQ(sink.taken[0].progress->tokens, h.records[cancelled].tokens);
   h.Add(Saved(&h, 4, 20, 0));
   h.runner.on_run = [](const StepPlan&) { return absl::InternalError("broken"); };
-  h.Step();
+  h.RunToEnd();
   ASSERT_EQ(sink.taken.size(), 2u);
   EXPECT_TRUE(sink.taken[1].last);
   EXPECT_FALSE(sink.taken[1].progress.has_value());
