@@ -5,13 +5,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/storage/snapshot_file.h"
-#include "server/version.h"
 
 namespace berth {
 namespace {
 
 // The version of the header.
-constexpr SnapshotFormat kFormat = {.magic = "BERTHPRE", .version = 2, .what = "prefix"};
+constexpr SnapshotFormat kFormat = {.magic = "BERTHPRE", .version = 2, .oldest_version = 2, .what = "prefix"};
+
+// Raise it when a release computes the bits of a cache differently: files of the release before are then not used.
+constexpr int kContentsVersion = 1;
 
 void Append(const void* data, size_t size, size_t count, std::string* out) {
   const uint64_t n = count;
@@ -37,8 +39,8 @@ bool Take(absl::string_view* in, Values* values) {
 }  // namespace
 
 std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& plan, int64_t anchored_chunk_tokens) {
-  std::string identity = absl::StrCat(model_fingerprint, " berth ", kVersion, " chunks ", anchored_chunk_tokens,
-                                      " blocks ", plan.block_tokens);
+  std::string identity = absl::StrCat(model_fingerprint, " contents ", kContentsVersion, " chunks ",
+                                      anchored_chunk_tokens, " blocks ", plan.block_tokens);
   for (const CacheGroup& group : plan.groups) {
     const KvSpec& kv = group.kv;
     absl::StrAppend(&identity, " ", CacheKindName(group.kind), ":", DTypeName(kv.dtype), ":", kv.kv_heads, "x",

@@ -20,8 +20,8 @@
 namespace berth {
 
 // Names what must be equal for one process to use another's cache: the checkpoint, the cache's layout and data type,
-// the server's version, and `anchored_chunk_tokens`. The last says where chunks end if hits must be exact to the bit;
-// 0: they need not be.
+// the version of its contents, and `anchored_chunk_tokens`. The last says where chunks end if hits must be exact to the
+// bit; 0: they need not be.
 std::string CacheIdentity(absl::string_view model_fingerprint, const CachePlan& plan, int64_t anchored_chunk_tokens);
 
 struct PrefixFile {

@@ -8,7 +8,7 @@ namespace berth {
 namespace {
 
 // The version of SessionFile.
-constexpr SnapshotFormat kFormat = {.magic = "BERTHSES", .version = 3, .what = "session"};
+constexpr SnapshotFormat kFormat = {.magic = "BERTHSES", .version = 3, .oldest_version = 3, .what = "session"};
 
 FinishReason FromProto(v1::FinishReason reason) {
   if (reason == v1::FINISH_REASON_STOP) return FinishReason::kStop;

@@ -88,10 +88,12 @@ absl::StatusOr<SnapshotFile> SnapshotFile::Open(const std::string& path, const S
       std::memcmp(beginning.magic, format.magic.data(), sizeof(beginning.magic)) != 0) {
     return file.Torn("it does not start like one");
   }
-  if (beginning.version != format.version) {
-    return absl::FailedPreconditionError(absl::StrCat("the ", format.what, " file ", path, " has format version ",
-                                                      beginning.version, "; this server reads version ",
-                                                      format.version));
+  if (beginning.version < format.oldest_version || beginning.version > format.version) {
+    const bool newer = beginning.version > format.version;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", format.what, " file ", path, " has format version ", beginning.version,
+                     "; this server reads versions ", format.oldest_version, " to ", format.version,
+                     newer ? "; a newer release wrote it" : "; an older release wrote it"));
   }
   const auto size = static_cast<uint64_t>(stat.st_size);
   constexpr uint64_t kLeast = sizeof(Beginning) + sizeof(ContentHash::Digest);

@@ -2,7 +2,7 @@
 // Thread-compatible; what touches the disk blocks.
 //
 //   8 bytes  magic: the kind of file
-//   u32      version of the header's form; another is refused
+//   u32      version of the header's form
 //   u32      0
 //   u64      bytes of the header        (integers are little-endian)
 //   u64      bytes of the snapshot
@@ -26,10 +26,13 @@
 
 namespace berth {
 
+// To change what a file holds: raise `version`, read the version before too, and store a file of the new version under
+// tests/server/storage/files (stored_files_test.cc). New fields of a proto header need none of this.
 struct SnapshotFormat {
-  absl::string_view magic;  // 8 bytes
-  uint32_t version = 0;
-  absl::string_view what;  // in messages: "session", "prefix"
+  absl::string_view magic;      // 8 bytes
+  uint32_t version = 0;         // of the files written
+  uint32_t oldest_version = 0;  // of the files read; that of the release before
+  absl::string_view what;       // in messages: "session", "prefix"
 };
 
 // Bytes on the disk.
