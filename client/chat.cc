@@ -16,8 +16,8 @@ namespace {
 
 // Fields for a raw prompt, for several outputs, and for one request that is saved.
 constexpr absl::string_view kLeftOut[] = {
-    "add_special_tokens", "return_prompt_token_ids", "logprobs", "n", "best_of", "beam_search",
-    "session_id",         "autosave_tokens"};
+    "add_special_tokens", "return_prompt_token_ids", "logprobs",          "n", "best_of", "beam_search",
+    "session_id",         "autosave_tokens",         "deliver_saved_only"};
 
 constexpr char kIntro[] = R"(berth-cli chat [flags] ["message"]
 

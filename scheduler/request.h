@@ -129,6 +129,14 @@ struct TokenEvent {
   int64_t num_cached = 0;   // prompt tokens that were in the cache already; set with `times`
 };
 
+// A save of a request has ended.
+struct SaveEvent {
+  RequestKey key = 0;
+  int64_t num_tokens = 0;  // output tokens that are on the disk now; 0: the save had none, or failed
+  bool last = false;       // no other save follows
+  absl::Status error;      // of the save
+};
+
 }  // namespace berth
 
 #endif  // BERTH_SCHEDULER_REQUEST_H_

@@ -117,6 +117,7 @@ absl::Status Server::OpenFiles() {
   if (!config_.sessions.folder.empty()) {
     SessionStore::Options options = config_.sessions;
     options.model = parts_.model_fingerprint;
+    options.on_save = [this](const SaveEvent& save) { dispatcher_.DeliverSave(save); };
     absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(std::move(options));
     if (!sessions.ok()) return sessions.status();
     sessions_ = *std::move(sessions);

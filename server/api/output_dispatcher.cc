@@ -31,12 +31,21 @@ void OutputDispatcher::Deliver(std::vector<TokenEvent>* events) {
   const absl::Time now = options_.now();
   {
     MutexLock lock(&queue_mutex_);
-    queue_.push_back(Batch{std::move(*events), now});
+    queue_.push_back(Batch{std::move(*events), now, std::nullopt});
     events->clear();
     if (!spare_.empty()) {
       events->swap(spare_.back());
       spare_.pop_back();
     }
+  }
+  queue_filled_.Signal();
+}
+
+void OutputDispatcher::DeliverSave(SaveEvent save) {
+  const absl::Time now = options_.now();
+  {
+    MutexLock lock(&queue_mutex_);
+    queue_.push_back(Batch{{}, now, std::move(save)});
   }
   queue_filled_.Signal();
 }
@@ -48,6 +57,7 @@ void OutputDispatcher::OnStep(const StepStats& stats) {
 bool OutputDispatcher::Take(std::vector<Batch>* batches) {
   MutexLock lock(&queue_mutex_);
   for (Batch& done : *batches) {
+    if (done.save.has_value()) continue;
     done.events.clear();
     if (spare_.size() < 4) spare_.push_back(std::move(done.events));
   }
@@ -57,7 +67,17 @@ bool OutputDispatcher::Take(std::vector<Batch>* batches) {
   return !batches->empty();
 }
 
+void OutputDispatcher::RouteSave(const SaveEvent& save, absl::Time time) {
+  std::shared_ptr<RequestOutput> output;
+  {
+    MutexLock lock(&outputs_mutex_);
+    if (const auto it = outputs_.find(save.key); it != outputs_.end()) output = it->second;
+  }
+  if (output != nullptr && !output->OnSaved(save, time)) Unregister(save.key);
+}
+
 void OutputDispatcher::Route(const Batch& batch) {
+  if (batch.save.has_value()) return RouteSave(*batch.save, batch.time);
   found_.clear();
   {
     MutexLock lock(&outputs_mutex_);

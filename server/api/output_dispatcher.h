@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -40,19 +41,23 @@ class OutputDispatcher final : public EventSink {
 
   // Engine's thread; or any thread, for a request that the engine does not know.
   void Deliver(std::vector<TokenEvent>* events) override ABSL_LOCKS_EXCLUDED(queue_mutex_);
+  // The session store's thread.
+  void DeliverSave(SaveEvent save) ABSL_LOCKS_EXCLUDED(queue_mutex_);
   void OnStep(const StepStats& stats) override;
 
  private:
-  // What one step left behind.
+  // What one step left behind, or a save.
   struct Batch {
     std::vector<TokenEvent> events;
     absl::Time time;
+    std::optional<SaveEvent> save;
   };
 
   void Loop() ABSL_LOCKS_EXCLUDED(queue_mutex_);
   // Waits for work and swaps all of it for `batches`, which are done. False: closed, and nothing is left.
   bool Take(std::vector<Batch>* batches) ABSL_LOCKS_EXCLUDED(queue_mutex_);
   void Route(const Batch& batch) ABSL_LOCKS_EXCLUDED(outputs_mutex_);
+  void RouteSave(const SaveEvent& save, absl::Time time) ABSL_LOCKS_EXCLUDED(outputs_mutex_);
 
   const Options options_;
 

@@ -79,6 +79,7 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("draft_tokens",               request.draft_tokens,             Closed(0, kMaxDraftTokens),   limits.default_draft_tokens);
   field("session_id",                 out->session_id,                  CheckSessionId,               Unset{""});
   field("autosave_tokens",            request.autosave_tokens,          AnyValue(),                   0);
+  field("deliver_saved_only",         output.saved_only,                AnyValue(),                   false);
 
   field("sampling.temperature",       sampling.temperature,             Closed(0, 100),               model.temperature.value_or(1));
   field("sampling.top_k",             sampling.top_k,                   Capped{vocab_size},           model.top_k.value_or(0));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,24 @@ RequestOutput::~RequestOutput() {
 }
 
 bool RequestOutput::OnEvent(const TokenEvent& event, absl::Time now) {
+  if (!options_.output.saved_only) return Deliver(event, now);
+  held_.Add(event);
+  return DeliverSaved(now);
+}
+
+bool RequestOutput::OnSaved(const SaveEvent& save, absl::Time now) {
+  held_.OnSaved(save);
+  return DeliverSaved(now);
+}
+
+bool RequestOutput::DeliverSaved(absl::Time now) {
+  while (const std::optional<TokenEvent> event = held_.Next()) {
+    if (!Deliver(*event, now)) return false;
+  }
+  return !over_;
+}
+
+bool RequestOutput::Deliver(const TokenEvent& event, absl::Time now) {
   if (over_) return false;
   ReportTimes(event, now);
   absl::Status status = Take(event);

@@ -33,6 +33,7 @@
 #include "berth/v1/inference.pb.h"
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
+#include "server/api/held_events.h"
 #include "server/api/output_assembler.h"
 #include "server/api/undelivered.h"
 
@@ -106,6 +107,8 @@ class RequestOutput {
   // Delivery thread only. `now`: when the engine handed the event over. False: the request has ended, and further
   // events are to be dropped.
   bool OnEvent(const TokenEvent& event, absl::Time now);
+  // The same of a save: delivers what waits for it.
+  bool OnSaved(const SaveEvent& save, absl::Time now);
 
   // The write in flight is done. `ok` false: the client is out of reach.
   void OnWritten(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -137,6 +140,8 @@ class RequestOutput {
     int64_t bytes = 0;
   };
 
+  bool DeliverSaved(absl::Time now);
+  bool Deliver(const TokenEvent& event, absl::Time now);
   void ReportTimes(const TokenEvent& event, absl::Time now);
   // The event's token and end, as far as there are any. The status is not OK where it ends the whole request.
   absl::Status Take(const TokenEvent& event);
@@ -169,6 +174,7 @@ class RequestOutput {
 
   // Delivery thread only.
   std::vector<Output> outputs_;
+  HeldEvents held_;  // with OutputOptions::saved_only
   RequestTimes times_;
   int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
   bool over_ = false;

@@ -48,6 +48,7 @@ struct OutputOptions {
   int64_t num_generated = 1;    // outputs that the engine gives
   int64_t num_returned = 1;     // the best of them, by mean logprob, if they are fewer
   bool sums_logprobs = false;   // report each output's cumulative_logprob
+  bool saved_only = false;      // deliver what is saved only
   bool deliver_at_end = false;  // the engine reports all outputs when the last one has ended
 
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;

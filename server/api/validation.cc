@@ -246,7 +246,11 @@ absl::Status ReadOutputs(const v1::GenerateRequest& in, ValidatedRequest* out) {
 absl::Status CheckSession(const v1::GenerateRequest& in, const Request& request) {
   if (!in.has_session_id()) {
     if (in.has_autosave_tokens()) return Invalid("autosave_tokens: can be set only with session_id");
+    if (in.has_deliver_saved_only()) return Invalid("deliver_saved_only: can be set only with session_id");
     return absl::OkStatus();
+  }
+  if (in.deliver_saved_only() && request.autosave_tokens == 0) {
+    return Invalid("deliver_saved_only: requires autosave_tokens of at least 1");
   }
   if (request.num_sequences() == 1) return absl::OkStatus();
   return Invalid("session_id: a session has 1 output and no beams; this request has ", request.num_sequences());

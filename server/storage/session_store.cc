@@ -15,6 +15,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "scheduler/steady_clock.h"
@@ -243,18 +244,31 @@ void SessionStore::Write(const SavedRequest& saved) {
   }
   std::vector<SaveCallback> waiting;
   v1::Session session;
+  bool reported = false;
   {
     MutexLock lock(&mutex_);
     if (saved.progress.has_value()) ++(status.ok() ? num_saves_ : num_failed_saves_);
     const auto live = live_.find(saved.key);
     waiting.swap(live->second.waiting);
+    reported = live->second.header.request().deliver_saved_only();
     if (saved.last) live_.erase(live);
     session = Describe(id);
   }
+  if (reported) ReportSave(saved, status);
   if (!saved.progress.has_value()) {
     status = absl::AbortedError(absl::StrCat("session_id: \"", id, "\" ended before it could be saved"));
   }
   for (const SaveCallback& done : waiting) done(status.ok() ? absl::StatusOr<v1::Session>(session) : status);
+}
+
+void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& status) const {
+  SaveEvent event;
+  event.key = saved.key;
+  event.last = saved.last;
+  if (status.ok() && saved.progress.has_value()) event.num_tokens = static_cast<int64_t>(saved.progress->tokens.size());
+  const std::string folder = options_.folder + "/";
+  event.error = absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{folder, ""}}));
+  options_.on_save(event);
 }
 
 absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFile& file,

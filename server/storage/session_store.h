@@ -41,6 +41,8 @@ class SessionStore final : public SaveSink {
     std::string folder;  // created if missing
     int64_t limit_bytes = 0;
     std::string model;  // the model's fingerprint, which sessions must have
+    // Called on the store's thread when a save of a request with deliver_saved_only has ended. The error names no path.
+    std::function<void(const SaveEvent&)> on_save = [](const SaveEvent&) {};
   };
   using SaveCallback = std::function<void(absl::StatusOr<v1::Session>)>;
   using LoadCallback = std::function<void(absl::StatusOr<SessionFileContent>)>;
@@ -100,6 +102,7 @@ class SessionStore final : public SaveSink {
   // Logs that a save failed, now and then.
   void WarnOf(const std::string& id, const absl::Status& status);
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReportSave(const SavedRequest& saved, const absl::Status& status) const;
   absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheSnapshot& snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SessionFileContent> Read(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);

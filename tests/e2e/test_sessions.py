@@ -97,6 +97,26 @@ def test_a_killed_server_loses_nothing(tmp_path, whole, temperature):
         assert last.usage.completion_tokens == len(whole[temperature][0])
 
 
+def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path, whole):
+    """Killed after any message, the first included: the session has at least what the client has."""
+    for kill_at in (1, 2, 11, 37):
+        folder = tmp_path / f"sessions{kill_at}"
+        tokens = []
+        with BerthServer(DEMO, *CHECKS, f"--session_dir={folder}", expect_clean_exit=False) as server:
+            request = story(0.0, session_id="s", autosave_tokens=1, deliver_saved_only=True)
+            try:
+                for message in server.inference.Generate(request, timeout=60):
+                    tokens += message.token_ids
+                    if len(tokens) >= kill_at:
+                        kill(server)
+            except grpc.RpcError:
+                pass
+        with BerthServer(DEMO, *CHECKS, f"--session_dir={folder}") as server:
+            assert sessions_of(server)[0].output_tokens >= len(tokens) >= kill_at
+            rest = collect(server.sessions.Resume(resume_request(received=len(tokens)), timeout=60))[0]
+        assert tokens + rest == whole[0.0][0]
+
+
 def test_what_does_not_belong_is_refused_and_stays(tmp_path):
     folder = tmp_path / "sessions"
     flags = [*CHECKS, f"--session_dir={folder}"]

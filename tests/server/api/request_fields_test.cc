@@ -237,6 +237,7 @@ TEST_F(RequestFieldsTest, EachFieldChangesTheRequestAndSurvivesASessionFile) {
     UseModelOf(name);
     if (!of_session) request_.clear_session_id();
     if (of_beams && name != "beam_search.num_beams") request_.mutable_beam_search()->set_num_beams(2);
+    if (name == "deliver_saved_only") request_.set_autosave_tokens(1);
     const absl::StatusOr<ValidatedRequest> before = Validate();
     GoodValue(name)(&request_);
     const absl::StatusOr<ValidatedRequest> valid = Validate();

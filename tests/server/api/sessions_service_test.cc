@@ -26,6 +26,7 @@ class SessionsTest : public ::testing::Test {
     server_.reset();
     TestServer::Options options;
     if (with_sessions) options.session_dir = folder_;
+    options.session_dir_limit = session_dir_limit_;
     server_ = std::make_unique<TestServer>(options);
   }
   static v1::GenerateRequest MakeRequest(const std::string& session_id, uint32_t autosave_tokens = 0) {
@@ -77,6 +78,7 @@ class SessionsTest : public ::testing::Test {
   Answer Whole(v1::GenerateRequest request) {
     request.clear_session_id();
     request.clear_autosave_tokens();
+    request.clear_deliver_saved_only();
     return Call(server_.get(), request).ReadAll();
   }
   // `whole` from its token `received` on.
@@ -97,6 +99,7 @@ class SessionsTest : public ::testing::Test {
   }
 
   const std::string folder_;
+  int64_t session_dir_limit_ = 1 << 20;
   std::unique_ptr<TestServer> server_;
 };
 
@@ -130,6 +133,54 @@ TEST_F(SessionsTest, WhatWasSavedOnTheWayGoesOnInAnotherServer) {
     ExpectRest(Resume(ResumeOf("s", received)), whole, received);
     EXPECT_EQ(server_->Load().generation_tokens(), 0);
   }
+}
+
+// Each message that the client gets is in the file by then, whatever a crash would leave.
+TEST_F(SessionsTest, DeliverSavedOnlyNeverDeliversWhatACrashWouldLose) {
+  Start();
+  v1::GenerateRequest request = MakeRequest("s", /*autosave_tokens=*/8);
+  const Answer whole = Whole(request);
+  request.set_deliver_saved_only(true);
+  server_->gate.Close();
+  Call call(server_.get(), request);
+  server_->gate.Allow(21);  // one of prefill: 21 tokens
+  const auto in_file = [this] {
+    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(folder_ + "/s.session", false);
+    return content.ok() ? static_cast<size_t>(content->file.output_size()) : 0;
+  };
+  while (call.answer.tokens.size() < 16) {
+    ASSERT_TRUE(call.ReadOne());
+    EXPECT_LE(call.answer.tokens.size(), in_file());
+  }
+  while (server_->Load().generation_tokens() < 21 + 40) absl::SleepFor(absl::Milliseconds(1));  // Whole had 40
+  const fs::path kept = folder_ + "/kept";
+  fs::copy_file(folder_ + "/s.session", kept);
+  EXPECT_EQ(call.answer.tokens.size(), 16u);
+  server_->gate.Open();
+  while (call.ReadOne()) EXPECT_LE(call.answer.tokens.size(), in_file());
+  ExpectRest(call.ReadAll(), whole, 0);
+  server_.reset();
+  fs::copy_file(kept, folder_ + "/s.session", fs::copy_options::overwrite_existing);
+  Start();
+  ExpectRest(Resume(ResumeOf("s", 16)), whole, 16);
+}
+
+TEST_F(SessionsTest, DeliverSavedOnlyEndsWithTheErrorOfTheSave) {
+  session_dir_limit_ = 3000;  // a few saves fit
+  Start();
+  v1::GenerateRequest request = MakeRequest("s", /*autosave_tokens=*/1);
+  const Answer whole = Whole(request);
+  request.set_deliver_saved_only(true);
+  const Answer answer = Call(server_.get(), request).ReadAll();
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(
+      answer.status.error_message(),
+      testing::HasSubstr("deliver_saved_only: the session was not saved, so the output ends here: a session of "));
+  EXPECT_LT(answer.tokens.size(), whole.tokens.size());
+  // What the client has is what is saved.
+  const absl::StatusOr<SessionFileContent> content = ReadSessionFile(folder_ + "/s.session", false);
+  const int64_t in_file = content.ok() ? content->file.output_size() : 0;
+  EXPECT_LE(static_cast<int64_t>(answer.tokens.size()), in_file);
 }
 
 TEST_F(SessionsTest, AClientThatLeftMayComeBack) {
@@ -204,6 +255,11 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   };
   EXPECT_EQ(code_of(MakeRequest("../etc")), Code::INVALID_ARGUMENT);
   EXPECT_EQ(code_of(MakeRequest("", /*autosave_tokens=*/3)), Code::INVALID_ARGUMENT);
+  for (const char* id : {"", "s"}) {  // without a session, and without autosave_tokens
+    v1::GenerateRequest request = MakeRequest(id);
+    request.set_deliver_saved_only(true);
+    EXPECT_EQ(code_of(request), Code::INVALID_ARGUMENT);
+  }
   EXPECT_EQ(Resume(ResumeOf("a/b")).status.error_code(), Code::INVALID_ARGUMENT);
   EXPECT_EQ(Resume(ResumeOf("none")).status.error_code(), Code::NOT_FOUND);
   EXPECT_EQ(Save("none", "tenant").error_code(), Code::NOT_FOUND);

@@ -67,7 +67,8 @@ struct TestServer {
     int64_t max_running = 64;
     int64_t max_sequence_tokens = 10000;
     bool has_encoder = false;
-    std::string session_dir;                           // "": no sessions
+    std::string session_dir;  // "": no sessions
+    int64_t session_dir_limit = 1 << 20;
     GrammarCompiler::CompileFunction compile_grammar;  // empty: structures are refused
     std::string tenants = "{}";                        // the file of --tenants
   };
@@ -86,7 +87,10 @@ struct TestServer {
     engine_options.scheduler.max_sequence_tokens = options.max_sequence_tokens;
     engine_options.check_integrity = true;
     if (!options.session_dir.empty()) {
-      auto opened = SessionStore::Open({.folder = options.session_dir, .limit_bytes = 1 << 20, .model = "fake"});
+      auto opened = SessionStore::Open({.folder = options.session_dir,
+                                        .limit_bytes = options.session_dir_limit,
+                                        .model = "fake",
+                                        .on_save = [this](const SaveEvent& save) { dispatcher.DeliverSave(save); }});
       if (!opened.ok()) ABSL_RAW_LOG(FATAL, "%s", opened.status().ToString().c_str());
       sessions = *std::move(opened);
     }
