@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateHostStorage(int64_t size_byt
                     /*fd=*/-1, /*offset=*/0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot reserve an arena of ", size_bytes, " bytes: ", std::strerror(errno)));
+        absl::StrCat("--arena: cannot reserve ", size_bytes, " bytes: ", std::strerror(errno)));
   }
   // Advice only: without huge pages the arena works the same, with more TLB misses.
   madvise(base, static_cast<size_t>(size_bytes), MADV_HUGEPAGE);

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace berth {
@@ -42,6 +43,21 @@ std::vector<int32_t> TokenList(std::vector<ConfigReader*> sources, absl::string_
 }
 
 }  // namespace
+
+std::vector<std::string> EndTokenWarnings(const std::vector<int32_t>& eos_token_ids, int64_t vocab_size) {
+  std::vector<std::string> warnings;
+  for (int32_t token : eos_token_ids) {
+    if (token < vocab_size) continue;
+    warnings.push_back(absl::StrCat("eos_token_id of generation_config.json or config.json: ", token,
+                                    " is outside the vocabulary of ", vocab_size, " tokens and ignored"));
+  }
+  if (!warnings.empty() && warnings.size() == eos_token_ids.size()) {
+    warnings.push_back(
+        "eos_token_id of generation_config.json or config.json: no end token is left, so outputs end "
+        "only at max_tokens or a stop of the request");
+  }
+  return warnings;
+}
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config) {
   const std::filesystem::path path = std::filesystem::path(model_dir) / "generation_config.json";

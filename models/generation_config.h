@@ -44,6 +44,9 @@ struct GenerationDefaults {
 // INVALID_ARGUMENT: no JSON, or a value out of range; names file, field, value and range.
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& model_dir, const JsonConfig& config);
 
+// A line for each end token that the model cannot give, because its vocabulary is smaller; one more if none is left.
+std::vector<std::string> EndTokenWarnings(const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
+
 }  // namespace berth
 
 #endif  // BERTH_MODELS_GENERATION_CONFIG_H_

@@ -246,6 +246,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.weight_bytes = weights.weight_bytes() + packed->size_bytes();
   info.weights_were_packed = packed->mapped();
   info.eos_token_ids = defaults->eos_token_ids;
+  info.warnings = EndTokenWarnings(info.eos_token_ids, info.vocab_size);
   info.dtype = *dtype;
   info.device = options.device;
   packed->Keep(options.on_packed_file);

@@ -32,8 +32,9 @@ struct ModelInfo {
   // sequence's length (dynamic and longrope rotations), not only on the tokens before them.
   int64_t max_shareable_tokens = 0;
   std::vector<int32_t> eos_token_ids;
-  DType dtype = DType::kFloat32;  // of the weights and activations
-  std::string device;             // "cpu", "cuda"
+  std::vector<std::string> warnings;  // about the checkpoint's files, for the log
+  DType dtype = DType::kFloat32;      // of the weights and activations
+  std::string device;                 // "cpu", "cuda"
   // For devices other than the CPU: what the kernels were compiled for; or why there are none, so that ATen's reference
   // operations run.
   std::string device_kernels;

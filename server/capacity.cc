@@ -83,6 +83,13 @@ int64_t LeftInCgroup(const CgroupFiles& files, absl::string_view path) {
   }
 }
 
+// What ulimit -v leaves.
+int64_t LeftInAddressSpace(const std::string& root) {
+  const int64_t limit = ReadField(root + "/proc/self/limits", "Max address space", kUnbounded);
+  if (limit == kUnbounded) return kUnbounded;
+  return std::max<int64_t>(0, limit - 1024 * ReadField(root + "/proc/self/status", "VmSize:", 0));
+}
+
 std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_bytes) {
   const CacheGroup& group = plan.groups[index];
   const int64_t units = arena_bytes / group.unit_bytes;
@@ -143,7 +150,12 @@ int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceSh
 
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
                                          int64_t available_bytes) {
-  if (config.arena_bytes > 0) return config.arena_bytes;
+  if (config.arena_bytes > 0) {
+    if (available_bytes == 0 || config.arena_bytes <= available_bytes) return config.arena_bytes;
+    return absl::ResourceExhaustedError(absl::StrCat("--arena: ", FormatByteSize(config.arena_bytes),
+                                                     " is more than the memory available beside the weights, ",
+                                                     FormatByteSize(available_bytes)));
+  }
   const Scheduler::Options& options = config.engine.scheduler;
   const SequenceShape shape = LongestSequence(options, max_tokens);
   const int64_t one = ArenaBytesFor(plan, 1, shape);
@@ -205,6 +217,7 @@ int64_t AvailableMemory(const std::string& root) {
                                                    path));
     }
   }
+  available = std::min(available, LeftInAddressSpace(root));
   return available == kUnbounded ? 0 : available;
 }
 

@@ -41,7 +41,8 @@ int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const Sequen
 int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit);
 
 // Returns --arena if it is set. Else a quarter of `available_bytes`, but no more than max_running sequences of
-// `max_tokens` fill, and no less than one needs. RESOURCE_EXHAUSTED when one needs more than is available.
+// `max_tokens` fill, and no less than one needs. RESOURCE_EXHAUSTED when --arena, or what one needs, is more than is
+// available. `available_bytes` 0: unknown.
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
                                          int64_t available_bytes);
 
@@ -60,8 +61,9 @@ absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePla
 // reserve, so --arena=auto cannot work.
 absl::Status CheckFreeGpuMemory(const Config& config, const DeviceMemory& memory);
 
-// The memory that the process can still take: what the system has available, or what the tightest control group around
-// the process (version 1 or 2) leaves of its limit. 0: unknown. `root`: where /proc and /sys are; tests give a folder.
+// The memory that the process can still take. It is the least of what the system has available, and what the limits of
+// its control groups (version 1 or 2) and of its address space leave. 0: unknown. `root`: where /proc and /sys are;
+// tests give a folder.
 int64_t AvailableMemory(const std::string& root = "");
 
 // Describes the plan: one line for each group and one for the whole arena.

@@ -4,8 +4,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -54,6 +56,7 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
                  info.missing_kernels);
   }
   if (!info.missing_graphs.empty()) spdlog::warn("CUDA graphs: none ({})", info.missing_graphs);
+  for (const std::string& warning : info.warnings) spdlog::warn("{}", warning);
   if (text == nullptr) {
     spdlog::info("text: no tokenizer.json; requests must carry token ids");
   } else {
@@ -255,6 +258,17 @@ void PrintModels() {
   for (const auto& [type, kinds] : SupportedModelTypes()) std::printf("| %s | %s |\n", type.c_str(), kinds.c_str());
 }
 
+// Runs the server. An exception of a library becomes a status, above all that memory is short.
+absl::Status RunAndCatch(const Config& config, const CommandLine& command_line, const Sandbox& sandbox) {
+  try {
+    return Run(config, command_line, sandbox);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("there is not enough memory to start");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the start failed: ", error.what()));
+  }
+}
+
 int Main(int argc, char** argv) {
   absl::InitializeSymbolizer(argv[0]);
   const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
@@ -268,7 +282,7 @@ int Main(int argc, char** argv) {
     const absl::StatusOr<std::unique_ptr<Sandbox>> sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
     SetUpLogging(config->log_level, config->log_format);
     status = sandbox.ok() ? ProcessSignals::KeepReloads() : sandbox.status();
-    if (status.ok()) status = Run(*config, {.argc = argc, .argv = argv}, **sandbox);
+    if (status.ok()) status = RunAndCatch(*config, {.argc = argc, .argv = argv}, **sandbox);
   }
   if (status.ok()) return kStoppedExitCode;
   std::fprintf(stderr, "berth-server: %s\n", std::string(status.message()).c_str());

@@ -57,7 +57,7 @@ absl::Status Handle(int signal_number, void (*handler)(int)) {
 
 absl::Status ProcessSignals::KeepReloads() {
   if (g_pipe[0] < 0 && pipe2(g_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return Failed("pipe2");
-  for (int ignored : {SIGUSR1, SIGUSR2, SIGPIPE}) {
+  for (int ignored : {SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ}) {
     if (absl::Status s = Handle(ignored, SIG_IGN); !s.ok()) return s;
   }
   return Handle(SIGHUP, OnReload);

@@ -3,6 +3,7 @@
 //   SIGTERM, SIGINT            the first one asks for a drain; a second one ends the process with 128 + its number
 //   SIGHUP                     asks for a reload
 //   SIGUSR1, SIGUSR2, SIGPIPE  ignored
+//   SIGXFSZ                    ignored, so that a file over ulimit -f is a failed write
 //
 // Before KeepStops, SIGTERM and SIGINT end the process at once.
 // Others have their default effect: SIGQUIT ends the process with a core dump.

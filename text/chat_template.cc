@@ -29,6 +29,16 @@ std::string ReadFile(const std::string& path) {
 // Returns a discarded value if the text is not JSON.
 Json ParseJson(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
 
+// The file's object; an empty one without the file. INVALID_ARGUMENT naming the file and what is wrong.
+absl::StatusOr<Json> ReadObject(const std::string& path) {
+  const std::string text = ReadFile(path);
+  if (text.empty()) return Json::object();
+  Json json = ParseJson(text);
+  if (json.is_object()) return json;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, json.is_discarded() ? " is not valid JSON" : " is not a JSON object"));
+}
+
 // "bos_token": "<s>" or {"content": "<s>", ...}; other values are not tokens.
 void AddSpecialTokens(const Json& config, Json* variables) {
   if (!config.is_object()) return;
@@ -39,14 +49,20 @@ void AddSpecialTokens(const Json& config, Json* variables) {
   }
 }
 
-// The template that tokenizer_config.json holds; "": none.
-std::string TemplateOf(const Json& config) {
-  if (!config.is_object() || !config.contains("chat_template")) return "";
+// The template that tokenizer_config.json holds; "": none. INVALID_ARGUMENT names the field.
+absl::StatusOr<std::string> TemplateOf(const Json& config, const std::string& path) {
+  if (!config.contains("chat_template") || config["chat_template"].is_null()) return "";
   const Json& value = config["chat_template"];
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return "";
+  const absl::Status wrong =
+      absl::InvalidArgumentError(absl::StrCat(path, ": chat_template is neither a text nor a list of named templates"));
+  if (!value.is_array()) return wrong;
   for (const Json& entry : value) {
-    if (entry.is_object() && entry.value("name", "") == "default") return entry.value("template", "");
+    const auto text = [&entry](const char* key) {
+      return entry.is_object() && entry.contains(key) && entry[key].is_string() ? entry[key].get<std::string>() : "";
+    };
+    if (text("name").empty() || text("template").empty()) return wrong;
+    if (text("name") == "default") return text("template");
   }
   return "";
 }
@@ -60,12 +76,20 @@ absl::StatusOr<Json> ParseOrFail(const std::string& text, absl::string_view what
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& model_dir, const Sandbox* sandbox) {
-  const Json config = ParseJson(ReadFile(model_dir + "/tokenizer_config.json"));
+  const std::string path = model_dir + "/tokenizer_config.json";
+  const absl::StatusOr<Json> config = ReadObject(path);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<Json> map = ReadObject(model_dir + "/special_tokens_map.json");
+  if (!map.ok()) return map.status();
   Json variables = Json::object();
-  AddSpecialTokens(ParseJson(ReadFile(model_dir + "/special_tokens_map.json")), &variables);
-  AddSpecialTokens(config, &variables);
+  AddSpecialTokens(*map, &variables);
+  AddSpecialTokens(*config, &variables);
   std::string source = ReadFile(model_dir + "/chat_template.jinja");
-  if (source.empty()) source = TemplateOf(config);
+  if (source.empty()) {
+    absl::StatusOr<std::string> own = TemplateOf(*config, path);
+    if (!own.ok()) return own.status();
+    source = *std::move(own);
+  }
   if (source.empty()) return absl::NotFoundError(absl::StrCat(model_dir, ": no chat template"));
   return Parse(source, variables.dump(), sandbox);
 }

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -443,6 +444,11 @@ def run_server(*flags, libraries=()):
     ([f"--model={DEMO}", "--device=cuda"], ["cuda"]),
     ([f"--model={DEMO}", "--device=gpu"], ["--device", "gpu", "auto, cpu, cuda or cuda:N"]),
     ([f"--model={DEMO}", "--cuda_graphs"], ["cuda_graphs", "device cuda", "cpu"]),
+    ([f"--model={DEMO}", "--arena=1000TiB"], ["--arena", "1000 TiB"]),
+    ([f"--model={DEMO}", "--disk_tier=/proc/tier", "--host_tier=1MiB"], ["--disk_tier", "/proc/tier"]),
+    ([f"--model={DEMO}", "--session_dir=/proc/sessions"], ["--session_dir", "/proc/sessions"]),
+    ([f"--model={DEMO}", "--listen=127.0.0.1:0", "--metrics_listen=", "--port_file=/proc/ports"],
+     ["--port_file", "/proc/ports"]),
     ([f"--model={DEMO}", "stray"], ["stray"]),
 ])
 def test_bad_starts_say_why(flags, words):
@@ -566,6 +572,79 @@ def test_configurations_that_cannot_be_served_are_refused(broken_model, fields, 
         with BerthServer(broken_model):
             pass
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("file, text, words", [
+    ("tokenizer_config.json", "{", ["tokenizer_config.json is not valid JSON"]),
+    ("tokenizer_config.json", "[]", ["tokenizer_config.json is not a JSON object"]),
+    ("tokenizer_config.json", '{"chat_template": 5}', ["tokenizer_config.json", "chat_template"]),
+    ("special_tokens_map.json", "nonsense", ["special_tokens_map.json is not valid JSON"]),
+    ("generation_config.json", '{"eos_token_id": "</s>"}', ["generation_config.json", "eos_token_id", "</s>"]),
+    ("generation_config.json", '{"eos_token_id": [1, true]}', ["generation_config.json", "eos_token_id", "true"]),
+    ("generation_config.json", '{"eos_token_id": 1.5}', ["generation_config.json", "eos_token_id", "1.5"]),
+])
+def test_text_files_that_are_wrong_are_refused(broken_model, file, text, words):
+    (broken_model / "chat_template.jinja").unlink(missing_ok=True)
+    (broken_model / file).write_text(text)
+    result = run_server(f"--model={broken_model}", "--listen=127.0.0.1:0", "--metrics_listen=")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert all(word in last for word in words), result.stderr
+
+
+def test_end_tokens_outside_the_vocabulary_are_named(broken_model):
+    (broken_model / "generation_config.json").write_text('{"eos_token_id": [123456789]}')
+    with BerthServer(broken_model) as server:
+        log = server.log()
+    assert "eos_token_id" in log and "123456789 is outside the vocabulary of" in log and "no end token is left" in log
+
+
+def test_ports_that_are_taken_are_named(server):
+    """Of gRPC and of the metrics; with the same flags, only the flag's name differs."""
+    for flag, taken, other in (("--listen", server.address, "--metrics_listen="),
+                               ("--metrics_listen", server.metrics_address, "--listen=127.0.0.1:0")):
+        result = run_server(f"--model={DEMO}", f"{flag}={taken}", other)
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert flag in last and taken in last, result.stderr
+
+
+def test_too_little_memory_is_said_at_the_start():
+    def limited():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    # From what loads the program's libraries on; each ends with a line, none with a crash.
+    for limit in (3 << 30, 2 << 30, 1 << 30):
+        result = subprocess.run([SERVER, f"--model={DEMO}", "--listen=127.0.0.1:0", "--metrics_listen=",
+                                 "--arena=4GiB", "--packed_weights=none"],
+                                capture_output=True, text=True, timeout=60, preexec_fn=limited)
+        assert result.returncode in (1, 127), (limit, result)  # 127: the loader found no room for a library
+        assert "memory" in result.stderr or "arena" in result.stderr, (limit, result.stderr)
+
+
+def test_a_full_disk_fails_saves_and_nothing_else(tmp_path):
+    """The limit of a file's size stands for the disk: writes fail in the same place, and the server serves."""
+    flags = [f"--session_dir={tmp_path}/sessions", f"--disk_tier={tmp_path}/tier", "--host_tier=1MiB", "--tier_idle=0s"]
+    with BerthServer(DEMO, *CHECKS, *flags) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+        request = generate_request(chat=STORY, max_tokens=300, ignore_eos=True, session_id="s")
+        whole = server.inference.Complete(request, timeout=60)
+        assert len(whole.token_ids) == 300
+        deadline = time.monotonic() + 60
+        while "was not saved" not in server.log():
+            assert time.monotonic() < deadline, server.log()
+            time.sleep(0.01)
+        assert not os.path.exists(tmp_path / "sessions/s.session")
+        request.autosave_tokens = 1
+        request.deliver_saved_only = True
+        code, details = code_of(lambda: server.inference.Complete(request, timeout=60))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "the session was not saved" in details
+        assert str(tmp_path) not in details
+        # The disk has room again.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        request.session_id = "t"
+        assert server.inference.Complete(request, timeout=60).token_ids == whole.token_ids
+        assert os.path.exists(tmp_path / "sessions/t.session")
 
 
 def test_the_environment_names_the_kernels(monkeypatch):

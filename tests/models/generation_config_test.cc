@@ -81,6 +81,15 @@ TEST(GenerationDefaults, TokenIdsFallBackToTheModelsConfig) {
   EXPECT_EQ(nested.pad_token_id, 4);
 }
 
+TEST(GenerationDefaults, WarnsOfEndTokensOutsideTheVocabulary) {
+  EXPECT_TRUE(EndTokenWarnings({}, 100).empty());
+  EXPECT_TRUE(EndTokenWarnings({0, 99}, 100).empty());
+  EXPECT_EQ(EndTokenWarnings({2, 100}, 100),
+            std::vector<std::string>{"eos_token_id of generation_config.json or config.json: 100 is outside the "
+                                     "vocabulary of 100 tokens and ignored"});
+  EXPECT_EQ(EndTokenWarnings({100, 200}, 100).size(), 3u);
+}
+
 TEST(GenerationDefaults, RefusesValuesOutOfRange) {
   const auto message = [](const char* text, const char* config = "{}") {
     const absl::Status status = Read(text, config).status();

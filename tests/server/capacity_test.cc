@@ -104,6 +104,10 @@ TEST(CapacityTest, AutoIsAQuarterWithinWhatIsOfUse) {
 
   config.arena_bytes = 12345;
   EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 0), 12345);
+  EXPECT_EQ(*ChooseArenaBytes(config, plan, 4096, 12345), 12345);
+  config.arena_bytes = 3 * kGiB;
+  EXPECT_EQ(ChooseArenaBytes(config, plan, 4096, kGiB).status(),
+            absl::ResourceExhaustedError("--arena: 3 GiB is more than the memory available beside the weights, 1 GiB"));
 }
 
 TEST(CapacityTest, OfAGpuAReserveIsKept) {
@@ -175,6 +179,17 @@ TEST_F(AvailableMemoryTest, RespectsVersion1) {
   Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000000\n");
   Write("/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 5\ntotal_inactive_file 600000\n");
   EXPECT_EQ(AvailableMemory(root_), 3600000);
+}
+
+TEST_F(AvailableMemoryTest, RespectsTheLimitOfAddressSpace) {
+  Write("/proc/self/limits",
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max cpu time              unlimited            unlimited            seconds   \n"
+        "Max address space         5000000              unlimited            bytes     \n");
+  Write("/proc/self/status", "Name:\tberth-server\nVmSize:\t    3000 kB\n");
+  EXPECT_EQ(AvailableMemory(root_), 5000000 - 3000 * 1024);
+  Write("/proc/self/limits", "Max address space         unlimited            unlimited            bytes     \n");
+  EXPECT_EQ(AvailableMemory(root_), 8000 * 1024);
 }
 
 TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }

@@ -82,7 +82,7 @@ TEST_F(ProcessSignalsDeathTest, OthersAreIgnoredOrKeepTheirDefault) {
   EXPECT_EXIT(
       {
         Keep();
-        for (int ignored : {SIGUSR1, SIGUSR2, SIGPIPE}) raise(ignored);
+        for (int ignored : {SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ}) raise(ignored);
         Expect(Event::kNone, absl::ZeroDuration());
         _exit(42);
       },
