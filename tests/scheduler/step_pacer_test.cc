@@ -41,10 +41,24 @@ TEST(StepPacerTest, AlwaysLeavesPrefillAQuarter) {
     const int64_t tokens = pacer.MostPrefillTokens();
     pacer.OnStep(absl::Milliseconds(200) + absl::Microseconds(100) * tokens, tokens, 4);
   }
-  EXPECT_GE(pacer.MostPrefillTokens(), 1);
+  EXPECT_GE(pacer.MostPrefillTokens(), 60);
   EXPECT_LE(pacer.MostPrefillTokens(), 125);
   for (int i = 0; i < 100; ++i) pacer.OnStep(absl::Seconds(100), 1, 4);
+  pacer.OnStep(absl::Milliseconds(200), 0, 4);
   EXPECT_EQ(pacer.MostPrefillTokens(), 1);
+}
+
+// With prompts that never end, what decoding takes would never be seen.
+TEST(StepPacerTest, NowAndThenAStepOnlyDecodes) {
+  StepPacer pacer(kTarget);
+  int num_probes = 0;
+  for (int i = 0; i < 640; ++i) {
+    const int64_t tokens = pacer.MostPrefillTokens();
+    num_probes += tokens == 0 ? 1 : 0;
+    pacer.OnStep(absl::Milliseconds(30) + absl::Microseconds(100) * tokens, tokens, 4);
+  }
+  EXPECT_EQ(num_probes, 10);
+  EXPECT_NEAR(static_cast<double>(pacer.MostPrefillTokens()), 200, 10) << "20 ms are left of the target";
 }
 
 // The last chunk of a prompt may have one token, and take as long as a step that decodes.
