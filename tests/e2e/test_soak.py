@@ -122,7 +122,7 @@ def open_streams(server, count):
     request = generate_request(prompt="x", max_tokens=1900, ignore_eos=True)
     before = resident_kb(server)
     calls = [stubs[i % len(stubs)].Generate(request, timeout=600) for i in range(count)]
-    eventually(lambda: server.load().waiting > count - 100, seconds=120)
+    eventually(lambda: server.load().waiting > 0.9 * count, seconds=120)
     waiting = resident_kb(server)
     for call in calls:
         call.cancel()
