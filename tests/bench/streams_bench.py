@@ -39,9 +39,9 @@ def measure(server, count, seconds):
     """Returns the speed, and the growth of the server's memory for each stream in KB."""
     channels = [grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(10)]
     stubs = [api().inference_pb2_grpc.InferenceStub(channel) for channel in channels]
-    request = generate_request(prompt="x", max_tokens=1900, ignore_eos=True)
+    request = generate_request(ids=[5, 6, 7], max_tokens=1900, ignore_eos=True)
     before = resident_kb(server)
-    calls = [stubs[i % len(stubs)].Generate(request, timeout=600) for i in range(count)]
+    calls = [stubs[i % len(stubs)].Generate(request) for i in range(count)]
     while server.load().waiting < 0.97 * count - RUNNING:
         time.sleep(0.05)
     grown = (resident_kb(server) - before) / count
