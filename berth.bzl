@@ -53,3 +53,21 @@ def berth_binary(name, deps = [], copts = [], **kwargs):
         copts = _common_copts(deps, copts),
         **kwargs
     )
+
+def berth_fuzz_test(name, deps = [], data = [], dictionary = None, **kwargs):
+    """A libFuzzer target of <name>.cc, built and run with --config=fuzz.
+
+    It runs the inputs in corpus/<name>, then new ones (tests/fuzz/fuzz_main.cc says how long). `dictionary`: a file of
+    words that are put into inputs.
+    """
+    native.cc_test(
+        name = name,
+        srcs = [name + ".cc"],
+        timeout = "moderate",
+        args = (["-dict=tests/fuzz/" + dictionary] if dictionary else []) + ["tests/fuzz/corpus/" + name],
+        data = data + native.glob(["corpus/" + name + "/*"]) + ([dictionary] if dictionary else []),
+        linkopts = ["-fsanitize=fuzzer"],
+        tags = ["manual"],
+        deps = _common_deps(deps, []) + ["//tests/fuzz:fuzz_main"],
+        **kwargs
+    )

@@ -1,5 +1,8 @@
 #include "flags/units.h"
 
+#include <arpa/inet.h>
+#include <sys/un.h>
+
 #include <cmath>
 #include <iterator>
 
@@ -13,6 +16,7 @@
 namespace berth {
 namespace {
 
+constexpr absl::string_view kUnixScheme = "unix:";
 constexpr double kMaxBytes = static_cast<double>(int64_t{1} << 60);
 
 struct Unit {
@@ -28,6 +32,16 @@ absl::string_view Shown(absl::string_view text) { return text.empty() ? "an empt
 absl::Status BadAddress(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat(Shown(text), " is not an address: ", why, "; write HOST:PORT, for example 127.0.0.1:8600"));
+}
+
+absl::StatusOr<Address> ParseUnixAddress(absl::string_view text) {
+  constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+  const absl::string_view path = text.substr(kUnixScheme.size());
+  if (!absl::StartsWith(path, "/")) return BadAddress(text, "the path of a Unix socket begins with /");
+  if (path.size() > kMaxPathBytes) {
+    return BadAddress(text, absl::StrCat("the path has ", path.size(), " bytes, over the limit of ", kMaxPathBytes));
+  }
+  return Address{.socket_path = std::string(path)};
 }
 
 }  // namespace
@@ -59,12 +73,18 @@ std::string FormatByteSize(int64_t bytes) {
 }
 
 std::string Address::ToString() const {
+  if (IsUnix()) return absl::StrCat(kUnixScheme, socket_path);
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-bool Address::IsLoopback() const { return host == "localhost" || host == "::1" || absl::StartsWith(host, "127."); }
+bool Address::IsLocal() const {
+  if (IsUnix() || host == "localhost" || host == "::1") return true;
+  in_addr number = {};  // "127.example.com" is a name
+  return absl::StartsWith(host, "127.") && ::inet_pton(AF_INET, host.c_str(), &number) == 1;
+}
 
 absl::StatusOr<Address> ParseAddress(absl::string_view text) {
+  if (absl::StartsWith(text, kUnixScheme)) return ParseUnixAddress(text);
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos) return BadAddress(text, "the port is missing");
   absl::string_view host = text.substr(0, colon);

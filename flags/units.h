@@ -19,19 +19,21 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(int64_t bytes);
 
 struct Address {
-  std::string host;  // without the brackets of IPv6
-  int port = 0;      // 0: any free port
+  std::string host;         // without the brackets of IPv6
+  int port = 0;             // 0: any free port
+  std::string socket_path;  // of a Unix socket, which has neither host nor port; "": none
 
-  // "host:port", with brackets around IPv6.
+  // "host:port", with brackets around IPv6, or "unix:/path".
   std::string ToString() const;
+  bool IsUnix() const { return !socket_path.empty(); }
   // Whether only this machine can reach it.
-  bool IsLoopback() const;
+  bool IsLocal() const;
 
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// Reads "127.0.0.1:8600", "localhost:0", "[::1]:8600" or "0.0.0.0:8600". INVALID_ARGUMENT when the host or the port is
-// missing or malformed.
+// Reads "127.0.0.1:8600", "localhost:0", "[::1]:8600", "0.0.0.0:8600" or "unix:/run/berth.sock". INVALID_ARGUMENT when
+// the host, the port or the path is missing or malformed.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 }  // namespace berth

@@ -27,6 +27,9 @@ struct LoadOptions {
   std::string state_checkpoint_dtype = "auto";  // of the recurrent states kept for later sequences: auto, int8
   bool chunk_invariant_scans = false;           // sum recurrences token by token in prefill too; see StepBatch
 
+  // Builds the model without its matrices, to see what it takes: see ModelInfo::missing_bytes. It cannot run.
+  bool dry_run = false;
+
   // The file that keeps the packed matrices for the next start; "": none. CPU only. It is used if it was written with
   // the same `packed_identity`: 32 characters that identify everything packing depends on (see packed_weights.h).
   std::string packed_file;

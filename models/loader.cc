@@ -170,6 +170,18 @@ void RefuseQuantization(ConfigReader& config, absl::string_view implemented) {
   }
 }
 
+// What the matrices go through: from a file, into one, or, in a dry run, only counted.
+std::unique_ptr<PackedWeights> OpenPackedWeights(const LoadOptions& options, const at::Device& device,
+                                                 Execution* execution) {
+  using Purpose = PackedWeights::Purpose;
+  if (options.dry_run) {
+    return std::make_unique<PackedWeights>(execution,
+                                           device.is_cpu() ? Purpose::kMeasureForCpu : Purpose::kMeasureForOther);
+  }
+  if (!device.is_cpu() || options.packed_file.empty()) return std::make_unique<PackedWeights>(execution);
+  return std::make_unique<PackedWeights>(options.packed_file, options.packed_identity, execution);
+}
+
 // A tensor that no layer read is a sign of a wrong port or of a wrong checkpoint: never serve it.
 absl::Status CheckAllRead(const WeightLoader& weights) {
   std::vector<std::string> unused = weights.Unused();
@@ -200,6 +212,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!json.ok()) return json.status();
   ConfigReader config(*json);
   info.model_type = config.String("model_type");
+  info.architectures = config.StringListOr("architectures", {});
   if (!config.status().ok()) return config.status();
   auto family = FindFamily(info.model_type);
   if (!family.ok()) return family.status();
@@ -215,18 +228,21 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto checkpoint = Checkpoint::Open(options.model_dir);
   if (!checkpoint.ok()) return checkpoint.status();
 
-  const bool keeps = device->is_cpu() && !options.packed_file.empty();
-  auto packed = keeps ? std::make_unique<PackedWeights>(options.packed_file, options.packed_identity, execution.get())
-                      : std::make_unique<PackedWeights>(execution.get());
-  WeightLoader weights(*std::move(checkpoint), {.dtype = *dtype,
-                                                .device = *device,
-                                                .matrices = *matrices,
-                                                .packed = packed.get(),
-                                                .matrices_are_packed = packed->mapped()});
+  auto packed = OpenPackedWeights(options, *device, execution.get());
+  // How much a dry run's matrix takes depends on its values only where float32 may be stored as bfloat16 (matmul.cc).
+  const bool depends_on_values = device->is_cpu() && *dtype == DType::kFloat32;
+  WeightLoader weights(*std::move(checkpoint),
+                       {.dtype = *dtype,
+                        .device = options.dry_run ? at::Device(at::kCPU) : *device,
+                        .matrices = *matrices,
+                        .packed = packed.get(),
+                        .matrices_need_no_values = options.dry_run ? !depends_on_values : packed->mapped()});
   std::unique_ptr<Model> model;
   try {
     model = (*family)->build(text, weights);
   } catch (const c10::Error& error) {
+    // What it throws after the first error follows from that.
+    if (!weights.status().ok()) return weights.status();
     return absl::InternalError(absl::StrCat("loading failed: ", error.what_without_backtrace()));
   }
   info.max_positions = text.IntOr("max_position_embeddings", 0, 0, int64_t{1} << 40);
@@ -244,12 +260,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.hidden_size = model->hidden_size();
   info.num_parameters = weights.num_parameters();
   info.weight_bytes = weights.weight_bytes() + packed->size_bytes();
+  if (options.dry_run) info.missing_bytes = device->is_cpu() ? packed->size_bytes() : info.weight_bytes;
   info.weights_were_packed = packed->mapped();
   info.eos_token_ids = defaults->eos_token_ids;
   info.warnings = EndTokenWarnings(info.eos_token_ids, info.vocab_size);
   info.dtype = *dtype;
   info.device = options.device;
-  packed->Keep(options.on_packed_file);
+  if (!options.dry_run) packed->Keep(options.on_packed_file);
   return std::make_unique<TorchModel>(TorchModel::Parts{.info = std::move(info),
                                                         .plan = *std::move(plan),
                                                         .defaults = *std::move(defaults),
@@ -268,6 +285,15 @@ std::vector<std::pair<std::string, std::string>> SupportedModelTypes() {
 }
 
 std::string CpuCapability() { return ops::cpu::GetKernels().capability; }
+
+std::vector<CpuKernelSet> CpuKernelSets() {
+  std::vector<CpuKernelSet> sets;
+  for (const ops::cpu::Kernels* set : ops::cpu::kKernelSets) {
+    const char* const missing = ops::cpu::MissingInstructions(*set);
+    sets.push_back({set->capability, missing == nullptr ? "" : missing});
+  }
+  return sets;
+}
 
 std::string LibtorchVersion() { return TORCH_VERSION; }
 

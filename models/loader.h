@@ -32,7 +32,8 @@ class LoadedModel {
 
   // INVALID_ARGUMENT: the configuration or a tensor is wrong; the message names it. FAILED_PRECONDITION: a file or the
   // device is missing, or the configuration asks for something that is not implemented. RESOURCE_EXHAUSTED: there is
-  // not enough memory for the weights. `prepared` sets what the model runs on where the options do not; tests choose
+  // not enough memory for the weights. After a dry run only info() and cache_plan() may be used, and device_memory();
+  // both are those of a load. `prepared` sets what the model runs on where the options do not; tests choose
   // kernels with it.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const LoadOptions& options, const Execution& prepared = {});
 
@@ -50,9 +51,16 @@ class LoadedModel {
 // Supported model types and, in words, the cache kinds of each.
 std::vector<std::pair<std::string, std::string>> SupportedModelTypes();
 
-// The instruction set that the CPU kernels use: "amx", "avx512_bf16", "avx512", "avx2" or "baseline". It is the best
-// that the machine has, or the one that the environment variable BERTH_CPU_CAPABILITY names if the machine has that.
+// The set of CPU kernels that runs, for example "avx2": the best that the machine runs, or the one that the environment
+// variable BERTH_CPU_CAPABILITY names if the machine runs that.
 std::string CpuCapability();
+// A set of CPU kernels, and the instructions that this machine lacks for it, in words; "": none.
+struct CpuKernelSet {
+  std::string name;
+  std::string missing;
+};
+// All sets, best first.
+std::vector<CpuKernelSet> CpuKernelSets();
 std::string LibtorchVersion();
 
 }  // namespace berth

@@ -15,13 +15,15 @@ namespace berth {
 
 // What a loaded model is. Constant after load.
 struct ModelInfo {
-  std::string name;        // what clients call it: the folder's name unless told otherwise
-  std::string model_type;  // of config.json
+  std::string name;                        // what clients call it: the folder's name unless told otherwise
+  std::string model_type;                  // of config.json
+  std::vector<std::string> architectures;  // of config.json
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;          // as they are kept: quantised, packed
+  int64_t missing_bytes = 0;         // of weight_bytes, what a dry run did not load
   bool weights_were_packed = false;  // the matrices came from a file that an earlier start wrote
   int64_t max_positions = 0;         // the model's own limit of positions; 0: none said
   int64_t position_limit = 0;        // positions that it has weights for; no longer sequence can run. 0: no limit.

@@ -56,6 +56,15 @@ struct StepRow {
   // What may be chosen in the place of each draft and after the last token, in a constrained row that samples. The
   // masks are computed while the step runs: wait for them right before the choice. Null: any token.
   const RowMasks* masks = nullptr;
+  // The known tokens that follow tokens[first_scored], tokens[first_scored + 1], and so on, in a row that computes
+  // their logprobs; empty in others. With each, the logprobs of the num_scores - 1 likeliest tokens in its place.
+  absl::Span<const int32_t> scored;
+  int64_t first_scored = 0;
+  int64_t num_scores = 0;
+  // Rows that are embedded, which do not sample: the hidden states of this many of the last `tokens`, after the final
+  // norm, are added to `pooled`. That is the sum over the pooled tokens before, or empty.
+  int64_t num_pooled = 0;
+  absl::Span<const double> pooled;
   bool rank_allowed = false;  // `top` has only tokens that the mask allows (candidates of a beam search)
   // Encoder-decoder models: all that the encoder reads, in the first row of a lease. The step then writes the lease's
   // cross blocks. Empty in every other row.
@@ -97,6 +106,11 @@ struct RowResult {
   std::vector<TokenLogprob> top;  // likeliest first; empty unless asked for
   // For a row with drafts: the token that the model chooses in the place of each. `token` follows the last draft.
   std::vector<int32_t> verified_tokens;
+  // For each of StepRow::scored, num_scores entries: its own, then those of the likeliest tokens, likeliest first. If
+  // fewer tokens are possible, the rest are NaN; if logits are not finite, all are.
+  std::vector<TokenLogprob> scores;
+  // Where StepRow::num_pooled is not 0: the sum over the row's tokens and those before, added token by token.
+  std::vector<double> pooled;
 };
 
 struct StepResult {

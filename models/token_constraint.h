@@ -42,7 +42,8 @@ class TokenConstraint {
   // does not change.
   virtual absl::Status AppendForced(int64_t limit, std::vector<int32_t>* tokens) = 0;
 
-  // Returns whether nothing but the end may come.
+  // Returns whether nothing but the end may come, because the text has all its bytes. Where more bytes may follow, but
+  // no token spells them, only the mask says so.
   virtual bool IsComplete() = 0;
 };
 

@@ -63,6 +63,10 @@ absl::Status ParseJsonObject(absl::string_view text, absl::string_view what, con
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", text.size(), " bytes of JSON are over the limit of ", limits.max_bytes));
   }
+  // The parser would take it for the end of the text, and not read what follows.
+  if (const size_t at = text.find('\0'); at != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": is not JSON: has a zero byte, at byte ", at));
+  }
   std::string prepared;
   if (absl::Status status = Prepare(text, what, limits, &prepared); !status.ok()) return status;
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -135,8 +134,8 @@ void WeightLoader::Fail(absl::Status status) {
   if (state_->status.ok()) state_->status = std::move(status);
 }
 
-at::Tensor WeightLoader::Zeros(at::IntArrayRef shape, at::ScalarType type) const {
-  return at::zeros({}, at::TensorOptions(type).device(state_->options.device)).expand(shape);
+at::Tensor WeightLoader::WithoutValues(at::IntArrayRef shape, at::ScalarType type) {
+  return at::empty(shape, at::TensorOptions(type).device(at::kMeta));
 }
 
 const TensorView* WeightLoader::Find(const std::string& full_name, at::IntArrayRef shape) {
@@ -165,28 +164,28 @@ void WeightLoader::Count(const std::string& full_name, const at::Tensor& tensor,
 at::Tensor WeightLoader::Convert(const std::string& full_name, const TensorView& view, at::ScalarType from,
                                  at::ScalarType to, Use use) {
   try {
-    at::Tensor tensor = use == Use::kPacked && state_->options.matrices_are_packed
-                            ? at::empty(view.shape, at::TensorOptions(to).device(at::kMeta))
+    at::Tensor tensor = use == Use::kPacked && state_->options.matrices_need_no_values
+                            ? WithoutValues(view.shape, to)
                             : FromFile(view, from, state_->checkpoint).to(state_->options.device, to);
     Count(full_name, tensor, use);
     return tensor;
   } catch (const c10::Error& e) {
     Fail(absl::ResourceExhaustedError(absl::StrCat("checkpoint: ", full_name, ": ", view.bytes,
                                                    " bytes could not be allocated: ", e.what_without_backtrace())));
-    return Zeros(view.shape, to);
+    return WithoutValues(view.shape, to);
   }
 }
 
 at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DType dtype, Use use) {
   const std::string full_name = StoredName(name);
   const TensorView* view = Find(full_name, shape);
-  if (view == nullptr) return Zeros(shape, ToScalarType(dtype));
+  if (view == nullptr) return WithoutValues(shape, ToScalarType(dtype));
   const at::ScalarType type = ToScalarType(view->dtype);
   if (type == at::ScalarType::Undefined) {
     Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
                                                  std::string(TensorDTypeName(view->dtype)),
                                                  " found, F32, BF16 or F16 expected")));
-    return Zeros(shape, ToScalarType(dtype));
+    return WithoutValues(shape, ToScalarType(dtype));
   }
   return Convert(full_name, *view, type, ToScalarType(dtype), use);
 }
@@ -194,11 +193,11 @@ at::Tensor WeightLoader::Load(absl::string_view name, at::IntArrayRef shape, DTy
 at::Tensor WeightLoader::GetBytes(absl::string_view name, at::IntArrayRef shape) {
   const std::string full_name = StoredName(name);
   const TensorView* view = Find(full_name, shape);
-  if (view == nullptr) return Zeros(shape, at::kByte);
+  if (view == nullptr) return WithoutValues(shape, at::kByte);
   if (view->dtype != TensorDType::kU8) {
     Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint: ", full_name, ": dtype ",
                                                  std::string(TensorDTypeName(view->dtype)), " found, U8 expected")));
-    return Zeros(shape, at::kByte);
+    return WithoutValues(shape, at::kByte);
   }
   return Convert(full_name, *view, at::kByte, at::kByte, Use::kPacked);
 }

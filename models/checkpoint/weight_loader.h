@@ -38,8 +38,8 @@ class PackedWeights;
 // Invariants: every reader made by Under or UnderFirst shares the first error, the record of what was read, and the
 // totals with the one it came from.
 //
-// After an error, Get returns zeros of the requested shape, without memory behind them. So load code may continue to
-// its next status().
+// After an error, Get returns tensors of the requested shape without values (at::kMeta), which take no memory and are
+// not packed. So load code may continue to its next status(). Where it joins them with others, ATen may throw.
 class WeightLoader {
  public:
   struct Options {
@@ -50,7 +50,7 @@ class WeightLoader {
     DType matrices = DType::kFloat32;
     // Where they are packed. The caller owns it; null: the model packs none.
     PackedWeights* packed = nullptr;
-    bool matrices_are_packed = false;  // somewhere else already: GetMatrix gives tensors without values
+    bool matrices_need_no_values = false;  // GetMatrix gives tensors without values
   };
 
   WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options);
@@ -65,8 +65,8 @@ class WeightLoader {
   // write to it in place; else a copy, converted by ATen's threads. INVALID_ARGUMENT (sticky): absent, another shape,
   // or no F32, BF16 or F16. RESOURCE_EXHAUSTED (sticky): no memory for it.
   at::Tensor Get(absl::string_view name, at::IntArrayRef shape);
-  // The same for what ops::PackedMatrix will pack, and nothing else: where packed matrices come from a file, a tensor
-  // without values (at::kMeta). Not in weight_bytes.
+  // The same for what ops::PackedMatrix will pack, and nothing else: with matrices_need_no_values, a tensor without
+  // values (at::kMeta). Not in weight_bytes.
   at::Tensor GetMatrix(absl::string_view name, at::IntArrayRef shape);
   // Undefined when absent.
   at::Tensor GetOptional(absl::string_view name, at::IntArrayRef shape);
@@ -111,7 +111,7 @@ class WeightLoader {
   at::Tensor Convert(const std::string& full_name, const TensorView& view, at::ScalarType from, at::ScalarType to,
                      Use use);
   void Count(const std::string& full_name, const at::Tensor& tensor, Use use);
-  at::Tensor Zeros(at::IntArrayRef shape, at::ScalarType type) const;
+  static at::Tensor WithoutValues(at::IntArrayRef shape, at::ScalarType type);
   void Fail(absl::Status status);
 
   std::shared_ptr<State> state_;

@@ -86,7 +86,7 @@ std::unique_ptr<Model> BuildGraniteHybrid(ConfigReader& config, WeightLoader& we
   const int64_t shared = config.IntOr("shared_intermediate_size", 1024, 1, kMaxDimension);
   RouterConfig router = {.routing = Routing::kSoftmaxOfChosen};
   router.num_experts = config.IntOr("num_local_experts", 8, 0, kMaxHeads);
-  router.top_k = config.IntOr("num_experts_per_tok", 2, 0, std::max<int64_t>(router.num_experts, 2));
+  if (router.num_experts > 0) router.top_k = ReadTopK(config, 2, router.num_experts);
   const Mamba2Config mixer = ReadMixer(config, t);
   const std::vector<std::string> types = ReadBlockTypes(config, {"linear_attention", "full_attention"},
                                                         std::vector<std::string>(t.num_layers, "linear_attention"));

@@ -5,7 +5,7 @@
 //      differs, and honours or refuses every field that changes the computation;
 //   2. add one line to the table of families.cc;
 //   3. add one case to tests/parity/cases.py;
-//   4. add rows to tests/models/test_refusals.py;
+//   4. add a small configuration to tests/models/families/configs.json, and rows to tests/models/test_refusals.py;
 //   5. run models/families/models_doc.py > docs/models.md.
 // Code that two families share belongs in models/layers/. A multimodal model that wraps a text model is one more line
 // of the table, with the text model's builder.

@@ -84,7 +84,7 @@ std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights) 
   ReadSharedRotary(config, weights, {.default_theta = 150000, .types = RotaryTypes()}, {}, &c);
   RouterConfig router = {.routing = Routing::kSoftmaxOfChosen};
   router.num_experts = config.Int(config.Has("num_experts") ? "num_experts" : "num_local_experts", 1, kMaxHeads);
-  router.top_k = config.IntOr("num_experts_per_tok", 4, 1, router.num_experts);
+  router.top_k = ReadTopK(config, 4, router.num_experts);
   if (config.Has("quantization_config")) {
     config.Require(c.hidden % kBlockValues == 0 && c.intermediate % kBlockValues == 0, "hidden_size",
                    "or intermediate_size is no multiple of 32, which MXFP4 needs");

@@ -37,7 +37,7 @@ JambaConfig Read(ConfigReader& config) {
   c.attention = ReadEvery(config, "attn_layer_period", 8, "attn_layer_offset", 4);
   c.experts = ReadEvery(config, "expert_layer_period", 2, "expert_layer_offset", 1);
   c.router.num_experts = config.IntOr("num_experts", 16, 1, kMaxHeads);
-  if (c.router.num_experts > 1) c.router.top_k = config.IntOr("num_experts_per_tok", 2, 1, c.router.num_experts);
+  if (c.router.num_experts > 1) c.router.top_k = ReadTopK(config, 2, c.router.num_experts);
   MambaConfig& mixer = c.mixer;
   mixer.hidden = c.transformer.hidden;
   mixer.inner = config.IntOr("mamba_expand", 2, 1, 1024) * mixer.hidden;

@@ -27,7 +27,7 @@ struct Lfm2Config {
 Lfm2Config Read(ConfigReader& config, const WeightLoader& weights, std::vector<std::string> default_types) {
   Lfm2Config c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, {.tied_head = true});
+  t = ReadTransformer(config, {.tied_head = true, .may_lack_dense_mlp = true});
   t.kv_heads = config.IntOr("num_key_value_heads", 8, 1, kMaxHeads);
   config.Require(t.q_heads % t.kv_heads == 0, "num_attention_heads", "is not a multiple of num_key_value_heads");
   t.norm_eps = config.DoubleOr("norm_eps", 1e-5, 0, 1);
@@ -78,6 +78,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 }
 
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Lfm2Config c) {
+  if (c.num_dense > 0) RequireIntermediate(config, c.transformer);
   if (!config.status().ok()) return nullptr;
   const TransformerConfig& t = c.transformer;
   DecoderModel::Parts parts = LoadEmbeddingAndHead(weights, t, "model.embedding_norm");
@@ -110,7 +111,7 @@ std::unique_ptr<Model> BuildLfm2Moe(ConfigReader& config, WeightLoader& weights)
   Lfm2Config c = Read(config, weights, {});
   c.num_dense = config.IntOr("num_dense_layers", 2, 0, kMaxLayers);
   c.router = {.routing = Routing::kSigmoid, .num_experts = config.IntOr("num_experts", 32, 1, kMaxHeads)};
-  c.router.top_k = config.IntOr("num_experts_per_tok", 4, 1, c.router.num_experts);
+  c.router.top_k = ReadTopK(config, 4, c.router.num_experts);
   c.router.renormalize = config.BoolOr("norm_topk_prob", true);
   c.router.sum_floor = 1e-6;
   c.router.scale = config.DoubleOr("routed_scaling_factor", 1);

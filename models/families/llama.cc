@@ -61,12 +61,7 @@ std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
   const RopeFields fields = {.types = {"default", "longrope"}};
   ReadSharedRotary(config, weights, fields, {}, &c);
   const RopeConfig rope = ReadRope(config, fields);
-  if (rope.type == "longrope") {
-    const size_t half = static_cast<size_t>(static_cast<double>(c.head_dim) * rope.partial_rotary_factor) / 2;
-    config.Require(rope.short_factor.size() == half && rope.long_factor.size() == half, "rope_scaling",
-                   "has factors of another number than half the rotated dimensions");
-    c.rope_switch_length = rope.original_max_positions;
-  }
+  if (rope.type == "longrope") c.rope_switch_length = rope.original_max_positions;
   return BuildTransformer(config, weights, c);
 }
 

@@ -56,7 +56,7 @@ Llama4Config Read(ConfigReader& config, const WeightLoader& weights) {
   c.has_experts = ReadExpertLayers(config, t.num_layers);
   c.router.routing = Routing::kSigmoidOfChosen;
   c.router.num_experts = config.IntOr("num_local_experts", 16, 1, kMaxHeads);
-  c.router.top_k = config.IntOr("num_experts_per_tok", 1, 1, c.router.num_experts);
+  c.router.top_k = ReadTopK(config, 1, c.router.num_experts);
   c.dense_intermediate = config.IntOr("intermediate_size_mlp", 16384, 1, kMaxDimension);
   c.qk_norm = config.BoolOr("use_qk_norm", true);
   if (config.BoolOr("attn_temperature_tuning", true)) {

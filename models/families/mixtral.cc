@@ -1,4 +1,5 @@
 // mixtral and qwen3_moe: llama's layers with experts. Source: transformers' models/{mixtral,qwen3_moe}.
+#include <algorithm>
 #include <utility>
 
 #include "models/families/family.h"
@@ -12,7 +13,7 @@ namespace {
 RouterConfig ReadRouter(ConfigReader& config, int64_t default_top_k) {
   const char* const count = config.Has("num_experts") ? "num_experts" : "num_local_experts";
   RouterConfig router = {.num_experts = config.Int(count, 1, kMaxHeads), .renormalize = true};
-  router.top_k = config.IntOr("num_experts_per_tok", default_top_k, 1, router.num_experts);
+  router.top_k = ReadTopK(config, default_top_k, router.num_experts);
   return router;
 }
 
@@ -33,7 +34,7 @@ std::unique_ptr<Model> BuildMixtral(ConfigReader& config, WeightLoader& weights)
 }
 
 std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights) {
-  TransformerConfig c = ReadLlamaLike(config, weights);
+  TransformerConfig c = ReadLlamaLike(config, weights, 1e4, 1e-6, /*may_lack_dense_mlp=*/true);
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   // Here a window is for every layer.
@@ -43,6 +44,7 @@ std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights
   router.renormalize = config.BoolOr("norm_topk_prob", false);
   const int64_t intermediate = config.IntOr("moe_intermediate_size", 768, 1, kMaxDimension);
   const std::vector<bool> sparse = ReadSparseLayers(config, c.num_layers);
+  if (std::find(sparse.begin(), sparse.end(), false) != sparse.end()) RequireIntermediate(config, c);
   c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int index) -> std::unique_ptr<FeedForward> {
     const std::string prefix = layer + "mlp.";
     if (!sparse[index]) return LoadDenseMlp(loader, prefix, c);

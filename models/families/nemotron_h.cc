@@ -33,6 +33,8 @@ std::vector<std::string> ReadTypes(ConfigReader& config) {
   }
   types = ReadBlockTypes(config, {"linear_attention", "full_attention", "moe", "mlp"}, std::move(types));
   config.Require(!types.empty(), "layers_block_type", "is needed");
+  config.Require(static_cast<int64_t>(types.size()) <= kMaxLayers, "num_hidden_layers",
+                 absl::StrCat("or the layers' types are ", types.size(), ", more than ", kMaxLayers));
   return types;
 }
 
@@ -51,7 +53,7 @@ TransformerConfig ReadShape(ConfigReader& config, int64_t num_layers) {
 RouterConfig ReadRouter(ConfigReader& config) {
   RouterConfig router = {.routing = Routing::kSigmoid, .sum_floor = 1e-20};
   router.num_experts = config.IntOr("n_routed_experts", 8, 1, kMaxHeads);
-  router.top_k = config.IntOr("num_experts_per_tok", 2, 1, router.num_experts);
+  router.top_k = ReadTopK(config, 2, router.num_experts);
   router.num_groups = config.IntOr("n_group", 1, 1, router.num_experts);
   router.top_groups = config.IntOr("topk_group", 1, 1, router.num_groups);
   config.Require(router.num_experts % router.num_groups == 0 && router.num_experts / router.num_groups >= 2, "n_group",

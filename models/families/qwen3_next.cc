@@ -28,7 +28,7 @@ struct Qwen3NextConfig {
 Qwen3NextConfig Read(ConfigReader& config, const WeightLoader& weights) {
   Qwen3NextConfig c;
   TransformerConfig& t = c.transformer;
-  t = ReadTransformer(config, {.head_dim = 256});
+  t = ReadTransformer(config, {.head_dim = 256, .may_lack_dense_mlp = true});
   config.RefuseUnless("hidden_act", "silu", "swish");
   config.RefuseUnless("attn_output_gate", true);
   t.qkv_bias = t.output_bias = config.BoolOr("attention_bias", false);
@@ -49,7 +49,7 @@ Qwen3NextConfig Read(ConfigReader& config, const WeightLoader& weights) {
 void ReadExperts(ConfigReader& config, Qwen3NextConfig* c) {
   c->router = {.num_experts = config.IntOr("num_experts", 512, 0, kMaxHeads)};
   if (c->router.num_experts == 0) return;
-  c->router.top_k = config.IntOr("num_experts_per_tok", 10, 1, c->router.num_experts);
+  c->router.top_k = ReadTopK(config, 10, c->router.num_experts);
   c->router.renormalize = config.BoolOr("norm_topk_prob", true);
   c->expert_intermediate = config.IntOr("moe_intermediate_size", 512, 1, kMaxDimension);
   c->shared_intermediate = config.IntOr("shared_expert_intermediate_size", 512, 1, kMaxDimension);
@@ -71,6 +71,7 @@ std::unique_ptr<FeedForward> LoadFeedForward(WeightLoader& weights, const std::s
 }
 
 std::unique_ptr<Model> Build(ConfigReader& config, WeightLoader& weights, Qwen3NextConfig c) {
+  if (std::find(c.sparse.begin(), c.sparse.end(), false) != c.sparse.end()) RequireIntermediate(config, c.transformer);
   if (!config.status().ok()) return nullptr;
   const TransformerConfig& t = c.transformer;
   weights.IgnoreUnder("mtp.");  // layers that guess several tokens at once
@@ -106,7 +107,7 @@ std::unique_ptr<Model> BuildQwen3_5(ConfigReader& config, WeightLoader& weights)
 std::unique_ptr<Model> BuildQwen3_5Moe(ConfigReader& config, WeightLoader& weights) {
   Qwen3NextConfig c = Read(config, weights);
   c.router = {.num_experts = config.IntOr("num_experts", 256, 1, kMaxHeads), .renormalize = true};
-  c.router.top_k = config.IntOr("num_experts_per_tok", 8, 1, c.router.num_experts);
+  c.router.top_k = ReadTopK(config, 8, c.router.num_experts);
   c.expert_intermediate = config.IntOr("moe_intermediate_size", 512, 1, kMaxDimension);
   c.shared_intermediate = config.IntOr("shared_expert_intermediate_size", 512, 1, kMaxDimension);
   c.sparse.assign(c.transformer.num_layers, true);

@@ -37,9 +37,11 @@ RgLruConfig ReadRecurrence(ConfigReader& config, const TransformerConfig& t) {
 std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& weights) {
   TransformerConfig t = ReadTransformer(config, {.tied_head = true});
   t.head_dim = t.hidden / t.q_heads;  // a head_dim in the file changes nothing
+  config.Require(t.head_dim > 0, "hidden_size", "is less than num_attention_heads");
   config.RefuseUnless("hidden_activation", "gelu_pytorch_tanh");
   t.activation = ops::Activation::kGeluTanh;
   t.intermediate /= 2;  // the configuration counts gate and up together
+  config.Require(t.intermediate > 0, "intermediate_size", "is halved to nothing");
   t.mlp_bias = true;
   t.qkv_bias = config.BoolOr("attention_bias", false);
   t.output_bias = true;

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/index.h>
 #include <ATen/ops/log.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
@@ -82,10 +83,9 @@ at::Tensor BucketsOf(const at::Tensor& distances, bool bidirectional, int64_t nu
 
 // table: [num_buckets, heads] -> [heads, 2 * reach + 1], as the kernels index it.
 at::Tensor DistanceBias(const at::Tensor& table, bool bidirectional, const T5Config& c) {
-  const at::Tensor distances =
-      at::arange(-c.max_distance, c.max_distance + 1, at::TensorOptions().dtype(at::kLong).device(table.device()));
+  const at::Tensor distances = at::arange(-c.max_distance, c.max_distance + 1, at::TensorOptions().dtype(at::kLong));
   const at::Tensor buckets = BucketsOf(distances, bidirectional, c.num_buckets, c.max_distance);
-  return table.index_select(0, buckets).transpose(0, 1).contiguous();
+  return at::index(table, {buckets.to(table.device())}).transpose(0, 1).contiguous();
 }
 
 LinearWeights LoadProducts(WeightLoader& weights, const T5Config& c, const std::string& prefix, const char* letters) {
@@ -168,7 +168,6 @@ std::unique_ptr<Model> BuildT5(ConfigReader& config, WeightLoader& weights) {
   }
   // The first checkpoints have a table for cross-attention too, which their class never read.
   weights.IgnoreUnder("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
-  if (!weights.status().ok()) return nullptr;
   return std::make_unique<EncoderDecoderModel>(std::move(parts));
 }
 

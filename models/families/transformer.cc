@@ -49,6 +49,21 @@ LinearWeights LoadGatedQkv(WeightLoader& weights, const std::string& prefix, con
   return qkv;
 }
 
+// The positions of heads of `head_dim`; null after an error.
+std::shared_ptr<RotaryEmbedding> MakeRotary(ConfigReader& config, const RopeConfig& rope, int64_t head_dim,
+                                            const WeightLoader& weights) {
+  const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  // transformers rounds an odd number of dimensions up to pairs, if the head has room for it.
+  const int64_t pairs = (rotary_dim + 1) / 2;
+  config.Require(2 * pairs <= head_dim && (rope.type != "yarn" || rotary_dim % 2 == 0), "partial_rotary_factor",
+                 absl::StrCat("makes ", rotary_dim, " of a head's ", head_dim, " dimensions rotate, an odd number"));
+  const auto factors = static_cast<size_t>(pairs);
+  config.Require(rope.type != "longrope" || (rope.short_factor.size() == factors && rope.long_factor.size() == factors),
+                 "rope_scaling", "has factors of another number than half the rotated dimensions");
+  if (!config.status().ok()) return nullptr;
+  return std::make_shared<RotaryEmbedding>(rope, head_dim, weights.options().device);
+}
+
 }  // namespace
 
 TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig& absent) {
@@ -58,11 +73,10 @@ TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig&
   TransformerConfig c;
   c.vocab_size = size("vocab_size", absent.vocab_size, kMaxVocabulary);
   c.hidden = size("hidden_size", absent.hidden, kMaxDimension);
-  // gemma3n has a list of them, models of experts alone none.
+  // gemma3n has a list of them.
   const std::vector<int64_t> intermediate = config.IntOrIntList("intermediate_size", 1, kMaxDimension);
-  config.Require(!intermediate.empty() || absent.intermediate > 0 || config.Has("moe_intermediate_size"),
-                 "intermediate_size", "is missing");
   c.intermediate = intermediate.empty() ? absent.intermediate : intermediate.front();
+  if (!absent.may_lack_dense_mlp) RequireIntermediate(config, c);
   c.num_layers = size("num_hidden_layers", absent.num_layers, kMaxLayers);
   c.q_heads = size("num_attention_heads", absent.q_heads, kMaxHeads);
   c.kv_heads = size("num_key_value_heads", absent.kv_heads > 0 ? absent.kv_heads : c.q_heads, kMaxHeads);
@@ -77,9 +91,13 @@ TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig&
   return c;
 }
 
+void RequireIntermediate(ConfigReader& config, const TransformerConfig& c) {
+  config.Require(c.intermediate > 0, "intermediate_size", "is missing");
+}
+
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default,
-                                double eps_by_default) {
-  TransformerConfig c = ReadTransformer(config, {.norm_eps = eps_by_default});
+                                double eps_by_default, bool may_lack_dense_mlp) {
+  TransformerConfig c = ReadTransformer(config, {.norm_eps = eps_by_default, .may_lack_dense_mlp = may_lack_dense_mlp});
   c.activation = ReadActivation(config, "hidden_act", "silu");
   ReadSharedRotary(config, weights, {.default_theta = theta_by_default, .types = RotaryTypes()}, {}, &c);
   return c;
@@ -157,11 +175,17 @@ std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers) {
   return sparse;
 }
 
+int64_t ReadTopK(ConfigReader& config, int64_t fallback, int64_t num_experts) {
+  const int64_t top_k = config.IntOr("num_experts_per_tok", fallback, 1, num_experts);
+  config.Require(top_k <= num_experts, "num_experts_per_tok",
+                 absl::StrCat("means ", top_k, " by default, of ", num_experts, " experts"));
+  return std::min(top_k, num_experts);
+}
+
 void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,
                       const std::vector<bool>& rotates, TransformerConfig* c) {
-  const RopeConfig rope = ReadRope(config, fields);
-  if (!config.status().ok()) return;
-  const auto rotary = std::make_shared<RotaryEmbedding>(rope, c->head_dim, weights.options().device);
+  const auto rotary = MakeRotary(config, ReadRope(config, fields), c->head_dim, weights);
+  if (rotary == nullptr) return;
   c->max_shareable_tokens = rotary->length_invariant_until();
   for (int64_t i = 0; i < c->num_layers; ++i) {
     if (rotates.empty() || rotates[i]) c->rotaries[i] = rotary;
@@ -173,12 +197,9 @@ void ReadRotaryByType(ConfigReader& config, const WeightLoader& weights, RopeFie
   full.layer_type = "full_attention";
   sliding.layer_type = "sliding_attention";
   full.types = sliding.types = RotaryTypes();
-  const RopeConfig full_rope = ReadRope(config, full);
-  const RopeConfig sliding_rope = ReadRope(config, sliding);
-  if (!config.status().ok()) return;
-  const at::Device device = weights.options().device;
-  const auto full_rotary = std::make_shared<RotaryEmbedding>(full_rope, c->head_dim, device);
-  const auto sliding_rotary = std::make_shared<RotaryEmbedding>(sliding_rope, c->head_dim, device);
+  const auto full_rotary = MakeRotary(config, ReadRope(config, full), c->head_dim, weights);
+  const auto sliding_rotary = MakeRotary(config, ReadRope(config, sliding), c->head_dim, weights);
+  if (full_rotary == nullptr || sliding_rotary == nullptr) return;
   c->max_shareable_tokens = std::max(full_rotary->length_invariant_until(), sliding_rotary->length_invariant_until());
   for (int64_t i = 0; i < c->num_layers; ++i) c->rotaries[i] = c->windows[i] > 0 ? sliding_rotary : full_rotary;
 }

@@ -59,6 +59,7 @@ struct TransformerConfig {
   int64_t head_dim = 0;
   double norm_eps = 1e-6;
   bool tied_head = false;
+  bool may_lack_dense_mlp = false;  // of models of experts alone, which need no intermediate_size
 
   // What differs between families; 0 and false as in llama.
   bool qkv_bias = false;
@@ -95,7 +96,10 @@ TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig&
 
 // The same, hidden_act, and one rotary embedding for all layers.
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default = 1e4,
-                                double eps_by_default = 1e-6);
+                                double eps_by_default = 1e-6, bool may_lack_dense_mlp = false);
+
+// For a model with a dense feed-forward: refuses a configuration without intermediate_size.
+void RequireIntermediate(ConfigReader& config, const TransformerConfig& c);
 
 // The activation under `key`; one that is not implemented is refused.
 ops::Activation ReadActivation(ConfigReader& config, absl::string_view key, absl::string_view fallback);
@@ -121,6 +125,9 @@ std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers);
 
 // Every decoder_sparse_step-th layer has experts, except those of mlp_only_layers.
 std::vector<bool> ReadSparseLayers(ConfigReader& config, int64_t num_layers);
+
+// Reads num_experts_per_tok, or `fallback`, which may not be more than there are experts either.
+int64_t ReadTopK(ConfigReader& config, int64_t fallback, int64_t num_experts);
 
 // Makes one rotary embedding for all layers that are true in `rotates` (empty: all).
 void ReadSharedRotary(ConfigReader& config, const WeightLoader& weights, const RopeFields& fields,

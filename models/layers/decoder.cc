@@ -4,12 +4,42 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/tanh.h>
 
+#include <algorithm>
+
 namespace berth {
+namespace {
+
+// Scored tokens whose logits are in memory together: 64 MiB for a vocabulary of 131,072. Fewer would read the head's
+// weights more often.
+constexpr int64_t kScoredTogether = 128;
+
+// The same of pooled tokens: 2 MiB for 4096 numbers each.
+constexpr int64_t kPooledTogether = 128;
+
+}  // namespace
 
 at::Tensor Head::operator()(const at::Tensor& x, const StepBatch& batch) const {
+  const int64_t num_scored = batch.scored_logits() == nullptr ? 0 : batch.scored_tokens().size(0);
+  for (int64_t first = 0; first < num_scored; first += kScoredTogether) {
+    const int64_t count = std::min(kScoredTogether, num_scored - first);
+    batch.scored_logits()->Take(Logits(x, batch.scored_tokens().narrow(0, first, count), batch.execution()), first);
+  }
+  const int64_t num_pooled = batch.pooled_states() == nullptr ? 0 : batch.pooled_tokens().size(0);
+  for (int64_t first = 0; first < num_pooled; first += kPooledTogether) {
+    const int64_t count = std::min(kPooledTogether, num_pooled - first);
+    batch.pooled_states()->Take(States(x, batch.pooled_tokens().narrow(0, first, count), batch.execution()), first);
+  }
   if (batch.sample_rows().empty()) return {};
-  const at::Tensor rows = at::index_select(x, 0, batch.sample_tokens()).to(linear.type());
-  at::Tensor logits = linear.Logits(norm.defined() ? norm(rows, batch.execution()) : rows, batch.execution());
+  return Logits(x, batch.sample_tokens(), batch.execution());
+}
+
+at::Tensor Head::States(const at::Tensor& x, const at::Tensor& indices, Execution& execution) const {
+  const at::Tensor rows = at::index_select(x, 0, indices).to(linear.type());
+  return norm.defined() ? norm(rows, execution) : rows;
+}
+
+at::Tensor Head::Logits(const at::Tensor& x, const at::Tensor& indices, Execution& execution) const {
+  at::Tensor logits = linear.Logits(States(x, indices, execution), execution);
   if (scale != 1 || softcap != 0) logits = logits.to(at::kFloat);
   if (scale != 1) logits.mul_(scale);
   if (softcap != 0) logits = at::mul(at::tanh(at::mul(logits, 1 / softcap)), softcap);

@@ -25,8 +25,13 @@ struct Head {
   double softcap = 0;  // 0: none
 
   // x: [tokens, hidden] -> logits of the batch's sampling rows, [sample_rows, vocab]; undefined without any. In
-  // float32, or, off the CPU, in the linear layer's type if nothing changes its numbers.
+  // float32, or, off the CPU, in the linear layer's type if nothing changes its numbers. Hands on those of scored
+  // tokens, and the hidden states of pooled ones.
   at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const;
+  // The hidden states of the tokens at these indices of x, after the norm: [indices, hidden].
+  at::Tensor States(const at::Tensor& x, const at::Tensor& indices, Execution& execution) const;
+  // Their logits: [indices, vocab].
+  at::Tensor Logits(const at::Tensor& x, const at::Tensor& indices, Execution& execution) const;
 };
 
 class DecoderModel : public Model {

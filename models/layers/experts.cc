@@ -53,6 +53,8 @@ Pairs SortByExpert(const at::Tensor& experts, int64_t num_experts) {
 
 Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
                     bool has_bias) {
+  TORCH_CHECK(config.top_k > 0 && config.top_k <= config.num_experts, config.top_k, " of ", config.num_experts,
+              " experts");
   const std::string matrix = name + ".weight";
   LinearWeights scores = MatrixOf(loader, {matrix}, loader.GetFloat32(matrix, {config.num_experts, hidden}));
   scores.storage = DType::kFloat32;

@@ -27,8 +27,9 @@ class Model {
   // ModelInfo::position_limit.
   virtual int64_t position_limit() const { return 0; }
 
-  // Runs the batch and writes its cache. Returns the logits of the rows that sample, [sample_rows, vocab], float32 or
-  // bfloat16; undefined when none does.
+  // Runs the batch and writes its cache. Gives the logits of the scored tokens to batch.scored_logits(), and the
+  // hidden states of the pooled ones to batch.pooled_states(). Returns the logits of the rows that sample,
+  // [sample_rows, vocab], float32 or bfloat16; undefined when none does.
   virtual at::Tensor Forward(const StepBatch& batch) const = 0;
 };
 

@@ -48,6 +48,16 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& 
   return launch;
 }
 
+// For a recurrence on a phase of the step.
+inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StatePhase& phase) {
+  cuda::LaunchParams launch = LaunchParamsFor(x);
+  launch.num_rows = phase.num_rows;
+  launch.tiles = phase.tiles;
+  launch.num_tiles = phase.num_tiles;
+  launch.longest_row = phase.longest_row;
+  return launch;
+}
+
 // For entries that have code for all sizes: throws unless the work was enqueued. A CUDA error is an AcceleratorError,
 // as ATen's own are, because some mean that the device is lost (models/step/device_error.h).
 inline void CheckLaunched(int result) {

@@ -6,8 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <initializer_list>
-
 namespace berth::ops::cpu {
 namespace {
 
@@ -24,12 +22,19 @@ bool HasAmx() {
   return has;
 }
 
+// g++ 12 has no name for it.
+bool HasAvxVnni() {
+  constexpr unsigned kAvxVnni = 1u << 4;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || eax < 1) return false;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
+}
+
 // The best set that the machine has, or the one that the environment names.
 const Kernels* Choose() {
   const char* const named = getenv("BERTH_CPU_CAPABILITY");
   const Kernels* best = nullptr;
-  for (const Kernels* set :
-       {&amx::kKernels, &avx512_bf16::kKernels, &avx512::kKernels, &avx2::kKernels, &baseline::kKernels}) {
+  for (const Kernels* set : kKernelSets) {
     if (!IsSupported(*set)) continue;
     if (best == nullptr) best = set;
     if (named != nullptr && strcmp(named, set->capability) == 0) return set;
@@ -37,18 +42,29 @@ const Kernels* Choose() {
   return best;
 }
 
+// Whether it is this set or one that extends it.
+bool IsNamed(const Kernels& kernels, const char* beginning) {
+  return strncmp(kernels.capability, beginning, strlen(beginning)) == 0;
+}
+
 }  // namespace
 
-bool IsSupported(const Kernels& kernels) {
-  const bool amx = strcmp(kernels.capability, "amx") == 0;
-  if (amx && !HasAmx()) return false;
-  if (amx || strcmp(kernels.capability, "amx_emulated") == 0 || strcmp(kernels.capability, "avx512_bf16") == 0) {
-    return __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
-           __builtin_cpu_supports("avx512vnni") != 0;
+const char* MissingInstructions(const Kernels& kernels) {
+  const bool amx = IsNamed(kernels, "amx"), bf16 = amx || IsNamed(kernels, "avx512_bf16");
+  if (bf16 || IsNamed(kernels, "avx512")) {
+    if (__builtin_cpu_supports("x86-64-v4") == 0) return "AVX-512";
+    const bool vnni = bf16 || IsNamed(kernels, "avx512_vnni");
+    if (vnni && __builtin_cpu_supports("avx512vnni") == 0) return "AVX512_VNNI";
+    if (bf16 && __builtin_cpu_supports("avx512bf16") == 0) return "AVX512_BF16";
+    const bool emulated = strcmp(kernels.capability, "amx_emulated") == 0;
+    return amx && !emulated && !HasAmx() ? "AMX for bfloat16 and bytes" : nullptr;
   }
-  if (strcmp(kernels.capability, "avx512") == 0) return __builtin_cpu_supports("x86-64-v4") != 0;
-  if (strcmp(kernels.capability, "avx2") == 0) return __builtin_cpu_supports("x86-64-v3") != 0;
-  return true;
+  if (IsNamed(kernels, "avx2")) {
+    if (__builtin_cpu_supports("x86-64-v3") == 0) return "AVX2";
+    const bool vnni = strcmp(kernels.capability, "avx2_vnni") == 0;
+    return vnni && !HasAvxVnni() ? "AVX-VNNI" : nullptr;
+  }
+  return nullptr;
 }
 
 const Kernels& GetKernels() {

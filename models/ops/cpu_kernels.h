@@ -25,7 +25,7 @@ struct Kernel {
 };
 
 struct Kernels {
-  const char* capability;                                          // "amx", "avx512_bf16", "avx512", "avx2", "baseline"
+  const char* capability;                                          // the namespace of the set, "avx2" for example
 #define BERTH_ENTRY(entry, Function, Args) Kernel<Args> entry[2];  // by TypeIndex of the activations
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CPU_OPS(BERTH_ENTRY)
@@ -36,27 +36,50 @@ struct Kernels {
 // The best set that this machine runs; or the one that the environment's BERTH_CPU_CAPABILITY names, if the machine
 // runs it. Always the same one.
 const Kernels& GetKernels();
-// Whether this machine has the instructions of a set, by its capability.
-bool IsSupported(const Kernels& kernels);
+// The instructions of a set that this machine lacks, in words; null: it runs the set.
+const char* MissingInstructions(const Kernels& kernels);
+inline bool IsSupported(const Kernels& kernels) { return MissingInstructions(kernels) == nullptr; }
 
-// avx512_bf16 with matrix tiles, and the same with tiles in plain C++, for tests (:kernels_amx_emulated).
+// The sets, best first. To add one: the copts in BUILD, isa/kernels_NAME.cc, a namespace and a place in kKernelSets
+// here, and its instructions in MissingInstructions.
+//
+// avx512_bf16 with matrix tiles.
 namespace amx {
 extern const Kernels kKernels;
 }
-namespace amx_emulated {
-extern const Kernels kKernels;
-}
-// avx512 with dot products of bfloat16 pairs and of bytes.
+// avx512_vnni with dot products of bfloat16 pairs.
 namespace avx512_bf16 {
 extern const Kernels kKernels;
 }
+// avx512 with dot products of bytes.
+namespace avx512_vnni {
+extern const Kernels kKernels;
+}
 namespace avx512 {
+extern const Kernels kKernels;
+}
+// avx2 with dot products of bytes.
+namespace avx2_vnni {
 extern const Kernels kKernels;
 }
 namespace avx2 {
 extern const Kernels kKernels;
 }
 namespace baseline {
+extern const Kernels kKernels;
+}
+
+inline constexpr const Kernels* kKernelSets[] = {
+    &amx::kKernels,       &avx512_bf16::kKernels, &avx512_vnni::kKernels, &avx512::kKernels,
+    &avx2_vnni::kKernels, &avx2::kKernels,        &baseline::kKernels,
+};
+
+// The same results as the sets without "emulated", by instructions that older machines have, for tests
+// (:cpu_kernels_amx_emulated and :cpu_kernels_avx2_vnni_emulated).
+namespace amx_emulated {
+extern const Kernels kKernels;
+}
+namespace avx2_vnni_emulated {
 extern const Kernels kKernels;
 }
 

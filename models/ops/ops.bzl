@@ -16,6 +16,7 @@ def berth_op(name, deps = []):
             ":cpu_kernels",
             ":parallel",
             ":reference_views",
+            ":state_phases",
             "//models/step:execution",
             "//models/step:step_batch",
             "@libtorch//:torch",

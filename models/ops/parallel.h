@@ -42,6 +42,10 @@ inline int64_t TokensPerRow(const StepBatch& batch) {
   return (batch.num_tokens() + batch.num_rows() - 1) / batch.num_rows();
 }
 
+inline int64_t TokensPerRow(const StatePhase& phase) {
+  return (phase.num_tokens + phase.num_rows - 1) / phase.num_rows;
+}
+
 // Rows of this many tokens or more are computed by matrix products: `tokens`, or no row.
 inline int64_t ChunkedFrom(int64_t tokens, const Execution& execution) {
   return execution.chunk_invariant_scans ? std::numeric_limits<int64_t>::max() : tokens;

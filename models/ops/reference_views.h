@@ -30,11 +30,19 @@ inline at::Tensor ArenaView(const StepBatch& batch, int64_t offset, at::IntArray
   return at::from_blob(batch.arena() + offset, shape, at::TensorOptions().dtype(type).device(batch.device()));
 }
 
-// State `state` of a layer in row `row`'s unit.
-inline at::Tensor StateView(const StepBatch& batch, int layer, int state, int64_t row, at::IntArrayRef shape,
-                            at::ScalarType type) {
-  const LayerCacheSlot& slot = batch.slot(layer);
-  return ArenaView(batch, batch.units(slot.state_group)[row] + slot.state_offsets[state], shape, type);
+// Calls body(row, length of its prompt, state `state` of a layer in its unit) for each row, phase by phase. So a row
+// with marks comes once for each part. Copies the states to the marks.
+template <typename Body>
+void ForEachStateRow(const StepBatch& batch, int layer, int state, at::IntArrayRef shape, at::ScalarType type,
+                     const Body& body) {
+  const int64_t offset = batch.slot(layer).state_offsets[state];
+  const auto view = [&](int64_t unit) { return ArenaView(batch, unit + offset, shape, type); };
+  for (const StatePhase& phase : batch.host_phases()) {
+    for (int64_t r = 0; r < phase.num_rows; ++r) {
+      body(phase.host_rows[r], phase.host_lengths[r], view(phase.host_units[r]));
+    }
+    for (const StateCopy& copy : phase.copies) view(copy.to).copy_(view(copy.from));
+  }
 }
 
 inline at::Tensor RowSlice(const at::Tensor& x, const ops::Row& row) {

@@ -20,6 +20,8 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
     row.token = RowResult::kNoToken;
     row.top.clear();
   }
+  scorer_.Begin(plan, result);
+  pooler_.Begin(plan, result);
   try {
     at::Tensor logits;
     if (graphs_ != nullptr) logits = graphs_->Forward(plan, &batch_);

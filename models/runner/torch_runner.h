@@ -10,6 +10,8 @@
 #include "models/model_runner.h"
 #include "models/runner/decode_graphs.h"
 #include "models/sampling/sample_step.h"
+#include "models/sampling/state_pooler.h"
+#include "models/sampling/token_scorer.h"
 #include "models/step/step_batch.h"
 #include "models/step/step_memory.h"
 
@@ -23,7 +25,13 @@ class TorchRunner : public ModelRunner {
         model_(model),
         batch_(std::move(batch)),
         graphs_(std::move(graphs)),
-        sampler_(&batch_.execution()) {}
+        sampler_(&batch_.execution()),
+        scorer_(&batch_.execution()) {
+    batch_.set_scored_logits(&scorer_);
+    batch_.set_pooled_states(&pooler_);
+  }
+  TorchRunner(const TorchRunner&) = delete;
+  TorchRunner& operator=(const TorchRunner&) = delete;
 
   const ModelInfo& info() const override { return info_; }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
@@ -37,6 +45,8 @@ class TorchRunner : public ModelRunner {
   StepBatch batch_;
   std::unique_ptr<DecodeGraphs> graphs_;
   StepSampler sampler_;
+  TokenScorer scorer_;
+  StatePooler pooler_;
   StepMemory memory_;
 };
 

@@ -82,6 +82,19 @@ void Sampler::SampleRow(absl::Span<const float> logits, const StepRow& row, RowR
   if (wants_logprobs) result->logprob = static_cast<float>(logits[result->token] - log_sum);
 }
 
+void Sampler::Score(absl::Span<const float> logits, int32_t token, absl::Span<TokenLogprob> scores) {
+  const Logits model = {.x = logits.data(), .mask = nullptr, .n = static_cast<int64_t>(logits.size())};
+  scores[0] = {.token = token, .logprob = std::numeric_limits<float>::quiet_NaN()};
+  std::fill(scores.begin() + 1, scores.end(), scores[0]);
+  float max = 0;
+  if (Scan(model, &max) != kGood) return;
+  const double log_sum = static_cast<double>(max) + std::log(row_ops::ExpSum(model.x, model.mask, model.n, max));
+  scores[0].logprob = static_cast<float>(logits[token] - log_sum);
+  top_.clear();
+  TopLogprobs(model, static_cast<int64_t>(scores.size()) - 1, log_sum, &top_);
+  std::copy(top_.begin(), top_.end(), scores.begin() + 1);
+}
+
 int32_t Sampler::Scan(const Logits& logits, float* max) {
   const int64_t lanes = NumLanes(logits.n);
   const float* lane_max = Room(lane_max_, lanes);

@@ -46,6 +46,11 @@ class Sampler {
   // REQUIRES: row.sampling is set and valid (temperature finite and >= 0, repetition_penalty > 0); vocab > 0.
   void SampleRow(absl::Span<const float> logits, const StepRow& row, RowResult* result, int64_t draft = kAfterDrafts);
 
+  // Fills `scores` with `token`'s logprob, and after it those of the likeliest tokens, likeliest first. All are NaN if
+  // a logit is NaN or +inf, or none is above -inf. Allocates nothing once it has seen its largest row. REQUIRES: 1 <=
+  // scores.size() <= 1 + vocab, and `token` is in the vocabulary.
+  void Score(absl::Span<const float> logits, int32_t token, absl::Span<TokenLogprob> scores);
+
   // For tests: the kept tokens, ascending, and their probabilities, as of the last SampleRow that was neither greedy
   // nor kBadLogits.
   std::vector<std::pair<int32_t, double>> LastDistribution() const;
@@ -92,6 +97,7 @@ class Sampler {
   std::vector<int32_t> buckets_;     // of the candidates
   std::vector<double> bucket_mass_;  // by bucket
   std::vector<int32_t> ranked_;      // indices within one bucket
+  std::vector<TokenLogprob> top_;    // Score's
   std::vector<uint32_t> seen_;       // by token: the epoch_ in which it was last met
   std::vector<int32_t> counts_;      // by token: occurrences in the output; all 0 between rows
   uint32_t epoch_ = 0;

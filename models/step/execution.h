@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/step/cache_line.h"
+#include "models/step/read_order.h"
 #include "models/step/thread_pool.h"
 
 // Only named here, so that a step knows no operation.
@@ -31,6 +32,7 @@ struct Execution {
   // Mamba-2 and the gated delta net use matrix products, which is faster, but the order of their sums depends on the
   // chunk.
   bool chunk_invariant_scans = false;
+  ReadOrder weights = {};       // which weights follow which
   std::vector<char> kept = {};  // Scratch's
 
   int num_threads() const { return NumThreads(threads); }

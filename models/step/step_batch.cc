@@ -101,17 +101,30 @@ void StepBatch::Clear() {
   decoder_.Clear();
   encoder_.Clear();
   host_sample_tokens_.clear();
+  host_scored_tokens_.clear();
+  host_pooled_tokens_.clear();
   sequence_lengths_.clear();
   cross_lengths_.clear();
   histories_.clear();
   sample_rows_.clear();
+  parts_.rows.clear();
+  parts_.units.clear();
+  parts_.lengths.clear();
+  parts_.tiles.clear();
+  parts_.copies.clear();
+  parts_.begins.clear();
   for (auto& units : units_) units.clear();
 }
 
 void StepBatch::Fill(const StepPlan& step) {
   Clear();
   for (size_t i = 0; i < step.rows.size(); ++i) {
+    const int64_t first_scored = num_tokens() + step.rows[i].first_scored;
     FillRow(step.rows[i]);
+    for (size_t s = 0; s < step.rows[i].scored.size(); ++s) {
+      host_scored_tokens_.push_back(first_scored + static_cast<int64_t>(s));
+    }
+    for (int64_t back = step.rows[i].num_pooled; back > 0; --back) host_pooled_tokens_.push_back(num_tokens() - back);
     if (!step.rows[i].sample) continue;
     for (int64_t back = step.rows[i].num_drafts(); back >= 0; --back) {
       sample_rows_.push_back(static_cast<int>(i));
@@ -119,6 +132,7 @@ void StepBatch::Fill(const StepPlan& step) {
     }
   }
   if (has_cross_) FillEncoders(step);
+  FillParts(step);
   if (copy_tables_) {
     CopyTables();
   } else {
@@ -169,12 +183,18 @@ void StepBatch::FillUpTo(const GraphShape& shape) {
 void StepBatch::PointTables() {
   device_positions_ = ToDevice(decoder_.positions);
   sample_tokens_ = ToDevice(host_sample_tokens_);
+  scored_tokens_ = ToDevice(host_scored_tokens_);
+  pooled_tokens_ = ToDevice(host_pooled_tokens_);
   PointTo(decoder_, &tables_.decoder);
   PointTo(encoder_, &tables_.encoder);
   tables_.decoder.token_ids = ToDevice(decoder_.token_ids);
   if (has_cross_) tables_.encoder.token_ids = ToDevice(encoder_.token_ids);
   tables_.cross_lengths = cross_lengths_.data();
   for (size_t g = 0; g < units_.size(); ++g) tables_.units[g] = units_[g].data();
+  PointPhases({.rows = parts_.rows.data(),
+               .units = parts_.units.data(),
+               .lengths = parts_.lengths.data(),
+               .tiles = parts_.tiles.data()});
 }
 
 void StepBatch::CopyTables() {
@@ -182,16 +202,97 @@ void StepBatch::CopyTables() {
   const RaggedOffsets decoder(decoder_, &staging_), encoder(encoder_, &staging_);
   const int64_t cross_lengths = staging_.Add(cross_lengths_);
   const int64_t sample_tokens = staging_.Add(host_sample_tokens_);
+  const int64_t scored_tokens = staging_.Add(host_scored_tokens_);
+  const int64_t pooled_tokens = staging_.Add(host_pooled_tokens_);
   const int64_t positions = staging_.Add(decoder_.positions);
   std::vector<int64_t> units;  // by group: where they begin
   for (const auto& of_group : units_) units.push_back(staging_.Add(of_group));
+  const int64_t part_rows = staging_.Add(parts_.rows);
+  const int64_t part_units = staging_.Add(parts_.units);
+  const int64_t part_lengths = staging_.Add(parts_.lengths);
+  const int64_t part_tiles = staging_.Add(parts_.tiles);
   staging_.Copy(device_, &copy_);
   PointTo(copy_, decoder, decoder_, &tables_.decoder);
   PointTo(copy_, encoder, encoder_, &tables_.encoder);
   sample_tokens_ = Numbers(copy_, sample_tokens, host_sample_tokens_.size());
+  scored_tokens_ = Numbers(copy_, scored_tokens, host_scored_tokens_.size());
+  pooled_tokens_ = Numbers(copy_, pooled_tokens, host_pooled_tokens_.size());
   device_positions_ = Numbers(copy_, positions, decoder_.positions.size());
   tables_.cross_lengths = At<int64_t>(copy_, cross_lengths);
   for (size_t g = 0; g < units.size(); ++g) tables_.units[g] = At<int64_t>(copy_, units[g]);
+  PointPhases({.rows = At<ops::Row>(copy_, part_rows),
+               .units = At<int64_t>(copy_, part_units),
+               .lengths = At<int64_t>(copy_, part_lengths),
+               .tiles = At<int64_t>(copy_, part_tiles)});
+}
+
+void StepBatch::FillParts(const StepPlan& step) {
+  const auto has_marks = [](const StepRow& row) { return !row.lease->marks().empty(); };
+  if (plan_.state_group() < 0 || std::none_of(step.rows.begin(), step.rows.end(), has_marks)) return;
+  for (int64_t number = 0; AddPhase(step, number); ++number) {
+  }
+}
+
+bool StepBatch::AddPhase(const StepPlan& step, int64_t number) {
+  const Parts::Begin begin = parts_.end();
+  for (size_t r = 0; r < step.rows.size(); ++r) {
+    const absl::Span<const StateMark> marks = step.rows[r].lease->marks();
+    const int64_t num_marks = static_cast<int64_t>(marks.size());
+    if (number > num_marks) continue;
+    const ops::Row& row = decoder_.rows[r];
+    const int64_t unit = units_[plan_.state_group()][r];
+    const int64_t start = number == 0 ? row.start : marks[number - 1].position;
+    const int64_t end = number == num_marks ? row.start + row.num_tokens : marks[number].position;
+    for (int64_t query = 0; query < end - start; query += ops::kQueryTile) {
+      parts_.tiles.insert(parts_.tiles.end(), {parts_.end().row - begin.row, query});
+    }
+    parts_.rows.push_back(
+        {.first_token = row.first_token + start - row.start, .num_tokens = end - start, .start = start});
+    parts_.units.push_back(unit);
+    parts_.lengths.push_back(decoder_.lengths[r]);
+    if (number < num_marks) parts_.copies.push_back({.from = unit, .to = marks[number].offset});
+  }
+  if (parts_.end().row == begin.row) return false;
+  parts_.begins.push_back(begin);
+  return true;
+}
+
+void StepBatch::PointPhases(const StatePhase& tables) {
+  phases_.clear();
+  if (plan_.state_group() < 0) return;
+  if (parts_.begins.empty()) {
+    phases_.push_back({.rows = tables_.decoder.rows,
+                       .units = tables_.units[plan_.state_group()],
+                       .lengths = tables_.decoder.lengths,
+                       .tiles = tables_.decoder.tiles,
+                       .num_tiles = num_tiles(),
+                       .num_rows = num_rows(),
+                       .num_tokens = num_tokens(),
+                       .longest_row = decoder_.longest_row,
+                       .host_rows = decoder_.rows,
+                       .host_units = units_[plan_.state_group()],
+                       .host_lengths = decoder_.lengths});
+    return;
+  }
+  for (size_t p = 0; p < parts_.begins.size(); ++p) {
+    const Parts::Begin begin = parts_.begins[p];
+    const Parts::Begin end = p + 1 == parts_.begins.size() ? parts_.end() : parts_.begins[p + 1];
+    StatePhase phase = {.rows = tables.rows + begin.row,
+                        .units = tables.units + begin.row,
+                        .lengths = tables.lengths + begin.row,
+                        .tiles = tables.tiles + 2 * begin.tile};
+    phase.num_tiles = end.tile - begin.tile;
+    phase.num_rows = end.row - begin.row;
+    phase.host_rows = absl::MakeConstSpan(parts_.rows).subspan(begin.row, phase.num_rows);
+    phase.host_units = absl::MakeConstSpan(parts_.units).subspan(begin.row, phase.num_rows);
+    phase.host_lengths = absl::MakeConstSpan(parts_.lengths).subspan(begin.row, phase.num_rows);
+    phase.copies = absl::MakeConstSpan(parts_.copies).subspan(begin.copy, end.copy - begin.copy);
+    for (const ops::Row& row : phase.host_rows) {
+      phase.num_tokens += row.num_tokens;
+      phase.longest_row = std::max(phase.longest_row, row.num_tokens);
+    }
+    phases_.push_back(phase);
+  }
 }
 
 void StepBatch::FillRow(const StepRow& row) {

@@ -51,6 +51,37 @@ struct RaggedTables {
   std::vector<const ops::Blocks*> blocks;  // by group; their offsets are in the same memory
 };
 
+// A copy of a row's states, from its unit to a mark's (SequenceLease::marks).
+struct StateCopy {
+  int64_t from = 0;  // bytes in the arena where the units begin
+  int64_t to = 0;
+};
+
+// What recurrences run at once: parts of rows, each of another sequence. A step with marks has several phases, because
+// a row's states are copied where it has a mark:
+//
+//   row 0   |---- phase 0 ----| mark |- phase 1 -| mark |------ phase 2 ------|
+//   row 1   |------------ phase 0 ------------|
+//   row 2   |-- phase 0 --| mark |-------------- phase 1 --------------|
+//
+// Without marks, there is one phase, of the step's rows.
+struct StatePhase {
+  // For kernels: in memory of their device, by part.
+  const ops::Row* rows = nullptr;
+  const int64_t* units = nullptr;
+  const int64_t* lengths = nullptr;  // of the prompts
+  const int64_t* tiles = nullptr;    // [tiles, 2]: row of the phase, first query
+  int64_t num_tiles = 0;
+  int64_t num_rows = 0;
+  int64_t num_tokens = 0;
+  int64_t longest_row = 0;  // in tokens
+  // What the host knows of them. The copies come after the phase.
+  absl::Span<const ops::Row> host_rows;
+  absl::Span<const int64_t> host_units;
+  absl::Span<const int64_t> host_lengths;
+  absl::Span<const StateCopy> copies;
+};
+
 // The step as kernels read it: the vectors of StepBatch, in memory of its device.
 struct StepTables {
   RaggedTables decoder, encoder;
@@ -73,6 +104,29 @@ struct LeadingRows {
   int64_t longest = 0;   // in tokens
   KeySplits keys;        // that they see, their own included
   KeySplits cross_keys;  // of the encoder's
+};
+
+// Takes the logits of the step's scored tokens (StepRow::scored), some at a time, so that those of all tokens are never
+// in memory together.
+class ScoredLogits {
+ public:
+  // logits: [tokens, vocab], as Model::Forward returns them. They belong to the scored tokens from number `first` on,
+  // in the order of the rows.
+  virtual void Take(const at::Tensor& logits, int64_t first) = 0;
+
+ protected:
+  ~ScoredLogits() = default;
+};
+
+// Takes the hidden states of the step's pooled tokens (StepRow::num_pooled), some at a time.
+class PooledStates {
+ public:
+  // states: [tokens, hidden], after the final norm, in the type of the model's activations. They belong to the pooled
+  // tokens from number `first` on, in the order of the rows.
+  virtual void Take(const at::Tensor& states, int64_t first) = 0;
+
+ protected:
+  ~PooledStates() = default;
 };
 
 class StepBatch {
@@ -104,13 +158,24 @@ class StepBatch {
   // order, and once more. A graph's logits are of all its rows, whoever samples.
   const std::vector<int>& sample_rows() const { return sample_rows_; }
   const at::Tensor& sample_tokens() const { return sample_tokens_; }  // [sample_rows], or the shape's rows; int64
+  // The packed index of each token after which a scored one comes; and what takes their logits, null: none.
+  const at::Tensor& scored_tokens() const { return scored_tokens_; }  // [scored tokens], int64
+  ScoredLogits* scored_logits() const { return scored_logits_; }
+  void set_scored_logits(ScoredLogits* scored_logits) { scored_logits_ = scored_logits; }
+  // The packed index of each token whose hidden state is pooled; and what takes these states, null: none.
+  const at::Tensor& pooled_tokens() const { return pooled_tokens_; }  // [pooled tokens], int64
+  PooledStates* pooled_states() const { return pooled_states_; }
+  void set_pooled_states(PooledStates* pooled_states) { pooled_states_ = pooled_states; }
   const StepTables& tables() const { return tables_; }
+  // In the order in which recurrences run them. The host's part belongs to the second group.
+  const std::vector<StatePhase>& phases() const { return phases_; }
 
   // What the host knows of the step.
   const RaggedRows& decoder() const { return OnHost(decoder_); }
   // By row: the sequence's tokens so far, with those that are not computed yet; and its unit of a group of states.
   const std::vector<int64_t>& sequence_lengths() const { return OnHost(sequence_lengths_); }
   const std::vector<int64_t>& units(int group) const { return OnHost(units_[group]); }
+  const std::vector<StatePhase>& host_phases() const { return OnHost(phases_); }
   // Models with cross-attention only: the encoders of this step; by row, what its encoder has read and the sequence so
   // far, prompt first, without drafts.
   const RaggedRows& encoder() const { return OnHost(encoder_); }
@@ -140,6 +205,12 @@ class StepBatch {
   void FillRow(const StepRow& row);
   void FillUpTo(const GraphShape& shape);
   void FillEncoders(const StepPlan& step);
+  // Divides the rows at their marks.
+  void FillParts(const StepPlan& step);
+  // Adds the part of each row that is its number `number`. Returns false if none has one.
+  bool AddPhase(const StepPlan& step, int64_t number);
+  // Sets phases_. The argument has the tables of all parts.
+  void PointPhases(const StatePhase& tables);
   void PointTables();
   void CopyTables();
 
@@ -157,9 +228,35 @@ class StepBatch {
   at::Tensor sample_tokens_;
   at::Tensor device_positions_;
   std::vector<int64_t> host_sample_tokens_;
+  at::Tensor scored_tokens_;
+  std::vector<int64_t> host_scored_tokens_;
+  ScoredLogits* scored_logits_ = nullptr;
+  at::Tensor pooled_tokens_;
+  std::vector<int64_t> host_pooled_tokens_;
+  PooledStates* pooled_states_ = nullptr;
   RaggedRows decoder_, encoder_;
   std::vector<int64_t> sequence_lengths_;
   std::vector<std::vector<int64_t>> units_;
+  // With marks: the parts, phase by phase, and where each phase begins.
+  struct Parts {
+    std::vector<ops::Row> rows;
+    std::vector<int64_t> units;
+    std::vector<int64_t> lengths;
+    std::vector<int64_t> tiles;
+    std::vector<StateCopy> copies;
+    struct Begin {
+      int64_t row, tile, copy;
+    };
+    std::vector<Begin> begins;
+
+    // Where what is added next begins.
+    Begin end() const {
+      return {static_cast<int64_t>(rows.size()), static_cast<int64_t>(tiles.size()) / 2,
+              static_cast<int64_t>(copies.size())};
+    }
+  };
+  Parts parts_;
+  std::vector<StatePhase> phases_;
   std::vector<int> sample_rows_;
   bool has_cross_;
   std::vector<int64_t> cross_lengths_;

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <utility>
 
@@ -18,6 +19,9 @@ void Sleep(std::atomic<uint32_t>* word, uint32_t value) {
 void WakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
+
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kPieceBytes = 4096;  // of what is read ahead, that one worker asks for before the next
 
 // Leaves the core's other thread, if it has one, its units.
 void Pause() {
@@ -73,10 +77,24 @@ void ThreadPool::Run(absl::FunctionRef<void(int)> work) {
   }
 }
 
-uint32_t ThreadPool::AwaitCallAfter(uint32_t seen) {
+void ThreadPool::ReadAhead(const char* begin, int64_t size_bytes) {
+  ahead_bytes_.store(std::min(size_bytes, kReadAheadBytes), std::memory_order_relaxed);
+  ahead_.store(begin, std::memory_order_release);
+}
+
+uint32_t ThreadPool::AwaitCallAfter(uint32_t seen, int thread, Reading* reading) {
   constexpr int kPausesBetweenLooks = 32;
   uint32_t call = seen;
   const auto come = [&] { return (call = last_call_.load(std::memory_order_acquire)) != seen; };
+  const char* const begin = ahead_.load(std::memory_order_acquire);
+  const int64_t end = ahead_bytes_.load(std::memory_order_relaxed);
+  if (reading->begin != begin) *reading = {begin, (thread - 1) * kPieceBytes};
+  for (int64_t& at = reading->asked; at < end; at += static_cast<int64_t>(workers_.size()) * kPieceBytes) {
+    for (int64_t line = 0; line < kPieceBytes; line += kLineBytes) {
+      if (come()) return call;
+      __builtin_prefetch(begin + at + line, 0, 2);
+    }
+  }
   for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < kLookOut;) {
     for (int i = 0; i < kPausesBetweenLooks; ++i) {
       if (come()) return call;
@@ -90,8 +108,9 @@ uint32_t ThreadPool::AwaitCallAfter(uint32_t seen) {
 }
 
 void ThreadPool::Loop(int thread) {
+  Reading reading;
   for (uint32_t seen = 0; !stop_.load();) {
-    seen = AwaitCallAfter(seen);
+    seen = AwaitCallAfter(seen, thread, &reading);
     uint64_t offer = offer_.load(std::memory_order_acquire);
     while (offer >> 32 == seen && (offer & kClosed) == 0) {
       if (!offer_.compare_exchange_weak(offer, offer + 1, std::memory_order_acq_rel)) continue;

@@ -46,21 +46,29 @@ TEST(UnitsTest, WritesByteSizesShort) {
 }
 
 TEST(UnitsTest, ReadsAndWritesAddresses) {
-  for (const char* text : {"127.0.0.1:8600", "localhost:0", "[::1]:80", "0.0.0.0:65535", "berth-0.berth.svc:8600"}) {
+  for (const char* text : {"127.0.0.1:8600", "localhost:0", "[::1]:80", "0.0.0.0:65535", "berth-0.berth.svc:8600",
+                           "unix:/run/berth.sock"}) {
     const auto address = ParseAddress(text);
     ASSERT_TRUE(address.ok()) << address.status();
     EXPECT_EQ(address->ToString(), text);
   }
-  EXPECT_TRUE(ParseAddress("127.0.0.1:1")->IsLoopback());
-  EXPECT_TRUE(ParseAddress("[::1]:1")->IsLoopback());
-  EXPECT_FALSE(ParseAddress("0.0.0.0:1")->IsLoopback());
+  EXPECT_TRUE(ParseAddress("unix:/run/berth.sock")->IsUnix());
+  EXPECT_TRUE(ParseAddress("unix:/run/berth.sock")->IsLocal());
+  EXPECT_TRUE(ParseAddress("localhost:1")->IsLocal());
+  EXPECT_TRUE(ParseAddress("127.0.0.1:1")->IsLocal());
+  EXPECT_TRUE(ParseAddress("[::1]:1")->IsLocal());
+  EXPECT_FALSE(ParseAddress("0.0.0.0:1")->IsLocal());
+  EXPECT_FALSE(ParseAddress("[::]:1")->IsLocal());
+  EXPECT_FALSE(ParseAddress("127.example.com:1")->IsLocal()) << "a name";
 }
 
 TEST(UnitsTest, RefusesWhatIsNotAnAddress) {
   for (const char* text : {"", ":", "host", "host:", ":1", "host:-1", "host:65536", "host:1x", "::1", "::1:80", "[::1]",
-                           "[]:1", "[::1:80", "a b:1", "http://h:1"}) {
+                           "[]:1", "[::1:80", "a b:1", "http://h:1", "unix:", "unix:relative"}) {
     EXPECT_EQ(ParseAddress(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
+  EXPECT_TRUE(ParseAddress("unix:/" + std::string(106, 'p')).ok());
+  EXPECT_FALSE(ParseAddress("unix:/" + std::string(107, 'p')).ok());
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 """What a configuration asks for and the server does not have is refused at load, by field and value.
 
 Every row starts berth-server on a copy of a bundled checkpoint whose config.json is the row's. A configuration is read
-whole before the first tensor, so the weights need not fit. To add a row: the family's fields (SIZES and what its
-builder requires), the field and its bad value, and words that the message must have.
+whole before the first tensor, so the weights need not fit. To add a row: the family, the field and its bad value, and words that the message must have. families/configs.json has
+each family's other fields.
 """
 
 import json
@@ -18,26 +18,8 @@ from berth_server import ROOT, SERVER  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/gemma3-demo")
 
-SIZES = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, max_position_embeddings=128)
-MAMBA = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=8)
-MAMBA2 = dict(MAMBA, num_heads=4, head_dim=16, n_groups=1)
-MIXERS = dict(SIZES, mamba_n_heads=4, mamba_d_state=8)
-NEMOTRON = dict(SIZES, layers_block_type=["linear_attention", "full_attention"], mamba_num_heads=4, n_groups=2)
-ZAMBA = dict(SIZES, layers_block_type=["linear_attention", "hybrid"], n_mamba_heads=4)
-SIDES = dict(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-             decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48)
-GPT_OSS = dict(SIZES, num_local_experts=4, rope_parameters=dict(rope_type="default", rope_theta=1e4))
-FAMILIES = {
-    "bamba": MIXERS, "bart": SIDES, "cohere2": SIZES, "exaone4": SIZES, "falcon_h1": MIXERS, "falcon_mamba": MAMBA,
-    "gemma2": SIZES, "gemma3_text": SIZES, "gemma3n_text": dict(SIZES, num_kv_shared_layers=0), "gpt_oss": GPT_OSS,
-    "granitemoehybrid": MIXERS, "jamba": SIZES, "lfm2": SIZES, "lfm2_moe": dict(SIZES, layer_types=["conv", "conv"]),
-    "llama": SIZES, "llama4_text": SIZES, "m2m_100": SIDES, "mamba": MAMBA, "mamba2": MAMBA2, "mistral": SIZES,
-    "mixtral": dict(SIZES, num_local_experts=4), "nemotron_h": NEMOTRON, "olmo3": SIZES, "olmo_hybrid": SIZES,
-    "phi3": SIZES, "qwen2": SIZES, "qwen3": SIZES, "qwen3_5_moe_text": SIZES, "qwen3_5_text": SIZES,
-    "qwen3_moe": dict(SIZES, num_experts=4), "qwen3_next": SIZES, "recurrent_gemma": SIZES, "smollm3": SIZES,
-    "t5": dict(vocab_size=64), "zamba": ZAMBA, "zamba2": ZAMBA,
-}
+with open(os.path.join(ROOT, "tests/models/families/configs.json")) as file:
+    FAMILIES = json.load(file)
 WRAPPERS = {"gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "llama4": "llama4_text", "qwen3_5": "qwen3_5_text",
             "qwen3_5_moe": "qwen3_5_moe_text"}
 
@@ -93,6 +75,14 @@ ROWS = [
     ("mixtral", "num_experts_per_tok", 5, ["num_experts_per_tok: 5"]),
     ("gpt_oss", "num_experts_per_tok", 5, ["num_experts_per_tok: 5"]),
     ("llama", "num_key_value_heads", 3, ["num_attention_heads: 4"]),
+    ("llama", "rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 0.4,
+                                  "original_max_position_embeddings": 64},
+     ["partial_rotary_factor", "3 of a head's 8"]),
+    ("phi3", "rope_parameters", dict(rope_type="longrope", short_factor=[1.0] * 3, long_factor=[1.0] * 3),
+     ["rope_scaling", "half the rotated dimensions"]),
+    ("qwen3_moe", "num_experts_per_tok", None, ["num_experts_per_tok: (absent) means 8", "of 4 experts"]),
+    ("recurrent_gemma", "intermediate_size", 1, ["intermediate_size: 1"]),
+    ("nemotron_h", "layers_block_type", ["mlp"] * 5000, ["5000"]),
 ]
 
 
@@ -131,6 +121,13 @@ def test_what_the_rows_change_is_accepted(family, tmp_path):
     assert message.startswith(("berth-server: checkpoint: ", "berth-server: the checkpoint has ")), message
 
 
+@pytest.mark.parametrize("family", ["bart", "gemma3_text", "llama4_text", "mixtral", "t5", "zamba2"])
+def test_a_checkpoint_that_does_not_fit_is_refused_without_memory_for_the_model(family, tmp_path):
+    vast = {key: 1 << 20 for key in ("hidden_size", "d_model", "intermediate_size", "encoder_ffn_dim", "d_ff")}
+    message = refusal(tmp_path, {**FAMILIES[family], **vast, "vocab_size": 1 << 24, "model_type": family})
+    assert message.startswith("berth-server: checkpoint: "), message
+
+
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrappers_refuse_what_is_inside_and_outside(wrapper, tmp_path):
     inner = WRAPPERS[wrapper]
@@ -143,6 +140,6 @@ def test_wrappers_refuse_what_is_inside_and_outside(wrapper, tmp_path):
 
 
 def test_an_unknown_model_type_lists_the_known_ones(tmp_path):
-    message = refusal(tmp_path, {"model_type": "gpt5", **SIZES})
+    message = refusal(tmp_path, {"model_type": "gpt5", **FAMILIES["llama"]})
     assert 'model_type: "gpt5"' in message
     assert all(family in message for family in FAMILIES)

@@ -6,6 +6,7 @@
 
 #include "models/ops/backend.h"
 #include "models/ops/parallel.h"
+#include "models/ops/state_phases.h"
 
 namespace berth::ops {
 
@@ -15,25 +16,27 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
   if (backend == Backend::kReference) return reference::CausalConv(x, weight, bias, layer, state, batch, activation);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
-  const ConvArgs args = {.arena = batch.arena(),
-                         .rows = batch.tables().decoder.rows,
-                         .units = batch.tables().units[slot.state_group],
-                         .state_offset = slot.state_offsets[state],
-                         .x = RowsOf(x),
-                         .out = out.data_ptr(),
-                         .weight = weight.const_data_ptr<float>(),
-                         .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
-                         .x_stride = x.stride(0),
-                         .channels = x.size(1),
-                         .kernel = weight.size(0),
-                         .activation = activation};
-  if (backend == Backend::kCuda) {
-    CheckLaunched(RunOnCuda(&cuda::Kernels::conv, TypeOf(x), args, LaunchParamsFor(x, batch), batch.execution()));
-    return out;
-  }
+  ConvArgs args = {.arena = batch.arena(),
+                   .state_offset = slot.state_offsets[state],
+                   .x = RowsOf(x),
+                   .out = out.data_ptr(),
+                   .weight = weight.const_data_ptr<float>(),
+                   .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
+                   .x_stride = x.stride(0),
+                   .channels = x.size(1),
+                   .kernel = weight.size(0),
+                   .activation = activation};
   const int64_t chunks = (args.channels + kConvChunk - 1) / kConvChunk;
-  RunOnCpu(&cpu::Kernels::conv, TypeOf(x), args, batch.num_rows() * chunks,
-           TokensPerRow(batch) * std::min(args.channels, kConvChunk) * (args.kernel + 8), batch.execution());
+  const int64_t state_bytes = (args.kernel - 1) * args.channels * x.element_size();
+  RunPhases(batch, layer, state, state_bytes, &args, [&](const StatePhase& phase) {
+    if (backend == Backend::kCuda) {
+      CheckLaunched(RunOnCuda(&cuda::Kernels::conv, TypeOf(x), args, LaunchParamsFor(x, phase), batch.execution()));
+      return true;
+    }
+    RunOnCpu(&cpu::Kernels::conv, TypeOf(x), args, phase.num_rows * chunks,
+             TokensPerRow(phase) * std::min(args.channels, kConvChunk) * (args.kernel + 8), batch.execution());
+    return true;
+  });
   return out;
 }
 

@@ -27,11 +27,8 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
   const int64_t keys = shape.k_heads * shape.key_dim;
   const int64_t values = shape.v_heads * shape.value_dim;
   const double scale = 1 / std::sqrt(static_cast<double>(shape.key_dim));
-  std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
-    const ops::Row& row = batch.decoder().rows[r];
-    const at::Tensor view = StateView(batch, shape.layer, shape.state, static_cast<int64_t>(r),
-                                      {shape.v_heads, shape.key_dim, shape.value_dim}, at::kFloat);
+  std::vector<at::Tensor> outputs(qkv.size(0));
+  const auto scan = [&](const ops::Row& row, int64_t /*length*/, const at::Tensor& view) {
     at::Tensor s = row.start == 0 ? at::zeros_like(view) : view.clone();
     const at::Tensor rows = RowSlice(qkv, row).to(at::kFloat);
     const auto heads = [&](int64_t first) {  // [tokens, v_heads, key_dim]
@@ -49,10 +46,11 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
       const at::Tensor d = (v[t] - read) * beta[t].unsqueeze(1);
       s = s + k[t].unsqueeze(2) * d.unsqueeze(1);
       const at::Tensor y = (s * q[t].unsqueeze(2)).sum({1});
-      outputs.push_back(y.reshape({1, values}).to(qkv.scalar_type()));
+      outputs[row.first_token + t] = y.reshape({1, values}).to(qkv.scalar_type());
     }
     view.copy_(s);
-  }
+  };
+  ForEachStateRow(batch, shape.layer, shape.state, {shape.v_heads, shape.key_dim, shape.value_dim}, at::kFloat, scan);
   return at::cat(outputs, 0);
 }
 

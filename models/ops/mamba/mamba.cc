@@ -4,16 +4,18 @@
 
 #include "models/ops/backend.h"
 #include "models/ops/parallel.h"
+#include "models/ops/state_phases.h"
 
 namespace berth::ops {
 namespace {
 
 // Heads that share one product of B and C: more save work, fewer leave more items to the threads.
-int64_t HeadsPerItem(const Mamba2Shape& shape, const StepBatch& batch) {
+int64_t HeadsPerItem(const Mamba2Shape& shape, const StatePhase& phase, const Execution& execution) {
+  if (execution.chunk_invariant_scans) return 1;
   const int64_t group_heads = shape.heads / shape.groups;
   for (int64_t heads : {4, 2}) {
-    const int64_t items = batch.num_rows() * shape.heads / heads;
-    if (group_heads % heads == 0 && items >= 2 * batch.execution().num_threads()) return heads;
+    const int64_t items = phase.num_rows * shape.heads / heads;
+    if (group_heads % heads == 0 && items >= 2 * execution.num_threads()) return heads;
   }
   return 1;
 }
@@ -27,8 +29,6 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
   at::Tensor out = at::empty({inputs.x.size(0), inputs.x.size(1)}, inputs.x.options());
   const LayerCacheSlot& slot = batch.slot(layer);
   MambaScanArgs args = {.arena = batch.arena(),
-                        .rows = batch.tables().decoder.rows,
-                        .units = batch.tables().units[slot.state_group],
                         .state_offset = slot.state_offsets[state],
                         .x = RowsOf(inputs.x),
                         .gate = RowsOf(inputs.gate),
@@ -49,14 +49,17 @@ at::Tensor MambaScan(const MambaInputs& inputs, const at::Tensor& a, const at::T
                         .channels = inputs.x.size(1),
                         .state_dim = inputs.b.size(2),
                         .groups = inputs.b.size(1)};
-  if (backend == Backend::kCuda) {
-    const int result = RunOnCuda(&cuda::Kernels::mamba_scan, TypeOf(inputs.x), args, LaunchParamsFor(inputs.x, batch),
-                                 batch.execution());
-    return IsLaunched(result) ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
-  }
-  RunOnCpu(&cpu::Kernels::mamba_scan, TypeOf(inputs.x), args, batch.num_rows() * MambaTiles(args),
-           TokensPerRow(batch) * kMambaTile * args.state_dim * 16, batch.execution());
-  return out;
+  const int64_t state_bytes = args.state_dim * args.channels * static_cast<int64_t>(sizeof(float));
+  const bool covered = RunPhases(batch, layer, state, state_bytes, &args, [&](const StatePhase& phase) {
+    if (backend == Backend::kCuda) {
+      return IsLaunched(RunOnCuda(&cuda::Kernels::mamba_scan, TypeOf(inputs.x), args, LaunchParamsFor(inputs.x, phase),
+                                  batch.execution()));
+    }
+    RunOnCpu(&cpu::Kernels::mamba_scan, TypeOf(inputs.x), args, phase.num_rows * MambaTiles(args),
+             TokensPerRow(phase) * kMambaTile * args.state_dim * 16, batch.execution());
+    return true;
+  });
+  return covered ? out : reference::MambaScan(inputs, a, d, dt_bias, layer, state, batch);
 }
 
 at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,
@@ -66,8 +69,6 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
   at::Tensor out = at::empty({xbc.size(0), shape.heads * shape.head_dim}, xbc.options());
   const LayerCacheSlot& slot = batch.slot(shape.layer);
   Mamba2ScanArgs args = {.arena = batch.arena(),
-                         .rows = batch.tables().decoder.rows,
-                         .units = batch.tables().units[slot.state_group],
                          .state_offset = slot.state_offsets[shape.state],
                          .xbc = RowsOf(xbc),
                          .dt = RowsOf(dt),
@@ -81,19 +82,22 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
                          .head_dim = shape.head_dim,
                          .state_dim = shape.state_dim,
                          .groups = shape.groups,
-                         .prompt_lengths = batch.tables().decoder.lengths,
-                         .heads_per_item = batch.execution().chunk_invariant_scans ? 1 : HeadsPerItem(shape, batch),
                          .chunked_from = ChunkedFrom(kMamba2Chunked, batch.execution()),
                          .dt_min = static_cast<float>(shape.dt_min),
                          .dt_max = static_cast<float>(shape.dt_max)};
-  if (backend == Backend::kCuda) {
-    const int result =
-        RunOnCuda(&cuda::Kernels::mamba2_scan, TypeOf(xbc), args, LaunchParamsFor(xbc, batch), batch.execution());
-    return IsLaunched(result) ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
-  }
-  RunOnCpu(&cpu::Kernels::mamba2_scan, TypeOf(xbc), args, batch.num_rows() * shape.heads / args.heads_per_item,
-           TokensPerRow(batch) * args.heads_per_item * shape.head_dim * shape.state_dim * 4, batch.execution());
-  return out;
+  const int64_t state_bytes = shape.heads * shape.state_dim * shape.head_dim * static_cast<int64_t>(sizeof(float));
+  const bool covered = RunPhases(batch, shape.layer, shape.state, state_bytes, &args, [&](const StatePhase& phase) {
+    args.prompt_lengths = phase.lengths;
+    args.heads_per_item = HeadsPerItem(shape, phase, batch.execution());
+    if (backend == Backend::kCuda) {
+      return IsLaunched(
+          RunOnCuda(&cuda::Kernels::mamba2_scan, TypeOf(xbc), args, LaunchParamsFor(xbc, phase), batch.execution()));
+    }
+    RunOnCpu(&cpu::Kernels::mamba2_scan, TypeOf(xbc), args, phase.num_rows * shape.heads / args.heads_per_item,
+             TokensPerRow(phase) * args.heads_per_item * shape.head_dim * shape.state_dim * 4, batch.execution());
+    return true;
+  });
+  return covered ? out : reference::Mamba2Scan(xbc, dt, a, d, dt_bias, shape, batch);
 }
 
 }  // namespace berth::ops

@@ -52,6 +52,16 @@ DType KindOf(const at::Tensor& weight, DType storage) {
   return DType::kFloat32;
 }
 
+// What the matrix will take where it is only measured. Its values matter to KindOf alone.
+int64_t BytesWhenKept(const at::Tensor& weight, DType storage, PackedWeights::Purpose purpose) {
+  const int64_t outputs = weight.size(0), inputs = weight.size(1);
+  const int64_t scales = IsQuantised(storage) ? outputs * static_cast<int64_t>(sizeof(float)) : 0;
+  if (purpose == PackedWeights::Purpose::kMeasureForCpu) {
+    return PanelCount(outputs) * PanelBytes(KindOf(weight.contiguous(), storage), inputs) + scales;
+  }
+  return storage == DType::kInt8 ? outputs * inputs + scales : static_cast<int64_t>(weight.nbytes());
+}
+
 // What a product takes one thread, about, in nanoseconds: its multiplications, or reading the weight.
 constexpr int64_t kMultiplicationsPerNanosecond = 64;
 constexpr int64_t kBytesPerNanosecond = 32;
@@ -89,6 +99,14 @@ void Prepare(absl::Span<const Task> tasks, DType type, const Execution& executio
       CpuKernels(execution).prepare_inputs[TypeIndex(type)].run(args, begin, end, /*scratch=*/nullptr);
     });
   }
+}
+
+// While workers wait for the next product after this one, they read its weights ahead. Not of experts, which tokens
+// choose anew in each step.
+void ReadAheadOf(const Task& task, Execution& execution) {
+  const PackedWeight& w = task.args.weight;
+  const ReadRange next = execution.weights.Follow({w.panels, PanelCount(w.outputs) * PanelBytes(w.dtype, w.inputs)});
+  execution.threads->ReadAhead(next.begin, next.size_bytes);
 }
 
 // The products one after the other, their items shared by the threads as one.
@@ -169,8 +187,13 @@ const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const
 PackedMatrix::PackedMatrix(const std::string& name, const at::Tensor& weight, DType storage, PackedWeights* packed)
     : packed_{.type = weight.scalar_type(), .inputs = weight.size(1), .outputs = weight.size(0)} {
   TORCH_CHECK(type() == at::kFloat || type() == at::kBFloat16, "a weight of type ", type());
-  if (packed->mapped()) {
+  TORCH_CHECK(inputs() > 0 && outputs() > 0, "the matrix ", name, " is ", outputs(), " x ", inputs());
+  if (packed->purpose() != PackedWeights::Purpose::kKeep) {
+    packed->AddPlain(name, BytesWhenKept(weight, storage, packed->purpose()));
+  } else if (packed->mapped()) {
     packed_ = packed->Take(name, outputs(), inputs(), type());
+  } else if (weight.is_meta()) {
+    return;  // the loader has failed, and the model will not run
   } else if (BackendOf(weight, packed->execution()) == Backend::kCpu) {
     Pack(weight.contiguous(), storage, packed->execution());
     packed->Add(name, packed_);
@@ -230,6 +253,7 @@ at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Ten
   at::Tensor out = at::empty({x.size(0), weight.outputs()}, x.options().dtype(type));
   if (x.size(0) == 0) return out;
   Task task = TaskOf(x, weight, BiasOf(bias), out);
+  if (execution.threads != nullptr) ReadAheadOf(task, execution);
   Run(absl::MakeSpan(&task, 1), TypeOf(x), execution);
   return out;
 }

@@ -27,7 +27,8 @@ class PackedMatrix {
   //
   // weight: [outputs, inputs], float32 or bfloat16, which inputs and outputs of the products are then as well. It is
   // read once on the CPU, and kept on other devices. If `packed` has a file, the matrix called `name` is taken from it,
-  // and `weight` need have no values (at::kMeta). Throws c10::Error as Take and Add do.
+  // and `weight` need have no values (at::kMeta). If `packed` measures, the matrix is only counted and cannot be used;
+  // values are then needed of float32 weights that are stored without loss. Throws c10::Error as Take and Add do.
   PackedMatrix(const std::string& name, const at::Tensor& weight, DType storage, PackedWeights* packed);
 
   bool defined() const { return outputs() > 0; }

@@ -7,8 +7,7 @@
 // It is hashed again when it is mapped, so a torn or damaged file is not used but replaced. A file must not shrink
 // while it is mapped (SIGBUS): remove it, or rename another over it.
 //
-// Format, in the processor's own byte order: the header, an entry for each matrix, the matrices' names, and the hash of
-// all these. From the next page on follow the matrices: the panels of each, from a cache line on, and its scales.
+// The format is that of models/ops/packed_mapping.h.
 //
 // Thread-compatible; load time only.
 #ifndef BERTH_MODELS_OPS_MATMUL_PACKED_WEIGHTS_H_
@@ -28,6 +27,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "models/kernels/cpu/panels.h"
+#include "models/ops/packed_mapping.h"
 #include "models/step/execution.h"
 
 namespace berth {
@@ -48,8 +48,12 @@ class PackedWeights {
   // Gets the result of Keep's writing; called once, on the thread that writes.
   using OnKept = std::function<void(const absl::Status&)>;
 
+  // What becomes of the matrices of a model: packed or kept, or only measured for a device.
+  enum class Purpose { kKeep, kMeasureForCpu, kMeasureForOther };
+
   // Without a file: only counts. `execution` packs, and must outlive the loading.
-  explicit PackedWeights(Execution* execution) : execution_(execution) {}
+  explicit PackedWeights(Execution* execution, Purpose purpose = Purpose::kKeep)
+      : execution_(execution), purpose_(purpose) {}
   // Maps the file at `path` if it is there, whole and of `identity`, which has 32 characters. The threads of
   // `execution` hash it.
   PackedWeights(std::string path, std::string identity, Execution* execution);
@@ -60,6 +64,7 @@ class PackedWeights {
 
   // Whether matrices come from the file.
   bool mapped() const { return mapping_ != nullptr; }
+  Purpose purpose() const { return purpose_; }
   const std::string& path() const { return path_; }
   Execution& execution() const { return *execution_; }
   // Bytes of the matrices so far.
@@ -68,7 +73,8 @@ class PackedWeights {
   // The matrix of this name, once. Throws c10::Error if there is none, or if it is of another shape or type.
   // REQUIRES: mapped().
   PackedPanels Take(const std::string& name, int64_t outputs, int64_t inputs, at::ScalarType type);
-  // A matrix was packed, or is kept as it is (`size_bytes`). Throws c10::Error if the name was taken or added before.
+  // A matrix was packed, or is kept as it is or measured (`size_bytes`). Throws c10::Error if the name was taken or
+  // added before.
   void Add(const std::string& name, const PackedPanels& matrix);
   void AddPlain(const std::string& name, int64_t size_bytes);
 
@@ -78,7 +84,6 @@ class PackedWeights {
   void Keep(OnKept on_kept);
 
  private:
-  struct Mapping;
   absl::Status Write() const;
   absl::Status WriteTo(int file) const;
 
@@ -86,8 +91,9 @@ class PackedWeights {
   void Claim(const std::string& name);
 
   Execution* execution_;
+  Purpose purpose_ = Purpose::kKeep;
   std::string path_, identity_;
-  std::shared_ptr<const Mapping> mapping_;
+  std::shared_ptr<const PackedMapping> mapping_;
   absl::flat_hash_set<std::string> names_;                      // of the matrices so far
   std::vector<std::pair<std::string, PackedPanels>> matrices_;  // by name, until they are written
   int64_t size_bytes_ = 0;

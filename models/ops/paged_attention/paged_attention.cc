@@ -49,6 +49,18 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   return keys;
 }
 
+// How many tiles of queries one item computes on the CPU. With more of them, keys and values are packed less often.
+// Their queries and sums must stay in the second cache, and there must be items for all threads. No bit depends on it.
+int64_t TilesPerItem(const AttentionArgs& args, const StepBatch& batch) {
+  constexpr int64_t kMostBytes = 256 << 10, kMostTiles = 8;
+  if (batch.num_tokens() <= batch.num_rows() * kQueryTile) return 1;
+  const int64_t lane_bytes = (args.kv.key.dim + args.kv.value.dim) * static_cast<int64_t>(sizeof(float));
+  const int64_t tile_bytes = kQueryTile * args.q_heads / args.kv.kv_heads * lane_bytes;
+  const int64_t tasks = kTasksPerThread * batch.execution().num_threads();
+  const int64_t most = std::min(kMostTiles, batch.num_tiles() * args.kv.kv_heads / tasks);
+  return std::max<int64_t>(1, std::min(most, kMostBytes / tile_bytes));
+}
+
 // False: there is no code for these sizes.
 bool LaunchAttention(const AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
   const int64_t value_dim = args.kv.value.dim;
@@ -91,6 +103,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
   AttentionArgs args = {.kv = LayoutOf(shape.layer, batch),
                         .rows = batch.tables().decoder.rows,
                         .tiles = batch.tables().decoder.tiles,
+                        .num_tiles = batch.num_tiles(),
+                        .tiles_per_item = 1,
                         .query = RowsOf(query),
                         .out = nullptr,
                         .query_stride = query.stride(0),
@@ -119,7 +133,8 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
     return LaunchAttention(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
 
-  const int64_t items = batch.num_tiles() * args.kv.kv_heads;
+  args.tiles_per_item = TilesPerItem(args, batch);
+  const int64_t items = (args.num_tiles + args.tiles_per_item - 1) / args.tiles_per_item * args.kv.kv_heads;
   const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
                              (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
   RunOnCpu(&cpu::Kernels::attention, TypeOf(query), args, items, operations, batch.execution());

@@ -37,13 +37,15 @@ struct WriteKvArgs {
 // softmax(scale * q k^T + bias) v over the positions that a query sees. The query at p sees positions up to p; with a
 // window only (p - window, p], with chunks only [p - p % chunk, p]. It also sees the first `sink_tokens` positions. A
 // sink of `sinks` is one more score in the softmax, without a value.
-// Items: query tiles * kv_heads, tile-major.
+// Items: tiles_per_item consecutive query tiles, times kv_heads, tile-major.
 struct AttentionArgs {
   KvLayout kv;
   const Row* rows;
   const int64_t* tiles;  // [num_tiles, 2]: row, first query of the tile within the row
-  const void* query;     // [tokens, query_stride]
-  void* out;             // [tokens, q_heads * value_dim]
+  int64_t num_tiles;
+  int64_t tiles_per_item;  // CUDA: of no meaning
+  const void* query;       // [tokens, query_stride]
+  void* out;               // [tokens, q_heads * value_dim]
   int64_t query_stride;
   int64_t q_heads;
   KvLayout recent;  // plain, or of no meaning: no recent tokens

@@ -25,18 +25,17 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruW
   const at::Tensor log_a = gate(block_width, weights.recurrence_bias) * weights.rate;
   const at::Tensor a = at::exp(log_a);
   const at::Tensor multiplier = at::sqrt(-at::expm1(2 * log_a));
-  std::vector<at::Tensor> outputs;
-  for (size_t r = 0; r < batch.decoder().rows.size(); ++r) {
-    const ops::Row& row = batch.decoder().rows[r];
-    const at::Tensor view = StateView(batch, layer, state, static_cast<int64_t>(r), {width}, at::kFloat);
+  std::vector<at::Tensor> outputs(x.size(0));
+  const auto scan = [&](const ops::Row& row, int64_t /*length*/, const at::Tensor& view) {
     at::Tensor h = view.clone();
     for (int64_t t = row.first_token; t < row.first_token + row.num_tokens; ++t) {
       const bool first = row.start + t - row.first_token == 0;
       h = first ? input[t] : a[t] * h + multiplier[t] * input[t];
-      outputs.push_back(h.reshape({1, width}).to(x.scalar_type()));
+      outputs[t] = h.reshape({1, width}).to(x.scalar_type());
     }
     view.copy_(h);
-  }
+  };
+  ForEachStateRow(batch, layer, state, {width}, at::kFloat, scan);
   return at::cat(outputs, 0);
 }
 

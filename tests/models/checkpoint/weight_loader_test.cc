@@ -66,7 +66,7 @@ TEST(WeightLoader, CountsTheBytesOfMatricesOnlyWhereTheyAreKeptToo) {
 }
 
 TEST(WeightLoader, MatricesThatArePackedElsewhereAreCheckedAndHaveNoValues) {
-  WeightLoader loader(AllTypes().Open(), {.dtype = DType::kBFloat16, .matrices_are_packed = true});
+  WeightLoader loader(AllTypes().Open(), {.dtype = DType::kBFloat16, .matrices_need_no_values = true});
   const at::Tensor matrix = loader.GetMatrix("model.f32", {2, 3});
   EXPECT_TRUE(matrix.is_meta());
   EXPECT_EQ(matrix.scalar_type(), at::kBFloat16);

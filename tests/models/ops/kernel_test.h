@@ -10,10 +10,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -42,9 +45,9 @@ struct KernelParam {
 
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;
-  for (const ops::cpu::Kernels* kernels :
-       {&ops::cpu::amx::kKernels, &ops::cpu::amx_emulated::kKernels, &ops::cpu::avx512_bf16::kKernels,
-        &ops::cpu::avx512::kKernels, &ops::cpu::avx2::kKernels, &ops::cpu::baseline::kKernels}) {
+  std::vector<const ops::cpu::Kernels*> sets(std::begin(ops::cpu::kKernelSets), std::end(ops::cpu::kKernelSets));
+  sets.insert(sets.end(), {&ops::cpu::amx_emulated::kKernels, &ops::cpu::avx2_vnni_emulated::kKernels});
+  for (const ops::cpu::Kernels* kernels : sets) {
     if (!ops::cpu::IsSupported(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }
@@ -78,6 +81,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
   // Sets up layers with these needs, and five sequences without tokens yet, with encoders of `encoder_tokens`.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
                   const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
+    specs_ = specs;
     execution_.cpu_kernels = GetParam().kernels;
     const TestDevice* const gpu = GetParam().device;
     execution_.cuda_kernels = gpu != nullptr ? gpu->kernels : GetParam().emulated;
@@ -103,8 +107,10 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
 
   DType dtype() const { return GetParam().type == at::kFloat ? DType::kFloat32 : DType::kBFloat16; }
 
-  // Grows each lease by its count and fills both batches. A row's encoder runs in its first step.
+  // Grows each lease by its count and fills both batches. A row's encoder runs in its first step. Checks the marks of
+  // the step before.
   void NextStep(const std::vector<int64_t>& counts) {
+    ASSERT_NO_FATAL_FAILURE(CheckMarks());
     const StepPlan plan = GrowAll(counts);
     ASSERT_EQ(plan.num_tokens, std::accumulate(counts.begin(), counts.end(), int64_t{0}));
     fast_->Fill(plan);
@@ -120,6 +126,10 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
       if (counts[i] == 0) continue;
       const int64_t start = leases_[i].num_tokens();
       if (!leases_[i].Grow(counts[i]).ok()) continue;
+      // Some rows have marks, after a few tokens and more; others have none.
+      if ((i == 1 || i == 2) && counts[i] >= 6) {
+        for (const int64_t part : {counts[i] / 3, counts[i] * 2 / 3}) leases_[i].MarkStates(start + part);
+      }
       const absl::Span<const int32_t> tokens = absl::MakeConstSpan(tokens_);
       plan.rows.push_back({.lease = &leases_[i],
                            .tokens = tokens.first(counts[i]),
@@ -130,6 +140,38 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
       plan.num_tokens += counts[i];
     }
     return plan;
+  }
+
+  // The states at the last step's marks are those of the reference, if the test compares states. Drops the marks.
+  void CheckMarks() {
+    for (SequenceLease& lease : leases_) {
+      if (!compares_states_) lease.Publish({}, /*checkpoint=*/false);
+      for (const StateMark& mark : lease.marks()) {
+        bool any = false;
+        for (size_t layer = 0; layer < specs_.size(); ++layer) {
+          for (size_t s = 0; s < specs_[layer].states.size(); ++s) {
+            const int64_t offset = mark.offset + cache_->plan().layers[layer].state_offsets[s];
+            const StateSpec& spec = specs_[layer].states[s];
+            const at::Tensor actual = StateAt(*fast_storage_, offset, spec);
+            const at::Tensor expected = StateAt(*reference_storage_, offset, spec);
+            // Poison where the test does not compute this state. Units that return are poisoned in the fast arena only.
+            if (at::isnan(expected).any().item<bool>() || at::isnan(actual).all().item<bool>()) continue;
+            any = true;
+            ASSERT_NO_FATAL_FAILURE(ExpectClose(actual, expected, 1e-5));
+          }
+        }
+        ASSERT_TRUE(any) << "no state was copied to the mark at position " << mark.position;
+      }
+      lease.Publish({}, /*checkpoint=*/false);
+    }
+  }
+  static at::Tensor StateAt(const ArenaStorage& storage, int64_t offset, const StateSpec& spec) {
+    const bool wide = spec.dtype == DType::kFloat32;
+    int64_t count = 1;
+    for (const int64_t size : spec.shape) count *= size;
+    std::vector<std::byte> bytes(count * (wide ? 4 : 2));
+    storage.Read(offset, static_cast<int64_t>(bytes.size()), bytes.data());
+    return at::from_blob(bytes.data(), {count}, wide ? at::kFloat : at::kBFloat16).to(at::kFloat).clone();
   }
 
   // What `compute` gives for a new sequence that is computed in steps of `counts` tokens, put together. It is called
@@ -186,12 +228,14 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
         << "largest difference " << (a - e).abs().max().item<float>() << ", largest value " << absolute / roundings;
   }
 
+  std::vector<LayerCacheSpec> specs_;
   Execution execution_;
   std::unique_ptr<EmulatedDevice> device_;
   std::unique_ptr<ArenaStorage> fast_storage_, reference_storage_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<StepBatch> fast_, reference_;
   std::vector<int32_t> tokens_;
+  bool compares_states_ = true;  // false: no test of the fixture computes states by the kernels and by the reference
   std::vector<SequenceLease> leases_;
 };
 

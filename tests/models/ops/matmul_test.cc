@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -108,6 +110,24 @@ class MatMulTest : public ::testing::TestWithParam<Param> {
 
   Execution execution_;
 };
+
+// The largest sums of integers that there are: of two inputs in four, or of all, in either direction.
+TEST_P(MatMulTest, TheLargestSumsFit) {
+  constexpr int64_t kInputs = 1024;
+  const float low = GetParam().storage == DType::kInt4 ? -120 : -127;   // -8 or -127 times a scale of 15 or 1
+  const float high = GetParam().storage == DType::kInt4 ? 105 : 127;    // 7 or 127 times
+  const at::Tensor first_two = at::arange(kInputs).remainder(4).lt(2);  // of each four inputs
+  std::vector<at::Tensor> rows, outputs;
+  for (int i = 0; i < 4; ++i) {
+    const bool first = i % 2 != 0, second = i / 2 != 0;
+    rows.push_back(at::where(first_two, first ? 127.0f : -127.0f, second ? 127.0f : -127.0f));
+    outputs.push_back(at::where(first_two, first ? high : low, second ? high : low));
+  }
+  outputs.push_back(at::where(at::arange(kInputs).lt(1), low, high));
+  const at::Tensor x = at::stack(rows).to(type()), weight = at::stack(outputs).to(type());
+  const at::Tensor out = ops::MatMul(x, Packed(weight, GetParam().storage), at::Tensor(), execution_);
+  ASSERT_TRUE(at::equal(out, at::linear(x.to(at::kDouble), weight.to(at::kDouble)).to(type()))) << out;
+}
 
 TEST_P(MatMulTest, IsTheProduct) {
   for (const Shape& shape : kShapes) {
@@ -242,6 +262,29 @@ TEST(ProductOpsTilesTest, HaveTheBitsOfTheirEmulation) {
         }
         if (ops::cpu::IsSupported(ops::cpu::amx::kKernels)) {
           EXPECT_TRUE(at::equal(emulated, ProductBy(ops::cpu::amx::kKernels, x, weight, storage))) << rows;
+        }
+      }
+    }
+  }
+}
+
+// Dot products of bytes change no bit of products with quantised weights: their sums are of integers.
+TEST(ProductOpsBytesTest, HaveTheSameBitsWithAndWithoutDotProducts) {
+  namespace cpu = ops::cpu;
+  const std::pair<const cpu::Kernels*, const cpu::Kernels*> pairs[] = {
+      {&cpu::avx512_bf16::kKernels, &cpu::avx512::kKernels},
+      {&cpu::avx512_vnni::kKernels, &cpu::avx512::kKernels},
+      {&cpu::avx2_vnni::kKernels, &cpu::avx2::kKernels},
+      {&cpu::avx2_vnni_emulated::kKernels, &cpu::avx2::kKernels}};
+  at::manual_seed(7);
+  for (const auto& [dots, plain] : pairs) {
+    if (!cpu::IsSupported(*dots)) continue;  // each set that the machine lacks is named in the test's log
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (DType storage : {DType::kInt8, DType::kInt4}) {
+        for (int64_t rows : {1, 2, 3, 5, 6, 7, 13, 70}) {
+          const at::Tensor weight = at::randn({65, 1030}).to(type), x = at::randn({rows, 1030}).to(type);
+          EXPECT_TRUE(at::equal(ProductBy(*dots, x, weight, storage), ProductBy(*plain, x, weight, storage)))
+              << dots->capability << " " << rows;
         }
       }
     }

@@ -113,6 +113,43 @@ TEST(Sampler, GreedyTakesTheLowestOfEqualMaxima) {
   EXPECT_EQ(Sample({-kInf, -5.0f}, {.params = {.temperature = 0}}).token, 1);
 }
 
+TEST(Sampler, ScoresATokenAndTheLikeliest) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits(1000);
+  for (float& logit : logits) logit = normal(random);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  std::vector<int32_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  Sampler sampler;
+  for (const size_t count : {0, 1, 20, 1000}) {
+    std::vector<TokenLogprob> scores(1 + count);
+    sampler.Score(logits, 77, absl::MakeSpan(scores));
+    EXPECT_EQ(scores[0].token, 77);
+    EXPECT_NEAR(scores[0].logprob, logits[77] - std::log(sum), 1e-5);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(scores[i + 1].token, order[i]);
+      EXPECT_NEAR(scores[i + 1].logprob, logits[order[i]] - std::log(sum), 1e-5);
+    }
+  }
+}
+
+TEST(Sampler, ScoresOfTooFewTokensAndOfBadLogitsAreNaN) {
+  Sampler sampler;
+  std::vector<TokenLogprob> scores(4);
+  sampler.Score({0, -kInf, 0}, 1, absl::MakeSpan(scores));
+  EXPECT_EQ(scores[0].logprob, -kInf);
+  EXPECT_NEAR(scores[1].logprob, std::log(0.5), 1e-6);
+  EXPECT_EQ(scores[2].token, 2);
+  EXPECT_TRUE(std::isnan(scores[3].logprob));
+  for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    sampler.Score({0, bad, 1}, 2, absl::MakeSpan(scores));
+    for (const TokenLogprob& score : scores) EXPECT_TRUE(std::isnan(score.logprob));
+  }
+}
+
 TEST(Sampler, TopKKeepsTheLargestAndTheirTies) {
   const std::vector<float> logits = {1, 4, 2, 4, 3, 2};
   EXPECT_EQ(Kept(logits, {.params = {.top_k = 1}}), (std::set<int32_t>{1, 3}));

@@ -50,6 +50,24 @@ TEST(ThreadPoolTest, NoThreadTwiceAtOnce) {
   for (int64_t count : owned) EXPECT_LE(count, 20000);
 }
 
+// What is read ahead is a hint: it may be anywhere, and of any size.
+TEST(ThreadPoolTest, ReadsAheadWhatNeedNotBeThere) {
+  ThreadPool pool(3);
+  const std::vector<char> there(4 * ThreadPool::kReadAheadBytes);
+  const auto* nowhere = reinterpret_cast<const char*>(uintptr_t{1} << 46);
+  for (const char* begin : {there.data(), nowhere, static_cast<const char*>(nullptr)}) {
+    for (int64_t size_bytes : {int64_t{0}, int64_t{1}, static_cast<int64_t>(there.size())}) {
+      pool.ReadAhead(begin, size_bytes);
+      for (const auto pause : {std::chrono::microseconds(0), 2 * ThreadPool::kLookOut}) {
+        std::atomic<int64_t> sum = 0;
+        ShareItems(&pool, 100, 1, [&](int64_t first, int64_t, int) { sum += first; });
+        EXPECT_EQ(sum, 4950);
+        std::this_thread::sleep_for(pause);
+      }
+    }
+  }
+}
+
 // Each waits for the other, so one alone would never end.
 TEST(ThreadPoolTest, WorkersComeWhetherTheyLookOutOrSleep) {
   ThreadPool pool(2);

@@ -1,0 +1,3 @@
+#define BERTH_ISA avx2_vnni_emulated
+#define BERTH_EMULATED_VNNI
+#include "models/ops/cpu_kernels.inc"
