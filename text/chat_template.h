@@ -32,6 +32,8 @@ class ChatTemplate {
   // The function of the sandbox.
   static std::string RunInSandbox(const std::vector<std::string>& arguments);
   ~ChatTemplate();
+  // The object of variables that every rendering sees.
+  const std::string& variables_json() const { return variables_json_; }
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 

@@ -24,6 +24,13 @@ absl::StatusOr<std::string> Detokenizer::Decode(size_t first, size_t last) const
   return tokenizer_->Decode(absl::MakeConstSpan(ids_).subspan(first, last - first), skip_special_tokens_);
 }
 
+bool Detokenizer::IsSkipped(int32_t id) const {
+  if (!skip_special_tokens_) return false;
+  const absl::StatusOr<std::string> shown = tokenizer_->Decode({id}, /*skip_special_tokens=*/true);
+  const absl::StatusOr<std::string> whole = tokenizer_->Decode({id}, /*skip_special_tokens=*/false);
+  return shown.ok() && whole.ok() && shown->empty() && !whole->empty();
+}
+
 absl::StatusOr<std::string> Detokenizer::Step(bool last) {
   const absl::StatusOr<std::string> before = Decode(prefix_, read_);
   if (!before.ok()) return before.status();
@@ -41,7 +48,11 @@ absl::StatusOr<std::string> Detokenizer::Step(bool last) {
     if (!alone.ok()) return alone.status();
     text = *std::move(alone);
   }
-  if (text.empty() && !last) return "";
+  if (text.empty() && !last) {
+    // Other tokens without text stay: a space at the beginning may decide on that of the next word.
+    if (IsSkipped(ids_.back())) ids_.pop_back();
+    return "";
+  }
   prefix_ = read_;
   read_ = ids_.size();
   // Tokens before the context can no longer change anything.

@@ -5,7 +5,8 @@
 //
 // A token's text can depend on the token before it (a leading space, a byte of a character). So each step decodes a
 // short window: the tokens since the last boundary, and those before it as context. The work per token does not grow
-// with the stream. Only an incomplete character extends the window, up to a bound.
+// with the stream. Only an incomplete character extends the window, up to a bound, and spaces at the beginning of a
+// text.
 #ifndef BERTH_TEXT_DETOKENIZER_H_
 #define BERTH_TEXT_DETOKENIZER_H_
 
@@ -32,6 +33,8 @@ class Detokenizer {
 
  private:
   absl::StatusOr<std::string> Decode(size_t first, size_t last) const;
+  // Whether the token is special and left out, so that the decoder never sees it.
+  bool IsSkipped(int32_t id) const;
   // Returns the text of ids_[read_..) after that of ids_[prefix_..read_); empty while it ends within a character.
   absl::StatusOr<std::string> Step(bool last);
 

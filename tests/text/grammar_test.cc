@@ -467,6 +467,30 @@ TEST_F(GrammarTest, RefusesBytesThatNoTokenSpells) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
+TEST_F(GrammarTest, WhatMayOnlyEndIsCompleteUnlessMoreBytesMayFollowThatNoTokenSpells) {
+  for (const TestVocabulary& vocabulary : vocabularies()) {
+    SCOPED_TRACE(vocabulary.name);
+    const auto grammar = Compile(vocabulary, {.kind = Kind::kRegex, .text = "a~?", .own_text = false});
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    const std::unique_ptr<TokenConstraint> constraint = grammar->start->Clone();
+    EXPECT_FALSE(constraint->IsComplete());
+    const int64_t vocab_size = vocabulary.vocabulary->vocab_size();
+    for (int32_t token : BitsOf(MaskOf(constraint.get(), vocab_size))) {
+      if (vocabulary.vocabulary->Bytes(token) != "a") continue;
+      ASSERT_TRUE(constraint->Accept(token).ok());
+      break;
+    }
+    const std::vector<int32_t> end = {vocabulary.end_token};
+    EXPECT_EQ(BitsOf(MaskOf(constraint.get(), vocab_size)) == end, !vocabulary.spells_all_bytes);
+    EXPECT_FALSE(constraint->IsComplete());
+
+    const auto empty = Compile(vocabulary, {.kind = Kind::kRegex, .text = "", .own_text = false});
+    ASSERT_TRUE(empty.ok()) << empty.status();
+    EXPECT_EQ(BitsOf(MaskOf(empty->start->Clone().get(), vocab_size)), end);
+    EXPECT_TRUE(empty->start->Clone()->IsComplete());
+  }
+}
+
 TEST_F(GrammarTest, AnErrorAtADraftsPlaceLeavesTheRow) {
   const auto grammar = Compile(unigram(), {.kind = Kind::kLark, .text = "start: \"a\" | \"b\\u0001\""});
   auto constraint = grammar->start->Clone();

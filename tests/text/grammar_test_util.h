@@ -23,6 +23,7 @@ struct TestVocabulary {
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   int32_t end_token = 0;
+  bool spells_all_bytes = true;
 };
 
 // The demo model's tokenizer (byte-level BPE), and the two above.

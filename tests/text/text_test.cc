@@ -97,6 +97,38 @@ TEST_F(TextTest, RandomTokensStreamToTheWholesText) {
   }
 }
 
+// As a request with ignore_eos may give them. If each token's work grew with the run, the test would take hours.
+TEST_F(TextTest, ALongRunOfSpecialTokensCostsAsMuchAsOthers) {
+  const int32_t special = tokenizer_->TokenId("<|im_end|>");
+  const std::vector<int32_t> word = *tokenizer_->Encode(" fox", false);
+  for (const bool skip : {true, false}) {
+    std::vector<int32_t> ids = word;
+    ids.insert(ids.end(), 100000, special);
+    ids.insert(ids.end(), word.begin(), word.end());
+    Detokenizer detokenizer(tokenizer_.get(), skip);
+    std::string all = *detokenizer.Add(ids);
+    all += *detokenizer.Flush();
+    EXPECT_EQ(all, *tokenizer_->Decode(ids, skip));
+  }
+}
+
+TEST_F(TextTest, SpecialTokensBetweenBytesAndWordsChangeNothing) {
+  std::mt19937 random(12);
+  const int32_t special = tokenizer_->TokenId("<|im_end|>");
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 60; ++i) {
+      const int32_t any = static_cast<int32_t>(random() % tokenizer_->vocab_size());
+      ids.push_back(random() % 2 == 0 ? special : any);
+    }
+    Detokenizer detokenizer(tokenizer_.get(), true);
+    std::string all;
+    for (int32_t id : ids) all += *detokenizer.Add({id});
+    all += *detokenizer.Flush();
+    EXPECT_EQ(all, *tokenizer_->Decode(ids, true)) << round;
+  }
+}
+
 TEST_F(TextTest, ACharacterThatNeverCompletesIsShownAtTheEnd) {
   const auto ids = tokenizer_->Encode("é", false);
   ASSERT_EQ(ids->size(), 2u);
@@ -112,6 +144,16 @@ TEST(Tokenizer, RefusesWhatIsNoTokenizer) {
   EXPECT_EQ(Tokenizer::Load("/nonexistent").status().code(), absl::StatusCode::kNotFound);
   // Nesting that would overflow a recursive parser's stack.
   EXPECT_FALSE(Tokenizer::Parse(std::string(1 << 20, '[')).ok());
+}
+
+// The crate panics at each of these.
+TEST(Tokenizer, ErrorsSayWhatIsWrong) {
+  const auto error = [](const char* json) { return std::string(Tokenizer::Parse(json).status().message()); };
+  EXPECT_NE(error(R"({"decoder": {"type": "Fuse" 1}})").find("not JSON: expected `,` or `}` at line 1 column 29"),
+            std::string::npos)
+      << error(R"({"decoder": {"type": "Fuse" 1}})");
+  const char* const no_map = R"({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}})";
+  EXPECT_NE(error(no_map).find("precompiled_charsmap"), std::string::npos) << error(no_map);
 }
 
 TEST(ChatTemplate, RendersTheBundledTemplate) {
@@ -130,6 +172,7 @@ std::string ErrorOf(absl::string_view source) {
 
 TEST(ChatTemplate, ABrokenTemplateEndsInAnError) {
   EXPECT_NE(ErrorOf("{% if %}"), "");
+  EXPECT_EQ(ErrorOf("{%}").find("internal error"), std::string::npos) << ErrorOf("{%}");
   EXPECT_NE(ErrorOf("{{ raise_exception('roles must alternate') }}").find("roles must alternate"), std::string::npos);
   EXPECT_NE(ErrorOf("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"), "");
   EXPECT_NE(ErrorOf("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "");

@@ -90,7 +90,7 @@ impl Constraint {
         }
     }
 
-    /// Whether nothing but the end may come.
+    /// Whether the grammar has no more bytes. Where it has, but no token spells them, only the mask knows.
     pub fn is_complete(&self) -> bool {
         self.begin.is_none() && (self.ended || (self.matcher.is_stopped() && !self.matcher.is_error()))
     }

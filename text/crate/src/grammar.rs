@@ -227,10 +227,12 @@ impl Job<'_> {
         let size = estimate_size(&parser, self.text.len()) + states.as_ref().map_or(0, States::max_bytes) as u64;
         self.check_cancel()?;
         let own_text = self.own_text && self.begin.is_none();
-        let matcher = Matcher::new(Ok(parser));
+        let mut matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
             return Err(message(error));
         }
+        // llguidance looks for the end of the text only here: an empty one ends where it begins.
+        matcher.consume_tokens(&[]).map_err(message)?;
         let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, size);
         let mut probe = constraint.copy();
         probe.check_start()?;

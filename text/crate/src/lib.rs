@@ -16,7 +16,8 @@ mod template;
 mod tokenizer;
 mod vocabulary;
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
+use std::sync::Once;
 
 /// Bytes owned by Rust until `berth_bytes_free`.
 #[repr(C)]
@@ -65,9 +66,25 @@ pub(crate) unsafe fn text<'a>(data: *const u8, len: usize) -> Result<&'a str, St
     std::str::from_utf8(std::slice::from_raw_parts(data, len)).map_err(|e| format!("not UTF-8: {e}"))
 }
 
+/// Lets panics say where they were, but not their messages, which may quote a prompt.
+fn hide_panic_messages() {
+    static HIDE: Once = Once::new();
+    HIDE.call_once(|| {
+        set_hook(Box::new(|panic| {
+            let place = panic.location().map_or("an unknown place".to_string(), |place| place.to_string());
+            eprintln!("the text library panicked at {place}");
+        }))
+    });
+}
+
 /// Runs `call` and writes its value or its error.
 pub(crate) fn guard<T>(out: *mut T, error: *mut Bytes, call: impl FnOnce() -> Result<T, String>) -> i32 {
-    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err("internal error: panic".to_string()));
+    hide_panic_messages();
+    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        Err(format!("internal error: panic: {message}"))
+    });
     match result {
         Ok(value) => {
             unsafe { out.write(value) };

@@ -68,7 +68,8 @@ fn without_generation_blocks(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
+        // Behind the first two characters: in `{%}` none of the three belongs to both.
+        let Some(length) = rest[start + 2..].find("%}").map(|body| body + 2) else { break };
         let tag = &rest[start..start + length + 2];
         let body = tag[2..tag.len() - 2].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
         out.push_str(&rest[..start]);

@@ -51,7 +51,10 @@ pub unsafe extern "C" fn berth_tokenizer_load(
     error: *mut Bytes,
 ) -> i32 {
     guard(out, error, || {
-        let mut tokenizer: Tokenizer = text(json, len)?.parse().map_err(|e| format!("{e}"))?;
+        let json = text(json, len)?;
+        // The crate panics at some errors of syntax.
+        serde_json::from_str::<serde::de::IgnoredAny>(json).map_err(|e| format!("not JSON: {e}"))?;
+        let mut tokenizer: Tokenizer = json.parse().map_err(|e| format!("{e}"))?;
         // The file may carry the padding and truncation of some training run: a server wants neither.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|e| format!("{e}"))?;
