@@ -33,6 +33,13 @@ int64_t LargestThat(int64_t limit, Predicate fits) {
   return low;
 }
 
+// The most units of states that the index may hold.
+int64_t MaxStates(const CachePlan& plan, int64_t arena_bytes, double share) {
+  if (plan.kept_group() < 0 || share <= 0) return 0;
+  const double bytes = std::min(1.0, share) * static_cast<double>(arena_bytes);
+  return std::max<int64_t>(1, static_cast<int64_t>(bytes) / plan.groups[plan.kept_group()].unit_bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(CachePlan plan, ArenaStorage* storage, Options options) {
@@ -53,7 +60,7 @@ Cache::Cache(CachePlan plan, ArenaStorage* storage, Options options)
       storage_(storage),
       options_(options),
       slabs_(storage->size_bytes()),
-      index_(this),
+      index_(this, MaxStates(plan_, storage->size_bytes(), options.state_share)),
       compacted_bytes_(plan_.groups.size(), 0) {
   pools_.reserve(plan_.groups.size());
   for (const CacheGroup& group : plan_.groups) {
@@ -157,6 +164,16 @@ void Cache::EvictAll() {
   }
 }
 
+int64_t Cache::ForgetPrefixes(std::optional<absl::string_view> salt) {
+  const int64_t free_before = free_bytes();
+  index_.ForgetAll(salt);
+  return free_bytes() - free_before;
+}
+
+std::vector<int32_t> Cache::WatchPrefixes(absl::string_view salt, std::shared_ptr<PrefixLog> log) {
+  return index_.Watch(salt, std::move(log));
+}
+
 void Cache::MoveBytes(int group, int64_t from, int64_t to, int64_t size_bytes) {
   storage_->Move(from, to, size_bytes);
   compacted_bytes_[group] += size_bytes;
@@ -208,6 +225,7 @@ void Cache::RefreshTables() {
       SequenceLease::Group& group = lease->groups_[g];
       for (size_t i = 0; i < group.units.size(); ++i) group.offsets[i] = pools_[g].offset(group.units[i]);
     }
+    for (StateMark& mark : lease->marks_) mark.offset = pools_[plan_.state_group()].offset(mark.unit);
   }
 }
 
@@ -324,6 +342,17 @@ absl::Status Cache::CheckLease(const SequenceLease& lease) const {
                                               " of group ", g, ", not at ", wanted));
     }
   }
+  int64_t last = 0;
+  for (const StateMark& mark : lease.marks_) {
+    const UnitPool& pool = pools_[plan_.state_group()];
+    if (pool.live(mark.unit) && pool.offset(mark.unit) == mark.offset && mark.position > last &&
+        mark.position < lease.num_tokens()) {
+      last = mark.position;
+      continue;
+    }
+    return absl::InternalError(absl::StrCat("lease ", lease.generation(), " of ", lease.num_tokens(),
+                                            " tokens has a wrong mark at position ", mark.position));
+  }
   return absl::OkStatus();
 }
 
@@ -335,6 +364,7 @@ absl::Status Cache::CheckReferences() const {
       for (UnitId unit : lease->groups_[g].units) ++references[g][unit.index];
     }
     for (const auto& snapshot : lease->snapshots_) ++references[snapshot.group][snapshot.unit.index];
+    for (const StateMark& mark : lease->marks_) ++references[plan_.state_group()][mark.unit.index];
   }
   for (size_t g = 0; g < pools_.size(); ++g) {
     int64_t live = 0;

@@ -14,6 +14,7 @@
 //     tokens. It holds its states, or a checkpoint in their place. Before it first grows, it holds no cross blocks.
 //   - While a lease is within room_until_, its blocks are there, and the next step may write the last one.
 //   - Live, shared, cached, free and overhead bytes add up to the arena's.
+//   - The states that the index holds are within their share of the arena.
 #ifndef BERTH_CACHE_CACHE_H_
 #define BERTH_CACHE_CACHE_H_
 
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -52,6 +54,9 @@ class Cache {
     // Fill returned units with NaN: a stale read shows, and no tenant's data stays behind. On in debug builds and in
     // every test.
     bool poison_returned_units = false;
+    // The most of the arena that states kept for later sequences may take, as a share of it in [0, 1]. Above 0, one
+    // unit of states may be kept at least.
+    double state_share = 1;
   };
 
   // `storage` must outlive the cache. FAILED_PRECONDITION when the arena cannot hold one unit of each group.
@@ -100,6 +105,14 @@ class Cache {
 
   // Evicts every unit that only the index holds.
   void EvictAll();
+  // Forgets the prefixes of `salt`, or all. Returns the bytes that this frees: units that leases hold stay theirs.
+  int64_t ForgetPrefixes(std::optional<absl::string_view> salt);
+
+  // Logs what changes in the prefixes of `salt`, until UnwatchPrefixes: see PrefixIndex. Returns what they are now.
+  std::vector<int32_t> WatchPrefixes(absl::string_view salt, std::shared_ptr<PrefixLog> log);
+  void UnwatchPrefixes(absl::string_view salt) { index_.Unwatch(salt); }
+  // Lets the log's reader see the changes since the last call.
+  void PublishPrefixLog() const { index_.PublishLog(); }
 
   // Fills `out` in place, without allocating once its vector has its size. The arguments are those of
   // MaxSequenceTokens.

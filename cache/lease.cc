@@ -30,6 +30,7 @@ SequenceLease& SequenceLease::operator=(SequenceLease&& other) noexcept {
   num_cross_tokens_ = std::exchange(other.num_cross_tokens_, 0);
   groups_ = std::exchange(other.groups_, {});
   snapshots_ = std::exchange(other.snapshots_, {});
+  marks_ = std::exchange(other.marks_, {});
   root_ = std::exchange(other.root_, nullptr);
   cursor_ = std::exchange(other.cursor_, nullptr);
   published_blocks_ = std::exchange(other.published_blocks_, 0);
@@ -366,15 +367,43 @@ void SequenceLease::AddUnitsTo(PrefixIndex::Node* node, int64_t block) {
   }
 }
 
-void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
-  if (!shares() || num_tokens_ == 0) return;
+bool SequenceLease::MarkStates(int64_t position) {
+  const int g = cache_->plan().state_group();
+  if (g < 0 || cache_->index_.max_states() <= static_cast<int64_t>(marks_.size()) ||
+      cache_->available_bytes() < cache_->pools_[g].unit_bytes()) {
+    return false;
+  }
+  const UnitId unit = cache_->AllocateUnit(g);
+  marks_.push_back({.position = position, .unit = unit, .offset = cache_->pools_[g].offset(unit)});
+  return true;
+}
+
+void SequenceLease::DropMarks() {
+  for (const StateMark& mark : marks_) cache_->DropLease(cache_->plan().state_group(), mark.unit);
+  marks_.clear();
+}
+
+void SequenceLease::PublishBlocks(absl::Span<const int32_t> tokens, int64_t count) {
   PrefixIndex& index = cache_->index_;
   const int64_t block = cache_->plan().block_tokens;
-  for (; published_blocks_ < num_tokens_ / block; ++published_blocks_) {
+  for (; published_blocks_ < count; ++published_blocks_) {
     PrefixIndex::Node* node = index.Reach(cursor_, tokens.subspan(published_blocks_ * block, block));
     AddUnitsTo(node, published_blocks_);
     index.Unpin(std::exchange(cursor_, node));
   }
+}
+
+void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
+  if (!shares() || num_tokens_ == 0) return DropMarks();
+  PrefixIndex& index = cache_->index_;
+  const int64_t block = cache_->plan().block_tokens;
+  for (const StateMark& mark : marks_) {
+    PublishBlocks(tokens, mark.position / block);
+    const int64_t tail = mark.position % block;
+    PublishStates(tokens.subspan(mark.position - tail, tail), cache_->plan().state_group(), mark.unit);
+  }
+  DropMarks();
+  PublishBlocks(tokens, num_tokens_ / block);
   if (!checkpoint) return;
   const int64_t tail = num_tokens_ % block;
   const absl::Span<const int32_t> rest = tokens.subspan(num_tokens_ - tail, tail);
@@ -384,25 +413,27 @@ void SequenceLease::Publish(absl::Span<const int32_t> tokens, bool checkpoint) {
     if (PrefixIndex::NumTokens(last) == tail) AddUnitsTo(last, published_blocks_);
     index.Unpin(last);
   }
-  if (cache_->plan().state_group() >= 0) PublishStates(rest);
+  if (cache_->plan().state_group() < 0) return;
+  const int held = HeldStateGroup();
+  PublishStates(rest, held, groups_[held].units[0]);
+  if (held == cache_->plan().kept_group()) ShareTail(held);
 }
 
-void SequenceLease::PublishStates(absl::Span<const int32_t> rest) {
+void SequenceLease::PublishStates(absl::Span<const int32_t> rest, int group, UnitId unit) {
   PrefixIndex& index = cache_->index_;
-  const int held = HeldStateGroup();
   const int kept = cache_->plan().kept_group();
-  if (held == kept) {
-    index.AddState(cursor_, rest, held, groups_[held].units[0]);
-    ShareTail(held);
+  if (group == kept) return index.AddState(cursor_, rest, group, unit);
+  if (index.max_states() == 0 || index.HasState(cursor_, rest) ||
+      cache_->available_bytes() < cache_->pools_[kept].unit_bytes()) {
     return;
   }
-  if (index.HasState(cursor_, rest) || cache_->available_bytes() < cache_->pools_[kept].unit_bytes()) return;
-  const UnitId checkpoint = cache_->QuantiseUnit(groups_[held].units[0]);
+  const UnitId checkpoint = cache_->QuantiseUnit(unit);
   index.AddState(cursor_, rest, kept, checkpoint);
   cache_->DropLease(kept, checkpoint);
 }
 
 void SequenceLease::StopSharing() {
+  DropMarks();
   if (!shares()) return;
   cache_->index_.Unpin(std::exchange(cursor_, nullptr));
   cache_->index_.Unpin(std::exchange(root_, nullptr));

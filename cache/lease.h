@@ -47,6 +47,13 @@ struct BlockTable {
   int64_t At(int64_t b) const { return offsets[b < sink_blocks ? b : b - expired_blocks]; }
 };
 
+// Where a step puts a copy of the states that a sequence has after its first `position` tokens.
+struct StateMark {
+  int64_t position = 0;
+  UnitId unit;         // of the state group
+  int64_t offset = 0;  // its byte in the arena
+};
+
 // The result of Adopt.
 struct PrefixHit {
   int64_t num_tokens = 0;      // tokens that the lease now holds
@@ -112,9 +119,15 @@ class SequenceLease {
   PrefixHit Adopt(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t multiple = 1);
   // Shares no prefix, but gives Publish an effect from now on, under `salt`. REQUIRES: !shares().
   void Share(absl::string_view salt);
-  // Tells the index which whole blocks the lease holds; with `checkpoint`, also its last block and its states. Does
-  // nothing unless Adopt or Share was called. Quantised states take bytes that no lease holds; if there are too few,
-  // the index does not get them. REQUIRES: the step that computed them is done, and `tokens` starts with the lease's.
+  // Has the next step copy the states after `position` tokens to a unit of their own, for Publish. Returns false if
+  // there are too few bytes that no lease holds, or if the index keeps no states. REQUIRES: the lease shares, has grown
+  // for the step, and `position` is within the step's tokens, past the last mark.
+  bool MarkStates(int64_t position);
+  absl::Span<const StateMark> marks() const { return marks_; }  // by position, ascending
+  // Tells the index which whole blocks the lease holds, and which states are at its marks; with `checkpoint`, also its
+  // last block and its states. Drops the marks. Does nothing else unless Adopt or Share was called. Quantised states
+  // take bytes that no lease holds; if there are too few, the index does not get them. REQUIRES: the step that computed
+  // them is done, and `tokens` starts with the lease's.
   void Publish(absl::Span<const int32_t> tokens, bool checkpoint);
   // Returns whether Publish has an effect.
   bool shares() const { return root_ != nullptr; }
@@ -176,8 +189,11 @@ class SequenceLease {
   std::unique_ptr<std::byte[]> TakeCheckpoint();
   // Writes `states`, or if null those of the held checkpoint, into the lease's new state unit.
   void ExpandCheckpoint(std::unique_ptr<std::byte[]> states);
-  // Adds the states after cursor_'s tokens and `rest` to the index.
-  void PublishStates(absl::Span<const int32_t> rest);
+  // Tells the index of the first `count` blocks.
+  void PublishBlocks(absl::Span<const int32_t> tokens, int64_t count);
+  // Adds the states after cursor_'s tokens and `rest` to the index. Unit `unit` of group `group` holds them.
+  void PublishStates(absl::Span<const int32_t> rest, int group, UnitId unit);
+  void DropMarks();
   // Bytes of the blocks that no query at `position` or later sees and that no other lease holds.
   int64_t ExpiringBytes(int64_t position) const;
   // Removes from the index the tails that only the index shares, so that they need no copy. Removes a held checkpoint
@@ -207,6 +223,7 @@ class SequenceLease {
   int64_t expiry_stable_until_ = 0;
   std::vector<Group> groups_;
   std::vector<StateSnapshot> snapshots_;  // by position, ascending
+  std::vector<StateMark> marks_;          // of the step that is planned or runs
   PrefixIndex::Node* root_ = nullptr;     // of its salt; null: it shares nothing. Pinned, as the next
   PrefixIndex::Node* cursor_ = nullptr;   // the node of the last published block; the root before the first
   int64_t published_blocks_ = 0;

@@ -33,6 +33,7 @@ struct PrefixIndex::Node {
   std::vector<State> states;
   std::vector<Node*> children;  // by tokens, ascending
   int pins = 0;                 // of leases and callers; a pinned node is not deleted
+  uint64_t id = 0;              // in the log's records; 0: its root is not watched
 
   bool holds_nothing() const {
     return pins == 0 && children.empty() && states.empty() &&
@@ -46,11 +47,16 @@ int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
 }
 
+// The number of states, not used for longest, that are compared before one is evicted.
+constexpr int kStatesCompared = 32;
+// The nodes that TokensToReplay walks up: further away, all states are equally far from those before them.
+constexpr int kNodesWalked = 64;
+
 int64_t Pack(int group, UnitId unit) { return static_cast<int64_t>(group) << 32 | unit.index; }
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(Cache* cache) : cache_(cache) {
+PrefixIndex::PrefixIndex(Cache* cache, int64_t max_states) : cache_(cache), max_states_(max_states) {
   places_.resize(cache->plan().groups.size());
   num_evicted_.resize(cache->plan().groups.size());
 }
@@ -174,9 +180,12 @@ PrefixIndex::Node* PrefixIndex::Reach(Node* parent, absl::Span<const int32_t> to
       if (node->units[g].index >= 0) Evict(g, node->units[g]);
     }
     parent->children.erase(std::find(parent->children.begin(), parent->children.end(), node));
+    Log({.kind = PrefixLog::Kind::kGrown, .node = node->id, .tokens = tokens});
   } else {
     node = new Node();
     node->parent = parent;
+    node->id = parent->id == 0 ? 0 : ++last_id_;
+    Log({.kind = PrefixLog::Kind::kNode, .node = node->id, .parent = parent->id, .tokens = tokens});
     node->units.resize(cache_->plan().groups.size());
     ++node->pins;
     ++num_nodes_;
@@ -205,6 +214,7 @@ void PrefixIndex::Prune(Node* node) {
   while (node->parent != nullptr && node->holds_nothing()) {
     Node* parent = node->parent;
     parent->children.erase(std::find(parent->children.begin(), parent->children.end(), node));
+    Log({.kind = PrefixLog::Kind::kGone, .node = node->id});
     delete node;
     --num_nodes_;
     node = parent;
@@ -216,12 +226,17 @@ void PrefixIndex::AddUnit(Node* node, int group, UnitId unit) {
   if (node->units[group].index >= 0 || cache_->pools_[group].cached(unit)) return;
   node->units[group] = unit;
   Add(node, group, unit);
+  Log({.kind = PrefixLog::Kind::kUnit, .node = node->id, .number = group});
 }
 
 void PrefixIndex::AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit) {
-  if (cache_->pools_[group].cached(unit) || HasState(node, suffix)) return;
+  if (cache_->pools_[group].cached(unit) || HasState(node, suffix) || max_states_ == 0) return;
+  while (states_.size >= max_states_) EvictState();
   node->states.push_back({.suffix = {suffix.begin(), suffix.end()}, .group = group, .unit = unit});
   Add(node, group, unit);
+  Log({.kind = PrefixLog::Kind::kState, .node = node->id, .number = unit.index, .tokens = suffix});
+  PlaceOf(group, unit).used = ++num_added_;
+  PushNewest(Pack(group, unit), &states_);
 }
 
 bool PrefixIndex::HasState(const Node* node, absl::Span<const int32_t> suffix) {
@@ -245,27 +260,92 @@ PrefixIndex::Place& PrefixIndex::PlaceOf(int group, UnitId unit) {
 void PrefixIndex::OnIdle(int group, UnitId unit) {
   Place& place = PlaceOf(group, unit);
   place.idle = true;
-  place.newer = -1;
-  place.older = newest_;
-  (newest_ < 0 ? oldest_ : PlaceOf(newest_).newer) = Pack(group, unit);
-  newest_ = Pack(group, unit);
+  PushNewest(Pack(group, unit), &idle_);
+  Touch(group, unit);
 }
 
 void PrefixIndex::OnBusy(int group, UnitId unit) {
   Place& place = PlaceOf(group, unit);
   place.idle = false;
-  (place.older < 0 ? oldest_ : PlaceOf(place.older).newer) = place.newer;
-  (place.newer < 0 ? newest_ : PlaceOf(place.newer).older) = place.older;
+  Remove(Pack(group, unit), &idle_);
+  Touch(group, unit);
+}
+
+void PrefixIndex::PushNewest(int64_t packed, RecencyList* list) {
+  PlaceOf(packed).*list->links = {.older = list->newest, .newer = -1};
+  (list->newest < 0 ? list->oldest : (PlaceOf(list->newest).*list->links).newer) = packed;
+  list->newest = packed;
+  ++list->size;
+}
+
+void PrefixIndex::Remove(int64_t packed, RecencyList* list) {
+  const Links links = PlaceOf(packed).*list->links;
+  (links.older < 0 ? list->oldest : (PlaceOf(links.older).*list->links).newer) = links.newer;
+  (links.newer < 0 ? list->newest : (PlaceOf(links.newer).*list->links).older) = links.older;
+  --list->size;
+}
+
+void PrefixIndex::Touch(int group, UnitId unit) {
+  if (group != cache_->plan().kept_group()) return;
+  Remove(Pack(group, unit), &states_);
+  PushNewest(Pack(group, unit), &states_);
+  PlaceOf(group, unit).used = num_added_;
+}
+
+// What a state is worth: the tokens that its loss would replay, over its age. So old states are thinned, the closest
+// ones first, and what is left of a long path is spread over it. The age counts states that were added since.
+void PrefixIndex::EvictState() {
+  int64_t worst = -1;
+  int64_t worst_tokens = 0;
+  int64_t worst_age = 1;
+  int64_t at = states_.oldest;
+  for (int i = 0; i < kStatesCompared && at >= 0; ++i, at = PlaceOf(at).state_links.newer) {
+    const Place& place = PlaceOf(at);
+    const int64_t tokens = TokensToReplay(place);
+    const int64_t age = num_added_ - place.used + 1;
+    if (worst >= 0 && tokens * worst_age >= worst_tokens * age) continue;
+    worst = at;
+    worst_tokens = tokens;
+    worst_age = age;
+  }
+  const int group = static_cast<int>(worst >> 32);
+  ++num_evicted_[group];
+  Evict(group, PlaceOf(worst).unit);
+}
+
+int64_t PrefixIndex::TokensToReplay(const Place& place) const {
+  const Node* node = place.node;
+  const auto own = std::find_if(node->states.begin(), node->states.end(),
+                                [&](const Node::State& state) { return state.unit == place.unit; });
+  absl::Span<const int32_t> below = own->suffix;  // the path's tokens after `node`
+  int64_t distance = static_cast<int64_t>(below.size());
+  for (int i = 0; i < kNodesWalked; ++i) {
+    int64_t nearest = -1;
+    for (const Node::State& state : node->states) {
+      const int64_t suffix = static_cast<int64_t>(state.suffix.size());
+      if (&state != &*own && CommonPrefix(below, state.suffix) == suffix) nearest = std::max(nearest, suffix);
+    }
+    if (nearest >= 0) return distance - nearest;
+    if (node->parent == nullptr) break;
+    below = node->tokens;
+    distance += NumTokens(node);
+    node = node->parent;
+  }
+  return distance;
 }
 
 void PrefixIndex::Evict(int group, UnitId unit) {
   Place& place = PlaceOf(group, unit);
-  if (place.idle) OnBusy(group, unit);
+  if (place.idle) Remove(Pack(group, unit), &idle_);
+  if (group == cache_->plan().kept_group()) Remove(Pack(group, unit), &states_);
+  place.idle = false;
   Node* node = place.node;
   place.node = nullptr;
   if (node->units[group] == unit) {
     node->units[group] = UnitId();
+    Log({.kind = PrefixLog::Kind::kUnitGone, .node = node->id, .number = group});
   } else {
+    Log({.kind = PrefixLog::Kind::kStateGone, .node = node->id, .number = unit.index});
     std::erase_if(node->states, [&](const Node::State& state) { return state.group == group && state.unit == unit; });
   }
   cache_->DropCached(group, unit);
@@ -282,32 +362,87 @@ void PrefixIndex::Empty(Node* node) {
 }
 
 void PrefixIndex::Forget(Node* node) {
-  const auto empty_below = [this](auto& self, Node* parent) -> void {
-    const std::vector<Node*> children = parent->children;  // emptying a child may drop it
-    for (Node* child : children) {
-      self(self, child);
-      Empty(child);
-      Prune(child);
+  const std::vector<Node*> nodes = Below(node);
+  // A node without units would go with the last of its children.
+  for (Node* at : nodes) Pin(at);
+  for (Node* up = node->parent; up != nullptr; up = up->parent) Empty(up);
+  for (auto at = nodes.rbegin(); at != nodes.rend(); ++at) {
+    Empty(*at);
+    Unpin(*at);
+  }
+}
+
+void PrefixIndex::ForgetAll(std::optional<absl::string_view> salt) {
+  std::vector<Node*> roots;
+  for (const auto& [name, root] : roots_) {
+    if (!salt || name == *salt) roots.push_back(root.get());
+  }
+  for (Node* root : roots) Forget(root);
+}
+
+std::vector<PrefixIndex::Node*> PrefixIndex::Below(Node* node) {
+  std::vector<Node*> nodes = {node};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const Node* const parent = nodes[i];
+    nodes.insert(nodes.end(), parent->children.begin(), parent->children.end());
+  }
+  return nodes;
+}
+
+std::vector<int32_t> PrefixIndex::Watch(absl::string_view salt, std::shared_ptr<PrefixLog> log) {
+  log_ = std::move(log);
+  log_->Restart();
+  Node* const root = Root(salt);
+  if (root->id != 0) --root->pins;  // it has the pin of the former watch
+  std::vector<int32_t> words;
+  for (Node* node : Below(root)) {
+    node->id = ++last_id_;
+    PrefixLog::Write({.kind = PrefixLog::Kind::kNode,
+                      .node = node->id,
+                      .parent = node->parent == nullptr ? 0 : node->parent->id,
+                      .tokens = node->tokens},
+                     &words);
+    for (int g = 0; g < static_cast<int>(node->units.size()); ++g) {
+      if (node->units[g].index < 0) continue;
+      PrefixLog::Write({.kind = PrefixLog::Kind::kUnit, .node = node->id, .number = g}, &words);
     }
-  };
-  Pin(node);
-  empty_below(empty_below, node);
-  for (Node* up = node; up != nullptr; up = up->parent) Empty(up);
-  Unpin(node);
+    for (const Node::State& state : node->states) {
+      PrefixLog::Write(
+          {.kind = PrefixLog::Kind::kState, .node = node->id, .number = state.unit.index, .tokens = state.suffix},
+          &words);
+    }
+  }
+  return words;
+}
+
+void PrefixIndex::Unwatch(absl::string_view salt) {
+  const auto found = roots_.find(salt);
+  if (found == roots_.end() || found->second->id == 0) return;
+  for (Node* node : Below(found->second.get())) node->id = 0;
+  Unpin(found->second.get());
 }
 
 bool PrefixIndex::EvictOldest() {
-  if (oldest_ < 0) return false;
-  const int group = static_cast<int>(oldest_ >> 32);
+  if (idle_.oldest < 0) return false;
+  const int group = static_cast<int>(idle_.oldest >> 32);
   ++num_evicted_[group];
-  Evict(group, PlaceOf(oldest_).unit);
+  Evict(group, PlaceOf(idle_.oldest).unit);
   return true;
+}
+
+absl::Status PrefixIndex::CheckStates(int64_t num_states) const {
+  int64_t listed = 0;
+  for (int64_t at = states_.oldest; at >= 0; at = PlaceOf(at).state_links.newer) ++listed;
+  if (listed == num_states && listed == states_.size && listed <= max_states_) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the index holds ", num_states, " states, lists ", listed, " and counts ",
+                                          states_.size, "; at most ", max_states_, " may be kept"));
 }
 
 absl::Status PrefixIndex::CheckIntegrity() const {
   const int64_t block = cache_->plan().block_tokens;
   std::vector<int64_t> listed(places_.size(), 0);
   int64_t num_nodes = 0;
+  int64_t num_states = 0;
   absl::Status status;
   const auto check = [&](int group, UnitId unit, const Node* node) {
     const Place& place = places_[group][unit.index];
@@ -320,11 +455,12 @@ absl::Status PrefixIndex::CheckIntegrity() const {
   };
   const auto walk = [&](auto& self, const Node* node) -> void {
     for (const Node::State& state : node->states) check(state.group, state.unit, node);
+    num_states += static_cast<int64_t>(node->states.size());
     for (const Node* child : node->children) {
       ++num_nodes;
       const int64_t count = static_cast<int64_t>(child->tokens.size());
-      const bool misplaced =
-          child->parent != node || count < 1 || count > block || (count < block && !child->children.empty());
+      const bool misplaced = child->parent != node || (child->id != 0) != (node->id != 0) || count < 1 ||
+                             count > block || (count < block && !child->children.empty());
       if (misplaced || child->holds_nothing()) {
         status = absl::InternalError(absl::StrCat("the index has a node of ", count, " tokens that should not be"));
       }
@@ -343,8 +479,9 @@ absl::Status PrefixIndex::CheckIntegrity() const {
   if (num_nodes != num_nodes_) {
     return absl::InternalError(absl::StrCat("the index counts ", num_nodes_, " nodes and has ", num_nodes));
   }
+  if (absl::Status s = CheckStates(num_states); !s.ok()) return s;
   std::vector<int64_t> idle(places_.size(), 0);
-  for (int64_t at = oldest_; at >= 0; at = places_[at >> 32][at & 0xffffffff].newer) ++idle[at >> 32];
+  for (int64_t at = idle_.oldest; at >= 0; at = PlaceOf(at).links.newer) ++idle[at >> 32];
   for (size_t g = 0; g < places_.size(); ++g) {
     if (idle[g] != cache_->pools_[g].cached_units()) {
       return absl::InternalError(absl::StrCat("group ", g, ": ", idle[g], " idle units are listed, the pool holds ",

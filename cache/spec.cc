@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace berth {
 namespace {
@@ -15,13 +16,25 @@ constexpr int64_t kAlignment = 64;  // of every tensor inside a unit, so of ever
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 absl::Status CheckDimension(int layer, absl::string_view what, int64_t value) {
-  // 2^31 keeps every product below within int64.
   if (value > 0 && value < (int64_t{1} << 31)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("layer ", layer, ": cache ", what, " is ", value, ", outside [1, 2^31)"));
 }
 
-absl::Status CheckKv(int index, const KvSpec& kv) {
+// The most numbers of one layer's keys and values in a block, or of one of its states. With it, the bytes of a unit of
+// 2^16 layers, and of a slab of such units, stay within int64.
+constexpr int64_t kMaxNumbers = int64_t{1} << 32;
+
+// REQUIRES: each of `factors` passed CheckDimension.
+absl::Status CheckProduct(int layer, absl::string_view what, absl::Span<const int64_t> factors) {
+  double product = 1;
+  for (int64_t factor : factors) product *= static_cast<double>(factor);
+  if (product <= static_cast<double>(kMaxNumbers)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layer ", layer, ": cache ", what, " has ", product, " numbers, more than ", kMaxNumbers));
+}
+
+absl::Status CheckKv(int index, const KvSpec& kv, int64_t block_tokens) {
   for (auto [what, value] : {std::pair<absl::string_view, int64_t>{"kv_heads", kv.kv_heads},
                              {"key_dim", kv.key_dim},
                              {"value_dim", kv.value_dim},
@@ -34,13 +47,13 @@ absl::Status CheckKv(int index, const KvSpec& kv) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", index, ": cache sink_tokens is ", kv.sink_tokens, " without a window"));
   }
-  return absl::OkStatus();
+  return CheckProduct(index, "block", {block_tokens, kv.kv_heads, kv.key_dim + kv.value_dim});
 }
 
-absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
+absl::Status CheckLayer(int index, const LayerCacheSpec& layer, int64_t block_tokens) {
   for (const std::optional<KvSpec>& kv : {layer.kv, layer.recent, layer.cross}) {
     if (!kv.has_value()) continue;
-    if (absl::Status status = CheckKv(index, *kv); !status.ok()) return status;
+    if (absl::Status status = CheckKv(index, *kv, block_tokens); !status.ok()) return status;
   }
   for (const std::optional<KvSpec>& kv : {layer.recent, layer.cross}) {
     if (!kv.has_value() || !IsQuantised(kv->dtype)) continue;
@@ -60,6 +73,7 @@ absl::Status CheckLayer(int index, const LayerCacheSpec& layer) {
     for (int64_t dim : state.shape) {
       if (absl::Status status = CheckDimension(index, state.name, dim); !status.ok()) return status;
     }
+    if (absl::Status status = CheckProduct(index, state.name, state.shape); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -276,7 +290,7 @@ absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& laye
   plan.block_tokens = block_tokens;
   for (size_t i = 0; i < layers.size(); ++i) {
     const int index = static_cast<int>(i);
-    if (absl::Status status = CheckLayer(index, layers[i]); !status.ok()) return status;
+    if (absl::Status status = CheckLayer(index, layers[i], block_tokens); !status.ok()) return status;
     plan.layers.push_back(PlaceLayer(index, layers[i], block_tokens, &plan.groups));
     for (const StateSpec& state : layers[i].states) plan.share_prompts_only |= state.prompt_dependent;
   }

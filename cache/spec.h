@@ -174,7 +174,8 @@ struct CachePlan {
   int64_t StateBytesPerSequence() const;
 };
 
-// REQUIRES: block_tokens is a power of two in [1, 1024] and every dimension is positive; INVALID_ARGUMENT otherwise.
+// REQUIRES: block_tokens is a power of two in [1, 1024]; every dimension is positive; neither a state nor a layer's
+// part of a block has more than 2^32 numbers. INVALID_ARGUMENT otherwise.
 absl::StatusOr<CachePlan> BuildCachePlan(const std::vector<LayerCacheSpec>& layers, int64_t block_tokens);
 
 // Makes the prefix index keep states in int8: adds the checkpoint group to the plan of these layers, if they have

@@ -17,6 +17,10 @@ constexpr int kMaxFailedSteps = 3;
 // How often to look at a disk that everybody waits for.
 constexpr absl::Duration kDiskPollInterval = absl::Milliseconds(1);
 
+StepLimits StepLimitsOf(const Scheduler& scheduler, const Scheduler::Options& options) {
+  return {.step_tokens = options.max_step_tokens, .chunk_tokens = scheduler.prefill_chunk_tokens()};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Cache* cache, ModelRunner* runner, EventSink* sink,
@@ -84,30 +88,45 @@ absl::Status Engine::Submit(Request request) {
 
   MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
-  if (absl::Status s = CheckLimits(known); !s.ok()) return s;
+  if (absl::Status s = CheckLimits(known, request.cache_salt, request.priority); !s.ok()) return s;
   ++num_open_;
   inbox_.num_tokens += known.num_tokens;
-  inbox_.num_sequences += known.num_sequences;
+  AddToBacklog(request);
   inbox_.requests.push_back(std::move(request));
   work_.Signal();
   return absl::OkStatus();
 }
 
-absl::Status Engine::CheckArrival(absl::Time deadline) const {
+absl::Status Engine::CheckArrival(absl::Time deadline, const std::string& tenant, int64_t priority) const {
   const absl::Duration time_left = deadline - options_.now();
   MutexLock lock(&mutex_);
-  return refusal_.ok() ? CheckLimits({.time_left = time_left}) : refusal_;
+  return refusal_.ok() ? CheckLimits({.time_left = time_left}, tenant, priority) : refusal_;
 }
 
-absl::Status Engine::CheckLimits(const QueueRequest& request) const {
-  QueueState queue = {
-      .num_requests = load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()),
-      .num_tokens = load_.counts.waiting_tokens + inbox_.num_tokens,
-      .backlog = backlog_,
-      .rates = wait_rates_,
-      .step = {.step_tokens = options_.scheduler.max_step_tokens, .chunk_tokens = scheduler_->prefill_chunk_tokens()}};
-  queue.backlog.prefill_tokens += inbox_.num_tokens;
-  queue.backlog.num_sequences += inbox_.num_sequences;
+void Engine::AddToBacklog(const Request& request) {
+  const int64_t num_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+  backlog_.prefill_tokens += num_tokens;
+  backlog_.num_sequences += request.num_sequences();
+  if (!by_tenant_) return;
+  const uint64_t tenant = TenantId(request.cache_salt);
+  const auto of_tenant = [tenant](const TenantQueue& queue) { return queue.tenant == tenant; };
+  auto queue = std::find_if(queues_.begin(), queues_.end(), of_tenant);
+  if (queue == queues_.end()) {
+    const auto less = [](const TenantQueue& a, const TenantQueue& b) { return a.counter < b.counter; };
+    const auto least = std::min_element(queues_.begin(), queues_.end(), less);
+    const double level = least == queues_.end() ? 0 : least->counter;
+    queue = queues_.insert(queues_.end(), {.tenant = tenant, .counter = level});
+  }
+  queue->num_tokens += num_tokens;
+  queue->num_sequences += request.num_sequences();
+}
+
+absl::Status Engine::CheckLimits(const QueueRequest& request, const std::string& tenant, int64_t priority) const {
+  const QueueState queue = {.num_requests = load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()),
+                            .num_tokens = load_.counts.waiting_tokens + inbox_.num_tokens,
+                            .backlog = BacklogBefore(backlog_, queues_, TenantId(tenant), priority),
+                            .rates = wait_rates_,
+                            .step = StepLimitsOf(*scheduler_, options_.scheduler)};
   return CheckQueue(
       {.max_requests = options_.max_queue, .max_tokens = options_.max_queued_tokens, .max_wait = options_.max_wait},
       queue, request);
@@ -119,9 +138,27 @@ void Engine::CancelOutput(RequestKey key, int32_t output, FinishReason reason) {
   work_.Signal();
 }
 
+void Engine::SetPaused(RequestKey key, bool paused) {
+  MutexLock lock(&mutex_);
+  inbox_.pauses.emplace_back(key, paused);
+  work_.Signal();
+}
+
 void Engine::Save(RequestKey key) {
   MutexLock lock(&mutex_);
   inbox_.saves.push_back(key);
+  work_.Signal();
+}
+
+void Engine::DropPrefixes(std::optional<std::string> salt, DropCallback done) {
+  MutexLock lock(&mutex_);
+  inbox_.drops.push_back({.salt = std::move(salt), .done = std::move(done)});
+  work_.Signal();
+}
+
+void Engine::WatchPrefixes(std::string salt, std::shared_ptr<PrefixLog> log, WatchCallback done) {
+  MutexLock lock(&mutex_);
+  inbox_.watches.push_back({.salt = std::move(salt), .log = std::move(log), .done = std::move(done)});
   work_.Signal();
 }
 
@@ -147,6 +184,9 @@ EngineLoad Engine::GetLoad() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
   CountInbox(inbox_, &load.counts);
+  const StepLimits step = StepLimitsOf(*scheduler_, options_.scheduler);
+  load.predicted_wait_ms =
+      absl::ToInt64Milliseconds(absl::Ceil(PredictWait(wait_rates_, step, backlog_, 1), absl::Milliseconds(1)));
   return load;
 }
 
@@ -161,6 +201,7 @@ void Engine::Loop() {
   progress_->SetThread();
   while (TakeInbox()) Step();
   scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);
+  DropTaken();
   scheduler_->SaveAll(options_.now());
   PublishAndDeliver();
   progress_->Enter(StepPhase::kIdle);
@@ -171,8 +212,8 @@ bool Engine::TakeInbox() {
   progress_->Enter(StepPhase::kIdle);
   {
     MutexLock lock(&mutex_);
-    // Deadlines need no alarm: while there is a sequence there is a step to come soon, and each step looks at them.
-    while (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty() && scheduler_->empty()) {
+    // While a sequence runs or waits, deadlines need no alarm: there is a step to come soon, and each looks at them.
+    while (!stopping_ && !inbox_.urgent() && scheduler_->empty()) {
       const absl::Time now = options_.now();
       const absl::Time next = scheduler_->NextIdleWork(now);
       if (next <= now) break;
@@ -193,8 +234,6 @@ bool Engine::TakeInbox() {
 void Engine::SwapInbox() {
   std::swap(inbox_, taken_);
   CountInbox(taken_, &load_.counts);
-  backlog_.prefill_tokens += taken_.num_tokens;
-  backlog_.num_sequences += taken_.num_sequences;
 }
 
 void Engine::EmptyTaken() {
@@ -202,12 +241,44 @@ void Engine::EmptyTaken() {
     if (!Replay(request)) scheduler_->Add(std::move(request));
   }
   for (const Cancellation& cancel : taken_.cancels) scheduler_->Cancel(cancel.key, cancel.reason, cancel.output);
+  for (const auto& [key, paused] : taken_.pauses) {
+    if (paused) {
+      scheduler_->Pause(key, options_.now() + options_.unread_timeout);
+    } else {
+      scheduler_->Unpause(key);
+    }
+  }
   for (RequestKey key : taken_.saves) scheduler_->Save(key);
+  WatchTaken();
   taken_.requests.clear();
   taken_.cancels.clear();
+  taken_.pauses.clear();
   taken_.saves.clear();
   taken_.num_tokens = 0;
-  taken_.num_sequences = 0;
+}
+
+void Engine::DropTaken() {
+  if (taken_.drops.empty()) return;
+  std::vector<FreedBytes> freed;
+  for (const Drop& drop : taken_.drops) freed.push_back(scheduler_->DropPrefixes(drop.salt));
+  PublishAndDeliver();  // who sees the end of a drop also sees its bytes
+  for (size_t i = 0; i < freed.size(); ++i) {
+    scheduler_->CallWhenGone([freed = freed[i], done = std::move(taken_.drops[i].done)](const absl::Status& status) {
+      done(freed, status);
+    });
+  }
+  taken_.drops.clear();
+}
+
+void Engine::WatchTaken() {
+  for (const Watch& watch : taken_.watches) {
+    if (watch.log == nullptr) {
+      cache_->UnwatchPrefixes(watch.salt);
+    } else {
+      watch.done(cache_->WatchPrefixes(watch.salt, watch.log));
+    }
+  }
+  taken_.watches.clear();
 }
 
 bool Engine::Replay(const Request& request) {
@@ -240,6 +311,7 @@ void Engine::Step() {
   const absl::Time start = options_.now();
   scheduler_->EndDue(start, &events_);
   if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
+  DropTaken();
   if (scheduler_->empty()) {
     scheduler_->RunIdleWork(start);
     return PublishAndDeliver();
@@ -324,10 +396,11 @@ absl::Status Engine::RunStep(const StepPlan& plan) {
 
 void Engine::WaitForDisk() {
   MutexLock lock(&mutex_);
-  if (!stopping_ && inbox_.requests.empty() && inbox_.cancels.empty()) work_.WaitFor(&mutex_, kDiskPollInterval);
+  if (!stopping_ && !inbox_.urgent()) work_.WaitFor(&mutex_, kDiskPollInterval);
 }
 
 void Engine::FailStep(const absl::Status& error, absl::Time now) {
+  ++num_failed_steps_;
   const bool lost = absl::IsDataLoss(error);
   if (lost) options_.on_device_lost(error);
   const bool undecided = scheduler_->FailStep(error, now, &events_);
@@ -343,6 +416,7 @@ void Engine::FailStep(const absl::Status& error, absl::Time now) {
   }
   EmptyTaken();
   scheduler_->EndAll(FinishReason::kError, refusal, now, &events_);
+  DropTaken();
 }
 
 void Engine::PublishCounts() {
@@ -351,7 +425,10 @@ void Engine::PublishCounts() {
   load_.prefix_tier = scheduler_->prefix_tier().counts();
   load_.disk_tier_limit_bytes = scheduler_->prefix_tier().disk_limit_bytes();
   load_.num_steps = num_steps_;
+  load_.num_failed_steps = num_failed_steps_;
   backlog_ = scheduler_->backlog();
+  by_tenant_ = scheduler_->GetQueues(&queues_);
+  for (const Request& request : inbox_.requests) AddToBacklog(request);
   wait_rates_ = wait_estimator_.rates();
 }
 
@@ -376,6 +453,7 @@ void Engine::PublishAndDeliver() {
     load_.num_graph_refusals = runner_->num_graph_refusals();
     std::swap(load_.occupancy, occupancy_);
   }
+  cache_->PublishPrefixLog();
   const auto ends = [](const TokenEvent& event) {
     return event.finish != FinishReason::kNone && event.outputs_left == 0;
   };

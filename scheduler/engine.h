@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "absl/time/time.h"
 #include "cache/cache.h"
 #include "cache/occupancy.h"
+#include "cache/prefix_log.h"
 #include "models/model_runner.h"
 #include "scheduler/flight_recorder.h"
 #include "scheduler/mutex.h"
@@ -38,8 +41,10 @@ struct EngineLoad {
   HostTier host_tier;
   PrefixTier::Counts prefix_tier;
   int64_t disk_tier_limit_bytes = 0;  // limit of prefix_tier.disk_bytes; 0: there is no disk tier
+  int64_t predicted_wait_ms = 0;      // of a new request that goes behind all that wait
   // Since start.
-  int64_t num_steps = 0;               // without failed ones
+  int64_t num_steps = 0;  // without failed ones
+  int64_t num_failed_steps = 0;
   int64_t num_device_allocations = 0;  // see ModelRunner
   int64_t num_graph_launches = 0;
   int64_t num_graph_refusals = 0;
@@ -69,8 +74,9 @@ class Engine {
     Scheduler::Options scheduler;
     // Limits of the requests accepted and not yet admitted; see scheduler/queue_limits.h. Further ones are refused.
     int64_t max_queue = 256;
-    int64_t max_queued_tokens = 0;                   // 0: no limit
-    absl::Duration max_wait = absl::ZeroDuration();  // 0: no limit
+    int64_t max_queued_tokens = 0;                     // 0: no limit
+    absl::Duration max_wait = absl::ZeroDuration();    // 0: no limit
+    absl::Duration unread_timeout = absl::Minutes(1);  // after this long a paused request ends with kUnread
     // Check the cache's invariants after every step, and crash if one is broken. For tests and debug builds.
     bool check_integrity = false;
     // For tests: fail every n-th step, before or after the model has run it; 0: none.
@@ -93,8 +99,8 @@ class Engine {
   // Accepts the request. RESOURCE_EXHAUSTED with a Refusal: see CheckQueue. UNAVAILABLE: the engine drains or has
   // failed. INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
   absl::Status Submit(Request request);
-  // What Submit would answer to a request of which only the deadline is known, as far as that is known.
-  absl::Status CheckArrival(absl::Time deadline) const;
+  // What Submit would answer to a request of which only this is known. `tenant` is its cache_salt.
+  absl::Status CheckArrival(absl::Time deadline, const std::string& tenant, int64_t priority) const;
 
   // Ends the request with `reason` when the next step starts. Does nothing for an unknown or finished key. Takes effect
   // after every Submit that has returned.
@@ -104,9 +110,28 @@ class Engine {
   // The same for one output of several.
   void CancelOutput(RequestKey key, int32_t output, FinishReason reason);
 
+  // Keeps the request out of the steps from the next one on, until Unpause, or until it ends with kUnread after
+  // unread_timeout. Does nothing for an unknown or finished key. Take effect in order, after every Submit that has
+  // returned.
+  void Pause(RequestKey key) { SetPaused(key, true); }
+  void Unpause(RequestKey key) { SetPaused(key, false); }
+
   // Hands the request to the save sink after a later step, if it is to be saved. Does nothing for an unknown or
   // finished key. Takes effect after every Submit that has returned.
   void Save(RequestKey key);
+
+  // Drops the prefixes of `salt`, or all, from the cache and the tiers below it, when the next step starts. Takes
+  // effect after every Cancel that has returned. What running sequences use stays theirs, and what they compute later
+  // may be kept again. Calls `done` once, on the engine's thread or one of the disk's, when nothing of them is left
+  // there. An error names a file that could not be removed. `done` must not block.
+  using DropCallback = std::function<void(const FreedBytes& freed, const absl::Status& status)>;
+  void DropPrefixes(std::optional<std::string> salt, DropCallback done);
+
+  // Has the cache log what changes in the prefixes of `salt`, from the next step on until UnwatchPrefixes. Gives `done`
+  // what they are then, on the engine's thread, before the log has a change of it. `done` must not block.
+  using WatchCallback = std::function<void(std::vector<int32_t> words)>;
+  void WatchPrefixes(std::string salt, std::shared_ptr<PrefixLog> log, WatchCallback done);
+  void UnwatchPrefixes(std::string salt) { WatchPrefixes(std::move(salt), nullptr, nullptr); }
 
   // Refuses new requests from now on. Accepted ones continue.
   void Drain();
@@ -131,18 +156,39 @@ class Engine {
     int32_t output;
     FinishReason reason;
   };
+  struct Drop {
+    std::optional<std::string> salt;
+    DropCallback done;
+  };
+  struct Watch {
+    std::string salt;
+    std::shared_ptr<PrefixLog> log;  // null: ends the watch
+    WatchCallback done;
+  };
   struct Inbox {
     std::vector<Request> requests;
     std::vector<Cancellation> cancels;
+    std::vector<std::pair<RequestKey, bool>> pauses;  // true: pause, false: unpause
     std::vector<RequestKey> saves;
+    std::vector<Drop> drops;
+    std::vector<Watch> watches;
+    // Whether there is something that cannot wait for the next step.
+    bool urgent() const {
+      return !requests.empty() || !cancels.empty() || !pauses.empty() || !saves.empty() || !drops.empty() ||
+             !watches.empty();
+    }
     int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
-    int64_t num_sequences = 0;
   };
 
   Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::shared_ptr<StepProgress> progress,
          std::unique_ptr<Scheduler> scheduler);
 
-  absl::Status CheckLimits(const QueueRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckLimits(const QueueRequest& request, const std::string& tenant, int64_t priority) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds a request that the scheduler does not know yet to what new ones find before them.
+  void AddToBacklog(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void SetPaused(RequestKey key, bool paused);
 
   // The methods below run on the engine thread.
   void Loop();
@@ -152,7 +198,10 @@ class Engine {
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds the requests of `inbox`, which no step has seen, to those that wait.
   static void CountInbox(const Inbox& inbox, Scheduler::Counts* counts);
+  // Moves what was taken into the scheduler, except the drops.
   void EmptyTaken();
+  void DropTaken();
+  void WatchTaken();
   // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
   void Step();
@@ -187,10 +236,12 @@ class Engine {
   CondVar idle_;  // num_open_ is 0
   Inbox inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // what Submit answers; OK: it accepts
-  int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, last event not delivered
-  EngineLoad load_ ABSL_GUARDED_BY(mutex_);       // without what is in the inbox
-  Backlog backlog_ ABSL_GUARDED_BY(mutex_);       // the same
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);             // what Submit answers; OK: it accepts
+  int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;             // accepted, last event not delivered
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);                  // without what is in the inbox
+  Backlog backlog_ ABSL_GUARDED_BY(mutex_);                  // with it
+  bool by_tenant_ ABSL_GUARDED_BY(mutex_) = false;           // requests are not admitted in order of arrival
+  std::vector<TenantQueue> queues_ ABSL_GUARDED_BY(mutex_);  // the parts of backlog_ that wait, if by_tenant_
   WaitRates wait_rates_ ABSL_GUARDED_BY(mutex_);
 
   // Engine thread only; the vectors keep their storage.
@@ -203,6 +254,7 @@ class Engine {
   Occupancy occupancy_;
   int64_t num_evicted_units_ = 0;  // since the start, as of the load that was published last
   int64_t num_steps_ = 0;
+  int64_t num_failed_steps_ = 0;
   int num_failed_in_a_row_ = 0;
   int64_t num_run_ = 0;  // steps, failed ones included
 

@@ -152,14 +152,36 @@ void FairPolicy::OnAdmit(const Sequence& sequence) {
   TenantAccount* const account = sequence.turn.account;
   // Called for each output of a request; the first call is for the admission.
   if (std::exchange(pick_failed_, false)) admissions_by_share_ = picked_overdue_ ? 0 : admissions_by_share_ + 1;
-  if (Waits(sequence)) accounts_.RemoveWaiting(sequence, now_, /*admitted=*/true);
+  if (Waits(sequence)) {
+    accounts_.RemoveWaiting(sequence, now_, /*admitted=*/true);
+  } else {
+    sequence.turn.charged = 0;  // it copied that of the request's first output
+  }
   accounts_.AddRunning(account);
   // The tokens of this step are already in the lease.
   const int64_t known = std::max(sequence.num_computed() - sequence.step_tokens, sequence.num_counted);
   sequence.turn.prepaid_tokens = std::max<int64_t>(0, sequence.num_tokens() - known);
   if (!sequence.encoded && sequence.num_counted == 0) sequence.turn.prepaid_tokens += sequence.num_encoder_tokens();
   sequence.turn.held_bytes = 0;  // until the step has ended
-  accounts_.Charge(account, static_cast<double>(sequence.turn.prepaid_tokens) * options_.prefill_token_cost);
+  Charge(sequence, static_cast<double>(sequence.turn.prepaid_tokens) * options_.prefill_token_cost);
+}
+
+void FairPolicy::Charge(const Sequence& sequence, double cost) {
+  sequence.turn.charged += cost;
+  accounts_.Charge(sequence.turn.account, cost);
+}
+
+bool FairPolicy::GetQueues(std::vector<TenantQueue>* queues) const {
+  queues->clear();
+  accounts_.ForEachWaiting([queues](const TenantAccount& account) {
+    queues->push_back({.tenant = account.id,
+                       .weight = account.weight,
+                       .counter = account.counter,
+                       .sequence_cost = account.sequence_cost,
+                       .num_sequences = static_cast<int64_t>(account.waiting.size()),
+                       .num_tokens = account.waiting_tokens});
+  });
+  return true;
 }
 
 void FairPolicy::StopRunning(const Sequence& sequence) {
@@ -167,7 +189,7 @@ void FairPolicy::StopRunning(const Sequence& sequence) {
   accounts_.RemoveRunning(turn.account);
   accounts_.SetHeld(sequence, 0);
   const int64_t unused = std::exchange(turn.prepaid_tokens, 0);
-  accounts_.Charge(turn.account, -static_cast<double>(unused) * options_.prefill_token_cost);
+  Charge(sequence, -static_cast<double>(unused) * options_.prefill_token_cost);
   pick_failed_ = false;
   steps_until_retry_ = 0;
 }
@@ -177,13 +199,23 @@ void FairPolicy::OnPreempt(const Sequence& sequence) {
   accounts_.AddWaiting(sequence, now_);
 }
 
+void FairPolicy::OnPause(const Sequence& sequence) {
+  accounts_.RemoveWaiting(sequence, now_, /*admitted=*/false);
+  ++sequence.turn.account->num_paused;
+}
+
+void FairPolicy::OnUnpause(const Sequence& sequence) {
+  --sequence.turn.account->num_paused;
+  accounts_.AddWaiting(sequence, now_);
+}
+
 void FairPolicy::OnComputed(const Sequence& sequence, const ComputedTokens& tokens) {
   const int64_t prefill = tokens.prefill - tokens.again;
   const int64_t paid = std::min(prefill, sequence.turn.prepaid_tokens);
   sequence.turn.prepaid_tokens -= paid;
   const double cost = static_cast<double>(prefill - paid) * options_.prefill_token_cost +
                       static_cast<double>(tokens.decode) * options_.decode_token_cost;
-  if (cost > 0) accounts_.Charge(sequence.turn.account, cost);
+  if (cost > 0) Charge(sequence, cost);
 }
 
 void FairPolicy::OnStep(RunningSequences running, absl::Duration time) {
@@ -192,7 +224,7 @@ void FairPolicy::OnStep(RunningSequences running, absl::Duration time) {
   for (const std::unique_ptr<Sequence>& sequence : running) {
     const int64_t bytes = OwnBytes(*sequence);
     accounts_.SetHeld(*sequence, bytes);
-    if (byte_cost > 0) accounts_.Charge(sequence->turn.account, static_cast<double>(bytes) * byte_cost);
+    if (byte_cost > 0) Charge(*sequence, static_cast<double>(bytes) * byte_cost);
   }
 }
 
@@ -202,6 +234,7 @@ void FairPolicy::OnEnd(const Sequence& sequence) {
   } else {
     StopRunning(sequence);
   }
+  if (sequence.ever_admitted()) accounts_.AddCost(sequence.turn.account, sequence.turn.charged);
   accounts_.Close(sequence.turn.account);
   if (accounts_.num_busy() == 0) board_.Publish(now_, /*at_once=*/true, &accounts_);  // no step follows
 }

@@ -68,10 +68,13 @@ class FairPolicy : public SchedulingPolicy {
   size_t PickToPreempt(RunningSequences candidates, const Sequence& beneficiary) override;
   int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) override;
 
+  bool GetQueues(std::vector<TenantQueue>* queues) const override;
   void OnArrival(const Sequence& sequence) override;
   void OnPlan(const StepBudget& step, RunningSequences running) override;
   void OnAdmit(const Sequence& sequence) override;
   void OnPreempt(const Sequence& sequence) override;
+  void OnPause(const Sequence& sequence) override;
+  void OnUnpause(const Sequence& sequence) override;
   void OnComputed(const Sequence& sequence, const ComputedTokens& tokens) override;
   void OnStep(RunningSequences running, absl::Duration time) override;
   void OnEnd(const Sequence& sequence) override;
@@ -89,6 +92,7 @@ class FairPolicy : public SchedulingPolicy {
   void Claim(const Sequence& sequence, int64_t tokens);
   // Divides the step's `budget` among the claims. `for_admission` tokens of that of `next` are for an admission.
   void DividePrefill(int64_t budget, const TenantAccount* next, int64_t for_admission);
+  void Charge(const Sequence& sequence, double cost);
   // Takes back what is charged to a running sequence beyond what it got, because it stops.
   void StopRunning(const Sequence& sequence);
 

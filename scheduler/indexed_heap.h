@@ -18,6 +18,8 @@ class IndexedHeap {
 
   bool empty() const { return elements_.empty(); }
   size_t size() const { return elements_.size(); }
+  // In no order.
+  const std::vector<T*>& elements() const { return elements_; }
   // REQUIRES: !empty().
   T* top() const { return elements_[0]; }
 

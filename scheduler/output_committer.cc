@@ -1,6 +1,7 @@
 #include "scheduler/output_committer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,14 @@ bool IsComplete(const Request& request, absl::Span<const int32_t> output) {
 
 void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
                              std::vector<TokenEvent>* events) {
+  std::vector<TokenLogprob>& scores = sequence->prompt_logprobs.entries;
+  scores.insert(scores.end(), result.scores.begin(), result.scores.end());
+  sequence->num_scored += static_cast<int64_t>(row.scored.size());
+  if (row.num_pooled > 0) {
+    sequence->pooled = result.pooled;
+    sequence->num_pooled = row.start + static_cast<int64_t>(row.tokens.size());
+    if (sequence->num_pooled == sequence->prompt_length) return FinishEmbedding(sequence, now, events);
+  }
   if (!row.sample) {
     to_.sharing->Publish(sequence, /*at_end=*/false);
   } else if (IsBeam(*sequence)) {
@@ -54,6 +63,22 @@ void OutputCommitter::Commit(const StepRow& row, const RowResult& result, Sequen
   } else {
     CommitTokens(result, sequence, now, events);
   }
+}
+
+void OutputCommitter::FinishEmbedding(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events) {
+  const double count = sequence->request.pooling == Pooling::kMean ? static_cast<double>(sequence->num_pooled) : 1;
+  std::vector<float> embedding;
+  embedding.reserve(sequence->pooled.size());
+  for (const double sum : sequence->pooled) embedding.push_back(static_cast<float>(sum / count));
+  if (std::any_of(embedding.begin(), embedding.end(), [](float x) { return !std::isfinite(x); })) {
+    sequence->lease.Withdraw();  // what it computed is not for others
+    const absl::Status error = absl::InternalError("the model gave non-finite hidden states");
+    return EndRequest(FinishReason::kError, error, now, sequence, events);
+  }
+  sequence->times.first_token = now;
+  TokenEvent& event = events->emplace_back();
+  event.embedding = std::move(embedding);
+  Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, &event);
 }
 
 void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now,
@@ -145,6 +170,7 @@ void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* s
     sequence->times.first_token = now;
     event->times = sequence->times;
     event->num_cached = sequence->num_cached;
+    event->prompt_logprobs = std::move(sequence->prompt_logprobs);
   }
   if (sequence->StopsAt(token)) {
     event->stop_token = token;

@@ -33,8 +33,8 @@ class OutputCommitter {
   OutputCommitter(const SchedulerOptions& options, const Observers& observers) : options_(options), to_(observers) {}
 
   // Takes in the result of a row of the sequence: publishes what the row computed and appends what it chose. Ends the
-  // sequence with its last token. REQUIRES: the step is done, and the sequence has not ended. CommitForced follows for
-  // a row that chose a token.
+  // sequence with its last token, or with its embedding. REQUIRES: the step is done, and the sequence has not ended.
+  // CommitForced follows for a row that chose a token.
   void Commit(const StepRow& row, const RowResult& result, Sequence* sequence, absl::Time now,
               std::vector<TokenEvent>* events);
   // How many tokens the sequence takes, at most, where its constraint forces them; 0: the model has to choose.
@@ -52,6 +52,8 @@ class OutputCommitter {
                   std::vector<TokenEvent>* events);
 
  private:
+  // Ends a sequence whose prompt is pooled, with its embedding.
+  void FinishEmbedding(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
   // Takes in the tokens that the model chose in the place of drafts while it agreed with them, and one more.
   void CommitTokens(const RowResult& result, Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);
   void AppendForced(Sequence* sequence, absl::Time now, std::vector<TokenEvent>* events);

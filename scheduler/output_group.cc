@@ -35,6 +35,7 @@ std::vector<std::unique_ptr<Sequence>> OutputGroup::MakeOthers() {
   for (int64_t i = 1; i < num_planned; ++i) {
     Request request = first.request;
     request.prompt = first.tokens;
+    request.prompt_logprobs = -1;  // the first has them
     if (search == nullptr) request.sampling.seed += static_cast<uint64_t>(i);
     auto other = std::make_unique<Sequence>(std::move(request));
     other->tokens.reserve(other->prompt_length + other->request.max_tokens);

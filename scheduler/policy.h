@@ -26,10 +26,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/sequence.h"
+#include "scheduler/wait_estimate.h"
 
 namespace berth {
 
@@ -66,8 +68,9 @@ class SchedulingPolicy {
 
   virtual ~SchedulingPolicy() = default;
 
-  // Picks the sequence to admit next, one of `waiting`, which is not empty. There, preempted sequences stand before new
-  // ones, and new ones in order of arrival. A sequence stands for its whole request. Called again after each admission.
+  // Picks the sequence to admit next, one of `waiting`, which is not empty. There, preempted sequences and those that
+  // were paused stand before new ones, and new ones in order of arrival. A sequence stands for its whole request.
+  // Called again after each admission.
   virtual const Sequence* PickToAdmit(const WaitingSequences& waiting) = 0;
 
   // Picks the sequence to preempt because the cache has no room for `beneficiary` to grow. Returns one of these:
@@ -81,6 +84,10 @@ class SchedulingPolicy {
   // next sequence. 0 leaves it out of this step; more than `left` means `left`.
   virtual int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) = 0;
 
+  // Writes what waits of each tenant to `queues`, for predictions of waits. False: requests are admitted in the order
+  // of arrival, and nothing is written.
+  virtual bool GetQueues(std::vector<TenantQueue>* /*queues*/) const { return false; }
+
   // A request arrived: its first sequence is waiting, for the first time.
   virtual void OnArrival(const Sequence& /*sequence*/) {}
   // A step is being planned. May be called again for the same step.
@@ -89,6 +96,9 @@ class SchedulingPolicy {
   virtual void OnAdmit(const Sequence& /*sequence*/) {}
   // The sequence ran and waits again.
   virtual void OnPreempt(const Sequence& /*sequence*/) {}
+  // The waiting sequence is paused: it waits no more, until OnUnpause. Before OnEnd, that is called too.
+  virtual void OnPause(const Sequence& /*sequence*/) {}
+  virtual void OnUnpause(const Sequence& /*sequence*/) {}
   // A step computed something of the sequence. Not called for a step that failed.
   virtual void OnComputed(const Sequence& /*sequence*/, const ComputedTokens& /*tokens*/) {}
   // A step took `time`, in which `running` held their leases.
@@ -100,8 +110,8 @@ class SchedulingPolicy {
 // First come, first served. Decoding sequences go first, then prefill chunks, oldest first, then new sequences in order
 // of arrival. The youngest is preempted. Has no state.
 //
-// Invariant, while the scheduler runs it: running sequences are in order of arrival and of their outputs, waiting ones
-// too, and every running one arrived before every waiting one.
+// Invariant, while the scheduler runs it and until a request is paused: running sequences are in order of arrival and
+// of their outputs, and so are waiting ones. Every running one arrived before every waiting one.
 class FcfsPolicy : public SchedulingPolicy {
  public:
   const Sequence* PickToAdmit(const WaitingSequences& waiting) override { return waiting.front().get(); }

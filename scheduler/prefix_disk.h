@@ -4,6 +4,7 @@
 #define BERTH_SCHEDULER_PREFIX_DISK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ class PrefixDisk {
     std::string salt;
     std::vector<int32_t> tokens;
     int64_t size_bytes = 0;
+    absl::Time used = absl::InfinitePast();  // last
   };
   struct Found {
     std::vector<File> files;  // least recently used first
@@ -44,6 +46,9 @@ class PrefixDisk {
   virtual void Read(uint64_t id) = 0;
   // Removes a file, after all that was asked for before.
   virtual void Remove(uint64_t id) = 0;
+  // Calls `done` once all that was asked for before is done, on a thread of the disk. The files removed so far are then
+  // gone for good. UNAVAILABLE names one that could not be removed.
+  virtual void Sync(std::function<void(const absl::Status&)> done) = 0;
 
   struct Result {
     uint64_t id = 0;

@@ -20,6 +20,8 @@ absl::Span<const int32_t> PrefixSharing::ShareableTokens(const Sequence& sequenc
   if (!MayShare(sequence)) return {};
   int64_t count = NumShareable(sequence);
   if (sequence.group != nullptr) count = std::min(count, OutputGroup::ForkPoint(sequence));
+  // A token that is not computed has no logits and no hidden state.
+  count = std::min(count, sequence.num_adoptable() + 1);
   return absl::MakeConstSpan(sequence.tokens).first(count);
 }
 
@@ -31,7 +33,7 @@ void PrefixSharing::Adopt(Sequence* sequence) const {
 
 bool PrefixSharing::WaitsForPrefix(const Sequence& sequence,
                                    absl::Span<const std::unique_ptr<Sequence>> running) const {
-  if (!sequence.lease.shares()) return false;
+  if (!sequence.lease.shares() || sequence.wants_scores() || sequence.wants_states()) return false;
   // At least this many tokens in common make it worth to wait: a block more than the index has.
   const int64_t wanted = sequence.hit.num_tokens + plan_->block_tokens;
   for (const std::unique_ptr<Sequence>& other : running) {
@@ -50,14 +52,22 @@ bool PrefixSharing::WaitsForPrefix(const Sequence& sequence,
 }
 
 int64_t PrefixSharing::LimitChunk(const Sequence& sequence, int64_t num_tokens) const {
-  const int64_t start = sequence.num_computed();
-  const auto end_on_grid = [&](int64_t grid) { num_tokens = std::min(num_tokens, grid - start % grid); };
-  if (options_.aligned_prefill_chunks) end_on_grid(options_.prefill_chunk_tokens);
-  if (!sequence.lease.shares() || plan_->state_group() < 0) return num_tokens;
-  if (options_.state_checkpoint_tokens > 0) end_on_grid(options_.state_checkpoint_tokens);
-  // The index knows more tokens than it has a state for: others left the known prefix there, and may again.
-  if (sequence.hit.matched_tokens > start) num_tokens = std::min(num_tokens, sequence.hit.matched_tokens - start);
-  return num_tokens;
+  if (!options_.aligned_prefill_chunks) return num_tokens;
+  const int64_t grid = options_.prefill_chunk_tokens;
+  return std::min(num_tokens, grid - sequence.num_computed() % grid);
+}
+
+void PrefixSharing::MarkStates(Sequence* sequence) const {
+  SequenceLease& lease = sequence->lease;
+  const int64_t end = lease.num_tokens();
+  const bool prefills = sequence->step_tokens > 1 && sequence->drafts.empty();
+  if (!prefills || plan_->state_group() < 0 || !lease.shares() || options_.aligned_prefill_chunks ||
+      end > NumShareable(*sequence) || !MayShare(*sequence)) {
+    return;
+  }
+  for (const int64_t position : positions_.Between(*sequence, end - sequence->step_tokens, end)) {
+    if (!lease.MarkStates(position)) return;
+  }
 }
 
 void PrefixSharing::Publish(Sequence* sequence, bool at_end) const {
@@ -72,9 +82,7 @@ void PrefixSharing::Publish(Sequence* sequence, bool at_end) const {
     const bool whole = computed % options_.prefill_chunk_tokens == 0;
     if (whole) lease.Publish(sequence->tokens, /*checkpoint=*/true);
   } else {
-    const int64_t grid = options_.state_checkpoint_tokens;
-    const bool turn_ends = at_end || computed == sequence->prompt_length || computed == sequence->hit.matched_tokens;
-    lease.Publish(sequence->tokens, turn_ends || (grid > 0 && computed % grid == 0));
+    lease.Publish(sequence->tokens, at_end || positions_.Keeps(*sequence, computed));
   }
 }
 
@@ -92,10 +100,11 @@ PrefixSharing::Lengths PrefixSharing::LengthsToKeep(const Sequence& sequence) co
   keep(computed);
   if (plan_->state_group() < 0) return lengths;
   // A later sequence starts from a state, so keep the states where it may depart from this one. These are where this
-  // prompt departed from a known one, and the last point of the grid within the prompt.
+  // prompt departed from a known one, and the last end of a message and the last point of the grid within the prompt.
   keep(sequence.hit.matched_tokens);
-  const int64_t grid = options_.state_checkpoint_tokens;
-  if (grid > 0) keep((sequence.prompt_length - 1) / grid * grid);
+  keep(positions_.OnGrid(sequence.prompt_length - 1));
+  const std::vector<int32_t>& ends = sequence.request.message_ends;
+  if (!ends.empty() && positions_.Keeps(sequence, ends.back())) keep(ends.back());
   return lengths;
 }
 

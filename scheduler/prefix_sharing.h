@@ -5,9 +5,9 @@
 //   - A request shares nothing if it asks not to, if it has an encoder's input, or while it is longer than
 //     max_shareable_tokens.
 //   - Whole blocks are published as they fill.
-//   - Recurrent states are published where a later sequence is likely to leave this one. That is at the ends of prompts
-//     and outputs, where a prompt left a known one, and on a grid (state_checkpoint_tokens). A state cannot be cropped,
-//     so chunks end at these points.
+//   - Recurrent states are published where a later sequence is likely to leave this one (scheduler/state_positions.h),
+//     and at the ends of outputs. Where a chunk ends these are the sequence's own states. Within a chunk, the step
+//     copies them at marks (SequenceLease::MarkStates).
 //   - With aligned_prefill_chunks only whole chunks of prompts are shared.
 #ifndef BERTH_SCHEDULER_PREFIX_SHARING_H_
 #define BERTH_SCHEDULER_PREFIX_SHARING_H_
@@ -21,13 +21,15 @@
 #include "cache/spec.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/sequence.h"
+#include "scheduler/state_positions.h"
 
 namespace berth {
 
 class PrefixSharing {
  public:
   // `plan` must outlive this.
-  PrefixSharing(const SchedulerOptions& options, const CachePlan* plan) : options_(options), plan_(plan) {}
+  PrefixSharing(const SchedulerOptions& options, const CachePlan* plan)
+      : options_(options), plan_(plan), positions_(options.state_checkpoint_tokens, plan->StateBytesPerSequence()) {}
 
   // Whether the sequence may share anything at its present length.
   bool MayShare(const Sequence& sequence) const;
@@ -42,14 +44,17 @@ class PrefixSharing {
   // better to wait than to compute that part twice.
   bool WaitsForPrefix(const Sequence& sequence, absl::Span<const std::unique_ptr<Sequence>> running) const;
 
-  // Shortens a chunk of `num_tokens` so that it ends where something is shared.
+  // Shortens a chunk of `num_tokens` so that it ends where chunks are aligned.
   int64_t LimitChunk(const Sequence& sequence, int64_t num_tokens) const;
+  // Marks the states that the planned step is to keep. Takes only what no lease holds, so call it when all leases have
+  // grown for the step.
+  void MarkStates(Sequence* sequence) const;
   // Tells the index what the sequence has computed. `at_end`: its output ends here, or it is preempted.
   // REQUIRES: the step that computed it is done.
   void Publish(Sequence* sequence, bool at_end) const;
 
   // The lengths of the sequence's prefixes that later sequences are likely to want. They are published.
-  using Lengths = absl::InlinedVector<int64_t, 3>;
+  using Lengths = absl::InlinedVector<int64_t, 4>;
   Lengths LengthsToKeep(const Sequence& sequence) const;
 
  private:
@@ -59,6 +64,7 @@ class PrefixSharing {
 
   const SchedulerOptions options_;
   const CachePlan* const plan_;
+  const StatePositions positions_;
 };
 
 }  // namespace berth

@@ -11,6 +11,7 @@ constexpr int kMaxSteps = 64;
 // How soon the engine looks again at a disk that is at work.
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr absl::Duration kPauseAfterFailedWrite = absl::Seconds(30);
+constexpr absl::Duration kLookInterval = absl::Minutes(1);
 
 int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -78,7 +79,7 @@ PrefixTier::PrefixTier(const Options& options, Cache* cache, HostTier* host, Ste
       options_.disk->Remove(file.id);
       continue;
     }
-    Entry* const entry = Add(file.salt, file.tokens, kDisk, absl::InfinitePast());
+    Entry* const entry = Add(file.salt, file.tokens, kDisk, file.used);
     entry->file = file.id;
     entry->file_bytes = file.size_bytes;
     by_file_[file.id] = entry;
@@ -245,14 +246,16 @@ void PrefixTier::OffloadAll(absl::Time now) {
 absl::Time PrefixTier::NextIdleWork(absl::Time now) const {
   if (num_disk_busy_ > 0) return now + kPollInterval;
   if (offloading_ != nullptr) return now;
-  if (places_[kArena].empty()) return absl::InfiniteFuture();
-  return std::max(now, places_[kArena].front()->used + options_.idle);
+  const bool looks = options_.quota && !by_file_.empty();
+  const absl::Time next = looks ? std::max(now, next_look_) : absl::InfiniteFuture();
+  if (places_[kArena].empty()) return next;
+  return std::min(next, std::max(now, places_[kArena].front()->used + options_.idle));
 }
 
 void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
   if (options_.disk == nullptr || now < next_write_) return;
   const int64_t size = options_.disk->FileBytes(entry->salt, entry->num_tokens(), entry->snapshot_bytes);
-  if (size > options_.disk_limit_bytes) return;
+  if (size > options_.disk_limit_bytes || !MakeRoomInQuota(entry->salt, size)) return;
   const auto idle_file = [](const Entry* other) { return other->file != 0 && !other->busy(); };
   for (const Place place : {kDisk, kHost}) {
     while (counts_.disk_bytes + size > options_.disk_limit_bytes) {
@@ -271,12 +274,82 @@ void PrefixTier::StartWriting(Entry* entry, absl::Time now) {
   ++num_disk_busy_;
 }
 
+bool PrefixTier::MakeRoomInQuota(const std::string& salt, int64_t size_bytes) {
+  const int64_t quota = options_.quota ? options_.quota(salt).bytes : 0;
+  if (quota == 0) return true;
+  int64_t total = size_bytes;
+  int64_t least = size_bytes;
+  std::vector<Entry*> may_go;
+  for (auto at = entries_.lower_bound(View{.salt = salt}); at != entries_.end() && (*at)->salt == salt; ++at) {
+    if ((*at)->file == 0) continue;
+    total += (*at)->file_bytes;
+    if ((*at)->busy()) least += (*at)->file_bytes;
+    if (!(*at)->busy()) may_go.push_back(at->get());
+  }
+  if (least > quota) return false;
+  std::sort(may_go.begin(), may_go.end(), [](const Entry* a, const Entry* b) { return a->used < b->used; });
+  for (auto oldest = may_go.begin(); total > quota; ++oldest) {
+    total -= (*oldest)->file_bytes;
+    ++counts_.disk_evictions;
+    DropFile(*oldest);
+  }
+  return true;
+}
+
+void PrefixTier::DropTooOld(absl::Time now) {
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    const std::string salt = (*at)->salt;
+    const auto end = entries_.lower_bound(View{.salt = salt + '\0'});  // the next tenant's first
+    const absl::Duration age = options_.quota(salt).age;
+    if (age == absl::InfiniteDuration()) at = end;
+    while (at != end) {
+      Entry* const entry = (at++)->get();
+      if (entry->file == 0 || entry->busy() || now - entry->used <= age) continue;
+      ++counts_.disk_evictions;
+      DropFile(entry);
+    }
+  }
+}
+
+FreedBytes PrefixTier::DropAll(std::optional<absl::string_view> salt) {
+  FreedBytes freed;
+  for (auto at = entries_.lower_bound(View{.salt = salt.value_or("")}); at != entries_.end();) {
+    Entry* const entry = at->get();
+    if (salt && entry->salt != *salt) break;
+    ++at;
+    if (entry->snapshot != nullptr) freed.host_tier += entry->snapshot_bytes;
+    if (entry->file != 0) {
+      freed.disk_tier += entry->file_bytes;
+      options_.disk->Remove(entry->file);
+      counts_.disk_bytes -= entry->file_bytes;
+      if (entry->busy()) by_file_[entry->file] = nullptr;
+      if (!entry->busy()) by_file_.erase(entry->file);
+    }
+    if (entry->reading) host_->prefix_bytes -= entry->snapshot_bytes;  // as was set aside for it
+    Erase(entry);
+  }
+  return freed;
+}
+
+void PrefixTier::CallWhenGone(std::function<void(const absl::Status&)> done) {
+  if (options_.disk == nullptr) return done(absl::OkStatus());
+  options_.disk->Sync(std::move(done));
+}
+
 void PrefixTier::Poll(absl::Time now) {
+  if (options_.quota && now >= next_look_) {
+    next_look_ = now + kLookInterval;
+    DropTooOld(now);
+  }
   if (num_disk_busy_ == 0) return;
   for (PrefixDisk::Result& result : options_.disk->TakeResults()) {
     Entry* const entry = by_file_.at(result.id);
     --num_disk_busy_;
     CountError(result.status, result.written);
+    if (entry == nullptr) {
+      by_file_.erase(result.id);
+      continue;
+    }
     if (!result.status.ok()) {
       by_file_.erase(std::exchange(entry->file, 0));
       counts_.disk_bytes -= entry->file_bytes;

@@ -11,7 +11,7 @@
 // a prefix is queued when its sequence leaves it behind, and copied later, beside a step, least recently used first. It
 // is copied once it has not been used for `idle`, or when the queue holds more than half of what sequences could still
 // take from the arena. The index drops its units later, as ever. A copied prefix is also written to the disk, so host
-// memory can drop it at once when it needs the room. The disk drops its oldest.
+// memory can drop it at once when it needs the room. The disk drops its oldest, and those beyond a tenant's quota.
 //
 // Where copying costs more than computing (CopyCost), nothing moves in either direction.
 //
@@ -23,8 +23,10 @@
 #define BERTH_SCHEDULER_PREFIX_TIER_H_
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -42,6 +44,13 @@
 #include "scheduler/step_copies.h"
 
 namespace berth {
+
+// What dropping prefixes frees.
+struct FreedBytes {
+  int64_t arena = 0;
+  int64_t host_tier = 0;
+  int64_t disk_tier = 0;
+};
 
 class PrefixTier {
  public:
@@ -104,6 +113,11 @@ class PrefixTier {
   // A sequence resumes from an entry, and has `num_tokens` more than the arena held.
   void OnRestored(int64_t num_tokens);
 
+  // Drops the prefixes of `salt`, or all. CallWhenGone calls `done` once no file of those that were dropped is left;
+  // see PrefixDisk::Sync. REQUIRES: none of them is pinned; between steps.
+  FreedBytes DropAll(std::optional<absl::string_view> salt);
+  void CallWhenGone(std::function<void(const absl::Status&)> done);
+
   // Drops snapshots until `size_bytes` of the host tier are free. False: dropping all that it may is not enough.
   bool MakeRoom(int64_t size_bytes);
 
@@ -138,6 +152,9 @@ class PrefixTier {
   // Copies the rest of offloading_.
   void FinishOffload(absl::Time now);
   void StartWriting(Entry* entry, absl::Time now);
+  // Drops the tenant's oldest files until its quota has room for `size_bytes`. False: they are too many.
+  bool MakeRoomInQuota(const std::string& salt, int64_t size_bytes);
+  void DropTooOld(absl::Time now);
   void OnRead(Entry* entry, PrefixDisk::Result* result);
   void CountError(const absl::Status& status, bool written);
   // If snapshots serve their beginnings, drops the entries that `entry` makes superfluous: `all` of them, or only those
@@ -151,12 +168,13 @@ class PrefixTier {
   const CopyCost* const cost_;
   const bool serves_beginnings_;  // any snapshot serves all of its beginnings
   std::set<std::unique_ptr<Entry>, Less> entries_;
-  std::list<Entry*> places_[kNumPlaces];  // least recently used first
-  std::unordered_map<uint64_t, Entry*> by_file_;
+  std::list<Entry*> places_[kNumPlaces];          // least recently used first
+  std::unordered_map<uint64_t, Entry*> by_file_;  // null: dropped while the disk is at work on it
   Entry* offloading_ = nullptr;                   // partly copied out of the arena
   int64_t queued_bytes_ = 0;                      // bytes of the arena that entries in kArena may hold
   int64_t num_disk_busy_ = 0;                     // files being written or read
   absl::Time next_write_ = absl::InfinitePast();  // not before; moves when a write fails
+  absl::Time next_look_ = absl::InfinitePast();   // for files that are too old
   RunningRate reads_;                             // bytes of the disk
   Counts counts_;
 };

@@ -30,6 +30,7 @@ enum class RefusalReason : uint8_t {
   kTenantQueuedTokens,  // queued_tokens
   kTenantRunning,       // running_sequences
   kTenantCache,         // cache_bytes
+  kTenantErased,        // an operator erases the tenant
   kDraining,            // the server drains, or its engine has failed
   kTooLong,
   kInvalid,
@@ -50,6 +51,7 @@ inline constexpr absl::string_view kRefusalReasons[] = {"queue_full",
                                                         "tenant_queued_tokens",
                                                         "tenant_running",
                                                         "tenant_cache",
+                                                        "tenant_erased",
                                                         "draining",
                                                         "too_long",
                                                         "invalid",

@@ -18,6 +18,8 @@ absl::string_view FinishReasonName(FinishReason reason) {
       return "cancelled";
     case FinishReason::kDeadline:
       return "deadline";
+    case FinishReason::kUnread:
+      return "unread";
     case FinishReason::kError:
       return "error";
   }
@@ -66,12 +68,28 @@ absl::Status CheckOutputs(const Request& request, int64_t vocab_size) {
   return absl::InvalidArgumentError("a beam search cannot sample or have penalties or biases");
 }
 
+// Refuses what an embedding cannot be combined with.
+absl::Status CheckPooling(const Request& request) {
+  const absl::string_view other = request.max_tokens != 0           ? "max_tokens above 0"
+                                  : request.num_sequences() != 1    ? "several outputs"
+                                  : !request.encoder_tokens.empty() ? "an encoder"
+                                  : request.prompt_logprobs >= 0    ? "prompt_logprobs"
+                                  : request.constraint != nullptr   ? "a constraint"
+                                  : request.saved                   ? "a session"
+                                  : request.progress != nullptr     ? "progress"
+                                                                    : "";
+  if (other.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("an embedding cannot be combined with ", other));
+}
+
 }  // namespace
 
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("prompt has no token; at least 1 is needed");
-  if (request.max_tokens < 1) {
+  if (request.pooling != Pooling::kNone) {
+    if (absl::Status status = CheckPooling(request); !status.ok()) return status;
+  } else if (request.max_tokens < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", request.max_tokens, "; at least 1 is needed"));
   }
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
@@ -83,6 +101,13 @@ absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t
   }
   if (absl::Status status = CheckEncoderTokens(request, max_encoder_tokens); !status.ok()) return status;
   if (absl::Status status = CheckOutputs(request, vocab_size); !status.ok()) return status;
+  if (request.prompt_logprobs > vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt_logprobs is ", request.prompt_logprobs, ", over the vocabulary of ", vocab_size));
+  }
+  if (request.prompt_logprobs >= 0 && request.beams.num_beams > 0) {
+    return absl::InvalidArgumentError("prompt_logprobs cannot be combined with a beam search");
+  }
   const auto outside = [vocab_size](int32_t token) { return token < 0 || token >= vocab_size; };
   const std::vector<int32_t> none;
   const std::vector<int32_t>& output = request.progress != nullptr ? request.progress->tokens : none;

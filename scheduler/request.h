@@ -22,13 +22,25 @@ inline constexpr int64_t kMaxDraftTokens = 16;
 // Chosen by the server, unique in the process's life. Clients' request ids are text and stay in the server.
 using RequestKey = uint64_t;
 
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kError };
-absl::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "cancelled", "deadline", "error"
+// kUnread: the client left too much unread, or for too long.
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kDeadline, kUnread, kError };
+// "stop", "length", "cancelled", "deadline", "unread", "error"
+absl::string_view FinishReasonName(FinishReason reason);
 
 struct OutputLogprobs {
   float logprob = 0;  // of the chosen token
   std::vector<TokenLogprob> top;
 };
+
+// The logprobs of a prompt: for each of its tokens but the first, one entry of its own and then those of the likeliest
+// tokens in its place, likeliest first. Entries that there are too few tokens for are NaN.
+struct PromptLogprobs {
+  int64_t entries_per_token = 0;
+  std::vector<TokenLogprob> entries;
+};
+
+// Which hidden states of a prompt make its embedding, after the final norm: the last token's, or the mean of all.
+enum class Pooling : uint8_t { kNone, kLast, kMean };
 
 // How far a request came before it was saved. Together with the request, it is all that is needed to resume with the
 // same tokens.
@@ -60,7 +72,8 @@ struct Request {
   std::vector<int32_t> prompt;  // at least one token; for an encoder-decoder model, what the decoder starts from
   std::vector<int32_t> encoder_tokens;  // at least one for an encoder-decoder model, none for another
   SamplingParams sampling;
-  int64_t max_tokens = 0;               // at least one; prompt + max_tokens is within the engine's max_sequence_tokens
+  // At least one, but 0 for an embedding. prompt + max_tokens is within the engine's max_sequence_tokens.
+  int64_t max_tokens = 0;
   int64_t min_tokens = 0;               // no stop token is chosen before these
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
@@ -78,6 +91,15 @@ struct Request {
   // The most draft tokens that one step checks; 0: none. They come from prompt lookup. Has no effect on a request that
   // samples, has penalties or asks for logprobs. The output is the same with and without.
   int64_t draft_tokens = 0;
+  // The logprobs of each prompt token but the first, and of the n likeliest tokens in its place. -1: none. Only
+  // positions that are computed have logprobs, so such a request uses no prefix of others. A resumed one has none.
+  int32_t prompt_logprobs = -1;
+  // Compute the prompt's embedding, and end with it. Such a request has no output: its max_tokens is 0. The mean takes
+  // all positions, so it uses no prefix of others, as with prompt_logprobs. kNone: generate.
+  Pooling pooling = Pooling::kNone;
+  // The lengths of the prompt's beginnings that end with a message, ascending and below the prompt's length. Others are
+  // likely to begin with the same messages. A hint: it changes what is kept for them, but no token.
+  std::vector<int32_t> message_ends;
   bool share_prefix = true;     // false: neither looks for its prefix nor leaves one
   std::string cache_salt;       // its tenant: it shares prefixes with requests of the same salt only
   int64_t priority = 0;         // among its tenant's requests; higher goes first
@@ -100,7 +122,8 @@ struct Request {
 //   - progress that is longer than the output may be;
 //   - encoder tokens outside [1, max_encoder_tokens], or any where that is 0, because the model has no encoder;
 //   - a token outside [0, vocab_size);
-//   - outputs and beams that do not go together.
+//   - outputs and beams that do not go together;
+//   - what an embedding cannot be combined with.
 absl::Status ValidateRequest(const Request& request, int64_t vocab_size, int64_t max_sequence_tokens,
                              int64_t max_encoder_tokens = 0);
 
@@ -121,6 +144,8 @@ struct TokenEvent {
   int32_t token = RowResult::kNoToken;  // kNoToken: no token, only the end
   float logprob = 0;
   std::vector<TokenLogprob> top;
+  PromptLogprobs prompt_logprobs;  // with the first token of a request that asks for them
+  std::vector<float> embedding;    // with the end, kStop, of a request that asks for one; not normalised
   FinishReason finish = FinishReason::kNone;
   int32_t stop_token = -1;  // when finish == kStop: the token that ended the output; it is in `token` too
   absl::Status error;       // when finish == kError

@@ -1,5 +1,6 @@
 #include "scheduler/saver.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace berth {
@@ -55,14 +56,14 @@ void Saver::OnEnd(FinishReason reason, Sequence* sequence) {
 }
 
 void Saver::HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
-                     const std::deque<std::unique_ptr<Sequence>>& waiting) {
+                     const std::deque<std::unique_ptr<Sequence>>& waiting,
+                     const std::vector<std::unique_ptr<Sequence>>& paused) {
   if (num_due_ == 0 || !sink_->ready()) return;
-  for (const std::unique_ptr<Sequence>& sequence : running) {
-    if (sequence->save_due && !Save(sequence.get())) return;
-  }
-  for (const std::unique_ptr<Sequence>& sequence : waiting) {
-    if (sequence->save_due && !Save(sequence.get())) return;
-  }
+  const auto done = [this](const std::unique_ptr<Sequence>& s) { return !s->save_due || Save(s.get()); };
+  // The first that has no room ends it.
+  [[maybe_unused]] const bool all = std::all_of(running.begin(), running.end(), done) &&
+                                    std::all_of(waiting.begin(), waiting.end(), done) &&
+                                    std::all_of(paused.begin(), paused.end(), done);
 }
 
 bool Saver::Save(Sequence* sequence) {

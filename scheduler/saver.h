@@ -47,7 +47,9 @@ class Saver {
   void OnEnd(FinishReason reason, Sequence* sequence);
   // Hands over the saves that are due. REQUIRES: between steps.
   void HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
-                const std::deque<std::unique_ptr<Sequence>>& waiting);
+                const std::deque<std::unique_ptr<Sequence>>& waiting,
+                const std::vector<std::unique_ptr<Sequence>>& paused);
+  bool any_due() const { return num_due_ > 0; }
 
  private:
   bool Saves(const Sequence& sequence) const { return sink_ != nullptr && sequence.request.saved; }

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
         CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
         CheckOption("target_step_ms", options.target_step_ms, 0, ""),
-        CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, 0, ""),
+        CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, Options::kAutoCheckpoints, ""),
         CheckOption("mask_threads", options.mask_threads, 0, "")}) {
     if (!status.ok()) return status;
   }
@@ -104,6 +104,75 @@ void Scheduler::Save(RequestKey key) {
   if (const auto found = by_key_.find(key); found != by_key_.end()) saver_.Ask(found->second);
 }
 
+// The prefix index keeps what the request computed until others need the room. So a request that soon continues finds
+// its cache, and no lease is held without use.
+void Scheduler::Pause(RequestKey key, absl::Time until) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end() || found->second->paused) return;
+  const auto of_request = [key](const std::unique_ptr<Sequence>& sequence) { return sequence->request.key == key; };
+  if (const auto runs = std::find_if(running_.begin(), running_.end(), of_request); runs != running_.end()) {
+    Preempt(static_cast<size_t>(runs - running_.begin()));
+    counts_.num_running = static_cast<int64_t>(running_.size());
+  }
+  for (std::unique_ptr<Sequence>& sequence : waiting_) {
+    if (!of_request(sequence)) continue;
+    CountWaiting(*sequence, -1);
+    policy_->OnPause(*sequence);
+    sequence->paused = true;
+    sequence->paused_until = until;
+    paused_.push_back(std::move(sequence));
+  }
+  std::erase(waiting_, nullptr);
+  ++counts_.num_pauses;
+  counts_.num_paused = static_cast<int64_t>(paused_.size());
+  next_deadline_ = std::min(next_deadline_, until);
+}
+
+void Scheduler::Unpause(RequestKey key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end() || !found->second->paused) return;
+  for (size_t i = paused_.size(); i > 0; --i) {
+    std::unique_ptr<Sequence>& sequence = paused_[i - 1];
+    if (sequence->request.key != key) continue;
+    sequence->paused = false;
+    suspects_.OnReturn(*sequence);
+    CountWaiting(*sequence, +1);
+    policy_->OnUnpause(*sequence);
+    waiting_.push_front(std::move(sequence));
+  }
+  std::erase(paused_, nullptr);
+  counts_.num_paused = static_cast<int64_t>(paused_.size());
+  any_cancelled_ = true;  // perhaps one of its outputs
+}
+
+void Scheduler::UnpauseDue(absl::Time now) {
+  for (size_t i = 0; i < paused_.size();) {
+    const Sequence& sequence = *paused_[i];
+    const RequestKey key = sequence.request.key;
+    if (now >= sequence.paused_until) Cancel(key, FinishReason::kUnread);
+    if (sequence.cancelled != FinishReason::kNone || now >= sequence.request.deadline) {
+      Unpause(key);
+      i = 0;
+    } else {
+      next_deadline_ = std::min({next_deadline_, sequence.paused_until, sequence.request.deadline});
+      ++i;
+    }
+  }
+}
+
+void Scheduler::RunIdleWork(absl::Time now) {
+  swap_.RunIdleWork(now);
+  if (swap_.swapping_out() != nullptr) CountSwapOut(swap_.FinishSwapOut());  // of a paused sequence
+  saver_.HandOver(running_, waiting_, paused_);
+}
+
+absl::Time Scheduler::NextIdleWork(absl::Time now) const {
+  constexpr absl::Duration kSaveInterval = absl::Milliseconds(10);  // between looks at a sink that had no room
+  absl::Time next = swap_.NextIdleWork(now);
+  if (!paused_.empty()) next = std::min(next, next_deadline_);
+  return saver_.any_due() ? std::min(next, now + kSaveInterval) : next;
+}
+
 void Scheduler::Cancel(RequestKey key, FinishReason reason, int32_t output) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
@@ -121,8 +190,9 @@ void Scheduler::Cancel(RequestKey key, FinishReason reason, int32_t output) {
 
 void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
   if (!any_cancelled_ && now < next_deadline_) return;
-  any_cancelled_ = false;
   next_deadline_ = absl::InfiniteFuture();
+  UnpauseDue(now);
+  any_cancelled_ = false;
   const auto end_if_due = [&](const std::unique_ptr<Sequence>& sequence) {
     FinishReason reason = sequence->cancelled;
     if (reason == FinishReason::kNone && now >= sequence->request.deadline) reason = FinishReason::kDeadline;
@@ -151,6 +221,12 @@ void Scheduler::EndDue(absl::Time now, std::vector<TokenEvent>* events) {
   counts_.num_running = static_cast<int64_t>(running_.size());
 }
 
+FreedBytes Scheduler::DropPrefixes(std::optional<absl::string_view> salt) {
+  FreedBytes freed = swap_.DropPrefixes(salt);
+  freed.arena = cache_->ForgetPrefixes(salt);
+  return freed;
+}
+
 void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<TokenEvent>* events) {
   mask_workers_.Finish();
   FinishCopies(now);
@@ -160,7 +236,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];
-    if (row.start + static_cast<int64_t>(row.tokens.size()) >= sequence.suspect_until) sequence.suspect_until = 0;
+    Suspects::OnComputed(row.start + static_cast<int64_t>(row.tokens.size()), &sequence);
     policy_->OnComputed(sequence, CountComputed(row, &sequence));
     if (sequence.finished()) continue;  // with another output of its request
     committer_.Commit(row, result.rows[i], &sequence, now, events);
@@ -170,7 +246,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   policy_->OnStep(running_, time);
   const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
   if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();
-  saver_.HandOver(running_, waiting_);
+  saver_.HandOver(running_, waiting_, paused_);
 }
 
 ComputedTokens Scheduler::CountComputed(const StepRow& row, Sequence* sequence) {
@@ -211,9 +287,7 @@ bool Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<
   const auto of_another = [this](const Sequence* s) { return !SameRequest(*s, *planned_.front()); };
   const bool shared = std::any_of(planned_.begin(), planned_.end(), of_another);
   if (shared && !absl::IsDataLoss(error)) {
-    Suspect(error, now, events);
-    RemoveFinished();
-    RestartSuspects();
+    SuspectPlanned(error, now, events);
   } else {
     for (Sequence* sequence : planned_) {
       if (!sequence->finished()) committer_.EndRequest(FinishReason::kError, error, now, sequence, events);
@@ -221,48 +295,29 @@ bool Scheduler::FailStep(const absl::Status& error, absl::Time now, std::vector<
     RemoveFinished();
     for (const auto& sequence : running_) sequence->num_shared_failures = 0;
     for (const auto& sequence : waiting_) sequence->num_shared_failures = 0;
+    for (const auto& sequence : paused_) sequence->num_shared_failures = 0;
   }
-  return PickTurn() == Turn::kAlone;
+  return suspects_.Pick(running_, waiting_) == Suspects::Turn::kAlone;
 }
 
-void Scheduler::Suspect(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
-  // Each costs all caches of the step, so steps that fail for no request's fault may not be many.
-  constexpr int64_t kMaxSharedFailures = 2;
+void Scheduler::SuspectPlanned(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events) {
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];
     if (sequence.finished()) continue;  // with another output of its request
-    sequence.suspect_until = row.start + static_cast<int64_t>(row.tokens.size());
-    if (++sequence.num_shared_failures <= kMaxSharedFailures) continue;
+    if (suspects_.Add(row.start + static_cast<int64_t>(row.tokens.size()), &sequence)) continue;
     committer_.EndRequest(FinishReason::kError, error, now, &sequence, events);
   }
-  any_suspect_ = true;
-}
-
-void Scheduler::RestartSuspects() {
+  RemoveFinished();
   for (size_t i = running_.size(); i > 0; --i) {
     if (i <= running_.size() && running_[i - 1]->suspect_until > 0) Preempt(i - 1, /*keep_cache=*/false);
   }
   counts_.num_running = static_cast<int64_t>(running_.size());
 }
 
-Scheduler::Turn Scheduler::PickTurn() {
-  if (!any_suspect_) return Turn::kAll;
-  const auto suspect = [](const std::unique_ptr<Sequence>& sequence) { return sequence->suspect_until > 0; };
-  if (const auto found = std::find_if(running_.begin(), running_.end(), suspect); found != running_.end()) {
-    alone_ = found->get();
-    return Turn::kAlone;
-  }
-  if (const auto found = std::find_if(waiting_.begin(), waiting_.end(), suspect); found != waiting_.end()) {
-    alone_ = found->get();
-    return Turn::kAlone;
-  }
-  any_suspect_ = false;
-  return Turn::kAll;
-}
-
 void Scheduler::EndAll(FinishReason reason, const absl::Status& error, absl::Time now,
                        std::vector<TokenEvent>* events) {
+  while (!paused_.empty()) Unpause(paused_.front()->request.key);
   for (const auto& sequence : running_) {
     committer_.End(reason, error, now, sequence.get(), events);
     Forget(*sequence);
@@ -315,6 +370,7 @@ void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
 void Scheduler::CountSwapOut(const Sequence* sequence) {
   if (sequence == nullptr) return;
   ++counts_.num_swap_outs;
+  if (sequence->paused) return;
   // It waits as one that has all to compute; now it has its snapshot.
   counts_.waiting_tokens -= sequence->num_tokens() + sequence->num_encoder_tokens() - sequence->num_to_prefill();
 }

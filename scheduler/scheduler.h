@@ -12,18 +12,17 @@
 // An encoder sees all its tokens at once, so it runs whole in its sequence's first step, and again after a preemption.
 //
 // Its parts: OutputGroup (requests of several outputs), PrefixSharing (what sequences get from the prefix index),
-// SwapManager (the tiers below the arena), OutputCommitter (tokens and ends), Saver (sessions).
+// SwapManager (the tiers below the arena), OutputCommitter (tokens and ends), Saver (sessions), Suspects (failed
+// steps).
 //
-// A step that fails may be one request's fault. If it holds several, all of them lose their caches and wait. Each is
-// then computed again in steps of its own, until it has all that it had. A request whose own step fails is ended, and
-// the others continue. So a request ends for a fault that is not its own only if steps fail that no request fails
-// alone.
+// A request whose client does not read can be paused. It is preempted, and is not looked at until it is to continue. So
+// it holds nothing of the arena but what the prefix index keeps of it, and nothing waits for it.
 //
 // Why nothing deadlocks: the first running request grows in every step, except while a copy makes room for it and
 // others run. Alone it fits by CheckRequest, since the cache can gather whatever is free.
 //
 // Invariants:
-//   - running sequences are in order of admission, and the sequences of one request are neighbours, in both queues;
+//   - running sequences are in order of admission, and the sequences of one request are neighbours, in all queues;
 //   - a plan has at most max_step_tokens tokens. It is empty only when there is no sequence, or when all wait for the
 //     disk.
 #ifndef BERTH_SCHEDULER_SCHEDULER_H_
@@ -33,8 +32,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -52,6 +54,7 @@
 #include "scheduler/scheduler_options.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_pacer.h"
+#include "scheduler/suspects.h"
 #include "scheduler/swap_manager.h"
 #include "scheduler/wait_estimate.h"
 
@@ -75,6 +78,12 @@ class Scheduler {
   // Has the request saved soon. Does nothing for an unknown key, or for a request that is not to be saved.
   void Save(RequestKey key);
 
+  // Makes the request give up its lease, as by a preemption, and keeps it out of the steps until Unpause, which makes
+  // it wait. At `until`, EndDue ends it with kUnread. Does nothing for an unknown key, or twice. Call them between
+  // steps.
+  void Pause(RequestKey key, absl::Time until);
+  void Unpause(RequestKey key);
+
   // Makes EndDue end the request with `reason`, or only its output `output`. Does nothing for an unknown key.
   static constexpr int32_t kAllOutputs = -1;
   void Cancel(RequestKey key, FinishReason reason, int32_t output = kAllOutputs);
@@ -83,10 +92,15 @@ class Scheduler {
   // sequence: a lease may not go while the model writes to it.
   void EndDue(absl::Time now, std::vector<TokenEvent>* events);
 
-  // RunIdleWork does the tiers' work that is due while there is no sequence. NextIdleWork returns when more is due.
-  void RunIdleWork(absl::Time now) { swap_.RunIdleWork(now); }
-  absl::Time NextIdleWork(absl::Time now) const { return swap_.NextIdleWork(now); }
-  // Moves what the cache still holds down to the disk, if there is one. REQUIRES: empty(); nothing follows.
+  // RunIdleWork does the work that is due while there is no step to make: the tiers', and that of paused requests.
+  // NextIdleWork returns when it, or EndDue, is due again. REQUIRES: empty().
+  void RunIdleWork(absl::Time now);
+  absl::Time NextIdleWork(absl::Time now) const;
+  // Drops the prefixes of `salt`, or all, from the cache and the tiers below it. What running sequences use of them
+  // stays theirs. CallWhenGone: see PrefixTier. Call it between steps.
+  FreedBytes DropPrefixes(std::optional<absl::string_view> salt);
+  void CallWhenGone(std::function<void(const absl::Status&)> done) { swap_.CallWhenGone(std::move(done)); }
+  // Moves what the cache still holds down to the disk, if there is one. REQUIRES: no sequence; nothing follows.
   void SaveAll(absl::Time now) { swap_.SaveAll(now); }
 
   // The next step, valid until the next call of any method but counts(). Follow it by Commit or FailStep.
@@ -103,12 +117,15 @@ class Scheduler {
   // Ends every sequence.
   void EndAll(FinishReason reason, const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
 
+  // Whether there is no step to make. Paused requests may be left.
   bool empty() const { return running_.empty() && waiting_.empty(); }
   const Counts& counts() const { return counts_; }
   const HostTier& host_tier() const { return swap_.host_tier(); }
   const PrefixTier& prefix_tier() const { return swap_.prefix_tier(); }
   // What a new request would find before it.
   Backlog backlog() const;
+  // What waits of each tenant: see SchedulingPolicy::GetQueues.
+  bool GetQueues(std::vector<TenantQueue>* queues) const { return policy_->GetQueues(queues); }
   int64_t max_sequence_tokens() const { return options_.max_sequence_tokens; }
   // The most tokens that an encoder reads: what a step holds beside a token of the decoder. 0: the model has none.
   int64_t max_encoder_tokens() const {
@@ -119,21 +136,11 @@ class Scheduler {
  private:
   Scheduler(Cache* cache, const Options& options);
 
-  // Which running requests take part in a step.
-  enum class Turn {
-    kAll,
-    kAlone,   // only alone_, which is suspected; no other is admitted
-    kOthers,  // only those that are not suspected, because alone_ has no room; none is admitted
-  };
-  Turn PickTurn();
-  bool SitsOut(const Sequence& sequence) const {
-    if (turn_ == Turn::kAlone) return !SameRequest(sequence, *alone_);
-    return turn_ == Turn::kOthers && sequence.suspect_until > 0;
-  }
-  // Marks the plan's sequences as suspects. Ends the requests that too many steps failed with.
-  void Suspect(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
-  // Makes all requests with suspects wait, without their caches.
-  void RestartSuspects();
+  // Makes all requests of the plan suspects, which wait without their caches. Ends those that too many steps failed
+  // with.
+  void SuspectPlanned(const absl::Status& error, absl::Time now, std::vector<TokenEvent>* events);
+  // Makes the paused requests wait that EndDue is to end.
+  void UnpauseDue(absl::Time now);
   void GrowAndAdmit(absl::Time now);
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
   int64_t GrowRunning();
@@ -201,13 +208,12 @@ class Scheduler {
   OutputCommitter committer_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> paused_;
   std::unordered_map<RequestKey, Sequence*> by_key_;  // any sequence of the request
   LackedRoom lacked_room_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // none here is earlier
   bool any_cancelled_ = false;
-  bool any_suspect_ = false;
-  Turn turn_ = Turn::kAll;
-  const Sequence* alone_ = nullptr;  // while turn_ is kAlone
+  Suspects suspects_;
   absl::Time plan_start_;
   StepPacer pacer_;
   int64_t withheld_ = 0;  // tokens that the pacer keeps from the step being planned

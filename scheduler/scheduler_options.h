@@ -3,6 +3,8 @@
 #define BERTH_SCHEDULER_SCHEDULER_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "absl/time/time.h"
 #include "scheduler/steady_clock.h"
@@ -22,10 +24,18 @@ struct SwapOptions {
   absl::Time (*copy_clock)() = SteadyNow;   // measures copies; tests give one that stands still: copies cost nothing
 };
 
+// Limits of the files of one tenant.
+struct PrefixQuota {
+  int64_t bytes = 0;                              // 0: no limit of its own
+  absl::Duration age = absl::InfiniteDuration();  // since the last use
+};
+
 // Where prefixes go that the arena drops. Has no effect without a host tier.
 struct PrefixTierOptions {
   PrefixDisk* disk = nullptr;  // null: host memory only. Must outlive the scheduler.
   int64_t disk_limit_bytes = 0;
+  // The tenant's quota. Asked when a file is written, and now and then to find those that are too old. Empty: none.
+  std::function<PrefixQuota(const std::string& salt)> quota;
   absl::Duration idle = absl::Minutes(1);  // offload a prefix that was not used for this long
 };
 
@@ -47,7 +57,9 @@ struct SchedulerOptions {
   int64_t max_shareable_tokens = 0;
 
   // Keep a prompt's recurrent states at multiples of this, and at the ends of prompts and outputs. 0: only there. A hit
-  // computes the tokens since the latest kept state again.
+  // computes the tokens since the latest kept state again. kAutoCheckpoints: at the ends of messages too, and on a grid
+  // that follows the size of the states (scheduler/state_positions.h).
+  static constexpr int64_t kAutoCheckpoints = -1;
   int64_t state_checkpoint_tokens = 0;
   // End chunks at multiples of prefill_chunk_tokens, and share whole chunks of prompts only. A hit then computes the
   // same chunks as a cold run: equal bits.

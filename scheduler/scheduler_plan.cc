@@ -11,6 +11,13 @@
 namespace berth {
 namespace {
 
+// Has the row of an embedding's prompt, up to token `end`, pool what is not pooled yet.
+void AddPooling(const Sequence& sequence, int64_t end, StepRow* row) {
+  if (sequence.request.pooling == Pooling::kMean) row->num_pooled = std::max<int64_t>(0, end - sequence.num_pooled);
+  if (sequence.request.pooling == Pooling::kLast && end == sequence.prompt_length) row->num_pooled = 1;
+  if (row->num_pooled > 0) row->pooled = sequence.pooled;
+}
+
 constexpr auto kGrew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
 
 }  // namespace
@@ -27,13 +34,16 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->group != nullptr && sequence->group->ready_to_fork()) sequence->group->Fork();
   }
-  turn_ = PickTurn();
+  suspects_.Pick(running_, waiting_);
   GrowAndAdmit(now);
-  if (turn_ == Turn::kAlone && std::none_of(running_.begin(), running_.end(), kGrew)) {
-    turn_ = running_.empty() ? Turn::kAll : Turn::kOthers;
+  if (suspects_.turn() == Suspects::Turn::kAlone && std::none_of(running_.begin(), running_.end(), kGrew)) {
+    suspects_.PassTurn(/*any_runs=*/!running_.empty());
     GrowAndAdmit(now);
   }
   counts_.num_running = static_cast<int64_t>(running_.size());
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->step_tokens > 0) sharing_.MarkStates(sequence.get());
+  }
   for (bool decodes : {true, false}) {
     for (const std::unique_ptr<Sequence>& sequence : running_) {
       if (sequence->step_tokens > 0 && sequence->step_decodes == decodes) AddRow(sequence.get());
@@ -43,6 +53,7 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   if (plan_.empty() && !empty() && !swap_.awaits_disk()) {
     ABSL_RAW_LOG(FATAL, "nothing to run although %zu sequences run and %zu wait", running_.size(), waiting_.size());
   }
+  if (suspects_.turn() == Suspects::Turn::kAlone && !plan_.empty()) ++counts_.num_retried_steps;
   mask_workers_.Start();
   if (!plan_.empty()) swap_.StartCopies(now, next_waiting());
   return plan_;
@@ -55,7 +66,7 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
     CountSwapOut(swap_.FinishSwapOut());
     budget = GrowRunning();
   }
-  if (budget > 0 && turn_ != Turn::kOthers) AdmitWaiting(budget, now);
+  if (budget > 0 && suspects_.turn() != Suspects::Turn::kOthers) AdmitWaiting(budget, now);
 }
 
 // One pass over the running sequences, in order of admission. Each takes its tokens and grows by them at once:
@@ -75,7 +86,7 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
 // preempted again.
 int64_t Scheduler::GrowRunning() {
   const auto decoding = [this](const std::unique_ptr<Sequence>& sequence) {
-    return !SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
+    return !suspects_.SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
   };
   const int64_t num_decoding = std::count_if(running_.begin(), running_.end(), decoding);
   int64_t left = options_.max_step_tokens - num_decoding;
@@ -92,7 +103,7 @@ int64_t Scheduler::GrowRunning() {
     Sequence& sequence = *running_[i];
     sequence.step_tokens = 0;
     sequence.drafts.clear();
-    if (SitsOut(sequence) || (full && swap_.swapping_out() == nullptr)) continue;
+    if (suspects_.SitsOut(sequence) || (full && swap_.swapping_out() == nullptr)) continue;
     sequence.step_decodes = sequence.decoding();
     if (sequence.step_decodes) {
       sequence.step_tokens = TokenLimit(sequence, TokenUse::kDecode, 1);
@@ -113,7 +124,8 @@ int64_t Scheduler::GrowRunning() {
 
 int64_t Scheduler::TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) {
   // The first running request gets all it can use, so that there always is progress.
-  if (running_.empty() || SameRequest(sequence, *running_.front()) || turn_ != Turn::kAll) return left;
+  if (running_.empty() || SameRequest(sequence, *running_.front())) return left;
+  if (suspects_.turn() != Suspects::Turn::kAll) return left;
   return std::clamp<int64_t>(policy_->TokenLimit(sequence, use, left), 0, left);
 }
 
@@ -176,7 +188,8 @@ size_t Scheduler::Preempt(size_t index, bool keep_cache) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
     if (keep_cache) sharing_.Publish(sequence.get(), /*at_end=*/true);
     // Outputs that share a prompt are computed again: their snapshots would hold it once for each.
-    if (keep_cache && sequence->group == nullptr) swap_.SwapOut(sequence.get());
+    const bool may_swap_out = sequence->group == nullptr && swap_.swapping_out() == nullptr;
+    if (keep_cache && may_swap_out) swap_.SwapOut(sequence.get());
     sequence->lease = SequenceLease();
     sequence->encoded = false;
     sequence->step_tokens = 0;
@@ -218,17 +231,18 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
   }
 }
 
-// Admits a sequence if a lease for all its tokens and one more fits. The leases of running sequences may not hold all
-// their tokens yet. What they still have to prefill is `promised` to them and counts as taken. Their future outputs do
-// not: those make room by preemption.
+// Admits a sequence if a lease for all its tokens and one more, if it generates, fits. The leases of running sequences
+// may not hold all their tokens yet. What they still have to prefill is `promised` to them and counts as taken. Their
+// future outputs do not: those make room by preemption.
 void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
   int64_t promised = 0;
   for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    const Sequence* const picked = turn_ == Turn::kAlone ? alone_ : policy_->PickToAdmit(waiting_);
+    const bool alone = suspects_.turn() == Suspects::Turn::kAlone;
+    const Sequence* const picked = alone ? suspects_.alone() : policy_->PickToAdmit(waiting_);
     const auto is_picked = [&](const std::unique_ptr<Sequence>& other) { return other.get() == picked; };
     auto first = std::find_if(waiting_.begin(), waiting_.end(), is_picked);
-    if (first == waiting_.end()) return;  // alone_ runs
+    if (first == waiting_.end()) return;  // it runs
     while (first != waiting_.begin() && SameRequest(**(first - 1), *picked)) --first;
     Sequence& sequence = **first;
     // An encoder's input is computed in one step, however long that takes.
@@ -239,7 +253,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     const int64_t count = group == nullptr ? 1 : group->num_sequences();
     if (static_cast<int64_t>(running_.size()) + count > options_.max_running) return;
     const int64_t longest = group == nullptr ? sequence.num_tokens() : group->longest();
-    if (!TakeLease(&sequence, longest + 1, ForksOf(sequence.prompt_length, count), promised)) return;
+    const int64_t next = sequence.request.pooling == Pooling::kNone ? 1 : 0;
+    if (!TakeLease(&sequence, longest + next, ForksOf(sequence.prompt_length, count), promised)) return;
     const int64_t encoder_tokens = sequence.encoded ? 0 : sequence.num_encoder_tokens();
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens);
@@ -306,6 +321,7 @@ void Scheduler::MoveToRunning(size_t index, absl::Time now) {
     first.times.first_scheduled = now;
     first.tokens.reserve(first.prompt_length + first.request.max_tokens);
     first.drafts.reserve(first.request.draft_tokens);
+    first.prompt_logprobs.entries.reserve((first.prompt_length - 1) * first.prompt_logprobs.entries_per_token);
   }
   std::move(begin, end, std::back_inserter(running_));
   waiting_.erase(begin, end);
@@ -326,8 +342,16 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.tokens = absl::MakeConstSpan(sequence->tokens).subspan(start, end - start);
   row.start = start;
   row.drafts = sequence->drafts;
-  row.sample = end == sequence->num_tokens() && (sequence->group == nullptr || sequence->group->forked);
+  row.sample = end == sequence->num_tokens() && request.pooling == Pooling::kNone &&
+               (sequence->group == nullptr || sequence->group->forked);
   row.sampling = &request.sampling;
+  if (const int64_t last = std::min(end, sequence->prompt_length - 1); sequence->wants_scores()) {
+    const int64_t first = sequence->num_scored;
+    row.first_scored = first - start;
+    row.num_scores = sequence->prompt_logprobs.entries_per_token;
+    if (last > first) row.scored = absl::MakeConstSpan(sequence->tokens).subspan(first + 1, last - first);
+  }
+  AddPooling(*sequence, end, &row);
   row.history = absl::MakeConstSpan(sequence->tokens).first(end);
   row.prompt_length = sequence->prompt_length;
   row.sequence_length = sequence->num_tokens();

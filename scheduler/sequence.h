@@ -36,6 +36,8 @@ struct FairTurn {
   int64_t number = 0;                // of the request, in order of arrival
   size_t place = ~size_t{0};         // in its tenant's queue; the default: it does not wait
   int64_t prepaid_tokens = 0;        // tokens to prefill that its account has been charged for
+  int64_t waiting_tokens = 0;        // that it had to prefill when it began to wait
+  double charged = 0;                // for it, since it arrived
   int64_t held_bytes = 0;            // of its lease after the last step, without what it shares
 };
 
@@ -49,7 +51,9 @@ struct Sequence {
     if (const std::shared_ptr<Progress> progress = std::move(request.progress); progress != nullptr) {
       tokens.insert(tokens.end(), progress->tokens.begin(), progress->tokens.end());
       logprobs = std::move(progress->logprobs);
+      request.prompt_logprobs = -1;
     }
+    if (request.prompt_logprobs >= 0) prompt_logprobs.entries_per_token = 1 + request.prompt_logprobs;
     constraint = OutputConstraint(request, num_generated());
   }
   // Plans and the scheduler's index point to it.
@@ -72,6 +76,13 @@ struct Sequence {
   bool decoding() const { return num_remaining() == 1 && num_computed() >= prompt_length; }
   // Past its prompt, with several tokens of its output left to compute: forced ones, or what a preemption lost.
   bool catching_up() const { return num_remaining() > 1 && num_computed() >= prompt_length; }
+  // Whether it asks for logprobs of its prompt, and some are still to be computed.
+  bool wants_scores() const { return request.prompt_logprobs >= 0 && num_scored < prompt_length - 1; }
+  // Whether it asks for the mean of its hidden states, and some are still to be computed.
+  bool wants_states() const { return request.pooling == Pooling::kMean && num_pooled < prompt_length; }
+  // The number of its first tokens that it may take from others: those whose logits or states it needs no more, or
+  // never did.
+  int64_t num_adoptable() const { return wants_scores() ? num_scored : wants_states() ? num_pooled : num_tokens() - 1; }
   bool finished() const { return times.finished != absl::InfinitePast(); }
   bool ever_admitted() const { return times.first_scheduled != absl::InfinitePast(); }
   bool StopsAt(int32_t token) const {
@@ -91,6 +102,12 @@ struct Sequence {
   std::vector<OutputLogprobs> logprobs;  // of the output, if the request is saved and asks for them
   bool save_due = false;
 
+  PromptLogprobs prompt_logprobs;  // so far; they leave with the first token
+  int64_t num_scored = 0;          // prompt tokens whose logprobs are known; the first has none and does not count
+
+  std::vector<double> pooled;  // of an embedding: the sum of the hidden states so far
+  int64_t num_pooled = 0;      // prompt tokens that it is over
+
   // After a failed step that it shared with others: the length that it has to compute alone to be cleared; 0: cleared.
   int64_t suspect_until = 0;
   int64_t num_shared_failures = 0;  // such steps since the last that was found to be another request's fault
@@ -102,6 +119,8 @@ struct Sequence {
   int64_t num_cached = 0;     // prompt tokens that its first lease shared
   PrefixHit hit;              // what its lease adopted; states are worth keeping where its tokens leave the known ones
   FinishReason cancelled = FinishReason::kNone;  // how its request is to end before the next step
+  bool paused = false;                           // neither runs nor waits: see Scheduler::Pause
+  absl::Time paused_until;                       // then its request ends
 
   std::shared_ptr<OutputGroup> group;                   // null: it is the request's only output
   int32_t output = 0;                                   // its index among the request's outputs

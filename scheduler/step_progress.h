@@ -1,5 +1,6 @@
-// Where the engine's thread is in its step, for a watchdog on another thread. The engine's thread writes; any thread
-// reads, without a lock. A reading is not of one moment; only `beat` decides whether there was progress.
+// Where the engine's thread is in its step, or the main thread in the server's start, for a watchdog on another thread.
+// The engine's thread writes; any thread reads, without a lock. A reading is not of one moment; only `beat` decides
+// whether there was progress.
 #ifndef BERTH_SCHEDULER_STEP_PROGRESS_H_
 #define BERTH_SCHEDULER_STEP_PROGRESS_H_
 
@@ -18,10 +19,11 @@ enum class StepPhase : uint8_t {
   kCopy,     // waits for the step's copies to end
   kCommit,   // takes in the results, saves
   kDeliver,  // publishes the load, hands the tokens over
+  kStart,    // no step: the server starts
 };
 
 inline const char* StepPhaseName(StepPhase phase) {
-  constexpr const char* kNames[] = {"idle", "plan", "run", "copy", "commit", "deliver"};
+  constexpr const char* kNames[] = {"idle", "plan", "run", "copy", "commit", "deliver", "start"};
   return kNames[static_cast<int>(phase)];
 }
 
@@ -32,10 +34,10 @@ class StepProgress {
     StepPhase phase = StepPhase::kIdle;
     int64_t num_rows = 0;  // of the newest plan
     int64_t num_tokens = 0;
-    pid_t thread = 0;  // kernel's id of the engine's thread; 0: it has not started
+    pid_t thread = 0;  // kernel's id of the watched thread; 0: it has not started
   };
 
-  // The engine's thread.
+  // The calling thread is the one that is watched.
   void SetThread() { thread_.store(gettid(), std::memory_order_relaxed); }
   void SetPlan(int64_t num_rows, int64_t num_tokens) {
     num_rows_.store(num_rows, std::memory_order_relaxed);

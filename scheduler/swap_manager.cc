@@ -195,6 +195,12 @@ bool SwapManager::CancelSwapIn() {
   return true;
 }
 
+FreedBytes SwapManager::DropPrefixes(std::optional<absl::string_view> salt) {
+  // The sequence on its way in waits, and is then computed.
+  if (in_.entry != nullptr && (!salt || in_.sequence->request.cache_salt == *salt)) CancelSwapIn();
+  return prefixes_.DropAll(salt);
+}
+
 void SwapManager::KeepResumed(CacheSnapshot snapshot, Sequence* sequence) {
   prefixes_.MakeRoom(snapshot.size_bytes);
   if (host_.limit_bytes > 0 && snapshot.size_bytes > host_.free_bytes()) return;

@@ -20,8 +20,13 @@
 #define BERTH_SCHEDULER_SWAP_MANAGER_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache/cache.h"
 #include "cache/lease.h"
@@ -85,6 +90,10 @@ class SwapManager {
 
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.
   void OnEnd(const Sequence& sequence, bool complete, absl::Time now);
+
+  // Drops the prefixes of `salt`, or all, from host memory and the disk; see PrefixTier. REQUIRES: between steps.
+  FreedBytes DropPrefixes(std::optional<absl::string_view> salt);
+  void CallWhenGone(std::function<void(const absl::Status&)> done) { prefixes_.CallWhenGone(std::move(done)); }
 
   // Does the work that is due while there is no sequence. NextIdleWork returns when more is due.
   void RunIdleWork(absl::Time now) { BeginStep(now, /*next=*/nullptr, /*nothing_runs=*/true); }

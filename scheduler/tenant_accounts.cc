@@ -24,6 +24,7 @@ TenantAccount* TenantAccounts::Open(const std::string& tenant) {
   TenantAccount* const account = &it->second;
   if (added) {
     account->name = it->first;
+    account->id = TenantId(tenant);
     account->weight = WeightOf(tenant);
   } else if (account->idle_place != decltype(idle_)::kOut) {
     idle_.Remove(account);
@@ -32,7 +33,7 @@ TenantAccount* TenantAccounts::Open(const std::string& tenant) {
 }
 
 void TenantAccounts::Close(TenantAccount* account) {
-  if (!account->waiting.empty() || account->num_running > 0) return;
+  if (!account->waiting.empty() || account->num_running > 0 || account->num_paused > 0) return;
   idle_.Push(account);
   while (idle_.size() > max_idle_) {
     const auto least = accounts_.find(std::string(idle_.top()->name));
@@ -48,8 +49,16 @@ void TenantAccounts::Charge(TenantAccount* account, double cost) {
   if (!account->waiting.empty()) by_counter_.Update(account);
 }
 
+void TenantAccounts::AddCost(TenantAccount* account, double cost) {
+  constexpr double kNewest = 1.0 / 8;
+  double& mean = account->sequence_cost;
+  mean = mean > 0 ? mean + (cost - mean) * kNewest : cost;
+}
+
 void TenantAccounts::AddWaiting(const Sequence& sequence, absl::Time now) {
   TenantAccount* const account = sequence.turn.account;
+  sequence.turn.waiting_tokens = sequence.parked ? sequence.num_owed() : sequence.num_to_prefill();
+  account->waiting_tokens += sequence.turn.waiting_tokens;
   account->waiting.Push(&sequence);
   if (account->waiting.size() > 1) return;
   account->counter = std::max(account->counter, floor());
@@ -75,6 +84,7 @@ void TenantAccounts::SetHeld(const Sequence& sequence, int64_t bytes) {
 void TenantAccounts::RemoveWaiting(const Sequence& sequence, absl::Time now, bool admitted) {
   TenantAccount* const account = sequence.turn.account;
   account->waiting.Remove(&sequence);
+  account->waiting_tokens -= sequence.turn.waiting_tokens;
   if (admitted) account->waits_since = now;
   if (account->waiting.empty()) {
     by_counter_.Remove(account);

@@ -7,8 +7,8 @@
 //
 // Invariants:
 //   - an account is in the two orders of waiting tenants exactly while a sequence of it waits;
-//   - of the accounts of which nothing waits or runs, max_idle are kept: those with the highest counters. What is lost
-//   is
+//   - of the accounts of which nothing waits, runs or is paused, max_idle are kept: those with the highest counters.
+//   What is lost is
 //     only the debt of the least, and what is at floor() or below would be lifted anyway.
 #ifndef BERTH_SCHEDULER_TENANT_ACCOUNTS_H_
 #define BERTH_SCHEDULER_TENANT_ACCOUNTS_H_
@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "scheduler/indexed_heap.h"
 #include "scheduler/sequence.h"
+#include "scheduler/wait_estimate.h"
 
 namespace berth {
 
@@ -42,12 +43,16 @@ struct TenantWeights {
 
 struct TenantAccount {
   absl::string_view name;
+  uint64_t id = 0;  // TenantId of the name
   double weight = 1;
   double counter = 0;
   double lately = 0;  // charged in the last time; TenantSharesBoard decays it
   IndexedHeap<const Sequence, TurnTraits> waiting;
+  int64_t waiting_tokens = 0;  // that these have to prefill
+  double sequence_cost = 0;    // mean of what its sequences were charged; the newest weighs 1/8. 0: none has ended
   absl::Time waits_since;      // while it waits: the last admission of it, or when it began to wait
   int64_t num_running = 0;     // sequences
+  int64_t num_paused = 0;      // sequences
   int64_t held_bytes = 0;      // of their leases
   int64_t prefill_wanted = 0;  // tokens that its running sequences want of the step being planned
   int64_t prefill_left = 0;    // tokens that they may still have of it
@@ -67,10 +72,12 @@ class TenantAccounts {
 
   // Returns the tenant's account; a new one if it has none. Valid until Close.
   TenantAccount* Open(const std::string& tenant);
-  // Drops the account, or sets it aside, if nothing of it waits or runs.
+  // Drops the account, or sets it aside, if nothing of it waits, runs or is paused.
   void Close(TenantAccount* account);
 
   void Charge(TenantAccount* account, double cost);
+  // A sequence that ran has ended, and was charged `cost` in all.
+  void AddCost(TenantAccount* account, double cost);
   void AddWaiting(const Sequence& sequence, absl::Time now);
   // `admitted`: it begins to run. Else it ends.
   void RemoveWaiting(const Sequence& sequence, absl::Time now, bool admitted);
@@ -93,8 +100,12 @@ class TenantAccounts {
   // What a tenant that begins to wait is lifted to.
   double floor() const { return by_counter_.empty() ? highest_ : by_counter_.top()->counter; }
 
-  size_t num_busy() const { return accounts_.size() - idle_.size(); }  // something of them waits or runs
+  size_t num_busy() const { return accounts_.size() - idle_.size(); }  // they have a sequence
   size_t num_accounts() const { return accounts_.size(); }
+  template <typename F>
+  void ForEachWaiting(F f) const {
+    for (const TenantAccount* account : by_counter_.elements()) f(*account);
+  }
   template <typename F>
   void ForEach(F f) {
     for (auto& [tenant, account] : accounts_) f(account);

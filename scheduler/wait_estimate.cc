@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 
 namespace berth {
 namespace {
@@ -14,7 +16,47 @@ double PrefillSeconds(const WaitRates& rates, double num_tokens, int64_t step_to
   return steps * rates.decode_step_seconds + num_tokens * rates.prefill_token_seconds;
 }
 
+// The mean of the costs that are known. If none is, all sequences cost the same.
+double MeanCost(absl::Span<const TenantQueue> queues) {
+  double sum = 0;
+  double known = 0;
+  for (const TenantQueue& queue : queues) {
+    sum += queue.sequence_cost;
+    known += queue.sequence_cost > 0 ? 1 : 0;
+  }
+  return known > 0 ? sum / known : 1;
+}
+
 }  // namespace
+
+uint64_t TenantId(const std::string& tenant) { return std::hash<std::string>()(tenant); }
+
+// The tenant's counter, once what it has waiting is served, is the level up to which others are served before it.
+// Whatever is not sure to be before the request is left out: it is better to accept a request that waits too long than
+// to refuse one that would not.
+Backlog BacklogBefore(Backlog all, absl::Span<const TenantQueue> queues, uint64_t tenant, int64_t priority) {
+  const double mean_cost = MeanCost(queues);
+  const auto cost = [mean_cost](const TenantQueue& queue) {
+    return queue.sequence_cost > 0 ? queue.sequence_cost : mean_cost;
+  };
+  double level = std::numeric_limits<double>::infinity();  // of a tenant that begins to wait
+  for (const TenantQueue& queue : queues) level = std::min(level, queue.counter);
+  const auto own = std::find_if(queues.begin(), queues.end(), [&](const TenantQueue& q) { return q.tenant == tenant; });
+  const int64_t num_own = own == queues.end() || priority > 0 ? 0 : own->num_sequences;
+  if (own != queues.end()) level = own->counter + static_cast<double>(num_own) * cost(*own) / own->weight;
+  for (const TenantQueue& queue : queues) {
+    const double served = std::max(0.0, (level - queue.counter) * queue.weight / cost(queue));
+    const int64_t before = queue.tenant == tenant
+                               ? num_own
+                               : static_cast<int64_t>(std::min(served, static_cast<double>(queue.num_sequences)));
+    const int64_t after = queue.num_sequences - before;
+    all.num_sequences -= after;
+    all.prefill_tokens -= queue.num_tokens * after / queue.num_sequences;
+  }
+  // Queues count what a swapped-out cache spares.
+  all.prefill_tokens = std::max<int64_t>(0, all.prefill_tokens);
+  return all;
+}
 
 absl::Duration PredictWait(const WaitRates& rates, const StepLimits& limits, const Backlog& before,
                            int64_t num_sequences) {

@@ -6,8 +6,10 @@
 //   need
 //     the time of a step that only decodes;
 //   - for a place: the sequences that must end first, at the time of a sequence divided by the places.
-// A prefilled token counts for what the last prompts had to compute: the rest of them was in the prefix cache. The
-// request's own prefill takes the same times, with at most a chunk in a step.
+// With fair shares, not all that waits is before the request. Tenants are served so that their counters stay level
+// (scheduler/fair_policy.h). So before the request go those that its own tenant has waiting, and of every other tenant
+// as many as its counter leaves it until then. A prefilled token counts for what the last prompts had to compute: the
+// rest of them was in the prefix cache. The request's own prefill takes the same times, with at most a chunk in a step.
 //
 // All times are means in which the newest measurement has a weight of 1/8. What was never measured takes no time, so
 // nothing is predicted before the first steps.
@@ -15,8 +17,10 @@
 #define BERTH_SCHEDULER_WAIT_ESTIMATE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace berth {
 
@@ -34,6 +38,21 @@ struct Backlog {
   int64_t num_sequences = 0;   // running and waiting
   int64_t num_places = 1;      // sequences that run at once: max_running, or fewer while the cache is full
 };
+
+// What waits of one tenant under fair shares.
+struct TenantQueue {
+  uint64_t tenant = 0;  // TenantId of its name
+  double weight = 1;
+  double counter = 0;         // what it was charged, divided by its weight
+  double sequence_cost = 0;   // what a sequence of it is charged, on average; 0: not known
+  int64_t num_sequences = 0;  // at least 1
+  int64_t num_tokens = 0;     // to prefill
+};
+uint64_t TenantId(const std::string& tenant);
+
+// What of `all` goes before a request of the tenant, which `queues` have some of. A request of a priority above 0 goes
+// before all that waits of its own tenant.
+Backlog BacklogBefore(Backlog all, absl::Span<const TenantQueue> queues, uint64_t tenant, int64_t priority);
 
 // What a step may compute.
 struct StepLimits {

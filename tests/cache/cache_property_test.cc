@@ -49,13 +49,14 @@ struct Saved {
 
 class Simulation {
  public:
-  Simulation(std::vector<LayerCacheSpec> layers, int64_t arena_bytes, int seed, bool checkpoints = false)
+  Simulation(std::vector<LayerCacheSpec> layers, int64_t arena_bytes, int seed, bool checkpoints = false,
+             double state_share = 1)
       : random_(seed) {
     auto plan = BuildCachePlan(layers, kBlock);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (checkpoints) QuantiseCheckpoints(layers, &*plan);
     storage_ = *CreateHostStorage(arena_bytes);
-    cache_ = *Cache::Create(*plan, storage_.get(), {.poison_returned_units = true});
+    cache_ = *Cache::Create(*plan, storage_.get(), {.poison_returned_units = true, .state_share = state_share});
   }
 
   int Below(int n) { return static_cast<int>(random_() % n); }
@@ -71,6 +72,11 @@ class Simulation {
     const int64_t start = row->lease.num_tokens();
     while (static_cast<int64_t>(row->tokens.size()) < start + n) row->tokens.push_back(Below(4));
     if (!row->lease.Grow(n).ok()) return false;
+    if (row->lease.shares()) {
+      for (int64_t at = start + Below(30); at < start + n; at += 1 + Below(60)) {
+        if (at > start && !row->lease.MarkStates(at)) break;
+      }
+    }
     const std::vector<uint64_t> digests = Digests(*row);
     const CachePlan& plan = cache_->plan();
     for (int g = 0; g < static_cast<int>(plan.groups.size()); ++g) {
@@ -80,6 +86,7 @@ class Simulation {
           EXPECT_EQ(GetState(row->lease.state_unit(g)), digests[start]) << "the state is not that of the prefix";
         }
         SetState(row->lease.state_unit(g), digests[start + n]);
+        for (const StateMark& mark : row->lease.marks()) SetState(mark.offset, digests[mark.position]);
       } else if (group.kind == CacheKind::kCheckpoint) {
         EXPECT_TRUE(row->lease.blocks(g).offsets.empty()) << "a lease that has grown holds a checkpoint";
       } else if (group.kind == CacheKind::kCross) {
@@ -96,8 +103,11 @@ class Simulation {
         }
       }
     }
+    num_marks_ += static_cast<int64_t>(row->lease.marks().size());
+    if (!row->lease.marks().empty()) row->lease.Publish(row->tokens, Below(2) == 0);
     return true;
   }
+  int64_t num_marks() const { return num_marks_; }
 
   // Whether its states are its own, not a checkpoint that it started from.
   bool HasGrown(const Row& row) const {
@@ -158,6 +168,7 @@ class Simulation {
   }
 
   std::mt19937 random_;
+  int64_t num_marks_ = 0;
   std::unique_ptr<ArenaStorage> storage_;
   std::unique_ptr<Cache> cache_;
 };
@@ -168,13 +179,13 @@ int NumOperations() { return std::getenv("BERTH_FULL") != nullptr ? 100000 : 600
 TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
   std::vector<LayerCacheSpec> layers = FiveKinds();
   layers[3].cross.reset();
-  enum { kStates, kCheckpoints, kNoStates };
-  for (const int kept : {kStates, kCheckpoints, kNoStates}) {
+  enum { kStates, kFewStates, kCheckpoints, kNoStates };
+  for (const int kept : {kStates, kFewStates, kCheckpoints, kNoStates}) {
     if (kept == kNoStates) layers.pop_back();
     // Smaller ones, which take less time to convert: 640 KiB.
     if (kept == kCheckpoints) layers.back().states[1].shape[0] = 20;
-    const int64_t arena_mib = kept == kStates ? 48 : kept == kCheckpoints ? 12 : 3;
-    Simulation sim(layers, (arena_mib << 20) + 36, 7, kept == kCheckpoints);
+    const int64_t arena_mib = kept == kCheckpoints ? 12 : kept == kNoStates ? 3 : 48;
+    Simulation sim(layers, (arena_mib << 20) + 36, 7, kept == kCheckpoints, kept == kFewStates ? 0.4 : 1);
     std::vector<Row> rows;
     int64_t refused = 0;
     int64_t hits = 0;
@@ -232,6 +243,7 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
         }
       } else if (choice < 94) {
         sim.cache().Compact(1 << 20);
+        if (sim.Below(40) == 0) sim.cache().ForgetPrefixes(std::to_string(row->salt));
       } else if (choice < 97) {
         // Saved, given up, and brought back later, among whatever came meanwhile.
         const int64_t size = row->lease.snapshot_bytes();
@@ -272,8 +284,15 @@ TEST(CacheProperty, EveryOperationKeepsWhatEverySequenceSees) {
       EXPECT_GT(hits, 10 * refused);
       EXPECT_GT(num_snapshots_of_checkpoints, 0);
     }
+    if (kept != kNoStates) {
+      EXPECT_GT(sim.num_marks(), 100);
+    }
     EXPECT_GT(num_restored, 20);
     EXPECT_GT(num_not_restored, 0);
+    const int64_t free_before = sim.GetOccupancy().FreeBytes();
+    const int64_t freed = sim.cache().ForgetPrefixes(std::nullopt);
+    EXPECT_EQ(freed, sim.GetOccupancy().FreeBytes() - free_before);
+    EXPECT_TRUE(sim.cache().CheckIntegrity().ok()) << sim.cache().CheckIntegrity();
     rows.clear();
     sim.cache().EvictAll();
     const Occupancy after = sim.GetOccupancy();

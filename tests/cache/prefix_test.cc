@@ -41,6 +41,13 @@ class PrefixTest : public ::testing::Test {
     return hit.num_tokens;
   }
 
+  // Bytes that no unit uses.
+  int64_t FreeBytes() {
+    Occupancy now;
+    cache().GetOccupancy(/*chunk_tokens=*/1, /*limit=*/100, &now);
+    return now.FreeBytes();
+  }
+
   std::optional<TinyCache> tiny_;
 };
 
@@ -124,6 +131,77 @@ TEST_F(PrefixTest, WhatAWindowLeftBehindIsStillFound) {
   EXPECT_EQ(Serve(Tokens(20) + Tokens(9, 500)), 20);
 }
 
+// Like Serve, in one step that has marks.
+class MarksTest : public PrefixTest {
+ protected:
+  int64_t ServeMarked(const std::vector<int32_t>& tokens, const std::vector<int64_t>& marks) {
+    SequenceLease lease = cache().NewLease();
+    const PrefixHit hit = lease.Adopt("", tokens + Tokens(1, 10000));
+    EXPECT_TRUE(lease.Grow(static_cast<int64_t>(tokens.size()) - hit.num_tokens).ok());
+    for (const int64_t mark : marks) EXPECT_TRUE(lease.MarkStates(mark));
+    lease.Publish(tokens, /*checkpoint=*/true);
+    EXPECT_TRUE(lease.marks().empty());
+    return hit.num_tokens;
+  }
+  int64_t Find(const std::vector<int32_t>& tokens) { return cache().NewLease().Adopt("", tokens).num_tokens; }
+};
+
+TEST_F(MarksTest, StatesServeWhereAStepHadMarks) {
+  for (const auto& layers : {std::vector<LayerCacheSpec>{RecurrentLayer()}, HybridLayers()}) {
+    Make(layers);
+    EXPECT_EQ(ServeMarked(Tokens(23), {3, 8, 13}), 0);
+    EXPECT_EQ(Find(Tokens(3) + Tokens(3, 90)), 3);
+    EXPECT_EQ(Find(Tokens(7) + Tokens(3, 90)), 3);
+    EXPECT_EQ(Find(Tokens(9) + Tokens(3, 90)), 8);
+    EXPECT_EQ(Find(Tokens(14) + Tokens(3, 90)), 13);
+    EXPECT_EQ(Find(Tokens(40)), 23);
+    ASSERT_NO_FATAL_FAILURE(TearDown());
+  }
+}
+
+TEST_F(MarksTest, MarksReturnTheirUnitsWhenNothingIsShared) {
+  Make(HybridLayers());
+  {
+    SequenceLease lease = cache().NewLease();
+    ASSERT_TRUE(lease.Grow(10).ok());
+    ASSERT_TRUE(lease.MarkStates(4));
+    ASSERT_TRUE(cache().CheckIntegrity().ok()) << cache().CheckIntegrity();
+    lease.Publish(Tokens(10), /*checkpoint=*/true);  // it does not share
+    EXPECT_TRUE(lease.marks().empty());
+    ASSERT_TRUE(lease.MarkStates(5));
+  }
+  Occupancy now;
+  cache().GetOccupancy(1, 100, &now);
+  EXPECT_EQ(now.unassigned_free_bytes + now.unassigned_overhead_bytes, now.arena_bytes);
+}
+
+TEST_F(MarksTest, StatesOverTheirShareAreThinnedTheClosestFirst) {
+  tiny_.emplace(std::vector<LayerCacheSpec>{RecurrentLayer(), StaticLayer()}, /*size=*/64, /*piece_bytes=*/256,
+                /*checkpoints=*/false, /*state_share=*/8.5 * 64 / (64 * 256));
+  // States at 20, 40, 42, 60 and 80, and then at 100, 120, 140: as many as may be kept.
+  EXPECT_EQ(ServeMarked(Tokens(80), {20, 40, 42, 60}), 0);
+  EXPECT_EQ(ServeMarked(Tokens(140), {100, 120}), 80);
+  EXPECT_EQ(Find(Tokens(43) + Tokens(3, 900)), 42);
+  EXPECT_EQ(Find(Tokens(21) + Tokens(3, 900)), 20);
+  // One more: that at 42 goes, although it was used since, as it is the closest to another.
+  EXPECT_EQ(ServeMarked(Tokens(160), {}), 140);
+  EXPECT_EQ(Find(Tokens(43) + Tokens(3, 900)), 40);
+  EXPECT_EQ(Find(Tokens(41) + Tokens(3, 900)), 40);
+  EXPECT_EQ(Find(Tokens(200)), 160);
+  // Old ones go, and what is left is spread out.
+  for (int i = 0; i < 20; ++i) Serve(Tokens(10, 1000 + 100 * i));
+  EXPECT_TRUE(cache().CheckIntegrity().ok()) << cache().CheckIntegrity();
+}
+
+TEST_F(MarksTest, WithoutAShareNoStateIsKept) {
+  tiny_.emplace(HybridLayers(), 64, 256, /*checkpoints=*/false, /*state_share=*/0.0);
+  EXPECT_EQ(Serve(Tokens(20)), 0);
+  EXPECT_EQ(Serve(Tokens(20)), 0);
+  SequenceLease lease = cache().NewLease();
+  ASSERT_TRUE(lease.Grow(10).ok());
+  EXPECT_FALSE(lease.MarkStates(4));
+}
+
 TEST_F(PrefixTest, WithdrawTakesAllBack) {
   Make({StaticLayer()});
   Serve(Tokens(10));
@@ -132,6 +210,59 @@ TEST_F(PrefixTest, WithdrawTakesAllBack) {
   lease.Withdraw();
   lease = SequenceLease();
   EXPECT_EQ(Serve(Tokens(10)), 0);
+}
+
+TEST_F(PrefixTest, ForgetPrefixesTakesThoseOfASaltOrAll) {
+  for (const auto& layers : {std::vector<LayerCacheSpec>{StaticLayer()}, HybridLayers(), {SlidingLayer(6)}}) {
+    Make(layers);
+    const int64_t empty = FreeBytes();
+    Serve(Tokens(10), "a");
+    const int64_t with_a = FreeBytes();
+    Serve(Tokens(10) + Tokens(9, 70), "b");
+    Serve(Tokens(10) + Tokens(9, 90), "b");
+    const int64_t with_both = FreeBytes();
+    EXPECT_EQ(cache().ForgetPrefixes("nobody"), 0);
+    EXPECT_EQ(cache().ForgetPrefixes("b"), with_a - with_both);
+    EXPECT_EQ(Serve(Tokens(19), "b"), 0);
+    EXPECT_EQ(Serve(Tokens(10), "a"), 10);
+    cache().ForgetPrefixes(std::nullopt);
+    EXPECT_EQ(FreeBytes(), empty);
+    EXPECT_EQ(Serve(Tokens(10), "a"), 0);
+    ASSERT_NO_FATAL_FAILURE(TearDown());
+  }
+}
+
+TEST_F(PrefixTest, ASequenceGoesOnWhenItsPrefixIsForgotten) {
+  Make(HybridLayers());
+  Serve(Tokens(10), "a");
+  SequenceLease lease = cache().NewLease();
+  EXPECT_EQ(lease.Adopt("a", Tokens(20)).num_tokens, 10);
+  ASSERT_TRUE(lease.Grow(4).ok());
+  const int64_t before = FreeBytes();
+  const int64_t freed = cache().ForgetPrefixes("a");
+  EXPECT_EQ(freed, FreeBytes() - before);
+  ASSERT_TRUE(cache().CheckIntegrity().ok()) << cache().CheckIntegrity();
+  lease.Publish(Tokens(14), /*checkpoint=*/true);
+  ASSERT_TRUE(lease.Grow(20).ok());
+  lease.Publish(Tokens(34), /*checkpoint=*/true);
+  lease = SequenceLease();
+  ASSERT_TRUE(cache().CheckIntegrity().ok()) << cache().CheckIntegrity();
+  cache().ForgetPrefixes("a");
+  EXPECT_EQ(Serve(Tokens(34), "a"), 0);
+}
+
+// A node whose own units are gone still leads to its children.
+TEST_F(PrefixTest, NodesWithoutUnitsAreForgottenToo) {
+  Make({StaticLayer()}, /*size=*/8);  // 16 blocks
+  for (int32_t first = 0; first < 2000; first += 100) {
+    Serve(Tokens(24) + Tokens(8, 1000 + first));
+    SequenceLease filler = cache().NewLease();
+    ASSERT_TRUE(filler.Grow(32 + first % 30).ok());  // evicts the beginnings of some paths
+  }
+  cache().ForgetPrefixes("");
+  Occupancy now;
+  cache().GetOccupancy(/*chunk_tokens=*/1, /*limit=*/100, &now);
+  for (const PoolOccupancy& pool : now.pools) EXPECT_EQ(pool.cached_units, 0);
 }
 
 }  // namespace

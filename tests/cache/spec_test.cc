@@ -193,6 +193,13 @@ TEST(BuildCachePlan, NamesWhatIsWrong) {
   sinks.sink_tokens = 4;
   EXPECT_EQ(BuildCachePlan({{.kv = sinks}}, 16).status().message(), "layer 0: cache sink_tokens is 4 without a window");
   EXPECT_FALSE(BuildCachePlan({{}, {}}, 16).ok());
+  const StateSpec vast = {.name = "recurrent", .shape = {1 << 14, 1 << 20, 1 << 20}};
+  EXPECT_EQ(BuildCachePlan(std::vector<LayerCacheSpec>(4096, {.states = {vast}}), 16).status().message(),
+            "layer 0: cache recurrent has 1.80144e+16 numbers, more than 4294967296");
+  KvSpec wide = kKv;
+  wide.kv_heads = wide.key_dim = wide.value_dim = (int64_t{1} << 31) - 1;
+  EXPECT_EQ(BuildCachePlan({{.kv = wide}}, 1024).status().message(),
+            "layer 0: cache block has 9.44473e+21 numbers, more than 4294967296");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Scheduler::Options kOptions = {
+const Scheduler::Options kOptions = {
     .max_running = 8, .max_step_tokens = 32, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 constexpr int32_t kEnd = 42;
 

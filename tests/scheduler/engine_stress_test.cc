@@ -1,5 +1,5 @@
-// Four clients submit, cancel and look at the load, as fast as they can, while an engine with far too small a cache
-// runs; for ThreadSanitizer above all.
+// Four clients submit, cancel, pause and look at the load, as fast as they can, while an engine with far too small a
+// cache runs; for ThreadSanitizer above all.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -47,6 +47,8 @@ struct Client {
         std::this_thread::yield();
       }
       if (below(4) == 0) engine->Cancel(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
+      if (below(6) == 0) engine->Pause(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
+      if (below(3) == 0) engine->Unpause(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
       if (below(8) == 0) {
         const EngineLoad load = engine->GetLoad();
         EXPECT_EQ(load.occupancy.TotalBytes(), load.occupancy.arena_bytes);
@@ -86,6 +88,7 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
   options.scheduler = {
       .max_running = 8, .max_step_tokens = 24, .prefill_chunk_tokens = 7, .max_sequence_tokens = 40, .mask_threads = 2};
   options.max_queue = 16;
+  options.unread_timeout = absl::Milliseconds(20);
   options.check_integrity = true;
   auto engine = Engine::Create(tiny.cache.get(), &runner, &sink, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -103,6 +106,8 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
     const EngineLoad load = (*engine)->GetLoad();
     EXPECT_EQ(load.counts.num_running + load.counts.num_waiting + load.counts.waiting_tokens, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);
+    EXPECT_EQ(load.counts.num_paused, 0);
+    EXPECT_GT(load.counts.num_pauses, 0);
     EXPECT_GT(load.counts.forced_tokens, 0);
     EXPECT_GT(load.counts.num_preemptions, 0) << "the arena is too large: the test is too easy";
   }

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -121,6 +123,44 @@ TEST_F(EngineTest, RefusesOptionsThatMakeNoSense) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(EngineTest, DropsPrefixesBetweenTheStepsOfARequest) {
+  options_.scheduler.share_prefixes = true;
+  StartEngine();
+  Request first = MakeRequest(1, 20, 3);
+  first.cache_salt = "a";
+  ASSERT_TRUE(engine_->Submit(first).ok());
+  sink_.WaitFor(1);
+  Request second = first;  // shares what the first one left
+  second.key = 2;
+  second.max_tokens = 50;
+  gate_.Close();
+  ASSERT_TRUE(engine_->Submit(second).ok());
+  std::promise<FreedBytes> freed;
+  engine_->DropPrefixes("a", [&](const FreedBytes& bytes, const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+    freed.set_value(bytes);
+  });
+  gate_.Open();
+  EXPECT_GT(freed.get_future().get().arena, 0);
+  const RequestRecord record = sink_.WaitFor(2);
+  EXPECT_EQ(record.finish, FinishReason::kLength);
+  EXPECT_EQ(record.tokens, FakeModelRunner::AnswerTo(second).tokens);
+
+  std::promise<void> all;
+  engine_->DropPrefixes(std::nullopt, [&](const FreedBytes&, const absl::Status&) { all.set_value(); });
+  all.get_future().get();
+  ExpectIdle();
+}
+
+TEST_F(EngineTest, ADropEndsWithAnEngineThatEnds) {
+  MakeEngine();
+  bool done = false;
+  engine_->DropPrefixes(std::nullopt, [&](const FreedBytes&, const absl::Status&) { done = true; });
+  EXPECT_FALSE(done);
+  engine_.reset();
+  EXPECT_TRUE(done);
+}
+
 TEST_F(EngineTest, AnswersARequest) {
   StartEngine();
   const Request request = MakeRequest(1, 20, 30);
@@ -217,6 +257,44 @@ TEST_F(EngineTest, CountsTheTokensOfConcurrentSubmissionsExactly) {
   ExpectIdle();
 }
 
+TEST_F(EngineTest, APausedRequestContinuesOrEndsUnread) {
+  options_.unread_timeout = absl::Seconds(30);
+  gate_.Close();
+  StartEngine();
+  const Request continued = MakeRequest(1, 20, 30);
+  ASSERT_TRUE(engine_->Submit(continued).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, 20, 30)).ok());
+  gate_.WaitForArrival();
+  engine_->Pause(1);
+  engine_->Pause(2);
+  gate_.Open();
+  while (engine_->GetLoad().counts.num_paused < 2) std::this_thread::yield();
+  EXPECT_EQ(engine_->GetLoad().counts.num_running, 0);
+  EXPECT_EQ(engine_->GetLoad().occupancy.num_leases, 0);
+  ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 5)).ok());
+  EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kLength) << "others go on";
+  engine_->Unpause(1);
+  const RequestRecord record = sink_.WaitFor(1);
+  EXPECT_EQ(record.tokens, FakeModelRunner::AnswerTo(continued).tokens);
+  EXPECT_EQ(record.finish, FinishReason::kLength);
+  clock_.Advance(absl::Seconds(30));
+  engine_->Unpause(1);  // wakes the engine, whose clock the test moved
+  EXPECT_EQ(sink_.WaitFor(2).finish, FinishReason::kUnread);
+  ExpectIdle();
+}
+
+TEST_F(EngineTest, EndsPausedRequestsWhenItGoes) {
+  gate_.Close();
+  StartEngine();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 20, 30)).ok());
+  gate_.WaitForArrival();
+  engine_->Pause(1);
+  gate_.Open();
+  while (engine_->GetLoad().counts.num_paused < 1) std::this_thread::yield();
+  engine_.reset();
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kCancelled);
+}
+
 // A step takes 10 ms, and 1 ms more for each prefilled token.
 TEST_F(EngineTest, RefusesByThePredictedWaitAndTheDeadline) {
   runner_.on_run = [this](const StepPlan& plan) {
@@ -254,10 +332,10 @@ TEST_F(EngineTest, RefusesByThePredictedWaitAndTheDeadline) {
   EXPECT_EQ(RefusalOf(refused)->reason, RefusalReason::kWait) << refused;
   EXPECT_GE(accepted, 5);
   EXPECT_LE(accepted, 9);
-  EXPECT_EQ(RefusalOf(engine_->CheckArrival(absl::InfiniteFuture()))->reason, RefusalReason::kWait);
+  EXPECT_EQ(RefusalOf(engine_->CheckArrival(absl::InfiniteFuture(), "", 0))->reason, RefusalReason::kWait);
   gate_.Open();
   ExpectIdle();
-  EXPECT_TRUE(engine_->CheckArrival(absl::InfiniteFuture()).ok()) << "an idle engine has no wait";
+  EXPECT_TRUE(engine_->CheckArrival(absl::InfiniteFuture(), "", 0).ok()) << "an idle engine has no wait";
   EXPECT_EQ(engine_->Submit(MakeRequest(99, 100, 1)), absl::OkStatus());
   ExpectIdle();
 }
@@ -312,6 +390,7 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
   EXPECT_EQ(sink_.Get(1).error, absl::InternalError("the device is unwell"));
   EXPECT_TRUE(engine_->healthy());
   ExpectIdle();
+  EXPECT_EQ(engine_->GetLoad().num_failed_steps, 2);
   ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 10)).ok());
   EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kLength);
   num_failures_ = 2;  // the count starts again

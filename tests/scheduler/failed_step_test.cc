@@ -11,7 +11,7 @@
 namespace berth {
 namespace {
 
-constexpr Scheduler::Options kOptions = {
+const Scheduler::Options kOptions = {
     .max_running = 8, .max_step_tokens = 32, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 
 const absl::Status kError = absl::InternalError("this row is more than the model can bear");
@@ -102,6 +102,8 @@ TEST_P(FailedStep, OnceIsNobodysFault) {
   h.RunToEnd();
   for (RequestKey key = 1; key <= 4; ++key) EXPECT_EQ(h.records[key].finish, FinishReason::kLength) << key;
   EXPECT_EQ(h.scheduler->counts().num_preemptions, 4);
+  EXPECT_GE(h.scheduler->counts().num_retried_steps, 4) << "at least one of each request";
+  EXPECT_LE(h.scheduler->counts().num_retried_steps, step - 9) << "no other step counts";
   h.ExpectAllEnded();
 }
 

@@ -45,7 +45,7 @@ struct TenantReport {
 
 class FairSimulation {
  public:
-  static constexpr Scheduler::Options kOptions = {
+  static inline const Scheduler::Options kOptions = {
       .max_running = 16, .max_step_tokens = 64, .prefill_chunk_tokens = 32, .max_sequence_tokens = 2000};
 
   FairSimulation(SchedulingPolicy* policy, std::vector<SimulatedTenant> tenants, int64_t arena_blocks = 4000,

@@ -8,7 +8,7 @@
 namespace berth {
 namespace {
 
-constexpr Scheduler::Options kOptions = {
+const Scheduler::Options kOptions = {
     .max_running = 8, .max_step_tokens = 32, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 
 std::vector<std::vector<LayerCacheSpec>> AllLayers() {

@@ -39,7 +39,7 @@ TEST(FcfsPolicy, GivesEachAllThatIsLeft) {
   }
 }
 
-constexpr Scheduler::Options kOptions = {
+const Scheduler::Options kOptions = {
     .max_running = 4, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 
 Scheduler::Options With(SchedulingPolicy* policy) {

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_prefix_disk.h"
 
@@ -224,6 +229,144 @@ TEST(PrefixTier, TheDiskDropsItsOldest) {
   EXPECT_EQ(h.tier().disk_evictions, 17);
 }
 
+// Whether the callback of CallWhenGone has been called, with OK.
+bool IsGone(TierHarness* h, FakePrefixDisk* disk) {
+  bool gone = false;
+  h->scheduler->CallWhenGone([&](const absl::Status& status) { gone = status.ok(); });
+  EXPECT_EQ(gone, disk == nullptr || !disk->stalled);
+  if (disk != nullptr) disk->Work();
+  return gone;
+}
+
+TEST(PrefixTier, DroppingTakesThePrefixesOfATenantFromAllTiers) {
+  for (const std::vector<LayerCacheSpec>& layers : Models()) {
+    SCOPED_TRACE(testing::Message() << "model " << &layers - Models().data());
+    FakePrefixDisk disk;
+    TierHarness h(layers, 64, Tiered(&disk));
+    std::map<std::string, RequestKey> first;
+    for (const std::string salt : {"a", "ab", "b"}) {
+      Request request = h.MakeRequest(30, 7);
+      request.cache_salt = salt;
+      first[salt] = h.Run(request);
+    }
+    h.Idle();
+    const int64_t host = h.scheduler->host_tier().prefix_bytes;
+    const int64_t on_disk = disk.TotalBytes();
+    Request queued = h.MakeRequest(20, 5);  // in the arena only
+    queued.cache_salt = "a";
+    h.Run(queued);
+    const int64_t free = h.tiny.cache->available_bytes();
+    const FreedBytes freed = h.scheduler->DropPrefixes("a");
+    EXPECT_GT(freed.arena, 0);
+    EXPECT_EQ(h.tiny.cache->available_bytes(), free);
+    EXPECT_EQ(freed.host_tier, host - h.scheduler->host_tier().prefix_bytes);
+    EXPECT_EQ(freed.host_tier, host / 3);
+    EXPECT_TRUE(IsGone(&h, &disk));
+    EXPECT_EQ(freed.disk_tier, on_disk - disk.TotalBytes());
+    EXPECT_EQ(disk.files.size(), 2u);
+    EXPECT_EQ(h.tier().disk_bytes, disk.TotalBytes());
+    h.tiny.cache->EvictAll();
+    EXPECT_EQ(h.records[h.Run(h.Next(first["a"]))].num_cached, 0);
+    EXPECT_EQ(h.records[h.Run(h.Next(first["ab"]))].num_cached, 36);
+    h.scheduler->DropPrefixes(std::nullopt);
+    EXPECT_TRUE(IsGone(&h, &disk));
+    EXPECT_EQ(h.scheduler->host_tier().prefix_bytes, 0);
+    EXPECT_TRUE(disk.files.empty());
+    EXPECT_EQ(h.GetOccupancy().FreeBytes(), h.baseline.FreeBytes());
+    EXPECT_EQ(h.records[h.Run(h.Next(first["b"]))].num_cached, 0);
+    h.ExpectIdleThenNothingOwed();
+  }
+}
+
+TEST(PrefixTier, DroppingWithoutADiskIsDoneAtOnce) {
+  TierHarness h({StaticLayer()}, 64, Tiered());
+  h.Run(h.MakeRequest(30, 7));
+  h.Idle();
+  EXPECT_GT(h.scheduler->DropPrefixes("").host_tier, 0);
+  EXPECT_TRUE(IsGone(&h, nullptr));
+  EXPECT_EQ(h.scheduler->host_tier().prefix_bytes, 0);
+}
+
+TEST(PrefixTier, WhatIsBeingWrittenIsDroppedToo) {
+  FakePrefixDisk disk;
+  TierHarness h({StaticLayer()}, 64, Tiered(&disk));
+  disk.stalled = true;
+  h.Run(h.MakeRequest(30, 7));
+  h.Idle();
+  ASSERT_GT(h.tier().disk_bytes, 0);
+  ASSERT_TRUE(disk.files.empty());
+  h.scheduler->DropPrefixes("");
+  EXPECT_EQ(h.tier().disk_bytes, 0);
+  EXPECT_TRUE(IsGone(&h, &disk));
+  EXPECT_TRUE(disk.files.empty());
+  disk.stalled = false;
+  h.Idle();  // takes in the write
+  EXPECT_EQ(h.tier().disk_bytes, 0);
+  EXPECT_EQ(h.scheduler->host_tier().prefix_bytes, 0);
+  h.Run(h.MakeRequest(30, 7));
+  h.Idle();
+  EXPECT_EQ(h.tier().disk_bytes, disk.TotalBytes());
+}
+
+TEST(PrefixTier, TheDiskKeepsToTheQuotaOfATenant) {
+  FakePrefixDisk disk;
+  Scheduler::Options options = Tiered(&disk);
+  options.prefixes.quota = [](const std::string& salt) {
+    return PrefixQuota{.bytes = salt == "small" ? 2000 : salt == "tiny" ? 100 : 0};
+  };
+  TierHarness h({StaticLayer()}, 64, options);
+  const auto run = [&](const std::string& salt) {
+    Request request = h.MakeRequest(30, 7);
+    request.cache_salt = salt;
+    h.Run(request);
+    h.Idle();
+    disk.Work();
+  };
+  for (int i = 0; i < 4; ++i) {
+    for (const char* const salt : {"small", "tiny", "free"}) run(salt);
+  }
+  std::map<std::string, std::vector<uint64_t>> files;
+  for (const auto& [id, file] : disk.files) files[file.salt].push_back(id);
+  EXPECT_EQ(files["free"].size(), 4u);
+  EXPECT_EQ(files["small"], std::vector<uint64_t>({7})) << "the last of its four";
+  EXPECT_TRUE(files["tiny"].empty());
+  EXPECT_EQ(h.tier().disk_bytes, disk.TotalBytes());
+  EXPECT_EQ(h.tier().disk_evictions, 3);
+}
+
+TEST(PrefixTier, FilesThatWereNotUsedForTheirTenantsAgeGo) {
+  FakePrefixDisk disk;
+  Scheduler::Options options = Tiered(&disk);
+  options.prefixes.quota = [](const std::string& salt) {
+    return PrefixQuota{.age = salt == "brief" ? absl::Minutes(10) : absl::InfiniteDuration()};
+  };
+  TierHarness h({StaticLayer()}, 64, options);
+  for (const std::string salt : {"a", "brief", "c"}) {
+    Request request = h.MakeRequest(30, 7);
+    request.cache_salt = salt;
+    h.Run(request);
+  }
+  h.Idle();
+  disk.Work();
+  EXPECT_EQ(disk.files.size(), 3u);
+  for (auto& [id, file] : disk.files) file.used = h.clock.Now();
+  const absl::Time start = h.clock.Now();
+  const auto num_files_at = [&](Scheduler* scheduler, absl::Duration time) {
+    scheduler->RunIdleWork(start + time);
+    EXPECT_LE(scheduler->NextIdleWork(start + time), start + time + absl::Minutes(1)) << "the engine wakes up for it";
+    disk.Work();
+    return disk.files.size();
+  };
+  EXPECT_EQ(num_files_at(h.scheduler.get(), absl::Minutes(9)), 3u);
+  EXPECT_EQ(num_files_at(h.scheduler.get(), absl::Minutes(11)), 2u);
+  EXPECT_EQ(h.tier().disk_bytes, disk.TotalBytes());
+  // The time while no server ran counts too.
+  disk.files.begin()->second.salt = "brief";
+  TierHarness later({StaticLayer()}, 64, options);
+  EXPECT_EQ(num_files_at(later.scheduler.get(), absl::Minutes(9)), 2u);
+  EXPECT_EQ(num_files_at(later.scheduler.get(), absl::Minutes(20)), 1u);
+}
+
 TEST(PrefixTier, AFullDiskLeavesHostMemoryAndRests) {
   FakePrefixDisk disk;
   disk.on_write = [] { return absl::ResourceExhaustedError("full"); };
@@ -305,6 +448,39 @@ TEST(PrefixTier, WhoIsCancelledOrTooLateDoesNotWaitForTheDisk) {
     again.deadline = absl::InfiniteFuture();
     EXPECT_EQ(h.records[h.Run(again)].num_cached, 36);
     EXPECT_EQ(on.disk.num_reads, 1) << "what was read stays in host memory";
+    h.ExpectIdleThenNothingOwed();
+  }
+}
+
+TEST(PrefixTier, WhoWaitsForADroppedFileIsComputed) {
+  OnDisk on(HybridLayers());
+  TierHarness& h = on.h;
+  on.disk.stalled = true;
+  const RequestKey waiting = h.Add(on.next);
+  h.Step();
+  ASSERT_EQ(on.disk.num_reads, 1);
+  h.scheduler->DropPrefixes("");
+  on.disk.stalled = false;
+  h.RunToEnd();
+  EXPECT_EQ(h.records[waiting].num_cached, 0);
+  EXPECT_TRUE(IsGone(&h, &on.disk));
+  EXPECT_TRUE(on.disk.files.empty());
+  EXPECT_EQ(h.tier().disk_bytes, 0);
+  h.ExpectIdleThenNothingOwed();
+}
+
+TEST(PrefixTier, WhatIsComingBackIsDropped) {
+  for (const std::string salt : {"", "other"}) {
+    OnDisk on(HybridLayers(), /*step_bytes=*/100);
+    TierHarness& h = on.h;
+    h.Add(h.MakeRequest(4, 60));
+    h.Step();
+    const RequestKey waiting = h.Add(on.next);
+    for (int i = 0; i < 4; ++i) h.Step();
+    ASSERT_TRUE(h.records[waiting].tokens.empty()) << "it is on its way";
+    h.scheduler->DropPrefixes(salt);
+    h.RunToEnd();
+    EXPECT_EQ(h.records[waiting].num_cached, salt.empty() ? 0 : 36);
     h.ExpectIdleThenNothingOwed();
   }
 }

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
 
 namespace berth {
 namespace {
@@ -59,8 +62,39 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
   ExpectRefused(request, "prompt has token 100, outside the vocabulary of 100");
 
   request = GoodRequest();
+  request.prompt_logprobs = 101;
+  ExpectRefused(request, "prompt_logprobs is 101, over the vocabulary of 100");
+
+  request = GoodRequest();
   request.sampling.logit_bias = {{5, 1.0f}, {100, 1.0f}};
   ExpectRefused(request, "logit_bias has token 100, outside the vocabulary of 100");
+}
+
+TEST(ValidateRequest, AnEmbeddingHasNoOutput) {
+  Request request = GoodRequest();
+  request.prompt.assign(10, 1);
+  request.max_tokens = 0;
+  request.pooling = Pooling::kMean;
+  EXPECT_TRUE(ValidateRequest(request, 100, 10).ok());
+  EXPECT_EQ(ValidateRequest(request, 100, 9).message(),
+            "prompt of 10 tokens and max_tokens of 0 exceed max_sequence_tokens of 9");
+  const Request good = request;
+  const auto refused = [&](absl::string_view what) {
+    ExpectRefused(request, absl::StrCat("an embedding cannot be combined with ", what));
+    request = good;
+  };
+  request.max_tokens = 1;
+  refused("max_tokens above 0");
+  request.num_outputs = 2;
+  refused("several outputs");
+  request.encoder_tokens = {1};
+  refused("an encoder");
+  request.prompt_logprobs = 0;
+  refused("prompt_logprobs");
+  request.saved = true;
+  refused("a session");
+  request.progress = std::make_shared<Progress>();
+  refused("progress");
 }
 
 TEST(FinishReasonName, NamesEachReason) {

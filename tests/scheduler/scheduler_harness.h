@@ -48,8 +48,8 @@ struct RecordingSaveSink : SaveSink {
 
 struct SchedulerHarness {
   SchedulerHarness(const std::vector<LayerCacheSpec>& layers, int64_t arena_size, Scheduler::Options options,
-                   int64_t piece_bytes = 256, bool checkpoints = false)
-      : options(options), tiny(layers, arena_size, piece_bytes, checkpoints), runner(tiny.cache.get()) {
+                   int64_t piece_bytes = 256, bool checkpoints = false, double state_share = 1)
+      : options(options), tiny(layers, arena_size, piece_bytes, checkpoints, state_share), runner(tiny.cache.get()) {
     options.vocab_size = runner.info().vocab_size;
     auto made = Scheduler::Create(tiny.cache.get(), options);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -135,6 +135,7 @@ struct SchedulerHarness {
     EXPECT_EQ(now.largest_admissible_tokens, baseline.largest_admissible_tokens);
     EXPECT_EQ(scheduler->counts().num_running, 0);
     EXPECT_EQ(scheduler->counts().num_waiting, 0);
+    EXPECT_EQ(scheduler->counts().num_paused, 0);
     EXPECT_EQ(scheduler->counts().num_new, 0);
     EXPECT_EQ(scheduler->counts().waiting_tokens, 0);
     for (const auto& [key, request] : requests) {
@@ -144,7 +145,21 @@ struct SchedulerHarness {
       EXPECT_LT(record.others.size(), static_cast<size_t>(request.num_sequences())) << "request " << key;
       const std::vector<FakeModelRunner::Answer> answers = FakeModelRunner::AnswersTo(request);
       ExpectAnswer(record, answers[0], key, 0);
+      if (!record.tokens.empty() && request.progress == nullptr) ExpectScores(record, request);
+      if (record.finish == FinishReason::kStop || !record.embedding.empty()) {
+        EXPECT_EQ(record.embedding, FakeModelRunner::EmbeddingOf(request)) << "request " << key;
+      }
       for (int32_t i = 1; i < request.num_outputs; ++i) ExpectAnswer(records[key].others[i], answers[i], key, i);
+    }
+  }
+  // The prompt's logprobs came once, with the first token.
+  static void ExpectScores(const RequestRecord& record, const Request& request) {
+    const std::vector<TokenLogprob> expected = FakeModelRunner::ScoresOf(request);
+    const std::vector<TokenLogprob>& entries = record.prompt_logprobs.entries;
+    ASSERT_EQ(entries.size(), expected.size()) << "request " << request.key;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      ASSERT_EQ(entries[i].token, expected[i].token) << "request " << request.key << ", entry " << i;
+      ASSERT_EQ(entries[i].logprob, expected[i].logprob) << "request " << request.key << ", entry " << i;
     }
   }
   // What one output got is its answer, or as much of that as it was given time for.

@@ -1,5 +1,5 @@
-// Random schedules in arenas far too small: whatever arrives, is cancelled, expires or fails, every request ends once
-// with the tokens that it gets alone, and every byte comes back.
+// Random schedules in arenas far too small. Whatever arrives, is cancelled, is paused, expires or fails: every request
+// ends once, with the tokens that it gets alone, and every byte comes back.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -81,7 +81,7 @@ struct RandomSchedule {
     options.max_sequence_tokens = OneIn(2) ? Between(2, 80) : 1000;
     options.share_prefixes = !OneIn(3);
     options.max_shareable_tokens = OneIn(4) ? Between(1, 60) : 0;
-    options.state_checkpoint_tokens = OneIn(3) ? 0 : Between(1, 20);
+    options.state_checkpoint_tokens = OneIn(3) ? 0 : OneIn(2) ? Scheduler::Options::kAutoCheckpoints : Between(1, 20);
     options.aligned_prefill_chunks = OneIn(4);
     if (!OneIn(3)) options.swap = {.host_tier_bytes = Between(64, 5000), .copy_bytes_per_step = Between(64, 4000)};
     options.swap.copy_clock = absl::UnixEpoch;  // stands still
@@ -126,6 +126,10 @@ struct RandomSchedule {
       if (OneIn(3)) request.cache_salt = absl::StrCat(Between(1, num_tenants));
       request.priority = OneIn(2) ? 0 : Between(-100, 100);
     }
+    for (int64_t end = Between(0, 8); end < prompt; end += Between(1, 20)) {
+      if (end > 0) request.message_ends.push_back(static_cast<int32_t>(end));
+    }
+    if (OneIn(5)) request.prompt_logprobs = static_cast<int32_t>(Between(0, 3));
     request.share_prefix = !OneIn(8);
     if (OneIn(2)) {
       request.sampling.temperature = 0;
@@ -146,7 +150,23 @@ struct RandomSchedule {
     request.saved = request.num_sequences() == 1 && OneIn(3);
     request.autosave_tokens = Between(0, 6);
     if (OneIn(5)) request.deadline = h->clock.Now() + absl::Seconds(Between(0, 60));
+    if (OneIn(6) && request.encoder_tokens.empty()) MakeEmbedding(h, &request);
     return request;
+  }
+
+  // The same prompt without an output.
+  void MakeEmbedding(SchedulerHarness* h, Request* request) {
+    Request embedding = h->MakeRequest(1, /*max_tokens=*/0);
+    h->last_key = embedding.key = request->key;
+    embedding.pooling = OneIn(2) ? Pooling::kLast : Pooling::kMean;
+    embedding.prompt = request->prompt;
+    embedding.message_ends = request->message_ends;
+    embedding.share_prefix = request->share_prefix;
+    embedding.cache_salt = request->cache_salt;
+    embedding.priority = request->priority;
+    embedding.deadline = request->deadline;
+    *request = std::move(embedding);
+    ++num_embeddings;
   }
 
   void Constrain(Request* request) {
@@ -178,6 +198,7 @@ struct RandomSchedule {
     Request several = *request;
     several.num_outputs = Between(1, 5);
     if (OneIn(2)) {
+      several.prompt_logprobs = -1;
       several.beams = {.num_beams = several.num_outputs + Between(several.num_outputs == 1 ? 1 : 0, 2),
                        .length_penalty = static_cast<double>(Between(-1, 3)) / 2,
                        .early_stopping = static_cast<EarlyStopping>(Between(0, 2))};
@@ -192,11 +213,21 @@ struct RandomSchedule {
     ++num_forked;
   }
 
+  // Clients that do not read for a while, or for too long.
+  void PauseSome(SchedulerHarness* h) {
+    if (h->last_key == 0) return;
+    const auto newest = [&] {
+      return static_cast<RequestKey>(Between(std::max<int64_t>(1, h->last_key - 15), h->last_key + 1));
+    };
+    if (OneIn(8)) h->scheduler->Pause(newest(), h->clock.Now() + absl::Seconds(Between(0, 100)));
+    if (OneIn(3)) h->scheduler->Unpause(newest());
+  }
+
   void Run(int num_steps) {
     // States that a test can quantise are larger, and so are their arenas.
     const std::vector<LayerCacheSpec> layers = checkpoints ? WithWideStates(Layers()) : Layers();
     SchedulerHarness h(layers, Between(8, 24), Options(), /*piece_bytes=*/256 * Between(checkpoints ? 2 : 1, 4),
-                       checkpoints);
+                       checkpoints, /*state_share=*/OneIn(2) ? 1.0 : 0.05 * static_cast<double>(Between(0, 10)));
     h.runner.on_run = [this](const StepPlan&) {
       return may_fail && OneIn(50) ? absl::InternalError("random") : absl::OkStatus();
     };
@@ -215,6 +246,7 @@ struct RandomSchedule {
           h.scheduler->Cancel(some->first, FinishReason::kCancelled, static_cast<int32_t>(Between(0, 4)));
         }
       }
+      PauseSome(&h);
       h.clock.Advance(absl::Seconds(1));
       if (h.scheduler->empty() && OneIn(2)) h.scheduler->RunIdleWork(h.clock.Now());
       if (h.scheduler->empty()) h.Add(MakeRequest(&h));
@@ -225,7 +257,9 @@ struct RandomSchedule {
     }
     may_fail = false;
     disk.stalled = false;
+    for (RequestKey key = 1; key <= h.last_key; ++key) h.scheduler->Unpause(key);
     h.RunToEnd();
+    num_pauses += h.scheduler->counts().num_pauses;
     h.ExpectAllEnded();
     ExpectTiersAddUp(&h);
     num_forced_tokens += h.scheduler->counts().forced_tokens;
@@ -272,7 +306,9 @@ struct RandomSchedule {
   int64_t num_right_drafts = 0;
   int64_t num_forked = 0;
   int64_t num_constrained = 0;
+  int64_t num_embeddings = 0;
   int64_t num_forced_tokens = 0;
+  int64_t num_pauses = 0;
 };
 
 // BERTH_SEED: the seed to begin with, to see again what it showed.
@@ -292,7 +328,9 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   int64_t num_right_drafts = 0;
   int64_t num_forked = 0;
   int64_t num_constrained = 0;
+  int64_t num_embeddings = 0;
   int64_t num_forced_tokens = 0;
+  int64_t num_pauses = 0;
   for (uint32_t seed = FirstSeed(); seed <= num_seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomSchedule schedule(seed);
@@ -305,7 +343,9 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
     num_right_drafts += schedule.num_right_drafts;
     num_forked += schedule.num_forked;
     num_constrained += schedule.num_constrained;
+    num_embeddings += schedule.num_embeddings;
     num_forced_tokens += schedule.num_forced_tokens;
+    num_pauses += schedule.num_pauses;
   }
   EXPECT_GT(num_preemptions, num_seeds) << "the arenas are too large: the test is too easy";
   EXPECT_GT(num_swap_outs, num_seeds / 3);
@@ -316,7 +356,9 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_right_drafts, num_seeds);
   EXPECT_GT(num_forked, num_seeds);
   EXPECT_GT(num_constrained, 5 * num_seeds);
+  EXPECT_GT(num_embeddings, num_seeds);
   EXPECT_GT(num_forced_tokens, 20 * num_seeds);
+  EXPECT_GT(num_pauses, 3 * num_seeds);
 }
 
 // The same with requests that often continue others, and tiers that hold much of what those left.

@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-constexpr Scheduler::Options kOptions = {
+const Scheduler::Options kOptions = {
     .max_running = 4, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 100};
 constexpr int64_t kPlenty = 400;  // pairs of blocks
 

@@ -73,9 +73,9 @@ class BerthServer:
                 raise DidNotStart("no port file after 120 s\n" + self.log())
             time.sleep(0.005)
         with open(port_file, encoding="utf-8") as file:
-            ports = json.load(file)
-        self.address = f"127.0.0.1:{ports['grpc']}"
-        self.metrics_address = f"127.0.0.1:{ports['metrics']}"
+            self.ports = json.load(file)
+        self.address = f"127.0.0.1:{self.ports['grpc']}"
+        self.metrics_address = f"127.0.0.1:{self.ports['metrics']}"
         self.channel = grpc.insecure_channel(self.address, [("grpc.max_receive_message_length", 64 << 20)])
         self.inference = api().inference_pb2_grpc.InferenceStub(self.channel)
         self.control = api().control_pb2_grpc.ControlStub(self.channel)
@@ -122,6 +122,15 @@ class BerthServer:
                 return load
             assert time.monotonic() < deadline, f"not idle after {seconds} s: {load}"
             time.sleep(0.01)
+
+
+def dry_run(model, *flags):
+    """What --dry_run prints."""
+    result = subprocess.run([SERVER, f"--model={model}", *FLAGS, *flags, "--dry_run"], capture_output=True, text=True, timeout=600,
+                            env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
+    if result.returncode != 0:
+        raise DidNotStart(result.stderr)
+    return result.stdout
 
 
 def generate_request(*, ids=None, prompt=None, chat=None, max_tokens=None, temperature=0.0, logprobs=None,

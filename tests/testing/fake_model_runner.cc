@@ -58,6 +58,22 @@ std::vector<TokenLogprob> LikeliestAfter(uint64_t hash, int64_t count, int64_t v
   return top;
 }
 
+// What a row's scored token has: its own logprob, and those of the likeliest.
+void AddScores(uint64_t hash, int32_t token, int64_t count, int64_t vocab_size, std::vector<TokenLogprob>* scores) {
+  scores->push_back({token, LogprobAfter(hash, token)});
+  const std::vector<TokenLogprob> likeliest = LikeliestAfter(hash, count - 1, vocab_size, /*mask=*/nullptr);
+  scores->insert(scores->end(), likeliest.begin(), likeliest.end());
+}
+
+// Adds the hidden state of the token that `hash` ends with.
+void AddState(uint64_t hash, std::vector<double>* sum) {
+  sum->resize(FakeModelRunner::kHiddenSize);
+  for (double& number : *sum) {
+    hash = Mix(hash + 1);
+    number += static_cast<double>(hash % 1000003) / 1000 - 500;
+  }
+}
+
 // A constraint leaves no end by force.
 bool HasForcedLast(const Request& request) { return !request.forced_last.empty() && request.constraint == nullptr; }
 
@@ -134,12 +150,14 @@ FakeModelRunner::FakeModelRunner(Cache* cache, int64_t vocab_size) : cache_(cach
   info_.name = "fake";
   info_.model_type = "fake";
   info_.vocab_size = vocab_size;
+  info_.hidden_size = kHiddenSize;
   info_.device = "cpu";
 }
 
 FakeModelRunner::Answer FakeModelRunner::AnswerTo(const Request& request, int64_t vocab_size) {
   uint64_t hash = HashOfPrompt(request);
   Answer answer;
+  if (request.pooling != Pooling::kNone) answer.finish = FinishReason::kStop;
   while (answer.finish == FinishReason::kNone) {
     absl::Span<const int32_t> banned;
     if (static_cast<int64_t>(answer.tokens.size()) < request.min_tokens) banned = request.stop_token_ids;
@@ -180,6 +198,33 @@ std::vector<FakeModelRunner::Answer> FakeModelRunner::AnswersTo(const Request& r
   return answers;
 }
 
+std::vector<TokenLogprob> FakeModelRunner::ScoresOf(const Request& request, int64_t vocab_size) {
+  std::vector<TokenLogprob> scores;
+  if (request.prompt_logprobs < 0) return scores;
+  uint64_t hash = 0;
+  for (int32_t token : request.encoder_tokens) hash = Extend(hash, token);
+  for (size_t i = 0; i + 1 < request.prompt.size(); ++i) {
+    hash = Extend(hash, request.prompt[i]);
+    AddScores(hash, request.prompt[i + 1], request.prompt_logprobs + 1, vocab_size, &scores);
+  }
+  return scores;
+}
+
+std::vector<float> FakeModelRunner::EmbeddingOf(const Request& request) {
+  if (request.pooling == Pooling::kNone) return {};
+  std::vector<double> sum;
+  uint64_t hash = 0;
+  for (int32_t token : request.prompt) {
+    hash = Extend(hash, token);
+    if (request.pooling == Pooling::kLast) sum.clear();
+    AddState(hash, &sum);
+  }
+  const double count = request.pooling == Pooling::kMean ? static_cast<double>(request.prompt.size()) : 1;
+  std::vector<float> embedding;
+  for (const double number : sum) embedding.push_back(static_cast<float>(number / count));
+  return embedding;
+}
+
 absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
   if (on_run) {
     if (absl::Status status = on_run(plan); !status.ok()) return status;
@@ -201,6 +246,13 @@ absl::Status FakeModelRunner::Run(const StepPlan& plan, StepResult* result) {
     if (difference.empty()) difference = CheckVisible(row);
     Write(row);
     if (!difference.empty() && mismatch_.empty()) mismatch_ = difference;
+    for (size_t i = 0; i < row.scored.size(); ++i) {
+      const uint64_t hash = hashes_[row.start + row.first_scored + static_cast<int64_t>(i) + 1];
+      AddScores(hash, row.scored[i], row.num_scores, info_.vocab_size, &out.scores);
+    }
+    out.pooled.assign(row.pooled.begin(), row.pooled.end());
+    for (int64_t back = row.num_pooled; back > 0; --back) AddState(hashes_[hashes_.size() - back], &out.pooled);
+    if (on_pooled_row && row.num_pooled > 0) on_pooled_row(row, &out);
     if (!row.sample) continue;
     const auto mask_of = [&](int64_t place) {
       return row.masks == nullptr ? nullptr : row.masks->Wait() + place * row.masks->num_words();
@@ -243,6 +295,16 @@ absl::Status FakeModelRunner::CheckPlan(const StepPlan& plan) const {
         row.tokens.data() != row.history.data() + row.start) {
       return absl::InternalError(absl::StrCat("row ", i, " of ", n, " tokens from ", row.start, ": its lease has ",
                                               row.lease->num_tokens(), ", its history ", row.history.size()));
+    }
+    const int64_t num_scored = static_cast<int64_t>(row.scored.size());
+    if (num_scored > 0 && (row.first_scored < 0 || row.first_scored + num_scored > num_known ||
+                           row.start + row.first_scored + num_scored >= row.prompt_length)) {
+      return absl::InternalError(absl::StrCat("row ", i, " of ", n, " tokens from ", row.start, " scores ", num_scored,
+                                              " from ", row.first_scored));
+    }
+    if (row.num_pooled < 0 || row.num_pooled > num_known || (row.num_pooled > 0 && row.sample)) {
+      return absl::InternalError(
+          absl::StrCat("row ", i, " of ", n, " tokens from ", row.start, " pools ", row.num_pooled));
     }
     if (n > num_known && (!row.sample || row.start + num_known != row.sequence_length)) {
       return absl::InternalError(absl::StrCat("row ", i, " has drafts that do not follow the sequence's last token"));
@@ -290,7 +352,10 @@ std::string FakeModelRunner::CheckVisible(const StepRow& row) const {
 
 void FakeModelRunner::Write(const StepRow& row) {
   for (const LayerCacheSlot& slot : cache_->plan().layers) {
-    if (slot.state_group >= 0) WriteState(row, slot, LeftBy(row, row.start + row.num_tokens()));
+    if (slot.state_group >= 0) {
+      WriteState(LeftBy(row, row.start + row.num_tokens()), State(row.lease->state_unit(slot.state_group), slot));
+      for (const StateMark& mark : row.lease->marks()) WriteState(LeftBy(row, mark.position), State(mark.offset, slot));
+    }
     if (slot.kv_group < 0) continue;
     for (int64_t t = row.start; t < row.start + row.num_tokens(); ++t) {
       const int64_t draft = t - static_cast<int64_t>(row.history.size());
@@ -337,18 +402,19 @@ int32_t* FakeModelRunner::Cell(const StepRow& row, const LayerCacheSlot& slot, i
   return reinterpret_cast<int32_t*>(cache_->storage().base() + unit + cell);
 }
 
-std::byte* FakeModelRunner::State(const StepRow& row, const LayerCacheSlot& slot) const {
-  return cache_->storage().base() + row.lease->state_unit(slot.state_group) + slot.state_offsets[0];
+std::byte* FakeModelRunner::State(int64_t unit, const LayerCacheSlot& slot) const {
+  return cache_->storage().base() + unit + slot.state_offsets[0];
 }
 
 uint64_t FakeModelRunner::ReadState(const StepRow& row, const LayerCacheSlot& slot) const {
-  if (cache_->plan().checkpoint_group() >= 0) return GetDigest(State(row, slot));
-  return *reinterpret_cast<const uint64_t*>(State(row, slot));
+  const std::byte* const state = State(row.lease->state_unit(slot.state_group), slot);
+  if (cache_->plan().checkpoint_group() >= 0) return GetDigest(state);
+  return *reinterpret_cast<const uint64_t*>(state);
 }
 
-void FakeModelRunner::WriteState(const StepRow& row, const LayerCacheSlot& slot, uint64_t digest) {
-  if (cache_->plan().checkpoint_group() >= 0) return SetDigest(digest, State(row, slot));
-  *reinterpret_cast<uint64_t*>(State(row, slot)) = digest;
+void FakeModelRunner::WriteState(uint64_t digest, std::byte* state) const {
+  if (cache_->plan().checkpoint_group() >= 0) return SetDigest(digest, state);
+  *reinterpret_cast<uint64_t*>(state) = digest;
 }
 
 }  // namespace berth

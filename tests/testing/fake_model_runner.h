@@ -31,8 +31,10 @@ class FakeModelRunner : public ModelRunner {
 
   // Called at the start of each step, on its thread; an error fails the step. Set it before the first step.
   std::function<absl::Status(const StepPlan&)> on_run;
-  // May change each row's result, for example to stand for non-finite logits.
+  // May change the result of each row that samples, for example to stand for non-finite logits.
   std::function<void(const StepRow&, RowResult*)> on_row;
+  // The same of each row that pools hidden states.
+  std::function<void(const StepRow&, RowResult*)> on_pooled_row;
 
   // The first thing that was not as it should be; empty: all was.
   const std::string& mismatch() const { return mismatch_; }
@@ -45,6 +47,12 @@ class FakeModelRunner : public ModelRunner {
   static Answer AnswerTo(const Request& request, int64_t vocab_size = 100);
   // The same of every output: sampled ones each as of a request of its own, or the best beams.
   static std::vector<Answer> AnswersTo(const Request& request, int64_t vocab_size = 100);
+  // The logprobs of its prompt; none if it does not ask for them.
+  static std::vector<TokenLogprob> ScoresOf(const Request& request, int64_t vocab_size = 100);
+  // Its embedding; empty if it does not ask for one.
+  static std::vector<float> EmbeddingOf(const Request& request);
+
+  static constexpr int64_t kHiddenSize = 3;
 
  private:
   absl::Status CheckPlan(const StepPlan& plan) const;
@@ -58,10 +66,11 @@ class FakeModelRunner : public ModelRunner {
   int32_t* Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
   // The same for encoder token `position`.
   int32_t* CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
-  std::byte* State(const StepRow& row, const LayerCacheSlot& slot) const;
+  // The layer's state in the unit at byte `unit`.
+  std::byte* State(int64_t unit, const LayerCacheSlot& slot) const;
   // Where checkpoints are quantised, as a digest that survives that.
   uint64_t ReadState(const StepRow& row, const LayerCacheSlot& slot) const;
-  void WriteState(const StepRow& row, const LayerCacheSlot& slot, uint64_t digest);
+  void WriteState(uint64_t digest, std::byte* state) const;
   // What the row's first `length` tokens leave in a state, and the last of them in a value.
   uint64_t LeftBy(const StepRow& row, int64_t length) const;
 

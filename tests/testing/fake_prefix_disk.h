@@ -21,12 +21,14 @@ class FakePrefixDisk : public PrefixDisk {
     std::vector<int32_t> tokens;
     std::shared_ptr<CacheSnapshot> snapshot;
     int64_t size_bytes = 0;
+    absl::Time used = absl::InfinitePast();
   };
 
   Found TakeFound() override {
     Found found;
     for (const auto& [id, file] : files) {
-      found.files.push_back({.id = id, .salt = file.salt, .tokens = file.tokens, .size_bytes = file.size_bytes});
+      found.files.push_back(
+          {.id = id, .salt = file.salt, .tokens = file.tokens, .size_bytes = file.size_bytes, .used = file.used});
     }
     return found;
   }
@@ -57,6 +59,10 @@ class FakePrefixDisk : public PrefixDisk {
   void Remove(uint64_t id) override {
     pending_.push_back([this, id] { files.erase(id); });
   }
+  void Sync(std::function<void(const absl::Status&)> done) override {
+    pending_.push_back([this, done = std::move(done)] { done(on_sync()); });
+    if (!stalled) Work();
+  }
   std::vector<Result> TakeResults() override {
     if (!stalled) Work();
     return std::exchange(results_, {});
@@ -75,6 +81,7 @@ class FakePrefixDisk : public PrefixDisk {
   bool stalled = false;  // does nothing until Work()
   std::function<absl::Status()> on_write = [] { return absl::OkStatus(); };
   std::function<absl::Status()> on_read = [] { return absl::OkStatus(); };
+  std::function<absl::Status()> on_sync = [] { return absl::OkStatus(); };
   absl::Duration read_time;
   int64_t num_reads = 0;
   std::map<uint64_t, Stored> files;  // by id, the oldest first

@@ -19,6 +19,8 @@ struct RequestRecord {
   absl::Status error;
   RequestTimes times;
   int64_t num_cached = 0;
+  PromptLogprobs prompt_logprobs;
+  std::vector<float> embedding;
   int num_ends = 0;  // of the whole request
   bool token_after_end = false;
   std::map<int32_t, RequestRecord> others;
@@ -31,12 +33,17 @@ struct RequestRecord {
 
  private:
   void ApplyToOutput(const TokenEvent& event) {
+    if (!event.prompt_logprobs.entries.empty()) {
+      token_after_end = token_after_end || !prompt_logprobs.entries.empty() || !tokens.empty();
+      prompt_logprobs = event.prompt_logprobs;
+    }
     if (event.token != RowResult::kNoToken) {
       token_after_end = token_after_end || finish != FinishReason::kNone;
       tokens.push_back(event.token);
     }
     if (event.finish == FinishReason::kNone) return;
     finish = event.finish;
+    embedding = event.embedding;
     stop_token = event.stop_token;
     error = event.error;
     times = event.times;

@@ -72,14 +72,14 @@ inline uint64_t GetDigest(const std::byte* state) {
 struct TinyCache {
   // An arena of `size` times `piece_bytes`: by default two blocks, or four states, apiece. `checkpoints`: quantised.
   TinyCache(const std::vector<LayerCacheSpec>& layers, int64_t size, int64_t piece_bytes = 256,
-            bool checkpoints = false) {
+            bool checkpoints = false, double state_share = 1) {
     auto plan = BuildCachePlan(layers, kTinyBlockTokens);
     if (!plan.ok()) ABSL_RAW_LOG(FATAL, "%s", plan.status().ToString().c_str());
     if (checkpoints) QuantiseCheckpoints(layers, &*plan);
     auto made_storage = CreateHostStorage(size * piece_bytes + 36);
     if (!made_storage.ok()) ABSL_RAW_LOG(FATAL, "%s", made_storage.status().ToString().c_str());
     storage = *std::move(made_storage);
-    auto made_cache = Cache::Create(*plan, storage.get(), {.poison_returned_units = true});
+    auto made_cache = Cache::Create(*plan, storage.get(), {.poison_returned_units = true, .state_share = state_share});
     if (!made_cache.ok()) ABSL_RAW_LOG(FATAL, "%s", made_cache.status().ToString().c_str());
     cache = *std::move(made_cache);
   }
