@@ -22,6 +22,21 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t SaturatingMultiply(int64_t a, int64_t b) { return b > 0 && a > kMaxBytes / b ? kMaxBytes : a * b; }
 
+// The largest n in [0, limit] for which `fits` holds, as it does for every smaller one.
+template <typename Fits>
+int64_t LargestThat(int64_t limit, const Fits& fits) {
+  int64_t low = 0, high = limit;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 // Units of `group` that a sequence holds at its fullest; the cache's own rule (Cache::UnitsForSequence).
 int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, const SequenceShape& shape) {
   if (group.of_states()) return group.kind == CacheKind::kRecurrent ? 1 : 0;
@@ -112,6 +127,37 @@ std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_byt
   return text;
 }
 
+// "cache: 4096 bytes per token, 1024 past the windows, 16384 bytes per sequence".
+std::string DescribeCost(const CachePlan& plan) {
+  int64_t token_bytes = 0, late_token_bytes = 0, encoder_token_bytes = 0, sequence_bytes = 0;
+  for (const CacheGroup& group : plan.groups) {
+    const int64_t bytes_of_token = group.unit_bytes / plan.block_tokens;
+    if (group.kind == CacheKind::kRecurrent) sequence_bytes += group.unit_bytes;
+    if (group.of_states()) continue;
+    if (group.kind == CacheKind::kCross) {
+      encoder_token_bytes += bytes_of_token;
+      continue;
+    }
+    token_bytes += bytes_of_token;
+    if (group.kv.Reach() == 0) late_token_bytes += bytes_of_token;
+  }
+  std::string text = absl::StrCat("cache: ", token_bytes, " bytes per token");
+  if (late_token_bytes != token_bytes) absl::StrAppend(&text, ", ", late_token_bytes, " past the windows");
+  if (encoder_token_bytes > 0) absl::StrAppend(&text, ", ", encoder_token_bytes, " bytes per encoder token");
+  absl::StrAppend(&text, ", ", sequence_bytes, " bytes per sequence");
+  return text;
+}
+
+// "sequences of 8000 tokens: 64 fit at once, each takes 16 MiB (16777216 bytes)".
+std::string DescribeSequences(const CachePlan& plan, int64_t arena_bytes, int64_t num_tokens,
+                              const Scheduler::Options& options) {
+  constexpr int64_t kMost = 1 << 20;
+  const SequenceShape shape = LongestSequence(options, num_tokens);
+  const int64_t bytes = ArenaBytesFor(plan, 1, shape);
+  return absl::StrCat("sequences of ", num_tokens, " tokens: ", SequencesIn(plan, arena_bytes, shape, kMost),
+                      " fit at once, each takes ", FormatByteSize(bytes), " (", bytes, " bytes)");
+}
+
 }  // namespace
 
 int64_t MaxSequenceTokens(const Scheduler::Options& options, const ModelInfo& model) {
@@ -135,17 +181,13 @@ int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const Sequen
 }
 
 int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit) {
-  int64_t low = 0;  // fits
-  int64_t high = limit;
-  while (low < high) {
-    const int64_t middle = low + (high - low + 1) / 2;
-    if (ArenaBytesFor(plan, middle, shape) <= arena_bytes) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
+  return LargestThat(limit, [&](int64_t n) { return ArenaBytesFor(plan, n, shape) <= arena_bytes; });
+}
+
+int64_t LongestSequenceIn(const CachePlan& plan, int64_t arena_bytes, const Scheduler::Options& options,
+                          int64_t limit) {
+  return LargestThat(limit,
+                     [&](int64_t n) { return ArenaBytesFor(plan, 1, LongestSequence(options, n)) <= arena_bytes; });
 }
 
 absl::StatusOr<int64_t> ChooseArenaBytes(const Config& config, const CachePlan& plan, int64_t max_tokens,
@@ -232,6 +274,8 @@ std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_byte
                                encoder, " takes ", FormatByteSize(ArenaBytesFor(plan, 1, shape)), "; ",
                                SequencesIn(plan, arena_bytes, shape, options.max_running), " of at most ",
                                options.max_running, " such sequences fit at once"));
+  lines.push_back(DescribeCost(plan));
+  lines.push_back(DescribeSequences(plan, arena_bytes, std::min(kComparedSequenceTokens, max_tokens), options));
   return lines;
 }
 

@@ -40,6 +40,10 @@ int64_t ArenaBytesFor(const CachePlan& plan, int64_t num_sequences, const Sequen
 // How many such sequences an arena of `arena_bytes` holds at once; at most `limit`.
 int64_t SequencesIn(const CachePlan& plan, int64_t arena_bytes, const SequenceShape& shape, int64_t limit);
 
+// The longest sequence that an arena of `arena_bytes` holds, at most `limit`: the cache's own answer
+// (Cache::MaxSequenceTokens), before there is an arena.
+int64_t LongestSequenceIn(const CachePlan& plan, int64_t arena_bytes, const Scheduler::Options& options, int64_t limit);
+
 // Returns --arena if it is set. Else a quarter of `available_bytes`, but no more than max_running sequences of
 // `max_tokens` fill, and no less than one needs. RESOURCE_EXHAUSTED when --arena, or what one needs, is more than is
 // available. `available_bytes` 0: unknown.
@@ -66,7 +70,12 @@ absl::Status CheckFreeGpuMemory(const Config& config, const DeviceMemory& memory
 // tests give a folder.
 int64_t AvailableMemory(const std::string& root = "");
 
-// Describes the plan: one line for each group and one for the whole arena.
+// The length of the sequences that DescribeCache counts, so that models and machines can be compared. It counts shorter
+// ones if the longest sequence is shorter.
+inline constexpr int64_t kComparedSequenceTokens = 8000;
+
+// Describes the plan. There is a line for each group and one for the whole arena. Then follow one for what a token and
+// a sequence take, and one for how many sequences fit. `max_tokens`: of the longest sequence.
 std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_bytes, int64_t max_tokens,
                                        const Scheduler::Options& options);
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr char kIntro[] =
     "Serves the language model of a Hugging Face checkpoint over gRPC (berth.v1).\n\n"
-    "  berth-server --model=FOLDER [flags]\n";
+    "  berth-server --model=FOLDER [flags]\n\n"
+    "Without --model it serves the demo model that comes with it.\n";
 
 // Old name, new name.
 constexpr std::pair<const char*, const char*> kRenamedFlags[] = {
@@ -33,7 +34,8 @@ constexpr int64_t kMaxCount = 1 << 20;
 void AddModelFlags(FlagSet* flags, Config* config) {
   LoadOptions& model = config->model;
   flags->AddGroup("Model");
-  flags->Add("model", &model.model_dir, "folder", "Folder of a Hugging Face checkpoint. Required.");
+  flags->Add("model", &model.model_dir, "folder",
+             "Folder of a Hugging Face checkpoint. Empty: the demo model that comes with the server.");
   flags->Add("model_name", &model.name, "name", "Name of the model in the API. Empty: the folder's name.");
   flags->Add("dtype", &model.dtype, OneOf({"auto", "float32", "bfloat16"}),
              "Data type of weights and activations. auto: the checkpoint's.");
@@ -54,9 +56,12 @@ void AddModelFlags(FlagSet* flags, Config* config) {
 
 void AddNetworkFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Network");
-  flags->Add("listen", &config->listen, "host:port", "Address of the gRPC server. Port 0: any free port.");
-  flags->Add("metrics_listen", &config->metrics_listen, "host:port",
-             "Address of Prometheus metrics. Port 0: any. Empty: none.");
+  flags->Add("listen", &config->listen, "address",
+             "Address of the gRPC server: host:port, or unix:/path. Port 0: any free port. See --insecure.");
+  flags->Add(
+      "metrics_listen", &config->metrics_listen, "host:port",
+      "Address of Prometheus metrics, in plaintext. Port 0: any. Empty: none. Off loopback, a scrape needs a token "
+      "whose only role is metrics.");
   flags->Add("metrics_compat", &config->metrics.vllm_aliases, OneOf<bool>({{"vllm", true}, {"none", false}}),
              "vllm: also export metrics under vLLM's names. none: Berth's names only.");
   flags->Add("ping_interval", &config->ping_interval, Between(absl::Milliseconds(100), absl::Hours(24)),
@@ -67,8 +72,33 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
              "Maximum number of open connections. The next one is closed at once. 0: no limit.");
   flags->Add("max_connections_per_address", &config->connections.max_connections_per_address, Between(0, 1 << 20),
              "The same for one IPv4 address, or one IPv6 network of 64 bits.");
-  flags->Add("port_file", &config->port_file, "file",
-             "File for the ports, {\"grpc\": 8600, \"metrics\": 8601}, once they listen. Empty: none.");
+  flags->Add("reflection", &config->reflection, OneOf({"auto", "on", "off"}),
+             "Describe the API to tools such as grpcurl. auto: off where authentication is on.");
+  flags->Add(
+      "port_file", &config->port_file, "file",
+      "File for the ports, {\"grpc\": 8600, \"metrics\": 8601, \"gateway\": 0, \"health\": 0}, once they listen. "
+      "0: none. Empty: no file.");
+}
+
+void AddSecurityFlags(FlagSet* flags, Config* config) {
+  flags->AddGroup("Security");
+  flags->Add(
+      "tls_cert", &config->tls.cert, "file",
+      "PEM file of the server's certificate and those between it and its CA. --listen then speaks TLS. The files "
+      "of TLS are read again when they change. Empty: plaintext.");
+  flags->Add("tls_key", &config->tls.key, "file", "PEM file of the certificate's private key.");
+  flags->Add("tls_client_ca", &config->tls.client_ca, "file",
+             "PEM file of the CAs that sign the clients' certificates. Clients must have one, unless --tenants has "
+             "credentials: then a token does too. Empty: clients are not asked for a certificate.");
+  flags->Add("insecure", &config->insecure, "",
+             "Start although the network can reach the server without TLS or without a credential.");
+  flags->Add("gateway_listen", &config->gateway_listen, "address",
+             "Loopback address or unix:/path where all requests are those of --gateway_tenant, without a credential. "
+             "Empty: none.");
+  flags->Add("gateway_tenant", &config->gateway_tenant, "name", "Tenant of the requests by --gateway_listen.");
+  flags->Add("health_listen", &config->health_listen, "address",
+             "Address where health checks alone are answered, in plaintext and without a credential, for probes. "
+             "Empty: none.");
 }
 
 void AddCacheFlags(FlagSet* flags, Config* config) {
@@ -102,9 +132,14 @@ void AddPrefixFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Prefix sharing");
   flags->Add("share_prefixes", &scheduler.share_prefixes, "",
              "Reuse the cache of prompts with the same beginning. A request can opt out.");
-  flags->Add("state_checkpoint_tokens", &scheduler.state_checkpoint_tokens, Between<int64_t>(0, kMaxCount),
-             "Keep the recurrent states of a prompt every n tokens; a prefix hit recomputes at most that many. 0: keep "
-             "them only at the ends of prompts and outputs.");
+  flags->Add(
+      "state_checkpoint_tokens", &config->state_checkpoint_tokens, OrAuto(Between<int64_t>(0, kMaxCount)),
+      "Keep recurrent states every n tokens, and at the ends of prompts and outputs; a prefix hit recomputes the "
+      "tokens after them. 0: only at the ends. auto: also at the ends of messages, and at distances that grow "
+      "with the states' size.");
+  flags->Add("state_checkpoint_share", &config->cache.state_share, Between(0.0, 1.0),
+             "Share of the arena that kept recurrent states may take. Over it, old states are thinned out. 0: keep "
+             "none.");
   flags->Add("state_checkpoint_dtype", &config->model.state_checkpoint_dtype, OneOf({"auto", "int8"}),
              "Data type of the recurrent states kept for prefix hits. auto: unchanged. int8: about 0.27 of float32's "
              "memory; hits are then close to a cold run, not equal.");
@@ -188,6 +223,12 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("step_timeout", &config->watchdog.timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Time without progress after which a step hangs: liveness fails, and after as long again the server exits "
              "with code 4. 0: never.");
+  flags->Add(
+      "start_timeout", &config->start_timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
+      "Time without progress after which the start hangs: the log says where, and after as long again the server "
+      "exits with code 4. 0: never.");
+  flags->Add("unread_timeout", &config->engine.unread_timeout, Between(absl::Milliseconds(1), absl::Hours(24)),
+             "End a request that is paused so long because its client does not read.");
   flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Time for requests to finish after SIGTERM. A second one ends them.");
 }
@@ -201,9 +242,16 @@ void AddOtherFlags(FlagSet* flags, Config* config) {
              "Lowest level of the messages that are logged.");
   flags->Add("log_format", &config->log_format, OneOf({"text", "json"}),
              "Format of the log. json: one object per line.");
+  flags->Add("audit_log", &config->audit_log, "file",
+             "File for refused credentials and operator calls. Empty: the usual log.");
   flags->AddGroup("Other");
   flags->AddFlagFile();
+  flags->Add("dry_run", &config->model.dry_run, "",
+             "Print what the weights and the cache would take, and how many sequences fit. Exit without loading the "
+             "weights.");
   flags->Add("list_models", &config->list_models, "", "Print the supported architectures and exit.");
+  flags->Add("list_kernels", &config->list_kernels, "",
+             "Print the sets of CPU kernels, which one runs here, and why. Exit.");
   flags->Add("version", &config->version, "", "Print the version and exit.");
 }
 
@@ -218,6 +266,39 @@ bool IsDevice(absl::string_view name) {
   return name == "auto" || name == "cpu" || name == "cuda";
 }
 
+absl::Status ValidateListeners(const Config& config) {
+  const std::pair<const char*, std::optional<Address>> listeners[] = {{"listen", config.listen},
+                                                                      {"metrics_listen", config.metrics_listen},
+                                                                      {"gateway_listen", config.gateway_listen},
+                                                                      {"health_listen", config.health_listen}};
+  for (const auto& [flag, address] : listeners) {
+    for (const auto& [earlier, taken] : listeners) {
+      if (earlier == flag) break;
+      if (!address || address != taken || (!address->IsUnix() && address->port == 0)) continue;
+      return Bad(flag, address->ToString(), " is also the address of --", earlier);
+    }
+  }
+  if (config.metrics_listen && config.metrics_listen->IsUnix()) {
+    return Bad("metrics_listen", config.metrics_listen->ToString(), " is a Unix socket; write host:port");
+  }
+  if (config.gateway_listen && !config.gateway_listen->IsLocal()) {
+    return Bad(
+        "gateway_listen", config.gateway_listen->ToString(),
+        " can be reached from the network, and asks for no credential; name a loopback address or a Unix socket");
+  }
+  if (config.gateway_listen.has_value() == config.gateway_tenant.empty()) {
+    return config.gateway_listen ? Bad("gateway_listen", "requires --gateway_tenant")
+                                 : Bad("gateway_tenant", "requires --gateway_listen");
+  }
+  if (config.tls.cert.empty() != config.tls.key.empty()) {
+    return config.tls.key.empty() ? Bad("tls_cert", "requires --tls_key") : Bad("tls_key", "requires --tls_cert");
+  }
+  if (!config.tls.client_ca.empty() && config.tls.cert.empty()) {
+    return Bad("tls_client_ca", "requires --tls_cert and --tls_key");
+  }
+  return absl::OkStatus();
+}
+
 void PrintAndExit(absl::string_view text) {
   std::cout << text << std::flush;
   std::exit(0);
@@ -227,8 +308,8 @@ void PrintAndExit(absl::string_view text) {
 
 FlagSet ServerFlags(Config* config) {
   FlagSet flags;
-  for (const auto add : {AddModelFlags, AddNetworkFlags, AddCacheFlags, AddPrefixFlags, AddTierFlags, AddSessionFlags,
-                         AddLimitFlags, AddOtherFlags}) {
+  for (const auto add : {AddModelFlags, AddNetworkFlags, AddSecurityFlags, AddCacheFlags, AddPrefixFlags, AddTierFlags,
+                         AddSessionFlags, AddLimitFlags, AddOtherFlags}) {
     add(&flags, config);
   }
   for (const auto& [old_name, new_name] : kRenamedFlags) flags.AddRenamed(old_name, new_name);
@@ -251,6 +332,7 @@ void SetDeviceDefaults(bool on_gpu, Config* config) {
   scheduler.max_step_tokens = config->max_step_tokens.value_or(on_gpu ? 4096 : cpu.max_step_tokens);
   const int64_t chunk = on_gpu ? 2048 : cpu.prefill_chunk_tokens;
   scheduler.prefill_chunk_tokens = config->prefill_chunk_tokens.value_or(std::min(chunk, scheduler.max_step_tokens));
+  scheduler.state_checkpoint_tokens = config->state_checkpoint_tokens.value_or(Scheduler::Options::kAutoCheckpoints);
   config->model.cuda_graphs = config->cuda_graphs.value_or(on_gpu);
 }
 
@@ -259,15 +341,12 @@ absl::Status Validate(const Config& config) {
   const Scheduler::Options& scheduler = config.engine.scheduler;
   const int64_t max_output = config.limits.default_max_tokens;
   const int64_t max_sequence = scheduler.max_sequence_tokens;
-  if (model.model_dir.empty()) return Bad("model", "required; name the folder of a Hugging Face checkpoint");
   if (!IsDevice(model.device)) return Bad("device", model.device, " is not auto, cpu, cuda or cuda:N");
   if (config.packed_weights.empty()) return Bad("packed_weights", "an empty value is not auto, none or a folder");
   if ((model.block_tokens & (model.block_tokens - 1)) != 0) {
     return Bad("block_tokens", model.block_tokens, " is not a power of two");
   }
-  if (config.metrics_listen == config.listen && config.listen.port != 0) {
-    return Bad("metrics_listen", config.listen.ToString(), " is also the address of --listen");
-  }
+  if (absl::Status s = ValidateListeners(config); !s.ok()) return s;
   if (!config.disk_tier.folder.empty() && scheduler.swap.host_tier_bytes == 0) {
     return Bad("disk_tier", "requires --host_tier, because prefixes pass through host memory");
   }
@@ -307,7 +386,7 @@ absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument ", parsed->positional[0], "; write flags as --name=value"));
   }
-  if (config.list_models) return config;
+  if (config.list_models || config.list_kernels) return config;
   SetDeviceDefaults(/*on_gpu=*/config.model.device != "cpu", &config);
   if (absl::Status s = Validate(config); !s.ok()) return s;
   return config;

@@ -28,6 +28,7 @@
 #include "scheduler/engine.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/validation.h"
+#include "server/auth/certificate_files.h"
 #include "server/connection_gate.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
@@ -54,14 +55,21 @@ struct Config {
   // Connections are renewed so that balancers see new servers. The requests of an old one have as long again to end.
   absl::Duration connection_age = absl::Hours(1);
   ConnectionGate::Options connections;
-  std::string port_file;  // file that gets the ports once both listen; "": none
+  // A listener of one tenant's requests alone, for a gateway that sends no token. Only this machine can reach it.
+  std::optional<Address> gateway_listen;  // none: there is no such listener
+  std::string gateway_tenant;             // whose requests they are
+  std::optional<Address> health_listen;   // plaintext, health alone, for probes; none: there is no such listener
+  CertificateFiles::Options tls;          // of `listen`; cert "": plaintext
+  bool insecure = false;                  // anybody on the network may use the server, or read what it sends
+  std::string reflection = "auto";        // gRPC's reflection service: on, off, auto (off with authentication)
+  std::string port_file;                  // file that gets the ports once both listen; "": none
   Metrics::Options metrics;
 
   bool fair_scheduling = true;  // FairPolicy; else first come, first served
   int64_t arena_bytes = 0;      // of the cache; 0: chosen at the start, see ChooseArenaBytes in capacity.h
-  Cache::Options cache;
+  Cache::Options cache = {.state_share = 0.5};
+  std::optional<int64_t> state_checkpoint_tokens;  // none: Scheduler::Options::kAutoCheckpoints
   Engine::Options engine = {.scheduler = {.share_prefixes = true,
-                                          .state_checkpoint_tokens = 512,
                                           .compact_bytes_per_step = 4 << 20,
                                           .swap = {.beside_steps = true},
                                           .prefixes = {.disk_limit_bytes = int64_t{16} << 30}}};
@@ -71,6 +79,7 @@ struct Config {
   GrammarCompiler::Options grammars;
 
   Watchdog::Options watchdog;
+  absl::Duration start_timeout = absl::Hours(1);  // of the watchdog of the start; 0: none
 
   std::string tenants;  // file of the tenants' limits, see tenants.h; "": none
 
@@ -78,9 +87,11 @@ struct Config {
   std::string crash_dir;                           // folder for a file of the last steps after a fault; "": none
   std::string log_level = "info";                  // trace, debug, info, warning, error, off
   std::string log_format = "text";                 // text, json (one object per line)
+  std::string audit_log;                           // file of the audit log, see logging.h; "": the usual log
 
-  bool list_models = false;  // print the supported architectures and exit
-  bool version = false;      // print the version and exit
+  bool list_models = false;   // print the supported architectures and exit
+  bool list_kernels = false;  // print the sets of CPU kernels and exit
+  bool version = false;       // print the version and exit
 };
 
 // All flags of the server, bound to the fields of `*config`, which must outlive the set.
@@ -88,7 +99,7 @@ FlagSet ServerFlags(Config* config);
 
 // Reads the arguments and checks them. --help and --version print and exit with 0. INVALID_ARGUMENT naming flag, value
 // and limit: an unknown flag, a value that is malformed or out of range, or what Validate refuses. With --list_models
-// only the flags themselves are checked.
+// and --list_kernels only the flags themselves are checked.
 absl::StatusOr<Config> ParseCommandLine(int argc, char** argv);
 
 // Completes the settings whose default depends on the device. A GPU computes larger steps in the same time: with
@@ -96,7 +107,7 @@ absl::StatusOr<Config> ParseCommandLine(int argc, char** argv);
 // larger than a step. ParseCommandLine assumes a GPU where --device=auto, so that it refuses nothing that may be right.
 void SetDeviceDefaults(bool on_gpu, Config* config);
 
-// INVALID_ARGUMENT naming flag, value and limit: combinations that contradict each other, and a missing --model.
+// INVALID_ARGUMENT naming flag, value and limit: combinations that contradict each other.
 absl::Status Validate(const Config& config);
 
 // What --help prints.

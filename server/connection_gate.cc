@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,10 +49,12 @@ void SetPort(int port, sockaddr* address) {
   if (address->sa_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(address)->sin6_port = number;
 }
 
+// 0: a Unix socket.
 int PortOf(int fd) {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_UNIX) return 0;
   return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                             : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
@@ -97,21 +100,54 @@ absl::StatusOr<std::vector<int>> BindAll(const std::string& host, int port, absl
   return absl::UnavailableError(std::strerror(error));
 }
 
+// A server that was killed leaves its socket behind, which refuses connections. Another file is not touched.
+void RemoveStaleSocket(const sockaddr_un& address) {
+  struct stat info = {};
+  if (::lstat(address.sun_path, &info) != 0 || !S_ISSOCK(info.st_mode)) return;
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  const int answers = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  if (answers != 0 && errno == ECONNREFUSED) ::unlink(address.sun_path);
+  ::close(fd);
+}
+
+absl::StatusOr<std::vector<int>> BindUnix(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return absl::UnavailableError(std::strerror(ENAMETOOLONG));
+  std::copy(path.begin(), path.end(), address.sun_path);
+  RemoveStaleSocket(address);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 && ::listen(fd, SOMAXCONN) == 0) {
+    return std::vector<int>{fd};
+  }
+  const int error = errno;
+  ::close(fd);
+  return absl::UnavailableError(std::strerror(error));
+}
+
+absl::StatusOr<std::vector<int>> BindAddress(const Address& address, absl::Duration user_timeout) {
+  if (address.IsUnix()) return BindUnix(address.socket_path);
+  absl::StatusOr<std::vector<int>> fds = absl::UnavailableError("");
+  // "Everywhere" includes IPv6 where the machine has it.
+  if (address.host == "0.0.0.0") fds = BindAll("::", address.port, user_timeout);
+  return fds.ok() ? fds : BindAll(address.host, address.port, user_timeout);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(const Address& address, const Options& options) {
-  absl::StatusOr<std::vector<int>> fds = absl::UnavailableError("");
-  // "Everywhere" includes IPv6 where the machine has it.
-  if (address.host == "0.0.0.0") fds = BindAll("::", address.port, options.user_timeout);
-  if (!fds.ok()) fds = BindAll(address.host, address.port, options.user_timeout);
+  absl::StatusOr<std::vector<int>> fds = BindAddress(address, options.user_timeout);
   if (!fds.ok()) return fds.status();
-  const int port = PortOf(fds->front());
-  return absl::WrapUnique(new ConnectionGate(options, *std::move(fds), port));
+  Address bound = address;
+  bound.port = PortOf(fds->front());
+  return absl::WrapUnique(new ConnectionGate(options, *std::move(fds), std::move(bound)));
 }
 
-ConnectionGate::ConnectionGate(const Options& options, std::vector<int> listeners, int port)
+ConnectionGate::ConnectionGate(const Options& options, std::vector<int> listeners, Address address)
     : options_(options),
-      port_(port),
+      address_(std::move(address)),
       listeners_(std::move(listeners)),
       stop_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -126,6 +162,7 @@ void ConnectionGate::Stop() {
   if (thread_.joinable()) thread_.join();
   for (int fd : listeners_) ::close(fd);
   listeners_.clear();
+  if (address_.IsUnix()) ::unlink(address_.socket_path.c_str());
   ::close(std::exchange(stop_fd_, -1));
 }
 
@@ -177,6 +214,7 @@ bool ConnectionGate::Admit(int fd, std::string address) {
 
 bool ConnectionGate::Full(const std::string& address) const {
   if (options_.max_connections > 0 && static_cast<int64_t>(open_.size()) >= options_.max_connections) return true;
+  if (address.empty()) return false;  // a Unix socket, whose clients have no address
   const auto found = by_address_.find(address);
   return options_.max_connections_per_address > 0 && found != by_address_.end() &&
          found->second >= options_.max_connections_per_address;

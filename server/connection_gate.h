@@ -1,4 +1,4 @@
-// Accepts the connections of a port and hands them to the server, as many as its limits allow.
+// Accepts the connections of a port or a Unix socket, and hands them to the server, as many as its limits allow.
 //
 // gRPC 1.51 accepts whatever comes. So the gate has the listening socket, and gRPC gets connections that are open
 // already. Neither side tells the other when a connection ends; the gate sees it by its socket, see `Open`.
@@ -30,7 +30,8 @@ namespace berth {
 class ConnectionGate {
  public:
   struct Options {
-    // Open at once; 0: no limit. An address is one IPv4 address, or one IPv6 network of 64 bits.
+    // Open at once; 0: no limit. An address is one IPv4 address, or one IPv6 network of 64 bits. Clients of a Unix
+    // socket have none.
     int64_t max_connections = 4096;
     int64_t max_connections_per_address = 1024;
     // A connection ends when what was sent to it stays unacknowledged for this long; 0: the system's default.
@@ -39,16 +40,19 @@ class ConnectionGate {
   // Takes over `fd`, which is connected, non-blocking and closed on exec.
   using OnAccept = std::function<void(int listener_fd, int fd)>;
 
-  // Binds the address and queues connections until Start. UNAVAILABLE with the system's reason: it cannot be bound.
+  // Binds the address and queues connections until Start. UNAVAILABLE with the system's reason: it cannot be bound. A
+  // Unix socket without a listener is replaced.
   static absl::StatusOr<std::unique_ptr<ConnectionGate>> Listen(const Address& address, const Options& options);
   ~ConnectionGate() { Stop(); }
 
   // Accepts from now on, on a thread of its own, which calls `on_accept`. Call it once.
   void Start(OnAccept on_accept);
-  // Stops listening. Connections that were handed on stay open.
+  // Stops listening, and removes a Unix socket. Connections that were handed on stay open.
   void Stop();
 
-  int port() const { return port_; }
+  // With the port that it got.
+  const Address& address() const { return address_; }
+  int port() const { return address_.port; }
   ConnectionLoad load();
 
  private:
@@ -59,7 +63,7 @@ class ConnectionGate {
     std::string address;
   };
 
-  ConnectionGate(const Options& options, std::vector<int> listeners, int port);
+  ConnectionGate(const Options& options, std::vector<int> listeners, Address address);
 
   void AcceptUntilStopped();
   // Takes one connection from the listener. False: there is none, or the process has no descriptors left.
@@ -71,7 +75,7 @@ class ConnectionGate {
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  const int port_;
+  const Address address_;
   std::vector<int> listeners_;
   int stop_fd_;  // readable once Stop was called
   OnAccept on_accept_;

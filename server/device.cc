@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -42,9 +43,15 @@ absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model
     return absl::FailedPreconditionError(absl::StrCat("--max_sequence_tokens: ", max_tokens, " is more than the ",
                                                       limit, " positions that the model has weights for"));
   }
-  if (config.model.device == "cpu") return ChooseArenaBytes(config, model.cache_plan(), max_tokens, AvailableMemory());
-  const absl::StatusOr<DeviceMemory> memory = model.device_memory();
+  const int64_t missing = model.info().missing_bytes;
+  if (config.model.device == "cpu") {
+    const int64_t available = AvailableMemory();  // 0: unknown
+    return ChooseArenaBytes(config, model.cache_plan(), max_tokens,
+                            available == 0 ? 0 : std::max<int64_t>(1, available - missing));
+  }
+  absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (!memory.ok()) return memory.status();
+  memory->free_bytes -= missing;
   return ChooseGpuArenaBytes(config, model.cache_plan(), max_tokens, *memory);
 }
 

@@ -19,7 +19,7 @@ namespace berth {
 // it has too little free memory. INVALID_ARGUMENT: the flags contradict each other on this device.
 absl::StatusOr<DeviceChoice> SetUpDevice(Config* config);
 
-// The arena's size, for sequences of `max_tokens` tokens, with the weights loaded.
+// The arena's size, for sequences of `max_tokens` tokens, with the weights loaded, or as if a dry run's were.
 absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens);
 
 // Runs the largest steps on a GPU, where a step that does not fit would fail under load. Does nothing on the CPU: its

@@ -10,8 +10,8 @@ inline constexpr int kStoppedExitCode = 0;
 inline constexpr int kFailedStartExitCode = 1;
 // A CUDA error from which only a new process recovers.
 inline constexpr int kDeviceLostExitCode = 3;
-// A step hangs.
-inline constexpr int kHangingStepExitCode = 4;
+// A step, or the start, hangs.
+inline constexpr int kHangExitCode = 4;
 
 }  // namespace berth
 

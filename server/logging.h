@@ -7,7 +7,9 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace berth {
@@ -19,7 +21,7 @@ class JsonLogFormatter final : public spdlog::formatter {
   std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonLogFormatter>(); }
 };
 
-// Same figures as text. Control characters are escaped: a message is one line, whatever it quotes.
+// Same figures as text. Control characters are escaped (server/escape.h): a message is one line, whatever it quotes.
 class TextLogFormatter final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override;
@@ -29,7 +31,11 @@ class TextLogFormatter final : public spdlog::formatter {
 // `level` and `format` as Config has them, checked.
 void SetUpLogging(absl::string_view level, absl::string_view format);
 
-// Changes the level of the log that was set up. Thread-safe.
+// Sets up spdlog's logger "audit" (server/api/audit.h), which logs at any --log_level: into the file `path`, which only
+// its owner can read, or beside the usual log for "". FAILED_PRECONDITION: the file cannot be opened.
+absl::Status SetUpAuditLog(const std::string& path, absl::string_view format);
+
+// Changes the level of the usual log. Thread-safe.
 void SetLogLevel(absl::string_view level);
 
 }  // namespace berth

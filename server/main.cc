@@ -5,24 +5,33 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/debugging/symbolize.h"
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "flags/units.h"
 #include "models/loader.h"
 #include "scheduler/steady_clock.h"
+#include "scheduler/step_progress.h"
+#include "server/access.h"
 #include "server/api/model_grammar.h"
 #include "server/api/model_text.h"
 #include "server/capacity.h"
 #include "server/config.h"
 #include "server/crash_file.h"
+#include "server/demo_model.h"
 #include "server/device.h"
+#include "server/dry_run.h"
 #include "server/exit_codes.h"
 #include "server/logging.h"
 #include "server/process_signals.h"
@@ -30,6 +39,7 @@
 #include "server/storage/model_fingerprint.h"
 #include "server/storage/packed_file.h"
 #include "server/version.h"
+#include "server/watchdog.h"
 #include "text/chat_template.h"
 #include "text/sandbox.h"
 
@@ -41,7 +51,7 @@ struct CommandLine {
   char** argv = nullptr;
 };
 
-// How often the health service is told whether the engine works.
+// How often the health service is told whether the engine works, and files are looked at for changes.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
 
 void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration elapsed) {
@@ -100,7 +110,9 @@ void LogLimits(const Config& config, const ModelInfo& model, int64_t wanted, con
 absl::Status WritePortFile(const std::string& path, const Server& server) {
   const std::string partial = path + ".partial";
   std::ofstream file(partial, std::ios::trunc);
-  file << "{\"grpc\": " << server.port() << ", \"metrics\": " << server.metrics_port() << "}\n";
+  const Listeners& listeners = server.listeners();
+  file << "{\"grpc\": " << listeners.listen().port << ", \"metrics\": " << server.metrics_port()
+       << ", \"gateway\": " << listeners.gateway().port << ", \"health\": " << listeners.health().port << "}\n";
   file.close();
   if (file.fail() || std::rename(partial.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", path));
@@ -110,15 +122,19 @@ absl::Status WritePortFile(const std::string& path, const Server& server) {
 
 // Says where the server listens, and whom it trusts.
 absl::Status Announce(const Config& config, const Server& server) {
-  const Address address = {config.listen.host, server.port()};
-  if (!address.IsLoopback()) {
-    spdlog::warn("{} accepts connections from the network without encryption or authentication", address.ToString());
-  }
+  const std::shared_ptr<const Tenants> tenants = server.tenants()->current();
+  for (const std::string& line : DescribeOpenings(config, tenants->credentials())) spdlog::warn("{}", line);
   if (server.metrics_port() != 0) {
     const Address metrics = {config.metrics_listen->host, server.metrics_port()};
     spdlog::info("metrics on http://{}/metrics", metrics.ToString());
   }
-  spdlog::info("listening on {}", address.ToString());
+  const Listeners& listeners = server.listeners();
+  if (config.gateway_listen) {
+    spdlog::info("gateway of the tenant \"{}\" on {}: plaintext; callers need no credential",
+                 absl::Utf8SafeCEscape(config.gateway_tenant), listeners.gateway().ToString());
+  }
+  if (config.health_listen) spdlog::info("health alone on {}: plaintext", listeners.health().ToString());
+  spdlog::info("listening on {}: {}", listeners.listen().ToString(), DescribeAccess(config, tenants->credentials()));
   return config.port_file.empty() ? absl::OkStatus() : WritePortFile(config.port_file, server);
 }
 
@@ -137,11 +153,12 @@ void Reload(const CommandLine& command_line, Server* server) {
 }
 
 void ServeUntilSignal(const Config& config, const CommandLine& command_line, Server* server) {
-  while (true) {
+  while (!server->draining()) {
     const ProcessSignals::Event event = ProcessSignals::Wait(kHealthInterval);
     if (event == ProcessSignals::Event::kStop) break;
     if (event == ProcessSignals::Event::kReload) Reload(command_line, server);
     server->UpdateHealth();
+    server->ReloadChangedFiles();
   }
   spdlog::info("draining: requests have {} to finish; a second signal ends them at once",
                absl::FormatDuration(config.drain_grace));
@@ -175,9 +192,36 @@ std::string OutputAffectingSettings(const LoadOptions& options, const ModelInfo&
 absl::Status CheckEnvironment() {
   const char* const named = std::getenv("BERTH_CPU_CAPABILITY");
   if (named == nullptr || CpuCapability() == named) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not support ", named,
-                   "; set it to amx, avx512_bf16, avx512, avx2 or baseline, or unset it to use the best one"));
+  std::vector<std::string> runnable;
+  for (const CpuKernelSet& set : CpuKernelSets()) {
+    if (set.missing.empty()) runnable.push_back(set.name);
+    if (set.name == named) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("BERTH_CPU_CAPABILITY: this processor does not run ", named, "; it lacks ", set.missing));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("BERTH_CPU_CAPABILITY: there are no kernels \"", absl::CEscape(named),
+                                                 "\"; this processor runs ", absl::StrJoin(runnable, ", ")));
+}
+
+// Why this set of kernels runs: "the best set that this processor runs; avx512_bf16 needs AVX512_BF16".
+std::string ReasonForKernels() {
+  if (std::getenv("BERTH_CPU_CAPABILITY") != nullptr) return "set by BERTH_CPU_CAPABILITY";
+  std::string needed;
+  for (const CpuKernelSet& set : CpuKernelSets()) {
+    if (set.name == CpuCapability()) break;
+    needed = absl::StrCat("; ", set.name, " needs ", set.missing);  // of the next better one
+  }
+  return absl::StrCat("the best set that this processor runs", needed);
+}
+
+void PrintKernels() {
+  for (const CpuKernelSet& set : CpuKernelSets()) {
+    const std::string lacks = absl::StrCat("the processor lacks ", set.missing);
+    const std::string runs = set.name == CpuCapability() ? ReasonForKernels() : "runs here too";
+    std::printf("%c %-12s %s\n", set.name == CpuCapability() ? '*' : ' ', set.name.c_str(),
+                set.missing.empty() ? runs.c_str() : lacks.c_str());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const Config& config) {
@@ -196,17 +240,47 @@ absl::StatusOr<std::string> Fingerprint(const Config& config, const ModelInfo& i
   return ModelFingerprint(config.model.model_dir, OutputAffectingSettings(config.model, info));
 }
 
+// Watches the calling thread, which starts the server, until it is destroyed. Each Enter on `progress` is progress.
+std::unique_ptr<Watchdog> WatchStart(absl::Duration timeout, const std::shared_ptr<StepProgress>& progress) {
+  progress->SetThread();
+  progress->Enter(StepPhase::kStart);
+  auto watchdog = std::make_unique<Watchdog>(
+      Watchdog::Options{.timeout = timeout, .what = "the start", .flag = "--start_timeout"}, progress);
+  watchdog->Start();
+  return watchdog;
+}
+
+// Where --model is not set, chooses the demo model and says so.
+absl::Status ChooseModel(Config* config) {
+  if (!config->model.model_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  const absl::StatusOr<std::string> demo =
+      FindDemoModel(std::filesystem::read_symlink("/proc/self/exe", error).string());
+  if (!demo.ok()) return demo.status();
+  spdlog::info("--model is not set; serving the demo model in {}", *demo);
+  config->model.model_dir = *demo;
+  return absl::OkStatus();
+}
+
 absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& sandbox) {
   const absl::Time start = SteadyNow();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
-  spdlog::info("berth-server {}, LibTorch {}, {} kernels", kVersion, LibtorchVersion(), CpuCapability());
+  // The server reads them again. Here, what is wrong is told before the model is loaded.
+  if (absl::Status s = OpenAccessFiles(config).status(); !s.ok()) return s;
+  spdlog::info("berth-server {}, LibTorch {}, {} kernels ({})", kVersion, LibtorchVersion(), CpuCapability(),
+               ReasonForKernels());
+  if (absl::Status s = ChooseModel(&config); !s.ok()) return s;
+  if (config.model.dry_run) return DryRun(config, std::cout);
   if (absl::Status s = SetUpDevice(&config).status(); !s.ok()) return s;
   config.engine.on_device_lost = EndOnLostDevice;
+  const auto progress = std::make_shared<StepProgress>();
+  std::unique_ptr<Watchdog> watchdog = WatchStart(config.start_timeout, progress);
   const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadModel(config);
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<ModelText>> text = ModelText::Load(config.model.model_dir, &sandbox);
   if (!text.ok()) return text.status();
   LogModel(**model, text->get(), SteadyNow() - start);
+  progress->Enter(StepPhase::kStart);
 
   const ModelInfo& info = (*model)->info();
   const CachePlan& plan = (*model)->cache_plan();
@@ -247,6 +321,7 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
     if (absl::Status s = CrashFile::Install(config.crash_dir, &(*server)->recorder()); !s.ok()) return s;
   }
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
+  watchdog.reset();
   ServeUntilSignal(config, command_line, server->get());
   CrashFile::Forget();
   return absl::OkStatus();
@@ -276,12 +351,19 @@ int Main(int argc, char** argv) {
     PrintModels();
     return 0;
   }
+  if (config.ok() && config->list_kernels) {
+    const absl::Status named = CheckEnvironment();
+    if (named.ok()) PrintKernels();
+    if (!named.ok()) std::fprintf(stderr, "berth-server: %s\n", std::string(named.message()).c_str());
+    return named.ok() ? 0 : kFailedStartExitCode;
+  }
   absl::Status status = config.status();
   if (status.ok()) {
     // First of all, while the process has one thread.
     const absl::StatusOr<std::unique_ptr<Sandbox>> sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
     SetUpLogging(config->log_level, config->log_format);
     status = sandbox.ok() ? ProcessSignals::KeepReloads() : sandbox.status();
+    if (status.ok()) status = SetUpAuditLog(config->audit_log, config->log_format);
     if (status.ok()) status = RunAndCatch(*config, {.argc = argc, .argv = argv}, **sandbox);
   }
   if (status.ok()) return kStoppedExitCode;

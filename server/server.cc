@@ -1,18 +1,21 @@
 #include "server/server.h"
 
 #include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/api/parse_errors.h"
 #include "server/capacity.h"
+#include "server/line_limit.h"
 #include "server/storage/prefix_file.h"
 #include "server/version.h"
 
@@ -20,7 +23,13 @@ namespace berth {
 namespace {
 
 constexpr const char* kLiveNames[] = {"", "liveness"};
-constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions"};
+constexpr const char* kReadyNames[] = {"readiness", "berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions",
+                                       "vllm.grpc.engine.VllmEngine"};
+
+constexpr const char* kServices[] = {"berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions",
+                                     "vllm.grpc.engine.VllmEngine", "grpc.health.v1.Health"};
+constexpr const char* kReflectionServices[] = {"grpc.reflection.v1.ServerReflection",
+                                               "grpc.reflection.v1alpha.ServerReflection"};
 
 // A prompt of 4 MiB text and a structure of 1 MiB, or a million token ids, fit with room; what is larger is refused
 // before it is parsed.
@@ -36,9 +45,15 @@ constexpr int64_t kMaxMaskThreads = 8;
 // Threads that tokenise and render chats.
 constexpr int64_t kMaxTextThreads = 8;
 
+// gRPC logs each handshake that fails as an error, and clients can have as many of those as they like. Such a line is
+// one of OpenSSL's, so there are few of them. Others may quote the client: they count by their place in gRPC's code.
 void LogGrpc(gpr_log_func_args* args) {
-  spdlog::log(args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug, "grpc: {}",
-              args->message);
+  static auto* const limit = new LineLimit();  // gRPC calls a plain function, until the process ends
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return spdlog::debug("grpc: {}", args->message);
+  const bool handshake = absl::StartsWith(args->message, "Handshake failed with fatal error");
+  const std::optional<std::string> end =
+      limit->Admit(handshake ? args->message : absl::StrCat(args->file, ":", args->line));
+  if (end.has_value()) spdlog::warn("grpc: {}{}", args->message, *end);
 }
 
 // How long a client may take to answer a ping.
@@ -77,6 +92,20 @@ TenantWeights WeightsOf(const Tenants& tenants) {
   return weights;
 }
 
+SessionQuota SessionQuotaOf(const v1::Tenant& tenant) {
+  SessionQuota quota;
+  if (tenant.has_session_bytes()) quota.bytes = tenant.session_bytes();
+  if (tenant.has_session_age_seconds()) quota.age = absl::Seconds(tenant.session_age_seconds());
+  return quota;
+}
+
+PrefixQuota PrefixQuotaOf(const v1::Tenant& tenant) {
+  PrefixQuota quota;
+  if (tenant.has_disk_tier_bytes()) quota.bytes = tenant.disk_tier_bytes();
+  if (tenant.has_disk_tier_age_seconds()) quota.age = absl::Seconds(tenant.disk_tier_age_seconds());
+  return quota;
+}
+
 Metrics::Options MetricsOptions(const Config& config, const std::string& model_name) {
   Metrics::Options options = config.metrics;
   options.model_name = model_name;
@@ -92,6 +121,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
   server->StartGrammarCompiler();
   server->StartTextPool();
   server->MakeServices();
+  server->MakeVllmService();
   if (absl::Status s = server->Listen(); !s.ok()) return s;
   if (absl::Status s = server->StartExporter(); !s.ok()) return s;
   server->SetReady(true);
@@ -110,13 +140,16 @@ Server::~Server() {
 }
 
 absl::Status Server::OpenFiles() {
-  absl::StatusOr<std::unique_ptr<TenantsFile>> tenants = TenantsFile::Open(config_.tenants);
-  if (!tenants.ok()) return tenants.status();
-  tenants_ = *std::move(tenants);
-  admission_ = std::make_unique<Admission>(Admission::Options{.tenants = [this] { return tenants_->current(); }});
+  absl::StatusOr<AccessFiles> files = OpenAccessFiles(config_);
+  if (!files.ok()) return files.status();
+  files_ = *std::move(files);
+  authenticator_ = std::make_unique<Authenticator>(
+      Authenticator::Options{.file = tenants(), .gateway_tenant = config_.gateway_tenant});
+  admission_ = std::make_unique<Admission>(Admission::Options{.tenants = [this] { return tenants()->current(); }});
   if (!config_.sessions.folder.empty()) {
     SessionStore::Options options = config_.sessions;
     options.model = parts_.model_fingerprint;
+    options.quota = [this](const std::string& tenant) { return SessionQuotaOf(tenants()->current()->Of(tenant)); };
     options.on_save = [this](const SaveEvent& save) { dispatcher_.DeliverSave(save); };
     absl::StatusOr<std::unique_ptr<SessionStore>> sessions = SessionStore::Open(std::move(options));
     if (!sessions.ok()) return sessions.status();
@@ -145,10 +178,15 @@ absl::Status Server::StartEngine() {
   options.scheduler.rope_switch_length = model.rope_switch_length;
   options.scheduler.max_shareable_tokens = model.max_shareable_tokens;
   options.scheduler.prefixes.disk = disk_tier_.get();
+  if (!config_.tenants.empty()) {
+    options.scheduler.prefixes.quota = [this](const std::string& tenant) {
+      return PrefixQuotaOf(tenants()->current()->Of(tenant));
+    };
+  }
   options.scheduler.save_sink = sessions_.get();
   if (config_.fair_scheduling) {
     fair_policy_ = std::make_unique<FairPolicy>(FairPolicy::Options());
-    tenants_->Follow([this](const Tenants& tenants) { fair_policy_->SetWeights(WeightsOf(tenants)); });
+    tenants()->Follow([this](const Tenants& tenants) { fair_policy_->SetWeights(WeightsOf(tenants)); });
   }
   options.scheduler.policy = fair_policy_.get();
   options.scheduler.mask_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxMaskThreads);
@@ -227,10 +265,15 @@ void Server::MakeServices() {
   inference.grammars = grammars_.get();
   inference.texts = texts_.get();
   inference.admission = admission_.get();
+  inference.identities = authenticator_.get();
   inference.cache_bytes = [this](const Request& request) { return CacheBytes(request); };
   inference.model = model;
   inference.limits = Limits();
   inference.defaults = parts_.defaults;
+  const Scheduler::Options& scheduler = config_.engine.scheduler;
+  inference.finds_message_ends = parts_.plan.state_group() >= 0 && scheduler.share_prefixes &&
+                                 !scheduler.aligned_prefill_chunks &&
+                                 scheduler.state_checkpoint_tokens == Scheduler::Options::kAutoCheckpoints;
   inference_ = std::make_unique<InferenceService>(std::move(inference));
 
   SessionsService::Options sessions;
@@ -238,12 +281,23 @@ void Server::MakeServices() {
   sessions.engine = engine_.get();
   sessions.inference = inference_.get();
   sessions.metrics = &metrics_;
+  sessions.audit = &audit_;
   sessions_service_ = std::make_unique<SessionsService>(std::move(sessions));
 
+  operations_ = std::make_unique<Operations>(Operations::Options{.engine = engine_.get(),
+                                                                 .registry = &registry_,
+                                                                 .admission = admission_.get(),
+                                                                 .sessions = sessions_.get(),
+                                                                 .grammars = grammars_.get()});
   ControlService::Options control;
   control.engine = engine_.get();
   control.registry = &registry_;
+  control.operations = operations_.get();
+  control.drain = [this] { BeginDrain(); };
+  control.drain_grace = config_.drain_grace;
   control.metrics = &metrics_;
+  control.identities = authenticator_.get();
+  control.audit = &audit_;
   control.grammars = [this] { return GetGrammarLoad(); };
   control.model = model;
   control.plan = parts_.plan;
@@ -255,64 +309,94 @@ void Server::MakeServices() {
   const int64_t threads =
       config_.model.num_threads > 0 ? config_.model.num_threads : std::thread::hardware_concurrency();
   control.server.set_num_threads(static_cast<int32_t>(threads));
-  for (const char* service : {"berth.v1.Inference", "berth.v1.Control", "berth.v1.Sessions", "grpc.health.v1.Health",
-                              "grpc.reflection.v1alpha.ServerReflection"}) {
-    control.server.add_services(service);
-  }
+  for (const std::string& service : MakeReflection()) control.server.add_services(service);
   control_ = std::make_unique<ControlService>(std::move(control));
 }
 
+void Server::MakeVllmService() {
+  VllmService::Options options;
+  options.inference = inference_.get();
+  options.engine = engine_.get();
+  options.registry = &registry_;
+  options.texts = texts_.get();
+  options.operations = operations_.get();
+  options.audit = &audit_;
+  options.metrics = &metrics_;
+  options.identities = authenticator_.get();
+  options.ready = [this] { return ready_.load(std::memory_order_relaxed); };
+  options.model = parts_.runner->info();
+  options.plan = parts_.plan;
+  options.defaults = parts_.defaults;
+  options.model_dir = config_.model.model_dir;
+  options.version = kVersion;
+  options.max_running = config_.engine.scheduler.max_running;
+  const Scheduler::Options& scheduler = config_.engine.scheduler;
+  options.prefix_multiple = scheduler.aligned_prefill_chunks ? scheduler.prefill_chunk_tokens : 1;
+  vllm_ = std::make_unique<VllmService>(std::move(options));
+}
+
+std::vector<std::string> Server::MakeReflection() {
+  std::vector<std::string> services(std::begin(kServices), std::end(kServices));
+  const bool on = config_.reflection == "on" || (config_.reflection == "auto" && !authenticator_->on());
+  if (!on) return services;
+  for (const char* name : kReflectionServices) services.push_back(name);
+  described_ = std::make_unique<DescribedServices>(services);
+  reflection_ = std::make_unique<ReflectionService<ReflectionV1>>(described_.get());
+  reflection_alpha_ = std::make_unique<ReflectionService<ReflectionV1Alpha>>(described_.get());
+  return services;
+}
+
 absl::Status Server::Listen() {
-  ConnectionGate::Options options = config_.connections;
-  options.user_timeout = PingTimeout(config_);
-  absl::StatusOr<std::unique_ptr<ConnectionGate>> gate = ConnectionGate::Listen(config_.listen, options);
-  if (!gate.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("--listen: cannot listen on ", config_.listen.ToString(), ": ", gate.status().message()));
-  }
-  gate_ = *std::move(gate);
   gpr_set_log_function(LogGrpc);
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetArguments(config_, &builder);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<ParseErrors>());
+  interceptors.push_back(std::make_unique<ParseErrors>(/*reflection=*/described_ != nullptr));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
-      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, grpc::InsecureServerCredentials());
+  listeners_ = std::make_unique<Listeners>();
+  const absl::Status bound = listeners_->Bind(
+      config_,
+      {.authenticator = authenticator_.get(), .audit = &audit_, .files = &files_, .user_timeout = PingTimeout(config_)},
+      &builder);
+  if (!bound.ok()) return bound;
   builder.RegisterService(inference_.get());
   builder.RegisterService(control_.get());
   builder.RegisterService(sessions_service_.get());
+  builder.RegisterService(vllm_.get());
+  if (described_ != nullptr) {
+    builder.RegisterService(reflection_.get());
+    builder.RegisterService(reflection_alpha_.get());
+  }
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::InternalError("gRPC does not start");
   for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, true);
-  gate_->Start([acceptor](int listener_fd, int fd) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = listener_fd;
-    connection.fd = fd;
-    acceptor->HandleNewConnection(&connection);
-  });
+  listeners_->Start();
   return absl::OkStatus();
 }
 
 absl::Status Server::StartExporter() {
   if (!config_.metrics_listen) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<Exporter>> exporter = Exporter::Start(
-      *config_.metrics_listen, {.metrics = &metrics_,
-                                .load = [engine = engine_.get()] { return engine->GetLoad(); },
-                                .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
-                                .grammars = [this] { return GetGrammarLoad(); },
-                                .texts = [this] { return texts_->load(); },
-                                .delivery = [this] { return registry_.undelivered()->load(); },
-                                .connections = [this] { return gate_->load(); },
-                                .tenants = [this] { return fair_policy_ ? fair_policy_->shares() : TenantShares(); },
-                                .plan = parts_.plan,
-                                .model = parts_.runner->info(),
-                                .version = kVersion,
-                                .libtorch_version = parts_.libtorch_version,
-                                .cpu_capability = parts_.cpu_capability});
+  MetricsCollector::Options options = {
+      .metrics = &metrics_,
+      .load = [engine = engine_.get()] { return engine->GetLoad(); },
+      .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
+      .grammars = [this] { return GetGrammarLoad(); },
+      .texts = [this] { return texts_->load(); },
+      .delivery = [this] { return registry_.undelivered()->load(); },
+      .connections = [this] { return listeners_->load(); },
+      .tenants = [this] { return fair_policy_ ? fair_policy_->shares() : TenantShares(); },
+      .plan = parts_.plan,
+      .model = parts_.runner->info(),
+      .version = kVersion,
+      .libtorch_version = parts_.libtorch_version,
+      .cpu_capability = parts_.cpu_capability};
+  Exporter::Admit admit = nullptr;
+  if (!config_.metrics_listen->IsLocal()) {
+    admit = [this](std::optional<absl::string_view> header) { return authenticator_->AdmitScrape(header); };
+  }
+  absl::StatusOr<std::unique_ptr<Exporter>> exporter =
+      Exporter::Start(*config_.metrics_listen, std::move(options), std::move(admit));
   if (!exporter.ok()) {
     return absl::Status(exporter.status().code(), absl::StrCat("--metrics_listen: ", exporter.status().message()));
   }
@@ -321,10 +405,12 @@ absl::Status Server::StartExporter() {
 }
 
 void Server::SetReady(bool ready) {
+  ready_.store(ready, std::memory_order_relaxed);
   for (const char* name : kReadyNames) grpc_->GetHealthCheckService()->SetServingStatus(name, ready);
 }
 
 void Server::UpdateHealth() {
+  if (sessions_ != nullptr) sessions_->Tick();
   const bool healthy = engine_->healthy();
   const bool alive = healthy && !watchdog_->hanging();
   if (alive == alive_) return;
@@ -334,12 +420,27 @@ void Server::UpdateHealth() {
   SetReady(alive && !draining_);
 }
 
-void Server::Drain(absl::Duration grace) {
-  if (std::exchange(draining_, true)) return;
-  UpdateHealth();
+void Server::ReloadChangedFiles() {
+  tenants()->ReloadIfChanged();
+  if (files_.certificates != nullptr) files_.certificates->ReloadIfChanged();
+  if (told_of_access_ || !authenticator_->on()) return;
+  const absl::Status status = CheckAccess(config_, tenants()->current()->credentials());
+  if (status.ok()) return;
+  told_of_access_ = true;
+  spdlog::error("{}; callers are refused until a restart", std::string(status.message()));
+}
+
+void Server::BeginDrain() {
+  draining_.store(true);
   SetReady(false);
   control_->SetDraining();
   engine_->Drain();
+}
+
+void Server::Drain(absl::Duration grace) {
+  if (std::exchange(stopped_, true)) return;
+  UpdateHealth();
+  BeginDrain();
   const bool idle = engine_->WaitUntilIdle(grace);
   if (!idle) {
     spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
@@ -348,7 +449,8 @@ void Server::Drain(absl::Duration grace) {
   inference_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
   // The step under way must end first.
   if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
-  gate_->Stop();
+  vllm_->EndStreams();
+  listeners_->Stop();
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));
   grpc_->Wait();
 }

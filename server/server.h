@@ -8,8 +8,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,22 +22,28 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/fair_policy.h"
+#include "server/access.h"
 #include "server/api/admission.h"
+#include "server/api/audit.h"
 #include "server/api/control_service.h"
 #include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
+#include "server/api/operations.h"
 #include "server/api/output_dispatcher.h"
+#include "server/api/reflection_service.h"
 #include "server/api/request_registry.h"
 #include "server/api/sessions_service.h"
 #include "server/api/text_codec.h"
 #include "server/api/text_pool.h"
+#include "server/auth/authenticator.h"
 #include "server/config.h"
-#include "server/connection_gate.h"
+#include "server/listeners.h"
 #include "server/metrics/exporter.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
 #include "server/tenants.h"
+#include "server/vllm/vllm_service.h"
 #include "server/watchdog.h"
 
 namespace berth {
@@ -63,18 +71,25 @@ class Server {
   // Ends what is left with UNAVAILABLE, as Drain with no grace.
   ~Server();
 
-  // Tells gRPC's health service whether the engine lives; call it now and then. Services "" and "liveness" serve while
-  // it does and no step hangs, draining or not; "readiness" and the API's services while requests are taken.
+  // Tells gRPC's health service whether the engine lives, and has sessions deleted that are too old; call it now and
+  // then. Services "" and "liveness" serve while it does and no step hangs, draining or not; "readiness" and the API's
+  // services while requests are taken.
   void UpdateHealth();
 
+  // Reads again the files that have changed: tenants and certificates. Call it every second or so.
+  void ReloadChangedFiles();
+
+  // Whether an operator has asked for a drain. New requests are then refused already; call Drain soon.
+  bool draining() const { return draining_.load(); }
   // Refuses new requests, waits up to `grace` for those under way, ends the rest with UNAVAILABLE, and stops listening.
   void Drain(absl::Duration grace);
 
-  int port() const { return gate_->port(); }
+  int port() const { return listeners_->listen().port; }
+  const Listeners& listeners() const { return *listeners_; }
   // 0: no exporter.
   int metrics_port() const { return exporter_ == nullptr ? 0 : exporter_->port(); }
   // The file of --tenants. Never null.
-  TenantsFile* tenants() { return tenants_.get(); }
+  TenantsFile* tenants() const { return files_.tenants.get(); }
   const FlightRecorder& recorder() const { return engine_->recorder(); }
   // What the engine accepts.
   int64_t max_sequence_tokens() const { return engine_->max_sequence_tokens(); }
@@ -83,12 +98,15 @@ class Server {
  private:
   Server(const Config& config, Parts parts);
 
-  // The file of the tenants, and the folders of sessions and of the disk tier.
+  // The files of access, and the folders of sessions and of the disk tier.
   absl::Status OpenFiles();
   absl::Status StartEngine();
   void StartGrammarCompiler();
   void StartTextPool();
   void MakeServices();
+  void MakeVllmService();
+  // The names of the services, and reflection if it is on.
+  std::vector<std::string> MakeReflection();
   absl::Status Listen();
   absl::Status StartExporter();
   GrammarLoad GetGrammarLoad() const { return grammars_ ? grammars_->load() : GrammarLoad(); }
@@ -97,13 +115,17 @@ class Server {
   RequestLimits Limits() const;
   v1::Limits LimitsProto() const;
   void SetReady(bool ready);
+  // Thread-safe.
+  void BeginDrain();
 
   const Config config_;
   const Parts parts_;
 
   // Each uses those above it; destroyed from the last to the first.
-  std::unique_ptr<TenantsFile> tenants_;
+  AccessFiles files_;
+  std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<Admission> admission_;
+  Audit audit_;
   Metrics metrics_;
   OutputDispatcher dispatcher_;
   std::unique_ptr<SessionStore> sessions_;  // null: there are none
@@ -117,13 +139,21 @@ class Server {
   std::unique_ptr<TextPool> texts_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<SessionsService> sessions_service_;
+  std::unique_ptr<Operations> operations_;
   std::unique_ptr<ControlService> control_;
+  std::unique_ptr<VllmService> vllm_;
+  std::unique_ptr<DescribedServices> described_;  // null: there is no reflection
+  std::unique_ptr<ReflectionService<ReflectionV1>> reflection_;
+  std::unique_ptr<ReflectionService<ReflectionV1Alpha>> reflection_alpha_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<ConnectionGate> gate_;
+  std::unique_ptr<Listeners> listeners_;
   std::unique_ptr<Exporter> exporter_;
 
-  bool draining_ = false;
-  bool alive_ = true;  // what the health service was told last
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> ready_{false};  // requests are taken
+  bool stopped_ = false;            // Drain was called
+  bool told_of_access_ = false;     // that credentials came with a reload, and callers cannot show them
+  bool alive_ = true;               // what the health service was told last
 };
 
 }  // namespace berth

@@ -42,7 +42,7 @@ absl::Status CheckNumbers(const v1::Tenant& tenant, absl::string_view where) {
   const auto* reflection = tenant.GetReflection();
   for (int i = 0; i < tenant.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* field = tenant.GetDescriptor()->field(i);
-    if (!reflection->HasField(tenant, field)) continue;
+    if (field->is_repeated() || !reflection->HasField(tenant, field)) continue;
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
       const int64_t value = reflection->GetInt64(tenant, field);
       if (value >= 1 && value <= kMaxCount) continue;
@@ -87,38 +87,62 @@ absl::StatusOr<Tenants> Tenants::Parse(const std::string& json) {
   Tenants tenants;
   for (int i = 0; i < file.tenants_size(); ++i) {
     if (absl::Status s = CheckTenant(file.tenants(i), i); !s.ok()) return s;
+    if (absl::Status s = tenants.credentials_.Add(file.tenants(i)); !s.ok()) return s;
     const std::string name = file.tenants(i).name();
     if (!tenants.by_name_.emplace(name, std::move(*file.mutable_tenants(i))).second) {
       return Bad(absl::StrCat("tenants[", i, "]"), "the name \"", absl::Utf8SafeCEscape(name), "\" occurs twice");
     }
   }
   if (file.default_().has_name()) return Bad("default", "it has a name; name tenants in `tenants`");
+  if (file.default_().tokens_size() + file.default_().certificates_size() > 0) {
+    return Bad("default", "it has credentials; give them to a tenant in `tenants`");
+  }
   if (absl::Status s = CheckNumbers(file.default_(), "default"); !s.ok()) return s;
   tenants.default_ = std::move(*file.mutable_default_());
   return tenants;
 }
 
-TenantsFile::TenantsFile(std::string path, Tenants tenants)
-    : path_(std::move(path)), current_(std::make_shared<const Tenants>(std::move(tenants))) {}
+TenantsFile::TenantsFile(std::string path, FileVersion version, Tenants tenants)
+    : path_(std::move(path)),
+      version_(version),
+      previous_(std::make_shared<const Tenants>(std::move(tenants))),
+      current_(previous_) {}
 
 absl::StatusOr<std::unique_ptr<TenantsFile>> TenantsFile::Open(std::string path) {
+  // Before it is read: what is written meanwhile is then a change.
+  const FileVersion version = FileVersion::Of(path);
   absl::StatusOr<Tenants> tenants = Read(path);
   if (!tenants.ok()) return tenants.status();
-  return absl::WrapUnique(new TenantsFile(std::move(path), *std::move(tenants)));
+  return absl::WrapUnique(new TenantsFile(std::move(path), version, *std::move(tenants)));
 }
 
 absl::Status TenantsFile::Reload() {
+  const FileVersion version = FileVersion::Of(path_);
   absl::StatusOr<Tenants> tenants = Read(path_);
   if (!tenants.ok()) {
-    spdlog::error("{}; the former limits of the tenants stay", std::string(tenants.status().message()));
+    spdlog::error("{}; the former tenants and credentials stay", std::string(tenants.status().message()));
+    MutexLock lock(&mutex_);
+    version_ = version;
     return tenants.status();
   }
   if (!path_.empty()) spdlog::info("--tenants: read {} again: {} tenants", path_, tenants->size());
   auto next = std::make_shared<const Tenants>(*std::move(tenants));
   MutexLock lock(&mutex_);
-  current_ = std::move(next);
+  version_ = version;
+  previous_ = std::exchange(current_, std::move(next));
   if (follower_) follower_(*current_);
   return absl::OkStatus();
+}
+
+void TenantsFile::ReloadIfChanged() {
+  if (path_.empty()) return;
+  const FileVersion version = FileVersion::Of(path_);
+  {
+    MutexLock lock(&mutex_);
+    if (version == version_) return;
+  }
+  // It logs its errors itself.
+  [[maybe_unused]] const absl::Status reloaded = Reload();
 }
 
 void TenantsFile::Follow(std::function<void(const Tenants&)> use) {
@@ -130,6 +154,11 @@ void TenantsFile::Follow(std::function<void(const Tenants&)> use) {
 std::shared_ptr<const Tenants> TenantsFile::current() const {
   MutexLock lock(&mutex_);
   return current_;
+}
+
+std::shared_ptr<const Tenants> TenantsFile::previous() const {
+  MutexLock lock(&mutex_);
+  return previous_;
 }
 
 }  // namespace berth

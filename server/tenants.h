@@ -1,7 +1,9 @@
-// What each tenant may use: the file of --tenants, and how to read it again while the server runs.
+// What each tenant may use, and the credentials of its callers: the file of --tenants, and how to read it again while
+// the server runs.
 //
-// The file is JSON; its fields are those of TenantsFile in proto/berth/v1/tenants_file.proto. A tenant is a request's
-// cache_salt. To add a limit: add a field to Tenant there, and the check where the limit holds.
+// The file is JSON; its fields are those of TenantsFile in proto/berth/v1/tenants_file.proto. A tenant is that of the
+// caller's credential (server/auth/authenticator.h); without authentication, a request's cache_salt. To add a limit:
+// add a field to Tenant there, and the check where the limit holds.
 #ifndef BERTH_SERVER_TENANTS_H_
 #define BERTH_SERVER_TENANTS_H_
 
@@ -17,6 +19,8 @@
 #include "absl/time/time.h"
 #include "berth/v1/tenants_file.pb.h"
 #include "scheduler/mutex.h"
+#include "server/auth/credentials.h"
+#include "server/auth/file_version.h"
 
 namespace berth {
 
@@ -39,10 +43,12 @@ class Tenants {
   size_t size() const { return by_name_.size(); }
   const std::unordered_map<std::string, v1::Tenant>& entries() const { return by_name_; }
   const v1::Tenant& others() const { return default_; }
+  const Credentials& credentials() const { return credentials_; }
 
  private:
   std::unordered_map<std::string, v1::Tenant> by_name_;
   v1::Tenant default_;
+  Credentials credentials_;
 };
 
 // The values of absent fields that are not limits.
@@ -61,17 +67,24 @@ class TenantsFile {
   // Reads the file again. After an error the former reading stays, and the error is logged and returned.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Reloads the file if it is another one than at the last reading, or was written since. Call it every second or so.
+  void ReloadIfChanged() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Calls `use` with the current reading, and with each later one on the thread of Reload. At most one can follow.
   void Follow(std::function<void(const Tenants&)> use) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Never null. Cheap: call it for each request.
   std::shared_ptr<const Tenants> current() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The reading before the current one; the current one if there is none. Never null.
+  std::shared_ptr<const Tenants> previous() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  TenantsFile(std::string path, Tenants tenants);
+  TenantsFile(std::string path, FileVersion version, Tenants tenants);
 
   const std::string path_;
   mutable Mutex mutex_;
+  FileVersion version_ ABSL_GUARDED_BY(mutex_);  // at the last reading, in order or not
+  std::shared_ptr<const Tenants> previous_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Tenants> current_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const Tenants&)> follower_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,19 +20,20 @@ absl::Duration IntervalOf(absl::Duration timeout) {
 }
 
 std::string Describe(const StepProgress::Reading& step) {
-  std::string text =
-      absl::StrCat("phase ", StepPhaseName(step.phase), ", ", step.num_rows, " rows, ", step.num_tokens, " tokens");
+  std::string text = absl::StrCat("phase ", StepPhaseName(step.phase));
+  if (step.phase != StepPhase::kStart)
+    absl::StrAppend(&text, ", ", step.num_rows, " rows, ", step.num_tokens, " tokens");
   if (step.thread != 0) absl::StrAppend(&text, ", in ", BacktraceOf(step.thread));
   return text;
 }
 
 }  // namespace
 
-void EndOnHangingStep(const std::string& where) {
+void EndOnHang(const std::string& where) {
   CrashFile::Write();
-  spdlog::critical("a step hangs, so the server ends with exit code {}: {}", kHangingStepExitCode, where);
+  spdlog::critical("the server ends with exit code {}, because {}", kHangExitCode, where);
   spdlog::default_logger_raw()->flush();
-  std::_Exit(kHangingStepExitCode);
+  std::_Exit(kHangExitCode);
 }
 
 Watchdog::Watchdog(Options options, std::shared_ptr<const StepProgress> progress)
@@ -73,7 +74,9 @@ void Watchdog::Loop() {
 void Watchdog::Tick() {
   const StepProgress::Reading step = progress_->Read();
   if (step.phase == StepPhase::kIdle || step.beat != last_beat_) {
-    if (hanging()) spdlog::warn("the step that hung continues after {}", absl::FormatDuration(num_ticks_ * interval_));
+    if (hanging()) {
+      spdlog::warn("{} that hung continues after {}", options_.what, absl::FormatDuration(num_ticks_ * interval_));
+    }
     hanging_.store(false, std::memory_order_release);
     last_beat_ = step.beat;
     num_ticks_ = 0;
@@ -82,9 +85,8 @@ void Watchdog::Tick() {
   ++num_ticks_;
   if (num_ticks_ == limit_ticks_) {
     hanging_.store(true, std::memory_order_release);
-    where_ = Describe(step);
-    spdlog::critical("a step hangs: no progress for {} (--step_timeout); {}", absl::FormatDuration(options_.timeout),
-                     where_);
+    where_ = absl::StrCat(options_.what, " hangs: ", Describe(step));
+    spdlog::critical("{}; no progress for {} ({})", where_, absl::FormatDuration(options_.timeout), options_.flag);
   }
   if (num_ticks_ == 2 * limit_ticks_) options_.on_hang(where_);
 }

@@ -1,5 +1,6 @@
-// Watches the engine's steps. After `timeout` without progress within a step, hanging() is true and the log says where
-// the step is; after as long again, the process ends. If the step continues before that, hanging() is false again.
+// Watches the engine's steps, or the server's start. After `timeout` without progress within a step, hanging() is true
+// and the log says where the step is; after as long again, the process ends. If the step continues before that,
+// hanging() is false again.
 //
 // Time is counted in the watchdog's own wake-ups, each `interval` after the last. A process that was stopped (SIGSTOP)
 // or a machine that was suspended wakes it once, however long that took, so neither looks like a step that hangs.
@@ -22,16 +23,18 @@
 
 namespace berth {
 
-// Logs one line and ends the process with kHangingStepExitCode, without destructors: they would wait for the step.
-[[noreturn]] void EndOnHangingStep(const std::string& where);
+// Logs one line and ends the process with kHangExitCode, without destructors: they would wait for what hangs.
+[[noreturn]] void EndOnHang(const std::string& where);
 
 class Watchdog {
  public:
   struct Options {
     // A step of 512 tokens of a model with 8 billion parameters takes 3 minutes on two old cores (50 GFLOP/s).
     absl::Duration timeout = absl::Minutes(10);  // 0: steps are not watched
-    // Called on the watchdog's thread, once, with where the step is. If it returns, nothing more happens.
-    std::function<void(const std::string& where)> on_hang = EndOnHangingStep;
+    const char* what = "a step";                 // for the log, as the next
+    const char* flag = "--step_timeout";         // that sets the timeout
+    // Called on the watchdog's thread, once, with a text that says where it hangs. If it returns, nothing more happens.
+    std::function<void(const std::string& where)> on_hang = EndOnHang;
   };
 
   Watchdog(Options options, std::shared_ptr<const StepProgress> progress);

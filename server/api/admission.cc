@@ -59,6 +59,10 @@ Admission::~Admission() {
 
 absl::StatusOr<std::shared_ptr<Admission::Ticket>> Admission::Arrive(const std::string& tenant) {
   MutexLock lock(&mutex_);
+  if (closed_.contains(tenant)) {
+    return RefusedError({.reason = RefusalReason::kTenantErased, .tenant = tenant},
+                        absl::StrCat(Quoted(tenant), ": an operator erases it now; retry later"));
+  }
   Account* const account = Use(tenant);
   const v1::Tenant& limits = *account->limits;
   absl::Status s = CheckRate(RefusalReason::kTenantRequestRate, "requests_per_second", tenant,
@@ -80,6 +84,7 @@ absl::StatusOr<std::shared_ptr<Admission::Ticket>> Admission::Arrive(const std::
   ++account->held.sequences;
   ++account->held.queued_requests;
   std::shared_ptr<Ticket> ticket(new Ticket(this));
+  ticket->admission_->mutex_.AssertHeld();  // which is mutex_
   ticket->account_ = account;
   return ticket;
 }
@@ -142,6 +147,7 @@ Admission::Ticket::~Ticket() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void Admission::End(Ticket* ticket, bool return_request, int64_t return_tokens) {
+  ticket->admission_->mutex_.AssertHeld();  // which is mutex_
   Account* const account = std::exchange(ticket->account_, nullptr);
   if (account == nullptr) return;
   const absl::Time now = options_.now();
@@ -157,6 +163,30 @@ void Admission::End(Ticket* ticket, bool return_request, int64_t return_tokens) 
     held.queued_tokens -= ticket->cost_.prompt_tokens;
   }
   StopUsing(account, now);
+  ended_.SignalAll();
+}
+
+void Admission::Close(const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  closed_.insert(tenant);
+}
+
+void Admission::Reopen(const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  closed_.erase(closed_.find(tenant));
+}
+
+bool Admission::WaitUntilGone(const std::string& tenant, absl::Duration timeout) {
+  // Not options_.now: this is about the threads.
+  const absl::Time until = SteadyNow() + timeout;
+  MutexLock lock(&mutex_);
+  while (true) {
+    const auto found = accounts_.find(tenant);
+    if (found == accounts_.end() || found->second.held.requests == 0) return true;
+    const absl::Duration left = until - SteadyNow();
+    if (left <= absl::ZeroDuration()) return false;
+    ended_.WaitFor(&mutex_, left);
+  }
 }
 
 Admission::Account* Admission::Use(const std::string& tenant) {
@@ -182,7 +212,7 @@ void Admission::Refresh(Account* account, absl::Time now) const {
 void Admission::StopUsing(Account* account, absl::Time now) {
   if (account->held.requests > 0) return;
   account->idle = idle_.insert(idle_.end(), account);
-  const auto drop = [this](Account* idle) {
+  const auto drop = [this](Account* idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     idle_.erase(idle->idle);
     accounts_.erase(std::string(idle->tenant));
   };

@@ -20,6 +20,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -99,6 +100,12 @@ class Admission {
   // at a limit.
   absl::StatusOr<std::shared_ptr<Ticket>> Arrive(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // While a tenant is closed, its requests are refused; it is being erased. REQUIRES of Reopen: Close was called.
+  void Close(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Reopen(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until the tenant has no request, or the time has passed. True when it has none.
+  bool WaitUntilGone(const std::string& tenant, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+
   Totals totals() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -123,6 +130,8 @@ class Admission {
 
   const Options options_;
   mutable Mutex mutex_;
+  CondVar ended_;  // a request
+  std::multiset<std::string> closed_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Account> accounts_ ABSL_GUARDED_BY(mutex_);
   std::list<Account*> idle_ ABSL_GUARDED_BY(mutex_);  // longest idle first
 };

@@ -1,10 +1,12 @@
 #include "server/api/control_service.h"
 
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/api/caller.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/metrics/load_table.h"
@@ -56,6 +58,10 @@ v1::GetModelInfoResponse MakeModelInfo(const ControlService::Options& options) {
 }
 
 absl::Status CheckAbort(const v1::AbortRequest& request) {
+  if (request.has_tenant()) {
+    if (absl::Status s = CheckCacheSalt("tenant", request.tenant()); !s.ok()) return s;
+  }
+  if (request.all() && request.request_ids_size() > 0) return Invalid("all: request_ids must be empty");
   if (request.request_ids_size() > kMaxAbortIds) {
     return absl::InvalidArgumentError(
         absl::StrCat("request_ids: ", request.request_ids_size(), " entries are over the limit of ", kMaxAbortIds));
@@ -93,8 +99,13 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
                                                         const v1::GetServerInfoRequest*,
                                                         v1::GetServerInfoResponse* response) {
   const absl::Time start = options_.now();
-  *response = options_.server;
-  response->set_uptime_seconds(absl::ToDoubleSeconds(start - start_));
+  if (IdentityOf(options_.identities, *context).Has(Role::kOperator)) {
+    *response = options_.server;
+    response->set_uptime_seconds(absl::ToDoubleSeconds(start - start_));
+  } else {
+    response->set_version(options_.server.version());
+    *response->mutable_services() = options_.server.services();
+  }
   response->set_draining(draining_.load(std::memory_order_relaxed));
   return Reply(context, "GetServerInfo", start);
 }
@@ -110,31 +121,126 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ControlService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
   const absl::Time start = options_.now();
-  absl::Status status = CheckAbort(*request);
-  if (status.ok()) {
-    for (const std::string& id : request->request_ids()) {
-      if (options_.registry->Cancel(id, EndCause::kAborted)) response->add_aborted(id);
-    }
-  }
+  const Identity identity = IdentityOf(options_.identities, *context);
+  const absl::Status status = AbortRequests(identity, *request, response);
+  // Ending requests of one's own does not count as an operator call.
+  const bool others = request->has_tenant() && !(identity.authenticated && request->tenant() == identity.tenant);
+  if (others) LogCall(*context, identity, "Abort", request->tenant(), status);
   return Reply(context, "Abort", start, status);
+}
+
+absl::Status ControlService::AbortRequests(const Identity& identity, const v1::AbortRequest& request,
+                                           v1::AbortResponse* response) {
+  if (absl::Status s = CheckAbort(request); !s.ok()) return s;
+  if (identity.authenticated && request.has_tenant() && request.tenant() != identity.tenant) {
+    if (absl::Status s = RequireOperator(identity, "tenant: Abort of another tenant's requests"); !s.ok()) return s;
+  }
+  if (request.all()) {
+    if (!identity.authenticated && !request.has_tenant()) return Invalid("all: tenant must be set");
+    const std::string& tenant = request.has_tenant() ? request.tenant() : identity.tenant;
+    for (std::string& id : options_.registry->CancelTenant(tenant, EndCause::kAborted)) {
+      response->add_aborted(std::move(id));
+    }
+    return absl::OkStatus();
+  }
+  std::string id_space = IdSpaceOf(identity);
+  if (identity.authenticated && request.has_tenant()) id_space = request.tenant();
+  const std::string* const tenant = request.has_tenant() ? &request.tenant() : nullptr;
+  for (const std::string& id : request.request_ids()) {
+    if (options_.registry->Cancel(id_space, id, EndCause::kAborted, tenant)) response->add_aborted(id);
+  }
+  return absl::OkStatus();
+}
+
+void ControlService::LogCall(const grpc::CallbackServerContext& context, const Identity& identity, const char* method,
+                             const std::string& tenant, const absl::Status& outcome) {
+  if (options_.audit == nullptr) return;
+  options_.audit->OnOperatorCall(
+      {.peer = context.peer(), .method = method, .credential = identity.credential, .tenant = tenant}, outcome);
 }
 
 grpc::ServerUnaryReactor* ControlService::GetSteps(grpc::CallbackServerContext* context,
                                                    const v1::GetStepsRequest* request, v1::GetStepsResponse* response) {
   const absl::Time start = options_.now();
+  const Identity identity = IdentityOf(options_.identities, *context);
+  const absl::Status status = RequireOperator(identity, "GetSteps");
+  LogCall(*context, identity, "GetSteps", /*tenant=*/"", status);
+  if (!status.ok()) return Reply(context, "GetSteps", start, status);
   const size_t most = request->last() == 0 ? FlightRecorder::kCapacity : request->last();
   for (const StepRecord& record : options_.engine->recorder().Latest(most)) FillStep(record, response->add_steps());
   return Reply(context, "GetSteps", start);
 }
 
+grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest*,
+                                                v1::DrainResponse* response) {
+  const absl::Time start = options_.now();
+  const Identity identity = IdentityOf(options_.identities, *context);
+  const absl::Status status = RequireOperator(identity, "Drain");
+  LogCall(*context, identity, "Drain", /*tenant=*/"", status);
+  if (status.ok()) {
+    options_.drain();
+    response->set_requests(options_.registry->size());
+    response->set_grace_seconds(absl::ToDoubleSeconds(options_.drain_grace));
+  }
+  return Reply(context, "Drain", start, status);
+}
+
+template <typename Response>
+void ControlService::EndOperation(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                                  const char* method, const std::string& tenant, absl::Time start,
+                                  const absl::StatusOr<Response>& result, Response* response) {
+  if (result.ok()) *response = *result;
+  LogCall(*context, IdentityOf(options_.identities, *context), method, tenant, result.status());
+  Finish(reactor, method, start, result.status());
+}
+
+grpc::ServerUnaryReactor* ControlService::FlushCache(grpc::CallbackServerContext* context,
+                                                     const v1::FlushCacheRequest* request,
+                                                     v1::FlushCacheResponse* response) {
+  const absl::Time start = options_.now();
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  std::optional<std::string> tenant;
+  if (request->has_tenant()) tenant = request->tenant();
+  const auto end = [=, this](const absl::StatusOr<v1::FlushCacheResponse>& result) {
+    EndOperation(context, reactor, "FlushCache", tenant.value_or(""), start, result, response);
+  };
+  absl::Status status = RequireOperator(IdentityOf(options_.identities, *context), "FlushCache");
+  if (status.ok() && tenant) status = CheckCacheSalt("tenant", *tenant);
+  if (status.ok()) options_.operations->FlushCache(tenant, end);
+  if (!status.ok()) end(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::EraseTenant(grpc::CallbackServerContext* context,
+                                                      const v1::EraseTenantRequest* request,
+                                                      v1::EraseTenantResponse* response) {
+  const absl::Time start = options_.now();
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const std::string tenant = request->tenant();
+  const auto end = [=, this](const absl::StatusOr<v1::EraseTenantResponse>& result) {
+    EndOperation(context, reactor, "EraseTenant", tenant, start, result, response);
+  };
+  absl::Status status = RequireOperator(IdentityOf(options_.identities, *context), "EraseTenant");
+  if (status.ok() && !request->has_tenant()) status = Invalid("tenant: it must be set");
+  if (status.ok()) status = CheckCacheSalt("tenant", tenant);
+  if (status.ok()) options_.operations->EraseTenant(tenant, end);
+  if (!status.ok()) end(status);
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* ControlService::Reply(grpc::CallbackServerContext* context, const char* method,
                                                 absl::Time start, const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  Finish(reactor, method, start, status);
+  return reactor;
+}
+
+void ControlService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
+                            const absl::Status& status) {
   if (options_.metrics != nullptr) {
     options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
-  return reactor;
 }
 
 }  // namespace berth

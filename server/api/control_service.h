@@ -1,5 +1,5 @@
-// Implements berth.v1.Control on gRPC's callback API: describes the model and the server, reports the load, and aborts
-// requests by id. Thread-safe; no call blocks.
+// Implements berth.v1.Control on gRPC's callback API: describes the model and the server, reports the load, aborts
+// requests, and takes the calls of operators. Thread-safe; no call blocks.
 #ifndef BERTH_SERVER_API_CONTROL_SERVICE_H_
 #define BERTH_SERVER_API_CONTROL_SERVICE_H_
 
@@ -7,14 +7,19 @@
 
 #include <atomic>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "cache/spec.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/steady_clock.h"
+#include "server/api/audit.h"
+#include "server/api/identity.h"
+#include "server/api/operations.h"
 #include "server/api/request_registry.h"
 #include "server/metrics/load_table.h"
 #include "server/metrics/metrics.h"
@@ -27,13 +32,19 @@ class ControlService final : public v1::Control::CallbackService {
   struct Options {
     Engine* engine = nullptr;
     RequestRegistry* registry = nullptr;  // shared with InferenceService
-    Metrics* metrics = nullptr;           // may be null
+    Operations* operations = nullptr;
+    Metrics* metrics = nullptr;                  // may be null
+    const IdentitySource* identities = nullptr;  // null: authentication is off
+    Audit* audit = nullptr;                      // null: no operator call is logged
     std::function<GrammarLoad()> grammars = [] { return GrammarLoad(); };
     ModelInfo model;
     CachePlan plan;
     bool has_chat_template = false;
     v1::Limits limits;
     v1::GetServerInfoResponse server;  // without uptime_seconds and draining
+    // Begins to drain the server, and returns at once.
+    std::function<void()> drain = [] {};
+    absl::Duration drain_grace;
     std::function<absl::Time()> now = SteadyNow;
   };
 
@@ -52,11 +63,27 @@ class ControlService final : public v1::Control::CallbackService {
                                   v1::AbortResponse* response) override;
   grpc::ServerUnaryReactor* GetSteps(grpc::CallbackServerContext* context, const v1::GetStepsRequest* request,
                                      v1::GetStepsResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context, const v1::FlushCacheRequest* request,
+                                       v1::FlushCacheResponse* response) override;
+  grpc::ServerUnaryReactor* EraseTenant(grpc::CallbackServerContext* context, const v1::EraseTenantRequest* request,
+                                        v1::EraseTenantResponse* response) override;
 
  private:
-  // Finishes the RPC with `status` and counts it.
+  // Logs the operator call `method`, whose reactor is the default one, and finishes it.
+  template <typename Response>
+  void EndOperation(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, const char* method,
+                    const std::string& tenant, absl::Time start, const absl::StatusOr<Response>& result,
+                    Response* response);
+  absl::Status AbortRequests(const Identity& identity, const v1::AbortRequest& request, v1::AbortResponse* response);
+  // Logs an operator call.
+  void LogCall(const grpc::CallbackServerContext& context, const Identity& identity, const char* method,
+               const std::string& tenant, const absl::Status& outcome);
+  // Finishes the RPC with `status` and counts it. Reply does so with the default reactor, which may be taken once.
   grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const char* method, absl::Time start,
                                   const absl::Status& status = absl::OkStatus());
+  void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
 
   const Options options_;
   const v1::GetModelInfoResponse model_info_;

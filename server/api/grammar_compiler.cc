@@ -30,16 +30,18 @@ GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options))
 
 GrammarCompiler::~GrammarCompiler() {
   std::vector<Callback> left;
+  std::vector<std::stop_source> stops;
   {
     MutexLock lock(&mutex_);
     closed_ = true;
-    for (const auto& [name, job] : jobs_) job->stop.request_stop();
+    for (const auto& [name, job] : jobs_) stops.push_back(job->stop);
     for (const std::shared_ptr<Job>& job : waiting_) {
       for (Waiter& waiter : job->waiters) left.push_back(std::move(waiter.done));
     }
     work_.SignalAll();
     watch_.SignalAll();
   }
+  for (std::stop_source& stop : stops) stop.request_stop();
   for (std::thread& thread : threads_) thread.join();
   for (const Callback& done : left) done(absl::UnavailableError(kShuttingDown));
 }
@@ -76,21 +78,33 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
 }
 
 bool GrammarCompiler::Cancel(RequestKey key) {
-  Waiter dropped;  // freed without the lock
-  MutexLock lock(&mutex_);
-  const auto found = requests_.find(key);
-  if (found == requests_.end()) return false;
-  const std::shared_ptr<Job> job = found->second;
-  requests_.erase(found);
-  const auto waiter =
-      std::find_if(job->waiters.begin(), job->waiters.end(), [key](const Waiter& waiter) { return waiter.key == key; });
-  dropped = std::move(*waiter);
-  job->waiters.erase(waiter);
-  if (!job->waiters.empty()) return true;
-  job->stop.request_stop();
-  jobs_.erase(job->name);
-  std::erase(waiting_, job);
+  Waiter dropped;                           // freed without the lock
+  std::stop_source stop(std::nostopstate);  // asked without it
+  {
+    MutexLock lock(&mutex_);
+    const auto found = requests_.find(key);
+    if (found == requests_.end()) return false;
+    const std::shared_ptr<Job> job = found->second;
+    requests_.erase(found);
+    const auto waiter = std::find_if(job->waiters.begin(), job->waiters.end(),
+                                     [key](const Waiter& waiter) { return waiter.key == key; });
+    dropped = std::move(*waiter);
+    job->waiters.erase(waiter);
+    if (!job->waiters.empty()) return true;
+    stop = job->stop;
+    jobs_.erase(job->name);
+    std::erase(waiting_, job);
+  }
+  stop.request_stop();
   return true;
+}
+
+int64_t GrammarCompiler::DropKept() {
+  std::list<Kept> dropped;  // freed without the lock
+  MutexLock lock(&mutex_);
+  dropped.swap(kept_);
+  kept_by_name_.clear();
+  return std::exchange(load_.cache_bytes, 0);
 }
 
 GrammarLoad GrammarCompiler::load() const {
@@ -161,19 +175,29 @@ void GrammarCompiler::Keep(const std::string& name, const CompiledGrammar& gramm
 }
 
 void GrammarCompiler::Watch() {
+  while (true) {
+    std::vector<std::stop_source> late = WaitForLate();
+    if (late.empty()) return;
+    for (std::stop_source& stop : late) stop.request_stop();
+  }
+}
+
+std::vector<std::stop_source> GrammarCompiler::WaitForLate() {
+  std::vector<std::stop_source> late;
   MutexLock lock(&mutex_);
-  while (!closed_) {
+  while (late.empty() && !closed_) {
     absl::Time next = absl::InfiniteFuture();
     const absl::Time now = SteadyNow();
     for (const std::shared_ptr<Job>& job : running_) {
       if (!job->timed_out && now >= job->deadline) {
         job->timed_out = true;
-        job->stop.request_stop();
+        late.push_back(job->stop);
       }
       if (!job->timed_out) next = std::min(next, job->deadline);
     }
-    watch_.WaitFor(&mutex_, next - now);
+    if (late.empty()) watch_.WaitFor(&mutex_, next - now);
   }
+  return late;
 }
 
 }  // namespace berth

@@ -59,6 +59,9 @@ class GrammarCompiler {
   // compilation, it is stopped. Returns false if the request does not wait, or its callback has begun.
   bool Cancel(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Drops the grammars that are kept. Returns their size.
+  int64_t DropKept() ABSL_LOCKS_EXCLUDED(mutex_);
+
   GrammarLoad load() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -82,6 +85,9 @@ class GrammarCompiler {
 
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The compilations whose time is over, to be stopped without the lock: whoever reacts to a stop runs in the call.
+  // Waits until there are some, or the compiler closes.
+  std::vector<std::stop_source> WaitForLate() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes the job's waiters, and keeps its grammar.
   std::vector<Waiter> Finish(const std::shared_ptr<Job>& job, const absl::StatusOr<CompiledGrammar>& grammar)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -13,12 +13,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "scheduler/steady_clock.h"
+#include "server/api/call_start.h"
+#include "server/api/caller.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
 #include "server/api/session_request.h"
 #include "server/api/structure.h"
 #include "server/api/trace_parent.h"
+#include "server/escape.h"
 
 namespace berth {
 namespace {
@@ -30,19 +33,8 @@ uint64_t RandomSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// On the steady clock. gRPC keeps the deadline on such a clock too, and says it on the wall clock as that is now.
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return SteadyNow() + (absl::FromChrono(deadline) - absl::Now());
-}
-
 // "ipv4:10.0.0.1:1234" without its port.
 std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
-EndCause CauseOfCancel(absl::Time deadline, absl::Time now) {
-  return now >= deadline ? EndCause::kDeadline : EndCause::kClientGone;
-}
 
 // Ties the request's id to the trace that the client belongs to.
 void LogBegin(const grpc::CallbackServerContext& context, const RequestOutput& output, int64_t prompt_tokens) {
@@ -50,79 +42,17 @@ void LogBegin(const grpc::CallbackServerContext& context, const RequestOutput& o
   const auto found = context.client_metadata().find(kTraceParent);
   const bool traced = found != context.client_metadata().end() &&
                       IsTraceParent(absl::string_view(found->second.data(), found->second.size()));
-  spdlog::debug("request began: id={} key={} prompt_tokens={} traceparent={}", output.request_id(), output.key(),
-                prompt_tokens, traced ? std::string(found->second.data(), found->second.size()) : "none");
+  spdlog::debug("request began: id={} key={} prompt_tokens={} traceparent={}", Quoted(output.request_id()),
+                output.key(), prompt_tokens, traced ? std::string(found->second.data(), found->second.size()) : "none");
 }
 
 }  // namespace
 
-EndCause CauseOfCancel(const grpc::CallbackServerContext& context, absl::Time now) {
-  return CauseOfCancel(DeadlineOf(context), now);
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return SteadyNow() + (absl::FromChrono(deadline) - absl::Now());
 }
-
-// The start of a Generate or Complete RPC, which may be on a thread of the text pool. Part of its call.
-class InferenceService::CallStart {
- public:
-  // `request` lives as long as the call. `writer` gets End if the request is refused.
-  CallStart(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
-            bool stream, OutputWriter* writer)
-      : service_(service),
-        context_(context),
-        request_(request),
-        stream_(stream),
-        writer_(writer),
-        key_(service->options_.registry->NewKey()),
-        deadline_(DeadlineOf(*context)) {}
-
-  void Start() {
-    absl::StatusOr<Ticket> ticket = service_->Arrive(context_, "cache_salt", request_->cache_salt());
-    if (!ticket.ok()) return writer_->End(nullptr, ticket.status());
-    ticket_ = *std::move(ticket);
-    if (!request_->has_prompt() && !request_->has_chat() && !request_->has_structure()) return Begin({}, {});
-    absl::Status s =
-        service_->SubmitText(context_, key_, request_->cache_salt(), static_cast<int64_t>(request_->ByteSizeLong()),
-                             [this](const absl::Status& status, const StopCheck& stop) { Begin(status, stop); });
-    if (s.ok()) return;
-    if (ticket_ != nullptr) ticket_->Withdraw();
-    writer_->End(nullptr, s);
-  }
-  void OnCancel() {
-    output_.Cancel(CauseOfCancel(deadline_, service_->options_.now()));
-    service_->options_.texts->Cancel(key_);
-  }
-  RequestOutput* output() { return output_.get().get(); }
-
- private:
-  // When it has begun, the call may be gone.
-  void Begin(const absl::Status& waited, const StopCheck& stop) {
-    InferenceService* const service = service_;
-    service->AddSubmits(1);
-    const absl::Cleanup done = [service] { service->AddSubmits(-1); };
-    absl::Status s = waited;
-    const Ticket ticket = std::move(ticket_);
-    if (s.ok()) s = service->Begin(context_, *request_, ticket, stream_, stop, writer_, &output_);
-    if (s.ok()) return;
-    if (ticket != nullptr) ticket->Withdraw();
-    if (absl::IsCancelled(s)) s = WhyStopped(service->options_.now());
-    if (absl::IsUnavailable(waited)) service->OnRefused(context_, s);
-    writer_->End(nullptr, s);
-  }
-  absl::Status WhyStopped(absl::Time now) const {
-    if (now >= deadline_) return absl::DeadlineExceededError("the deadline passed before the request was checked");
-    if (output_.cause() != EndCause::kNone) return absl::CancelledError("cancelled by the client");
-    return absl::UnavailableError("the server is shutting down");
-  }
-
-  InferenceService* const service_;
-  grpc::CallbackServerContext* const context_;
-  const v1::GenerateRequest* const request_;
-  const bool stream_;
-  OutputWriter* const writer_;
-  const RequestKey key_;
-  const absl::Time deadline_;
-  Ticket ticket_;  // until Begin
-  CallOutput output_;
-};
 
 // One Generate RPC: gRPC's reactions on the one side, the output's writer on the other. Frees itself in OnDone, which
 // gRPC calls once, after End has been called and no operation is left.
@@ -210,7 +140,7 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
 
  private:
   void End(absl::Status status) {
-    const bool late = CauseOfCancel(*context_, service_->options_.now()) == EndCause::kDeadline;
+    const bool late = CauseOfCancel(DeadlineOf(*context_), service_->options_.now()) == EndCause::kDeadline;
     if (absl::IsCancelled(status) && late) {
       status = absl::DeadlineExceededError("the deadline passed before the text was done");
     }
@@ -230,7 +160,7 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
 InferenceService::InferenceService(Options options)
     : options_(std::move(options)),
       validation_{&options_.model, options_.text != nullptr ? options_.text : &tokens_only_, options_.limits,
-                  options_.defaults} {
+                  options_.defaults, options_.finds_message_ends} {
   if (Metrics* metrics = options_.metrics; metrics != nullptr) {
     validation_.on_tokenised = [metrics](absl::Duration time) { metrics->OnTokenised(time); };
     validation_.on_rendered = [metrics](absl::Duration time) { metrics->OnRendered(time); };
@@ -274,11 +204,12 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 }
 
 absl::Status InferenceService::SubmitText(grpc::CallbackServerContext* context, RequestKey key,
-                                          const std::string& tenant, int64_t bytes, TextPool::Work work) {
+                                          const std::string& named, int64_t bytes, TextPool::Work work) {
+  const Identity identity = IdentityOf(options_.identities, *context);
   TextPool::Job job;
   job.key = key;
-  job.client = AddressOf(context->peer());
-  job.tenant = tenant;
+  job.client = identity.authenticated ? identity.tenant : AddressOf(context->peer());
+  job.tenant = identity.authenticated ? "" : named;
   job.bytes = bytes;
   job.deadline = DeadlineOf(*context);
   job.work = std::move(work);
@@ -288,15 +219,17 @@ absl::Status InferenceService::SubmitText(grpc::CallbackServerContext* context, 
 }
 
 absl::StatusOr<InferenceService::Ticket> InferenceService::Arrive(grpc::CallbackServerContext* context,
-                                                                  absl::string_view field, const std::string& tenant) {
+                                                                  absl::string_view field, const std::string& named,
+                                                                  int64_t priority) {
+  const absl::StatusOr<std::string> tenant = TenantOf(IdentityOf(options_.identities, *context), field, named);
   absl::StatusOr<Ticket> ticket = Ticket();
-  if (absl::Status s = CheckCacheSalt(field, tenant); !s.ok()) {
-    ticket = s;
+  if (!tenant.ok()) {
+    ticket = tenant.status();
   } else if (options_.admission != nullptr) {
-    ticket = options_.admission->Arrive(tenant);
+    ticket = options_.admission->Arrive(*tenant);
   }
   if (ticket.ok()) {
-    const absl::Status s = options_.engine->CheckArrival(DeadlineOf(*context));
+    const absl::Status s = options_.engine->CheckArrival(DeadlineOf(*context), *tenant, priority);
     if (!s.ok() && *ticket != nullptr) (*ticket)->Withdraw();
     if (!s.ok()) ticket = s;
   }
@@ -312,11 +245,16 @@ absl::Status InferenceService::Pay(const Request& request, Admission::Ticket* ti
                       .cache_bytes = options_.cache_bytes ? options_.cache_bytes(request) : 0});
 }
 
-absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, const v1::GenerateRequest& in, Ticket ticket,
-                                     bool stream, const StopCheck& stop, OutputWriter* writer, CallOutput* output) {
+absl::StatusOr<ValidatedRequest> InferenceService::Validate(const v1::GenerateRequest& in, bool stream,
+                                                            const StopCheck& stop) const {
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(in, validation_, RandomSeed(), stop);
   if (valid.ok() && in.has_session_id() && options_.sessions == nullptr) valid = SessionsAreOff();
   if (absl::Status s = valid.ok() && stream ? CheckStreamed(valid->output) : absl::OkStatus(); !s.ok()) valid = s;
+  return valid;
+}
+
+absl::Status InferenceService::Begin(grpc::CallbackServerContext* context, absl::StatusOr<ValidatedRequest> valid,
+                                     Ticket ticket, bool stream, OutputWriter* writer, CallOutput* output) {
   if (absl::IsCancelled(valid.status())) return valid.status();
   if (valid.ok() && output->cause() != EndCause::kNone) return absl::CancelledError("cancelled by the client");
   if (!valid.ok()) {
@@ -339,6 +277,11 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
   request.key = options_.registry->NewKey();
   request.arrival = options_.now();
   request.deadline = DeadlineOf(*context);
+  const Identity identity = IdentityOf(options_.identities, *context);
+  if (identity.authenticated) {
+    request.cache_salt = identity.tenant;
+    if (valid.session_request.has_value()) valid.session_request->set_cache_salt(identity.tenant);
+  }
   absl::Status s;
   if (valid.structure.has_value() && options_.grammars == nullptr) {
     s = Invalid("structure: this server does not compile grammars");
@@ -346,7 +289,7 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
   if (s.ok() && ticket != nullptr) s = Pay(request, ticket.get());
   absl::StatusOr<std::shared_ptr<RequestOutput>> output = nullptr;
   if (s.ok()) {
-    output = AddOutput(&valid, ticket, stream, writer);
+    output = AddOutput(&valid, IdSpaceOf(identity), ticket, stream, writer);
   } else {
     output = s;
   }
@@ -360,14 +303,14 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
 }
 
 absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::AddOutput(ValidatedRequest* valid,
-                                                                           const Ticket& ticket, bool stream,
-                                                                           OutputWriter* writer) {
+                                                                           std::string id_space, const Ticket& ticket,
+                                                                           bool stream, OutputWriter* writer) {
   const Request& request = valid->request;
   if (request.saved) {
     const absl::Status s = options_.sessions->Begin(request.key, MakeSessionFile(*valid, options_.sessions->model()));
     if (!s.ok()) return s;
   }
-  std::shared_ptr<RequestOutput> output = MakeOutput(valid, ticket, stream, writer);
+  std::shared_ptr<RequestOutput> output = MakeOutput(valid, std::move(id_space), ticket, stream, writer);
   if (absl::Status s = options_.registry->Add(output); !s.ok()) {
     if (request.saved) options_.sessions->Withdraw(request.key);
     return s;
@@ -423,7 +366,7 @@ absl::Status InferenceService::SubmitToEngine(Request request, RequestOutput* ou
 void InferenceService::Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const Ticket& ticket,
                                 const absl::Status& why) {
   options_.dispatcher->Unregister(output.key());
-  options_.registry->Remove(output.request_id());
+  options_.registry->Remove(output.id_space(), output.request_id());
   if (options_.sessions != nullptr) options_.sessions->Withdraw(output.key());
   if (ticket != nullptr) ticket->Withdraw();
   OnRefused(context, why);
@@ -447,13 +390,15 @@ void InferenceService::AddSubmits(int64_t count) {
   if (submits_ == 0) no_submit_.SignalAll();
 }
 
-std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, const Ticket& ticket, bool stream,
-                                                            OutputWriter* writer) {
+std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* valid, std::string id_space,
+                                                            const Ticket& ticket, bool stream, OutputWriter* writer) {
   const Request& request = valid->request;
   RequestOutput::Options out;
   out.key = request.key;
   out.request_id = valid->request_id.empty() ? absl::StrFormat("req-%016x%08x", RandomSeed(), request.key)
                                              : std::move(valid->request_id);
+  out.id_space = std::move(id_space);
+  out.tenant = request.cache_salt;
   out.arrival = request.arrival;
   out.num_prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
   if (valid->output.return_prompt_token_ids) {
@@ -462,19 +407,23 @@ std::shared_ptr<RequestOutput> InferenceService::MakeOutput(ValidatedRequest* va
   out.output = std::move(valid->output);
   out.stream = stream;
   out.undelivered = options_.registry->undelivered();
-  out.hooks = MakeHooks(out.num_prompt_tokens, ticket);
+  out.hooks = MakeHooks(out.num_prompt_tokens, out.id_space, ticket);
   return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
 }
 
-RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens, const Ticket& ticket) {
+RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens, const std::string& id_space,
+                                                 const Ticket& ticket) {
   RequestOutput::Hooks hooks;
   hooks.cancel = [this, prompt_tokens](RequestKey key, FinishReason reason) { Cancel(key, reason, prompt_tokens); };
   hooks.cancel_output = [engine = options_.engine](RequestKey key, int32_t output, FinishReason reason) {
     engine->CancelOutput(key, output, reason);
   };
-  hooks.ended = [this, ticket](const EndedRequest& request) {
+  hooks.set_paused = [engine = options_.engine](RequestKey key, bool paused) {
+    paused ? engine->Pause(key) : engine->Unpause(key);
+  };
+  hooks.ended = [this, id_space, ticket](const EndedRequest& request) {
     if (ticket != nullptr) ticket->OnEnded(request.num_tokens);
-    OnEnded(request);
+    OnEnded(id_space, request);
   };
   hooks.first_token = [metrics = options_.metrics, ticket](const RequestTimes& times) {
     if (ticket != nullptr) ticket->OnFirstToken();
@@ -486,8 +435,8 @@ RequestOutput::Hooks InferenceService::MakeHooks(int64_t prompt_tokens, const Ti
   return hooks;
 }
 
-void InferenceService::OnEnded(const EndedRequest& request) {
-  options_.registry->Remove(std::string(request.request_id));
+void InferenceService::OnEnded(const std::string& id_space, const EndedRequest& request) {
+  options_.registry->Remove(id_space, std::string(request.request_id));
   if (options_.metrics != nullptr) {
     options_.metrics->OnFinished(request.reason, request.times, request.num_prompt_tokens, request.num_tokens);
   }
@@ -496,9 +445,10 @@ void InferenceService::OnEnded(const EndedRequest& request) {
   spdlog::debug(
       "request ended: id={} key={} reason={} code={} prompt_tokens={} tokens={} queue_s={:.6f} prefill_s={:.6f} "
       "decode_s={:.6f} preemptions={}",
-      request.request_id, request.key, std::string(FinishReasonName(request.reason)),
-      absl::StatusCodeToString(request.status.code()), request.num_prompt_tokens, request.num_tokens,
-      timings.queue_seconds(), timings.prefill_seconds(), timings.decode_seconds(), timings.preemptions());
+      Quoted({request.request_id.data(), request.request_id.size()}), request.key,
+      std::string(FinishReasonName(request.reason)), absl::StatusCodeToString(request.status.code()),
+      request.num_prompt_tokens, request.num_tokens, timings.queue_seconds(), timings.prefill_seconds(),
+      timings.decode_seconds(), timings.preemptions());
 }
 
 void InferenceService::OnRefused(grpc::CallbackServerContext* context, const absl::Status& status) {

@@ -45,6 +45,10 @@ absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::st
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
     return absl::InvalidArgumentError(absl::StrCat(field, ": begins with a byte order mark; leave it out"));
   }
+  // The parser would take it for the end of the text, and not read what follows.
+  if (const size_t at = text.find('\0'); at != std::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": has a zero byte, at byte ", at));
+  }
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(field, ": not JSON"));
   return json;

@@ -1,5 +1,9 @@
 #include "server/api/model_text.h"
 
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
 #include "absl/memory/memory.h"
 #include "text/detokenizer.h"
 #include "text/stop_matcher.h"
@@ -37,7 +41,37 @@ class ModelTextStream : public TextStream {
   StopMatcher matcher_;
 };
 
+// What ends a message in widespread chat templates. The model's own end token comes from its files.
+constexpr const char* kMessageEnds[] = {"<|im_end|>",      "<|eot_id|>", "<|eom_id|>",           "<end_of_turn>",
+                                        "<|end_of_turn|>", "<|end|>",    "<|END_OF_TURN_TOKEN|>"};
+
+// The ids of `names` that the tokenizer knows as special tokens, ascending.
+std::vector<int32_t> SpecialTokens(const Tokenizer& tokenizer, const std::vector<std::string>& names) {
+  std::vector<int32_t> tokens;
+  for (const std::string& name : names) {
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(name, /*add_special_tokens=*/false, {});
+    if (!ids.ok() || ids->size() != 1) continue;
+    const absl::StatusOr<std::string> text = tokenizer.Decode(*ids, /*skip_special_tokens=*/true);
+    if (text.ok() && text->empty()) tokens.push_back(ids->front());
+  }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
 }  // namespace
+
+ModelText::ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template)
+    : tokenizer_(std::move(tokenizer)), chat_template_(std::move(chat_template)) {
+  std::vector<std::string> names(std::begin(kMessageEnds), std::end(kMessageEnds));
+  if (chat_template_ != nullptr) {
+    const auto variables = nlohmann::json::parse(chat_template_->variables_json(), nullptr, /*allow_exceptions=*/false);
+    if (variables.is_object() && variables.contains("eos_token") && variables["eos_token"].is_string()) {
+      names.push_back(variables["eos_token"].get<std::string>());
+    }
+  }
+  message_end_tokens_ = SpecialTokens(*tokenizer_, names);
+}
 
 absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir, const Sandbox* sandbox) {
   auto tokenizer = Tokenizer::Load(model_dir);

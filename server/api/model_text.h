@@ -29,6 +29,7 @@ class ModelText : public TextCodec {
   int64_t longest_token_bytes() const override { return tokenizer_->longest_token_bytes(); }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const override;
   std::string TokenText(int32_t token) const override;
+  absl::Span<const int32_t> message_end_tokens() const override { return message_end_tokens_; }
   bool has_chat_template() const override { return chat_template_ != nullptr; }
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
                                          bool add_generation_prompt, const std::string& extra_json,
@@ -37,11 +38,11 @@ class ModelText : public TextCodec {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
  private:
-  ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template)
-      : tokenizer_(std::move(tokenizer)), chat_template_(std::move(chat_template)) {}
+  ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template);
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null: none
+  std::vector<int32_t> message_end_tokens_;
 };
 
 }  // namespace berth

@@ -1,6 +1,7 @@
 #include "server/api/output_assembler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -38,16 +39,25 @@ bool OutputAssembler::AddPiece(TextPiece piece, v1::GenerateResponse* message) {
   return true;
 }
 
-void OutputAssembler::AddLogprobs(const TokenEvent& event, v1::GenerateResponse* message) const {
-  v1::TokenLogprobs* out = message->add_logprobs();
-  out->set_token_id(event.token);
-  out->set_logprob(event.logprob);
-  out->set_text(codec_->TokenText(event.token));
-  for (const TokenLogprob& likely : event.top) {
+void OutputAssembler::WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest,
+                                    v1::TokenLogprobs* out) const {
+  out->set_token_id(own.token);
+  out->set_logprob(own.logprob);
+  out->set_text(codec_->TokenText(own.token));
+  for (const TokenLogprob& likely : likeliest) {
+    if (std::isnan(likely.logprob)) continue;  // fewer tokens are possible
     v1::TopLogprob* top = out->add_top();
     top->set_token_id(likely.token);
     top->set_logprob(likely.logprob);
     top->set_text(codec_->TokenText(likely.token));
+  }
+}
+
+void OutputAssembler::AddPromptLogprobs(const PromptLogprobs& logprobs, v1::GenerateResponse* message) const {
+  for (absl::Span<const TokenLogprob> left = logprobs.entries; !left.empty();) {
+    const absl::Span<const TokenLogprob> entries = left.first(logprobs.entries_per_token);
+    WriteLogprobs(entries[0], entries.subspan(1), message->add_prompt_logprobs());
+    left.remove_prefix(entries.size());
   }
 }
 
@@ -62,7 +72,10 @@ absl::StatusOr<bool> OutputAssembler::AddToken(const TokenEvent& event, v1::Gene
   if (!piece.ok()) return piece.status();
   ++num_tokens_;
   message->add_token_ids(event.token);
-  if (logprobs_) AddLogprobs(event, message);
+  if (logprobs_) {
+    WriteLogprobs({.token = event.token, .logprob = event.logprob}, event.top, message->add_logprobs());
+  }
+  AddPromptLogprobs(event.prompt_logprobs, message);
   FillUsage(message->mutable_usage());
   return AddPiece(*std::move(piece), message);
 }
@@ -75,6 +88,18 @@ absl::Status OutputAssembler::Finish(FinishReason reason, int32_t stop_token, v1
   message->set_finish_reason(ToProto(reason));
   if (reason == FinishReason::kStop && stop_token >= 0) message->set_stop_token_id(stop_token);
   return absl::OkStatus();
+}
+
+// As torch.nn.functional.normalize does: a vector of zeros stays as it is.
+std::vector<float> MakeEmbedding(const TokenEvent& event, const OutputOptions& options) {
+  constexpr double kSmallestNorm = 1e-12;
+  std::vector<float> out = event.embedding;
+  if (!options.normalize) return out;
+  double squares = 0;
+  for (const float x : out) squares += static_cast<double>(x) * x;
+  const double norm = std::max(std::sqrt(squares), kSmallestNorm);
+  for (float& x : out) x = static_cast<float>(x / norm);
+  return out;
 }
 
 v1::Timings MakeTimings(const RequestTimes& times) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,7 +42,9 @@ class OutputAssembler {
   // Appends the piece; true when it found a stop string.
   bool AddPiece(TextPiece piece, v1::GenerateResponse* message);
   void FillUsage(v1::Usage* usage) const;
-  void AddLogprobs(const TokenEvent& event, v1::GenerateResponse* message) const;
+  // Writes a token's own logprob and those of the likeliest in its place.
+  void WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest, v1::TokenLogprobs* out) const;
+  void AddPromptLogprobs(const PromptLogprobs& logprobs, v1::GenerateResponse* message) const;
 
   const TextCodec* codec_;
   std::unique_ptr<TextStream> text_;
@@ -51,6 +54,9 @@ class OutputAssembler {
   int64_t num_cached_tokens_ = 0;
   int64_t num_tokens_ = 0;
 };
+
+// The event's embedding, divided by its Euclidean norm if `options` say so.
+std::vector<float> MakeEmbedding(const TokenEvent& event, const OutputOptions& options);
 
 // 0 for what never happened.
 v1::Timings MakeTimings(const RequestTimes& times);

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
@@ -16,7 +17,11 @@ namespace berth {
 
 class ParseErrors final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
+  // reflection: whether the server answers reflection. Its methods' descriptors are linked in any case.
+  explicit ParseErrors(bool reflection) : reflection_(reflection) {}
+
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    if (!reflection_ && absl::StartsWith(info->method(), "/grpc.reflection.")) return nullptr;
     // The method is "/berth.v1.Inference/Complete". One that is missing keeps gRPC's answer.
     const std::string name = absl::StrReplaceAll(absl::StripPrefix(info->method(), "/"), {{"/", "."}});
     const bool exists = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(name) != nullptr;
@@ -40,6 +45,8 @@ class ParseErrors final : public grpc::experimental::ServerInterceptorFactoryInt
       methods->Proceed();
     }
   };
+
+  const bool reflection_;
 };
 
 }  // namespace berth

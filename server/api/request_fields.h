@@ -90,6 +90,7 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("sampling.frequency_penalty", sampling.frequency_penalty,       Closed(-2, 2),                0);
   field("sampling.seed",              sampling.seed,                    AnyValue(),                   random_seed);
   field("logprobs",                   sampling.num_logprobs,            Closed(0, limits.max_logprobs), Unset{-1});
+  field("prompt_logprobs",            request.prompt_logprobs,          Closed(0, limits.max_logprobs), Unset{-1});
 
   field("logprobs_after_mask",        sampling.logprobs_after_mask,     AnyValue(),                   false);
 

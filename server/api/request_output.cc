@@ -14,6 +14,9 @@ namespace {
 constexpr int kMaxTokensPerMessage = 1024;
 // A token's share of a message without logprobs: its id, its text, and what a message takes by itself.
 constexpr int64_t kTokenBytes = 40;
+// Parts of the most that may be unread, at which a request is paused and continued.
+constexpr int64_t kPausePart = 4;
+constexpr int64_t kUnpausePart = 8;
 
 }  // namespace
 
@@ -58,6 +61,7 @@ bool RequestOutput::Deliver(const TokenEvent& event, absl::Time now) {
     const bool engine_ended = event.finish != FinishReason::kNone && event.outputs_left == 0;
     const FinishReason reason = event.finish != FinishReason::kNone ? event.finish
                                 : status.ok()                       ? FinishReason::kStop
+                                : over_limit_ && options_.stream    ? FinishReason::kUnread
                                 : over_limit_                       ? FinishReason::kCancelled
                                                                     : FinishReason::kError;
     if (!engine_ended && !status.ok()) options_.hooks.cancel(key(), reason);
@@ -78,6 +82,7 @@ absl::Status RequestOutput::Take(const TokenEvent& event) {
       options_.hooks.cancel_output(key(), event.output, FinishReason::kStop);
     }
   }
+  if (!event.embedding.empty()) writer_->SetEmbedding(MakeEmbedding(event, options_.output));
   return event.finish == FinishReason::kNone ? absl::OkStatus() : Finish(event);
 }
 
@@ -135,6 +140,11 @@ absl::Status RequestOutput::Count(Waiting* waiting) {
     const v1::TokenLogprobs& last = message.logprobs(message.logprobs_size() - 1);
     bytes += static_cast<int64_t>(options_.stream ? last.SpaceUsedLong() : last.ByteSizeLong());
   }
+  if (message.prompt_logprobs_size() > 0 && waiting->bytes == 0) {  // its first token
+    for (const v1::TokenLogprobs& token : message.prompt_logprobs()) {
+      bytes += static_cast<int64_t>(options_.stream ? token.SpaceUsedLong() : token.ByteSizeLong());
+    }
+  }
   waiting->bytes += bytes;
   AddUndelivered(bytes);
   if (!options_.stream) {
@@ -143,9 +153,25 @@ absl::Status RequestOutput::Count(Waiting* waiting) {
     return absl::OutOfRangeError(absl::StrCat("the answer is over the limit of ", kMaxMessageBytes, " bytes after ",
                                               num_tokens_, " tokens; use Generate, or ask for fewer logprobs"));
   }
+  const int64_t limit = UndeliveredLimit();
+  if (undelivered_ > limit) return UnreadError();
+  if (undelivered_ > limit / kPausePart) SetPaused(true);
+  return absl::OkStatus();
+}
+
+int64_t RequestOutput::UndeliveredLimit() const {
   const bool full = options_.undelivered != nullptr && options_.undelivered->full();
-  over_limit_ = undelivered_ > (full ? kSmallBacklogBytes : options_.max_undelivered_bytes);
-  if (!over_limit_) return absl::OkStatus();
+  return full ? std::min(kSmallBacklogBytes, options_.max_undelivered_bytes) : options_.max_undelivered_bytes;
+}
+
+void RequestOutput::SetPaused(bool paused) {
+  if (paused == paused_ || ended_ || !flows() || options_.hooks.set_paused == nullptr) return;
+  paused_ = paused;
+  options_.hooks.set_paused(key(), paused);
+}
+
+absl::Status RequestOutput::UnreadError() {
+  over_limit_ = true;
   if (options_.undelivered != nullptr) options_.undelivered->CountEnded();
   return absl::ResourceExhaustedError(
       absl::StrCat("the client does not read: ", undelivered_, " bytes wait after ", num_tokens_, " tokens"));
@@ -163,6 +189,7 @@ void RequestOutput::DropPending() {
 
 absl::Status RequestOutput::Finish(const TokenEvent& event) {
   MutexLock lock(&mutex_);
+  if (event.finish == FinishReason::kUnread) return UnreadError();
   if (absl::Status s = StatusOfEnd(event); !s.ok()) return s;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool own = static_cast<int64_t>(i) == event.output;
@@ -203,10 +230,13 @@ void RequestOutput::JoinPending() {
     by_output[waiting.message.index()] = std::move(waiting.message);
   }
   v1::GenerateResponse joined;
+  google::protobuf::RepeatedPtrField<v1::TokenLogprobs> prompt_logprobs;  // of the first output, returned or not
+  prompt_logprobs.Swap(by_output[0].mutable_prompt_logprobs());
   uint32_t rank = 0;
   for (size_t i : Ranking()) {
     v1::GenerateResponse& message = rank == 0 ? joined : *joined.add_other_outputs();
     message = std::move(by_output[i]);
+    message.clear_prompt_logprobs();
     message.set_index(rank);
     message.clear_request_id();
     message.clear_prompt_token_ids();
@@ -215,6 +245,7 @@ void RequestOutput::JoinPending() {
     message.clear_timings();
   }
   joined.set_request_id(request_id());
+  joined.mutable_prompt_logprobs()->Swap(&prompt_logprobs);
   joined.mutable_prompt_token_ids()->Add(options_.prompt_token_ids.begin(), options_.prompt_token_ids.end());
   joined.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   *joined.mutable_timings() = MakeTimings(times_);
@@ -281,8 +312,7 @@ void RequestOutput::Pump() {
     if (writing_ || end_sent_) return;
     if (unreachable_) DropPending();
     end = ended_ && pending_.size() <= 1;
-    const bool flows = options_.stream && !options_.output.deliver_at_end;
-    if (!end && (pending_.empty() || !(flows || ended_))) return;
+    if (!end && (pending_.empty() || !(flows() || ended_))) return;
     if (!pending_.empty()) {
       in_flight_ = std::move(pending_.front().message);
       in_flight_bytes_ = pending_.front().bytes;
@@ -308,6 +338,7 @@ void RequestOutput::OnWritten(bool ok) {
     writing_ = false;
     unreachable_ = unreachable_ || !ok;
     AddUndelivered(-std::exchange(in_flight_bytes_, 0));
+    if (undelivered_ <= UndeliveredLimit() / kUnpausePart) SetPaused(false);
   }
   if (!ok) Cancel(EndCause::kClientGone);
   Pump();

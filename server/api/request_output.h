@@ -3,9 +3,10 @@
 // the best.
 //
 // At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself.
-// What it leaves unread is bounded: a stream that holds more than Options::max_undelivered_bytes ends. While the server
-// holds more than its limit, a stream ends at kSmallBacklogBytes. Without streaming, a request ends when its message
-// grows over kMaxMessageBytes.
+// What it leaves unread is bounded by Options::max_undelivered_bytes, and by kSmallBacklogBytes while the server holds
+// more than its limit. At a quarter of the bound the request is paused, and at an eighth it continues. A stream over
+// the bound ends, and the engine ends one that is paused for too long. Without streaming, a request ends when its
+// message grows over kMaxMessageBytes.
 //
 // Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done. So an
 // event never meets a freed request. Only the delivery thread calls OnEvent; everything else is thread-safe. No method
@@ -44,6 +45,8 @@ class OutputWriter {
  public:
   // Starts a write; RequestOutput::OnWritten says that it is done, and `message` lives until then.
   virtual void Write(const v1::GenerateResponse* message) = 0;
+  // Takes the embedding of a request for one. Before End, and once.
+  virtual void SetEmbedding(std::vector<float> /*embedding*/) {}
   // The last call. `last`, which may be null, is to go out before the status and lives as long as the output.
   virtual void End(v1::GenerateResponse* last, const absl::Status& status) = 0;
 
@@ -76,13 +79,17 @@ class RequestOutput {
   struct Hooks {
     std::function<void(RequestKey, FinishReason)> cancel;                         // tells the engine
     std::function<void(RequestKey, int32_t output, FinishReason)> cancel_output;  // the same of one output of several
-    std::function<void(const EndedRequest&)> ended;                               // the request's id is free again
-    std::function<void(const RequestTimes&)> first_token;                         // may be empty
-    std::function<void(absl::Duration gap)> inter_token;                          // may be empty
+    // Makes the engine pause the request, or continue it. May be empty: then nothing pauses. Called with a lock held.
+    std::function<void(RequestKey, bool paused)> set_paused;
+    std::function<void(const EndedRequest&)> ended;        // the request's id is free again
+    std::function<void(const RequestTimes&)> first_token;  // may be empty
+    std::function<void(absl::Duration gap)> inter_token;   // may be empty
   };
   struct Options {
     RequestKey key = 0;
     std::string request_id;
+    std::string id_space;  // the tenant that the id belongs to, see IdSpaceOf in caller.h
+    std::string tenant;    // the request's cache_salt
     absl::Time arrival;
     OutputOptions output;
     int64_t num_prompt_tokens = 0;
@@ -124,6 +131,8 @@ class RequestOutput {
 
   RequestKey key() const { return options_.key; }
   const std::string& request_id() const { return options_.request_id; }
+  const std::string& id_space() const { return options_.id_space; }
+  const std::string& tenant() const { return options_.tenant; }
 
  private:
   // Delivery thread only.
@@ -158,6 +167,13 @@ class RequestOutput {
   // Counts what the last token added to the message. RESOURCE_EXHAUSTED: the client leaves too much unread;
   // OUT_OF_RANGE: the message becomes too large.
   absl::Status Count(Waiting* waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The most bytes that the client may leave unread now.
+  int64_t UndeliveredLimit() const;
+  // The hook is called under the lock, so that the engine gets pauses and their ends in order.
+  void SetPaused(bool paused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts that the request ends because of what is unread.
+  absl::Status UnreadError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool flows() const { return options_.stream && !options_.output.deliver_at_end; }  // messages go out as tokens come
   void AddUndelivered(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the output's message its last.
@@ -178,13 +194,14 @@ class RequestOutput {
   RequestTimes times_;
   int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
   bool over_ = false;
-  bool over_limit_ = false;  // Count ended the request
+  bool over_limit_ = false;  // ended for what is unread, or for the size of its message; what waits is dropped
 
   Mutex mutex_;
   std::deque<Waiting> pending_ ABSL_GUARDED_BY(mutex_);
   int64_t undelivered_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes of pending_ and in_flight_
   int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of in_flight_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool first_ ABSL_GUARDED_BY(mutex_) = true;         // no message made yet
   bool unreachable_ ABSL_GUARDED_BY(mutex_) = false;  // a write failed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

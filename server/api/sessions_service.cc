@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "server/api/call_output.h"
+#include "server/api/caller.h"
 #include "server/api/field_checks.h"
 #include "server/api/grpc_status.h"
 #include "server/api/response_stream.h"
@@ -24,25 +25,26 @@ class SessionsService::ResumeCall final : public ResponseStream {
  public:
   ResumeCall(SessionsService* service, grpc::CallbackServerContext* context, const v1::ResumeSessionRequest& request)
       : service_(service), context_(context), request_(request), start_(service->options_.now()) {
-    if (absl::Status s = service->Check(request.session_id()); !s.ok()) {
-      Refuse(s);
+    const absl::StatusOr<std::string> tenant =
+        service->Check(*context, request.session_id(), request.tenant(), /*operators=*/false);
+    if (!tenant.ok()) {
+      Refuse(tenant.status());
       return;
     }
     absl::StatusOr<InferenceService::Ticket> ticket =
-        service->options_.inference->Arrive(context, "tenant", request.tenant());
+        service->options_.inference->Arrive(context, "tenant", request.tenant(), /*priority=*/0);
     if (!ticket.ok()) {
       End(nullptr, ticket.status());
       return;
     }
     ticket_ = *std::move(ticket);
-    service->options_.store->Load(request.session_id(), request.tenant(),
-                                  [this](absl::StatusOr<SessionFileContent> loaded) {
-                                    Begin(loaded.ok() ? Read(*std::move(loaded)) : loaded.status());
-                                  });
+    service->options_.store->Load(request.session_id(), *tenant, [this](absl::StatusOr<SessionFileContent> loaded) {
+      Begin(loaded.ok() ? Read(*std::move(loaded)) : loaded.status());
+    });
   }
 
   void OnWriteDone(bool ok) override { output_.get()->OnWritten(ok); }
-  void OnCancel() override { output_.Cancel(CauseOfCancel(*context_, service_->options_.now())); }
+  void OnCancel() override { output_.Cancel(CauseOfCancel(DeadlineOf(*context_), service_->options_.now())); }
   void OnDone() override {
     if (Metrics* metrics = service_->options_.metrics; metrics != nullptr) {
       metrics->OnRpc(kService, "Resume", ToGrpcStatus(status()).error_code(), service_->options_.now() - start_);
@@ -103,8 +105,24 @@ absl::Status SessionsService::WithoutPath(const absl::Status& status) const {
 }
 
 absl::Status SessionsService::Check(const std::string& session_id) const {
-  if (options_.store == nullptr) return SessionsAreOff();
-  return CheckSessionId("session_id", session_id);
+  return options_.store == nullptr ? SessionsAreOff() : CheckSessionId("session_id", session_id);
+}
+
+absl::StatusOr<std::string> SessionsService::Check(const grpc::CallbackServerContext& context,
+                                                   const std::string& session_id, const std::string& named_tenant,
+                                                   bool operators) const {
+  if (absl::Status s = Check(session_id); !s.ok()) return s;
+  const Identity identity = IdentityOf(options_.inference->identities(), context);
+  return operators ? TenantActedOn(identity, "tenant", named_tenant) : TenantOf(identity, "tenant", named_tenant);
+}
+
+void SessionsService::LogCall(const grpc::CallbackServerContext& context, const char* method,
+                              const std::string& named_tenant, const absl::Status& outcome) const {
+  const Identity identity = IdentityOf(options_.inference->identities(), context);
+  const bool others = identity.authenticated && !named_tenant.empty() && named_tenant != identity.tenant;
+  if (!others || options_.audit == nullptr) return;
+  options_.audit->OnOperatorCall(
+      {.peer = context.peer(), .method = method, .credential = identity.credential, .tenant = named_tenant}, outcome);
 }
 
 void SessionsService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
@@ -126,12 +144,14 @@ grpc::ServerUnaryReactor* SessionsService::Save(grpc::CallbackServerContext* con
                                                 v1::SaveSessionResponse* response) {
   const absl::Time start = options_.now();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (absl::Status s = Check(request->session_id()); !s.ok()) {
-    Finish(reactor, "Save", start, s);
+  const absl::StatusOr<std::string> tenant =
+      Check(*context, request->session_id(), request->tenant(), /*operators=*/false);
+  if (!tenant.ok()) {
+    Finish(reactor, "Save", start, tenant.status());
     return reactor;
   }
   const auto ask = [engine = options_.engine](RequestKey key) { engine->Save(key); };
-  options_.store->Save(request->session_id(), request->tenant(), ask,
+  options_.store->Save(request->session_id(), *tenant, ask,
                        [this, reactor, response, start](absl::StatusOr<v1::Session> session) {
                          if (session.ok()) *response->mutable_session() = *std::move(session);
                          Finish(reactor, "Save", start, session.status());
@@ -143,11 +163,14 @@ grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* c
                                                   const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse*) {
   const absl::Time start = options_.now();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (absl::Status s = Check(request->session_id()); !s.ok()) {
-    Finish(reactor, "Delete", start, s);
+  const absl::StatusOr<std::string> tenant =
+      Check(*context, request->session_id(), request->tenant(), /*operators=*/true);
+  LogCall(*context, "Delete", request->tenant(), tenant.status());
+  if (!tenant.ok()) {
+    Finish(reactor, "Delete", start, tenant.status());
     return reactor;
   }
-  options_.store->Delete(request->session_id(), request->tenant(), [this, reactor, start](const absl::Status& status) {
+  options_.store->Delete(request->session_id(), *tenant, [this, reactor, start](const absl::Status& status) {
     Finish(reactor, "Delete", start, status);
   });
   return reactor;
@@ -157,14 +180,16 @@ grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* con
                                                 const v1::ListSessionsRequest* request,
                                                 v1::ListSessionsResponse* response) {
   const absl::Time start = options_.now();
-  absl::Status status;
-  if (options_.store == nullptr) {
-    status = SessionsAreOff();
-  } else {
-    for (v1::Session& session : options_.store->List(request->tenant())) *response->add_sessions() = std::move(session);
+  absl::StatusOr<std::string> tenant = SessionsAreOff();
+  if (options_.store != nullptr) {
+    tenant = TenantActedOn(IdentityOf(options_.inference->identities(), *context), "tenant", request->tenant());
+    LogCall(*context, "List", request->tenant(), tenant.status());
+  }
+  if (tenant.ok()) {
+    for (v1::Session& session : options_.store->List(*tenant)) *response->add_sessions() = std::move(session);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  Finish(reactor, "List", start, status);
+  Finish(reactor, "List", start, tenant.status());
   return reactor;
 }
 

@@ -6,13 +6,16 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
 #include "scheduler/steady_clock.h"
+#include "server/api/audit.h"
 #include "server/api/inference_service.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/session_store.h"
@@ -27,6 +30,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
     Engine* engine = nullptr;
     InferenceService* inference = nullptr;
     Metrics* metrics = nullptr;  // may be null
+    Audit* audit = nullptr;      // null: no operator call is logged
     std::function<absl::Time()> now = SteadyNow;
   };
 
@@ -46,6 +50,12 @@ class SessionsService final : public v1::Sessions::CallbackService {
 
   // Returns OK if sessions are on and the id is valid.
   absl::Status Check(const std::string& session_id) const;
+  // Returns the tenant whose session the call names. `operators`: an operator may name any.
+  absl::StatusOr<std::string> Check(const grpc::CallbackServerContext& context, const std::string& session_id,
+                                    const std::string& named_tenant, bool operators) const;
+  // Logs the call if an operator made it for another tenant.
+  void LogCall(const grpc::CallbackServerContext& context, const char* method, const std::string& named_tenant,
+               const absl::Status& outcome) const;
   // Names files without their folder: clients learn no path of the server.
   absl::Status WithoutPath(const absl::Status& status) const;
   void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);

@@ -57,6 +57,9 @@ class TextCodec {
   // One token's own text, as logprobs show it.
   virtual std::string TokenText(int32_t token) const = 0;
 
+  // The special tokens after which a message of a chat ends, ascending, as far as the tokenizer's files tell.
+  virtual absl::Span<const int32_t> message_end_tokens() const { return {}; }
+
   virtual bool has_chat_template() const = 0;
   // `messages_json`: an array of objects. `tools_json`: an array, or "" for none. `extra_json`: an object, or "".
   // INVALID_ARGUMENT when the template refuses the messages; RESOURCE_EXHAUSTED when it needs too much memory, stack or

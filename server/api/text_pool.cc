@@ -89,8 +89,8 @@ TextLoad TextPool::load() const {
 
 std::optional<TextPool::Job> TextPool::Next() {
   const int64_t most = std::max<int64_t>(1, options_.threads - 1);
-  const auto& shares = shares_;
-  return waiting_.Pop([&](const std::string& client) { return shares.at(client).running < most; });
+  return waiting_.Pop([&](const std::string& client)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.at(client).running < most; });
 }
 
 void TextPool::Leave(const Job& job) {

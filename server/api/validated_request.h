@@ -18,14 +18,15 @@
 namespace berth {
 
 struct RequestLimits {
-  int64_t max_sequence_tokens = 0;          // prompt + output: Engine::max_sequence_tokens()
-  int64_t max_encoder_tokens = 0;           // Engine::max_encoder_tokens(); 0: the model has no encoder
-  int64_t default_draft_tokens = 0;         // when draft_tokens is absent
-  int64_t default_max_tokens = 0;           // when max_tokens is absent; 0: all that the limit leaves
-  int64_t max_logprobs = 20;                // 0: only the chosen token's own
-  int64_t max_outputs = 16;                 // n, best_of and num_beams; at most as many as may run at once
-  int64_t max_text_bytes = 4ll << 20;       // of a prompt or of a chat's content
-  int64_t max_structure_bytes = 1ll << 20;  // of a schema, regex, grammar or structural tag, or of all choices together
+  int64_t max_sequence_tokens = 0;     // prompt + output: Engine::max_sequence_tokens()
+  int64_t max_encoder_tokens = 0;      // Engine::max_encoder_tokens(); 0: the model has no encoder
+  int64_t default_draft_tokens = 0;    // when draft_tokens is absent
+  int64_t default_max_tokens = 0;      // when max_tokens is absent; 0: all that the limit leaves
+  int64_t max_logprobs = 20;           // 0: only the chosen token's own
+  int64_t max_outputs = 16;            // n, best_of and num_beams; at most as many as may run at once
+  int64_t max_text_bytes = 4ll << 20;  // of a prompt or of a chat's content
+  int64_t max_structure_bytes =
+      GrammarLimits().max_text_bytes;  // of a schema, regex, grammar or structural tag, or of all choices together
 };
 
 // The pointers must outlive it.
@@ -34,6 +35,8 @@ struct ValidationContext {
   const TextCodec* text = nullptr;
   RequestLimits limits;
   GenerationDefaults defaults;  // the model's, for absent fields of `sampling`
+  // Whether Request::message_ends is of use.
+  bool finds_message_ends = false;
   // Get the time that each text took; may be null. Thread-safe.
   std::function<void(absl::Duration)> on_tokenised = nullptr;
   std::function<void(absl::Duration)> on_rendered = nullptr;
@@ -50,6 +53,7 @@ struct OutputOptions {
   bool sums_logprobs = false;   // report each output's cumulative_logprob
   bool saved_only = false;      // deliver what is saved only
   bool deliver_at_end = false;  // the engine reports all outputs when the last one has ended
+  bool normalize = false;       // divide an embedding by its Euclidean norm
 
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/steady_clock.h"
 #include "server/api/chat_input.h"
+#include "server/api/message_ends.h"
 #include "server/api/request_fields.h"
 #include "server/api/structure.h"
 
@@ -20,6 +21,8 @@ constexpr int64_t kMaxStopStrings = 16;
 constexpr int64_t kMaxStopBytes = 256;
 constexpr int64_t kMaxStopTokens = 64;
 constexpr int64_t kMaxTextTokens = int64_t{1} << 20;  // of Tokenize and Detokenize
+// Logprobs of a prompt: they are one message, and gRPC refuses one over 16 MiB.
+constexpr int64_t kMaxPromptLogprobs = int64_t{1} << 18;
 
 absl::Status ReadLogitBias(const v1::Sampling& in, int64_t vocab_size, SamplingParams* out) {
   constexpr absl::string_view kField = "sampling.logit_bias";
@@ -98,8 +101,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(absl::string_view field, const s
   return tokens;
 }
 
+// `chat_text` is set to the rendered text of a chat.
 absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in, const StopCheck& stop,
-                                                  const ValidationContext& context) {
+                                                  const ValidationContext& context, std::string* chat_text) {
   const RequestLimits& limits = context.limits;
   // Some more than fit, so that the refusal of a prompt that is a little too long says its length.
   const int64_t max_tokens =
@@ -114,7 +118,8 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& in,
     case v1::GenerateRequest::kChat: {
       absl::StatusOr<std::string> text = Render(in.chat(), stop, context);
       if (!text.ok()) return text.status();
-      return EncodeText("chat", *text, /*add_special_tokens=*/false, max_tokens, stop, context);  // the template did
+      *chat_text = *std::move(text);
+      return EncodeText("chat", *chat_text, /*add_special_tokens=*/false, max_tokens, stop, context);  // it has them
     }
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = in.token_ids().ids();
@@ -173,6 +178,17 @@ absl::Status RefuseDecoderFields(const v1::GenerateRequest& in, const ModelInfo&
   return Invalid(field, ": is only for encoder-decoder models; ", model.model_type, " has no encoder");
 }
 
+// REQUIRES: the prompt is read.
+absl::Status CheckPromptLogprobs(const Request& request, int64_t vocab_size) {
+  if (request.prompt_logprobs > vocab_size) {
+    return Invalid("prompt_logprobs: ", request.prompt_logprobs, " is over the vocabulary of ", vocab_size);
+  }
+  const int64_t count = static_cast<int64_t>(request.prompt.size()) * (request.prompt_logprobs + 1);
+  if (count <= kMaxPromptLogprobs) return absl::OkStatus();
+  return Invalid("prompt_logprobs: ", request.prompt_logprobs, " and one more for each of ", request.prompt.size(),
+                 " prompt tokens are ", count, ", over the limit of ", kMaxPromptLogprobs);
+}
+
 absl::Status ReadLengths(const v1::Stopping& in, const RequestLimits& limits, Request* request) {
   const int64_t prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t limit = limits.max_sequence_tokens;
@@ -197,6 +213,16 @@ absl::Status ReadLengths(const v1::Stopping& in, const RequestLimits& limits, Re
   return absl::OkStatus();
 }
 
+absl::Status ReadMessageEnds(const v1::GenerateRequest& in, const std::string& chat_text, const StopCheck& stop,
+                             const ValidationContext& context, Request* request) {
+  request->message_ends = EndsAfterTokens(request->prompt, context);
+  if (!in.has_chat() || !request->message_ends.empty()) return absl::OkStatus();
+  absl::StatusOr<std::vector<int32_t>> ends = EndsByRendering(in.chat(), chat_text, request->prompt, stop, context);
+  if (!ends.ok()) return ends.status();
+  request->message_ends = *std::move(ends);
+  return absl::OkStatus();
+}
+
 // Refuses what a beam search would ignore, or compute in another way than transformers.
 absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingParams& effective) {
   const v1::Sampling& sampling = in.sampling();
@@ -208,6 +234,7 @@ absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingPara
   Checks checks;
   checks.Add(refuse("best_of", int64_t{in.best_of()}, in.has_best_of()));
   checks.Add(refuse("logprobs", int64_t{in.logprobs()}, in.logprobs() > 0));
+  checks.Add(refuse("prompt_logprobs", int64_t{in.prompt_logprobs()}, in.has_prompt_logprobs()));
   checks.Add(refuse("logprobs_after_mask", int64_t{in.logprobs_after_mask()}, in.logprobs_after_mask()));
   checks.Add(refuse("stopping.stop", int64_t{in.stopping().stop_size()}, in.stopping().stop_size() > 0));
   checks.Add(refuse("sampling.temperature", sampling.temperature(), sampling.temperature() > 0));
@@ -282,6 +309,25 @@ v1::GenerateRequest SessionRequest(const v1::GenerateRequest& in, const Validate
   return out;
 }
 
+// The fields that a request for an embedding has in common with one that generates.
+v1::GenerateRequest CommonFields(const v1::EmbedRequest& in) {
+  v1::GenerateRequest out;
+  if (in.has_request_id()) out.set_request_id(in.request_id());
+  if (in.has_prompt()) out.set_prompt(in.prompt());
+  if (in.has_token_ids()) *out.mutable_token_ids() = in.token_ids();
+  if (in.has_add_special_tokens()) out.set_add_special_tokens(in.add_special_tokens());
+  if (in.has_share_prefix()) out.set_share_prefix(in.share_prefix());
+  if (in.has_cache_salt()) out.set_cache_salt(in.cache_salt());
+  if (in.has_priority()) out.set_priority(in.priority());
+  return out;
+}
+
+absl::Status CheckEmbeddedTokens(int64_t count, int64_t limit) {
+  if (count == 0) return Invalid("prompt: 0 tokens; at least 1 is needed");
+  if (count <= limit) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("prompt: ", count, " tokens exceed the limit of ", limit, " tokens"));
+}
+
 }  // namespace
 
 absl::Status CheckStreamed(const OutputOptions& output) {
@@ -306,17 +352,51 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   }
   checks.Add(CheckSession(in, request));
   if (!checks.status().ok()) return checks.status();
-  absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, stop, context);
+  std::string chat_text;
+  absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(in, stop, context, &chat_text);
   if (!prompt.ok()) return prompt.status();
   request.prompt = *std::move(prompt);
   const bool has_encoder = context.limits.max_encoder_tokens > 0;
   absl::Status decoder = has_encoder ? ReadDecoder(in, context, &request) : RefuseDecoderFields(in, *context.model);
   if (!decoder.ok()) return decoder;
   if (absl::Status s = ReadLengths(in.stopping(), context.limits, &request); !s.ok()) return s;
+  if (absl::Status s = CheckPromptLogprobs(request, context.model->vocab_size); !s.ok()) return s;
+  if (context.finds_message_ends) {
+    if (absl::Status s = ReadMessageEnds(in, chat_text, stop, context, &request); !s.ok()) return s;
+  }
   request.saved = in.has_session_id();
   out.output.text.context = TextContext(in, request);
   if (out.structure.has_value()) out.structure->own_text = out.output.text.context.empty();
   if (request.saved) out.session_request = SessionRequest(in, out, context);
+  return out;
+}
+
+absl::StatusOr<ValidatedRequest> ValidateEmbed(const v1::EmbedRequest& in, const ValidationContext& context,
+                                               const StopCheck& stop) {
+  if (context.limits.max_encoder_tokens > 0) {
+    return Invalid("input: embeddings are for models without an encoder; ", context.model->model_type, " has one");
+  }
+  const v1::GenerateRequest common = CommonFields(in);
+  ValidatedRequest out;
+  Request& request = out.request;
+  Checks checks;
+  checks.Add(ReadRequestFields(common, context, /*random_seed=*/0, &out));
+  checks.Add(CheckRange("pooling", int64_t{in.pooling()}, Closed(0, v1::Pooling_MAX)));
+  if (in.input_case() == v1::EmbedRequest::INPUT_NOT_SET) {
+    checks.Add(Invalid("input: none of prompt, token_ids is set"));
+  }
+  if (!checks.status().ok()) return checks.status();
+  std::string no_chat;
+  absl::StatusOr<std::vector<int32_t>> prompt = PromptTokens(common, stop, context, &no_chat);
+  if (!prompt.ok()) return prompt.status();
+  request.prompt = *std::move(prompt);
+  const int64_t count = static_cast<int64_t>(request.prompt.size());
+  if (absl::Status s = CheckEmbeddedTokens(count, context.limits.max_sequence_tokens); !s.ok()) return s;
+  request.pooling = in.pooling() == v1::POOLING_MEAN ? Pooling::kMean : Pooling::kLast;
+  request.sampling = {};  // the model's defaults are for what samples
+  request.draft_tokens = 0;
+  if (context.finds_message_ends) request.message_ends = EndsAfterTokens(request.prompt, context);
+  out.output.normalize = in.has_normalize() ? in.normalize() : true;
   return out;
 }
 

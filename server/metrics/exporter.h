@@ -5,15 +5,15 @@
 #define BERTH_SERVER_METRICS_EXPORTER_H_
 
 #include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cache/spec.h"
 #include "flags/units.h"
 #include "models/model_runner.h"
@@ -21,6 +21,8 @@
 #include "server/metrics/load_table.h"
 #include "server/metrics/metric_families.h"
 #include "server/metrics/metrics.h"
+
+class CivetServer;
 
 namespace berth {
 
@@ -56,8 +58,13 @@ class MetricsCollector final : public prometheus::Collectable {
 
 class Exporter {
  public:
-  // Listens on return. UNAVAILABLE with the address in the message: cannot listen there.
-  static absl::StatusOr<std::unique_ptr<Exporter>> Start(const Address& address, MetricsCollector::Options options);
+  // Whether a scrape with this header "Authorization" is answered. Called on the exporter's threads.
+  using Admit = std::function<bool(std::optional<absl::string_view> authorization)>;
+
+  // Listens on return. UNAVAILABLE with the address in the message: cannot listen there. Empty `admit`: every scrape is
+  // answered.
+  static absl::StatusOr<std::unique_ptr<Exporter>> Start(const Address& address, MetricsCollector::Options options,
+                                                         Admit admit = nullptr);
 
   // Ends the scrapes under way and stops listening.
   ~Exporter();
@@ -65,11 +72,13 @@ class Exporter {
   int port() const { return address_.port; }
 
  private:
-  explicit Exporter(Address address) : address_(std::move(address)) {}
+  class Handler;
 
-  Address address_;                              // with the real port while it listens
-  std::shared_ptr<MetricsCollector> collector_;  // before the exposer, which calls it
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  explicit Exporter(Address address);
+
+  Address address_;                   // with the real port while it listens
+  std::unique_ptr<Handler> handler_;  // before the server, which calls it
+  std::unique_ptr<CivetServer> server_;
 };
 
 }  // namespace berth

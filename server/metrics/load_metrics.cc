@@ -37,7 +37,7 @@ void AddSeries(const Figure<Source, Message>& figure, int64_t value, Labels labe
   for (const MetricLabel& label : figure.labels) {
     if (!label.name.empty()) labels.push_back({std::string(label.name), std::string(label.value)});
   }
-  families->Add(static_cast<double>(value), std::move(labels));
+  families->Add(static_cast<double>(value) * figure.scale, std::move(labels));
 }
 
 template <typename Source, typename Message>

@@ -91,6 +91,7 @@ struct Figure {
   absl::string_view alias{};
   // Labels of this series beside model_name; unused ones are empty.
   MetricLabel labels[2]{};
+  double scale = 1;  // of the series: what the value is multiplied by to be in the metric's unit
   // Sets the field; null: no field.
   void (Message::*field)(int64_t) = nullptr;
   int64_t (*value)(const Source&) = nullptr;

@@ -28,8 +28,8 @@ constexpr double kStepRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kRequestTokens[] = {1,    2,    5,    10,    20,    50,    100,    200,    500,
                                      1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000};
 
-constexpr FinishReason kFinishReasons[] = {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-                                           FinishReason::kDeadline, FinishReason::kError};
+constexpr FinishReason kFinishReasons[] = {FinishReason::kStop,     FinishReason::kLength, FinishReason::kCancelled,
+                                           FinishReason::kDeadline, FinishReason::kUnread, FinishReason::kError};
 constexpr std::string_view kPhases[] = {"prefill", "decode", "mixed"};
 enum { kPrefill, kDecode, kMixed };
 
@@ -185,7 +185,8 @@ void Metrics::CollectRequests(MetricFamilies* families) const {
                   "Accepted requests that ended, by vLLM's reasons; abort: cancelled or past the deadline");
   families->Add(of(FinishReason::kStop), {{"finished_reason", "stop"}});
   families->Add(of(FinishReason::kLength), {{"finished_reason", "length"}});
-  families->Add(of(FinishReason::kCancelled) + of(FinishReason::kDeadline), {{"finished_reason", "abort"}});
+  families->Add(of(FinishReason::kCancelled) + of(FinishReason::kDeadline) + of(FinishReason::kUnread),
+                {{"finished_reason", "abort"}});
   families->Add(of(FinishReason::kError), {{"finished_reason", "error"}});
   families->Start(Type::kCounter, "berth_requests_rejected_total", "Requests refused, by reason");
   for (size_t i = 0; i < kNumRefusalReasons; ++i) {

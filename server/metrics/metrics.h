@@ -72,7 +72,7 @@ class Metrics {
   struct Phase;
   struct Rpc;
 
-  static constexpr int kNumFinishReasons = 6;
+  static constexpr int kNumFinishReasons = static_cast<int>(FinishReason::kError) + 1;
   static constexpr int kNumPhases = 3;
 
   void CollectRequests(MetricFamilies* families) const;

@@ -1,15 +1,20 @@
 #include "server/storage/disk_file.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
 namespace berth {
+
 File::File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
 
 File::~File() {
@@ -36,6 +41,27 @@ bool File::Read(void* data, size_t size) const {
     size -= static_cast<size_t>(got);
   }
   return true;
+}
+
+absl::Status MakePrivateFolder(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
+  if (error) return absl::FailedPreconditionError(error.message());
+  const std::filesystem::path parents = (path.has_filename() ? path : path.parent_path()).parent_path();
+  // Not create_directories: with a umask of 0 everybody could then replace the folder.
+  std::filesystem::path parent;
+  for (const std::filesystem::path& part : parents) {
+    parent /= part;
+    if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST) return absl::FailedPreconditionError(std::strerror(errno));
+  }
+  if (mkdir(folder.c_str(), 0700) == 0) return absl::OkStatus();
+  struct stat there = {};
+  if (errno != EEXIST || stat(folder.c_str(), &there) != 0) return absl::FailedPreconditionError(std::strerror(errno));
+  if (!S_ISDIR(there.st_mode)) return absl::FailedPreconditionError(std::strerror(ENOTDIR));
+  if ((there.st_mode & 0077) != 0) {
+    spdlog::warn("{}: others than the owner may use the folder; chmod 700 keeps them out", folder);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DiskError(absl::string_view what, const std::string& path) {

@@ -28,6 +28,11 @@ class File {
   const int fd_;
 };
 
+// Makes the folder and those above it. Only its owner may use the folder, and write to those above, whatever the umask
+// is. A folder that was there keeps its mode; a line in the log says so if others may read it. FAILED_PRECONDITION
+// naming the cause, not the folder.
+absl::Status MakePrivateFolder(const std::string& folder);
+
 // Turns errno into a status about `path`. RESOURCE_EXHAUSTED: the disk is full; NOT_FOUND; UNAVAILABLE for the rest.
 absl::Status DiskError(absl::string_view what, const std::string& path);
 

@@ -32,6 +32,13 @@ absl::Status BadFolder(const std::string& folder, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat("--disk_tier: ", folder, ": ", why));
 }
 
+// ReadFile sets the time of a file.
+absl::Time LastUse(const std::string& path) {
+  struct stat stat = {};
+  if (::stat(path.c_str(), &stat) != 0) return absl::InfinitePast();
+  return absl::TimeFromTimespec(stat.st_mtim);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
@@ -42,9 +49,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
 }
 
 absl::Status DiskTier::Lock() {
-  std::error_code error;
-  fs::create_directories(options_.folder, error);
-  if (error) return BadFolder(options_.folder, error.message());
+  if (absl::Status s = MakePrivateFolder(options_.folder); !s.ok()) return BadFolder(options_.folder, s.message());
   lock_ = std::make_unique<berth::File>(options_.folder + "/lock", O_RDWR | O_CREAT);
   if (lock_->fd() < 0) return BadFolder(options_.folder, std::strerror(errno));
   if (flock(lock_->fd(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
@@ -53,7 +58,6 @@ absl::Status DiskTier::Lock() {
 
 absl::Status DiskTier::Scan() {
   std::error_code error;
-  std::vector<std::pair<fs::file_time_type, PrefixDisk::File>> seen;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
     const std::string path = entry.path().string();
     const std::string name = entry.path().filename().string();
@@ -66,17 +70,19 @@ absl::Status DiskTier::Scan() {
     if (!temporary) file = ReadPrefixFile(path, options_.plan, /*snapshot=*/nullptr);
     const bool ours = file.ok() && file->identity == options_.identity;
     if (ours) {
-      PrefixDisk::File& out = seen.emplace_back(entry.last_write_time(error), PrefixDisk::File()).second;
-      out = {
-          .id = id, .salt = std::move(file->salt), .tokens = std::move(file->tokens), .size_bytes = file->size_bytes};
+      found_.files.push_back({.id = id,
+                              .salt = std::move(file->salt),
+                              .tokens = std::move(file->tokens),
+                              .size_bytes = file->size_bytes,
+                              .used = LastUse(path)});
       continue;
     }
     ++(absl::IsDataLoss(file.status()) ? found_.num_torn : found_.num_foreign);
     unlink(path.c_str());
   }
   if (error) return BadFolder(options_.folder, error.message());
-  std::sort(seen.begin(), seen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [used, file] : seen) found_.files.push_back(std::move(file));
+  std::sort(found_.files.begin(), found_.files.end(),
+            [](const PrefixDisk::File& a, const PrefixDisk::File& b) { return a.used < b.used; });
   if (found_.num_torn + found_.num_foreign > 0) {
     spdlog::warn("disk tier: removed {} torn files and {} of another model, cache or version from {}", found_.num_torn,
                  found_.num_foreign, options_.folder);
@@ -147,7 +153,23 @@ absl::StatusOr<std::shared_ptr<CacheSnapshot>> DiskTier::ReadFile(uint64_t id) {
 }
 
 void DiskTier::Remove(uint64_t id) {
-  queue_.Add([this, id] { unlink(PathOf(id).c_str()); });
+  queue_.Add([this, id] { RemoveFile(id); });
+}
+
+void DiskTier::RemoveFile(uint64_t id) {
+  const std::string path = PathOf(id);
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return;
+  const absl::Status status = DiskError("remove", path);
+  spdlog::warn("disk tier: {}", std::string(status.message()));
+  removal_.Update(absl::UnavailableError(status.message()));
+}
+
+void DiskTier::Sync(std::function<void(const absl::Status&)> done) {
+  queue_.Add([this, done = std::move(done)] {
+    absl::Status status = std::exchange(removal_, absl::OkStatus());
+    status.Update(SyncFolder(options_.folder));
+    done(status);
+  });
 }
 
 std::vector<PrefixDisk::Result> DiskTier::TakeResults() {

@@ -11,11 +11,13 @@
 #define BERTH_SERVER_STORAGE_DISK_TIER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/spec.h"
 #include "scheduler/mutex.h"
@@ -42,6 +44,7 @@ class DiskTier final : public PrefixDisk {
                  std::shared_ptr<const CacheSnapshot> snapshot) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Read(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(uint64_t id) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Sync(std::function<void(const absl::Status&)> done) override ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Result> TakeResults() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -54,12 +57,15 @@ class DiskTier final : public PrefixDisk {
   absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
                          const CacheSnapshot& snapshot);
   absl::StatusOr<std::shared_ptr<CacheSnapshot>> ReadFile(uint64_t id);
+  void RemoveFile(uint64_t id);
 
   const Options options_;
   std::unique_ptr<berth::File> lock_;
   Found found_;
   uint64_t last_id_ = 0;  // the engine thread's
-  bool failing_ = false;  // the tier's thread's: the last write failed
+  // The tier's thread's:
+  bool failing_ = false;  // the last write failed
+  absl::Status removal_;  // the first removal that failed since the last Sync
 
   Mutex mutex_;
   std::vector<Result> results_ ABSL_GUARDED_BY(mutex_);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,13 +11,13 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "scheduler/steady_clock.h"
 #include "server/storage/disk_file.h"
@@ -27,15 +28,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::string_view kSuffix = ".session";
+constexpr absl::string_view kTemporary = ".tmp";
 constexpr absl::string_view kTemporarySuffix = ".session.tmp";
 // Caches that may wait for the disk; while more do, the engine saves no other.
 constexpr int64_t kMaxPendingBytes = 1 << 30;
 // One request on a full disk fails to save hundreds of times a second.
 constexpr absl::Duration kWarningInterval = absl::Seconds(10);
+// How often to look for sessions that are too old. A request finds none of those anyway.
+constexpr absl::Duration kLookInterval = absl::Minutes(1);
 
 absl::Status IsRunning(const std::string& id) {
   return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is running"));
+}
+
+SessionPlace PlaceOf(const std::string& tenant, const std::string& id) {
+  return {.tenant_hash = TenantHash(tenant), .id = id};
 }
 
 absl::Status BadFolder(const std::string& folder, absl::string_view why) {
@@ -57,9 +64,7 @@ absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options
 }
 
 absl::Status SessionStore::Lock() {
-  std::error_code error;
-  fs::create_directories(options_.folder, error);
-  if (error) return BadFolder(options_.folder, error.message());
+  if (absl::Status s = MakePrivateFolder(options_.folder); !s.ok()) return BadFolder(options_.folder, s.message());
   lock_ = std::make_unique<File>(options_.folder + "/lock", O_RDWR | O_CREAT);
   if (lock_->fd() < 0) return BadFolder(options_.folder, std::strerror(errno));
   if (flock(lock_->fd(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
@@ -68,39 +73,62 @@ absl::Status SessionStore::Lock() {
 
 absl::Status SessionStore::Scan() {
   std::error_code error;
-  std::vector<fs::path> paths;
+  std::vector<std::pair<std::string, SessionPlace>> names;
   for (const fs::directory_entry& file : fs::directory_iterator(options_.folder, error)) {
-    if (file.is_regular_file()) paths.push_back(file.path());  // opening a FIFO would wait for its writer
+    if (!file.is_regular_file()) continue;  // opening a FIFO would wait for its writer
+    const std::string name = file.path().filename().string();
+    std::error_code ignored;
+    if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(file.path(), ignored);  // a crash interrupted its write
+    if (std::optional<SessionPlace> place = ReadSessionFileName(name)) names.emplace_back(name, *std::move(place));
   }
   if (!error && access(options_.folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error) return BadFolder(options_.folder, error.message());
+  // Those of the former layout last: a crash may have left both files of a session, and the other is newer.
+  std::stable_partition(names.begin(), names.end(), [](const auto& name) { return !name.second.tenant_hash.empty(); });
   MutexLock lock(&mutex_);
-  for (const fs::path& path : paths) {
-    const std::string name = path.filename().string();
-    if (absl::EndsWith(name, kTemporarySuffix)) fs::remove(path, error);  // a crash interrupted its write
-    const std::string id(absl::StripSuffix(name, kSuffix));
-    if (!absl::EndsWith(name, kSuffix) || !CheckSessionId("", id).ok()) continue;
-    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(path.string(), /*with_snapshot=*/false);
-    Entry& entry = entries_[id];
-    const auto size = fs::file_size(path, error);
-    entry.size_bytes = error ? 0 : static_cast<int64_t>(size);
-    used_bytes_ += entry.size_bytes;
-    entry.unreadable = content.status();
-    entry.damaged = absl::IsDataLoss(content.status());
-    if (!content.ok()) {
-      spdlog::warn("sessions: {}", std::string(content.status().message()));
-      continue;
-    }
-    entry.tenant = content->file.request().cache_salt();
-    entry.output_tokens = content->file.output_size();
-    entry.ended = content->file.finish() != v1::FINISH_REASON_UNSPECIFIED;
-  }
+  for (auto& [name, place] : names) AddFile(name, std::move(place));
   return absl::OkStatus();
 }
 
-std::string SessionStore::PathOf(const std::string& id) const {
-  return absl::StrCat(options_.folder, "/", id, kSuffix);
+void SessionStore::AddFile(const std::string& name, SessionPlace place) {
+  const std::string path = PathOf(name);
+  struct stat stat = {};
+  if (::stat(path.c_str(), &stat) != 0) return;
+  used_bytes_ += stat.st_size;
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/false);
+  const bool former = place.tenant_hash.empty();
+  if (content.ok()) {
+    const v1::GenerateRequest& request = content->file.request();
+    const std::string hash = TenantHash(request.cache_salt());
+    if (request.session_id() != place.id || (!former && hash != place.tenant_hash)) {
+      content = absl::DataLossError(absl::StrCat(path, " is torn: its header names another session"));
+    } else {
+      place.tenant_hash = hash;
+    }
+  }
+  if (!content.ok()) {
+    spdlog::warn("sessions: {}{}", std::string(content.status().message()),
+                 former ? "; its tenant is unknown, so no client can delete it" : "");
+    if (former) return;
+  }
+  const auto [entry, added] = entries_.try_emplace(std::move(place));
+  if (!added) {
+    used_bytes_ -= stat.st_size;
+    unlink(path.c_str());
+    return;
+  }
+  entry->second = {.file = name,
+                   .saved = absl::TimeFromTimespec(stat.st_mtim),
+                   .size_bytes = stat.st_size,
+                   .unreadable = content.status(),
+                   .damaged = absl::IsDataLoss(content.status())};
+  if (!content.ok()) return;
+  entry->second.tenant = content->file.request().cache_salt();
+  entry->second.output_tokens = content->file.output_size();
+  entry->second.ended = content->file.finish() != v1::FINISH_REASON_UNSPECIFIED;
 }
+
+std::string SessionStore::PathOf(const std::string& file) const { return absl::StrCat(options_.folder, "/", file); }
 
 bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_relaxed) < kMaxPendingBytes; }
 
@@ -111,14 +139,11 @@ void SessionStore::Take(SavedRequest saved) {
 }
 
 absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
-  const std::string id = header.request().session_id();
-  const std::string tenant = header.request().cache_salt();
+  SessionPlace place = PlaceOf(header.request().cache_salt(), header.request().session_id());
   MutexLock lock(&mutex_);
-  if (IsLive(id)) return IsRunning(id);
-  if (const absl::Status s = Check(id, tenant); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
-    return s;
-  }
-  live_[key] = {.id = id, .header = std::move(header)};
+  if (IsLive(place)) return IsRunning(place.id);
+  if (const absl::Status s = Check(place); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) return s;
+  live_[key] = {.place = std::move(place), .header = std::move(header)};
   return absl::OkStatus();
 }
 
@@ -136,25 +161,27 @@ void SessionStore::Withdraw(RequestKey key) {
   }
 }
 
-absl::Status SessionStore::Check(const std::string& id, const std::string& tenant) const {
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) return absl::NotFoundError(absl::StrCat("session_id: there is no session \"", id, "\""));
-  if (!found->second.unreadable.ok()) return found->second.unreadable;
-  if (found->second.tenant != tenant) {
-    return absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" belongs to another tenant"));
+absl::Status SessionStore::Check(const SessionPlace& place) const {
+  const auto found = entries_.find(place);
+  if (found == entries_.end() || IsTooOld(found->second)) {
+    return absl::NotFoundError(absl::StrCat("session_id: there is no session \"", place.id, "\""));
   }
-  return absl::OkStatus();
+  return found->second.unreadable;
 }
 
-bool SessionStore::IsLive(const std::string& id) const {
-  return std::any_of(live_.begin(), live_.end(), [&](const auto& live) { return live.second.id == id; });
+bool SessionStore::IsTooOld(const Entry& entry) const {
+  return entry.unreadable.ok() && options_.now() - entry.saved > options_.quota(entry.tenant).age;
 }
 
-v1::Session SessionStore::Describe(const std::string& id) const {
+bool SessionStore::IsLive(const SessionPlace& place) const {
+  return std::any_of(live_.begin(), live_.end(), [&](const auto& live) { return live.second.place == place; });
+}
+
+v1::Session SessionStore::Describe(const SessionPlace& place) const {
   v1::Session session;
-  session.set_session_id(id);
-  session.set_running(IsLive(id));
-  if (const auto found = entries_.find(id); found != entries_.end()) {
+  session.set_session_id(place.id);
+  session.set_running(IsLive(place));
+  if (const auto found = entries_.find(place); found != entries_.end()) {
     session.set_size_bytes(found->second.size_bytes);
     session.set_output_tokens(found->second.output_tokens);
     session.set_ended(found->second.ended);
@@ -165,16 +192,15 @@ v1::Session SessionStore::Describe(const std::string& id) const {
 
 void SessionStore::Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
                         SaveCallback done) {
+  const SessionPlace place = PlaceOf(tenant, id);
   absl::StatusOr<v1::Session> answer;
   RequestKey key = 0;
   {
     MutexLock lock(&mutex_);
-    const auto live = std::find_if(live_.begin(), live_.end(), [&](const auto& l) { return l.second.id == id; });
+    const auto live = std::find_if(live_.begin(), live_.end(), [&](const auto& l) { return l.second.place == place; });
     if (live == live_.end()) {
-      const absl::Status status = Check(id, tenant);
-      answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(id)) : status;
-    } else if (live->second.header.request().cache_salt() != tenant) {
-      answer = absl::PermissionDeniedError(absl::StrCat("session_id: \"", id, "\" belongs to another tenant"));
+      const absl::Status status = Check(place);
+      answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(place)) : status;
     } else {
       key = live->first;
       live->second.waiting.push_back(std::move(done));
@@ -188,21 +214,37 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
 }
 
 void SessionStore::Load(const std::string& id, const std::string& tenant, LoadCallback done) {
-  queue_.Add([this, id, tenant, done = std::move(done)] { done(Read(id, tenant)); });
+  queue_.Add([this, place = PlaceOf(tenant, id), tenant, done = std::move(done)] { done(Read(place, tenant)); });
 }
 
 void SessionStore::Delete(const std::string& id, const std::string& tenant, DeleteCallback done) {
-  queue_.Add([this, id, tenant, done = std::move(done)] { done(Remove(id, tenant)); });
+  queue_.Add([this, place = PlaceOf(tenant, id), done = std::move(done)] { done(Remove(place)); });
 }
 
 std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
+  const std::string hash = TenantHash(tenant);
   std::vector<v1::Session> sessions;
   MutexLock lock(&mutex_);
-  for (const auto& [id, entry] : entries_) {
-    const bool nobodys = entry.damaged && !entry.unreadable.ok();
-    if (nobodys || (entry.unreadable.ok() && entry.tenant == tenant)) sessions.push_back(Describe(id));
+  for (auto at = entries_.lower_bound({.tenant_hash = hash}); at != entries_.end(); ++at) {
+    const auto& [place, entry] = *at;
+    if (place.tenant_hash != hash) break;
+    if (!IsTooOld(entry) && (entry.unreadable.ok() || entry.damaged)) sessions.push_back(Describe(place));
   }
   return sessions;
+}
+
+void SessionStore::Erase(const std::string& tenant, EraseCallback done) {
+  queue_.Add([this, hash = TenantHash(tenant), done = std::move(done)] { done(EraseNow(hash)); });
+}
+
+void SessionStore::Tick() {
+  const absl::Time now = options_.now();
+  {
+    MutexLock lock(&mutex_);
+    if (now < next_look_) return;
+    next_look_ = now + kLookInterval;
+  }
+  queue_.Add([this] { RemoveTooOld(); });
 }
 
 SessionLoad SessionStore::stats() const {
@@ -226,21 +268,21 @@ void SessionStore::WarnOf(const std::string& id, const absl::Status& status) {
 }
 
 void SessionStore::Write(const SavedRequest& saved) {
-  std::string id;
+  SessionPlace place;
   v1::SessionFile file;
   {
     MutexLock lock(&mutex_);
     const auto live = live_.find(saved.key);
     if (live == live_.end()) return;
-    id = live->second.id;
+    place = live->second.place;
     if (saved.progress.has_value()) file = live->second.header;
   }
   absl::Status status;
   if (saved.progress.has_value()) {
     SetProgress(*saved.progress, &file);
-    status = WriteFile(id, file, saved.progress->snapshot);
+    status = WriteFile(place, file, saved.progress->snapshot);
     pending_bytes_ -= saved.progress->snapshot.size_bytes;
-    if (!status.ok()) WarnOf(id, status);
+    if (!status.ok()) WarnOf(place.id, status);
   }
   std::vector<SaveCallback> waiting;
   v1::Session session;
@@ -252,13 +294,20 @@ void SessionStore::Write(const SavedRequest& saved) {
     waiting.swap(live->second.waiting);
     reported = live->second.header.request().deliver_saved_only();
     if (saved.last) live_.erase(live);
-    session = Describe(id);
+    session = Describe(place);
   }
   if (reported) ReportSave(saved, status);
   if (!saved.progress.has_value()) {
-    status = absl::AbortedError(absl::StrCat("session_id: \"", id, "\" ended before it could be saved"));
+    status = absl::AbortedError(absl::StrCat("session_id: \"", place.id, "\" ended before it could be saved"));
   }
-  for (const SaveCallback& done : waiting) done(status.ok() ? absl::StatusOr<v1::Session>(session) : status);
+  for (const SaveCallback& done : waiting) {
+    // Each gets a status of its own: none shares its memory with this thread.
+    if (status.ok()) {
+      done(session);
+    } else {
+      done(absl::Status(status.code(), status.message()));
+    }
+  }
 }
 
 void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& status) const {
@@ -271,70 +320,152 @@ void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& sta
   options_.on_save(event);
 }
 
-absl::Status SessionStore::WriteFile(const std::string& id, const v1::SessionFile& file,
+absl::Status SessionStore::MakeRoom(const SessionPlace& place, const std::string& tenant, int64_t size_bytes) {
+  const int64_t quota = options_.quota(tenant).bytes;
+  if (quota == 0) return absl::OkStatus();
+  int64_t total = size_bytes;  // of the tenant, with the new file in place of the old one
+  std::vector<Entries::iterator> may_go;
+  for (auto at = entries_.lower_bound({.tenant_hash = place.tenant_hash}); at != entries_.end(); ++at) {
+    if (at->first.tenant_hash != place.tenant_hash) break;
+    if (at->first == place) continue;
+    total += at->second.size_bytes;
+    if (!IsLive(at->first)) may_go.push_back(at);
+  }
+  int64_t least = total;
+  for (const auto& entry : may_go) least -= entry->second.size_bytes;
+  if (least > quota) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a session of ", size_bytes, " bytes exceeds session_bytes=", quota,
+                     " of its tenant, whose other running sessions have ", least - size_bytes));
+  }
+  std::sort(may_go.begin(), may_go.end(), [](auto a, auto b) { return a->second.saved < b->second.saved; });
+  for (auto entry = may_go.begin(); total > quota; ++entry) {
+    total -= (*entry)->second.size_bytes;
+    spdlog::info("sessions: deleted {}, the oldest of a tenant over its session_bytes", (*entry)->second.file);
+    if (absl::Status s = Unlink(*entry); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::SessionFile& file,
                                      const CacheSnapshot& snapshot) {
   const int64_t size = SessionFileBytes(file, snapshot);
   {
     MutexLock lock(&mutex_);
+    if (absl::Status s = MakeRoom(place, file.request().cache_salt(), size); !s.ok()) return s;
     // The old file stays until the new one is whole.
     if (size > options_.limit_bytes - used_bytes_) {
       return absl::ResourceExhaustedError(absl::StrCat("a session of ", size, " bytes exceeds --session_dir_limit=",
                                                        options_.limit_bytes, ", of which ", used_bytes_, " are used"));
     }
   }
-  const std::string temporary = absl::StrCat(options_.folder, "/", id, kTemporarySuffix);
+  const std::string name = SessionFileName(place);
+  const std::string temporary = PathOf(absl::StrCat(name, kTemporary));
   if (absl::Status s = WriteSessionFile(temporary, file, snapshot); !s.ok()) return s;
-  if (std::rename(temporary.c_str(), PathOf(id).c_str()) != 0) {
+  if (std::rename(temporary.c_str(), PathOf(name).c_str()) != 0) {
     const std::string cause = std::strerror(errno);
     unlink(temporary.c_str());
     return absl::UnavailableError(absl::StrCat("cannot rename ", temporary, ": ", cause));
   }
+  std::string former;
   {
     MutexLock lock(&mutex_);
-    Entry& entry = entries_[id];
+    Entry& entry = entries_[place];
     used_bytes_ += size - entry.size_bytes;
-    entry = {.tenant = file.request().cache_salt(),
+    if (entry.file != name) former = entry.file;
+    entry = {.file = name,
+             .tenant = file.request().cache_salt(),
+             .saved = options_.now(),
              .size_bytes = size,
              .output_tokens = file.output_size(),
              .ended = file.finish() != v1::FINISH_REASON_UNSPECIFIED};
   }
-  return SyncFolder(options_.folder);
+  absl::Status synced = SyncFolder(options_.folder);
+  if (synced.ok() && !former.empty()) unlink(PathOf(former).c_str());
+  return synced;
 }
 
-absl::StatusOr<SessionFileContent> SessionStore::Read(const std::string& id, const std::string& tenant) {
+absl::StatusOr<SessionFileContent> SessionStore::Read(const SessionPlace& place, const std::string& tenant) {
+  std::string path;
   {
     MutexLock lock(&mutex_);
-    if (IsLive(id)) return IsRunning(id);
-    if (absl::Status s = Check(id, tenant); !s.ok()) return s;
+    if (IsLive(place)) return IsRunning(place.id);
+    if (absl::Status s = Check(place); !s.ok()) return s;
+    path = PathOf(entries_[place].file);
   }
-  absl::StatusOr<SessionFileContent> content = ReadSessionFile(PathOf(id), /*with_snapshot=*/true);
+  absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
+  if (content.ok()) {
+    const v1::GenerateRequest& request = content->file.request();
+    if (request.cache_salt() != tenant || request.session_id() != place.id) {
+      content = absl::DataLossError(absl::StrCat(path, " is torn: its header names another session"));
+    }
+  }
   if (absl::IsDataLoss(content.status())) {
     MutexLock lock(&mutex_);
-    if (const auto found = entries_.find(id); found != entries_.end()) found->second.damaged = true;
+    if (const auto found = entries_.find(place); found != entries_.end()) found->second.damaged = true;
   }
   if (!content.ok()) return content.status();
-  if (content->file.request().cache_salt() != tenant || content->file.request().session_id() != id) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("session_id: \"", id, "\": the file belongs to another session or tenant"));
-  }
   if (content->file.model() != options_.model) {
-    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id,
+    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", place.id,
                                                       "\" was saved by another model: ", content->file.model(),
                                                       "; this server's model is ", options_.model));
   }
   return content;
 }
 
-absl::Status SessionStore::Remove(const std::string& id, const std::string& tenant) {
-  MutexLock lock(&mutex_);
-  if (IsLive(id)) return IsRunning(id);
-  if (absl::Status s = Check(id, tenant); !s.ok() && !absl::IsDataLoss(s)) return s;
-  if (unlink(PathOf(id).c_str()) != 0 && errno != ENOENT) {
-    return absl::UnavailableError(absl::StrCat("cannot delete ", PathOf(id), ": ", std::strerror(errno)));
+absl::Status SessionStore::Unlink(Entries::iterator entry) {
+  const std::string path = PathOf(entry->second.file);
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return absl::UnavailableError(absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
   }
-  used_bytes_ -= entries_[id].size_bytes;
-  entries_.erase(id);
+  used_bytes_ -= entry->second.size_bytes;
+  entries_.erase(entry);
+  return absl::OkStatus();
+}
+
+absl::Status SessionStore::Remove(const SessionPlace& place) {
+  MutexLock lock(&mutex_);
+  if (IsLive(place)) return IsRunning(place.id);
+  if (absl::Status s = Check(place); !s.ok() && !absl::IsDataLoss(s)) return s;
+  if (absl::Status s = Unlink(entries_.find(place)); !s.ok()) return s;
   return SyncFolder(options_.folder);
+}
+
+absl::StatusOr<SessionStore::Erased> SessionStore::EraseNow(const std::string& tenant_hash) {
+  Erased erased;
+  absl::Status status;
+  MutexLock lock(&mutex_);
+  for (auto at = entries_.lower_bound({.tenant_hash = tenant_hash}); at != entries_.end();) {
+    const auto entry = at++;
+    if (entry->first.tenant_hash != tenant_hash) break;
+    const int64_t bytes = entry->second.size_bytes;
+    const absl::Status s = IsLive(entry->first) ? IsRunning(entry->first.id) : Unlink(entry);
+    status.Update(s);
+    if (!s.ok()) continue;
+    ++erased.num_sessions;
+    erased.bytes += bytes;
+  }
+  for (const auto& [key, live] : live_) {
+    if (live.place.tenant_hash == tenant_hash) status.Update(IsRunning(live.place.id));  // it may have no file yet
+  }
+  status.Update(SyncFolder(options_.folder));
+  if (!status.ok()) return status;
+  return erased;
+}
+
+void SessionStore::RemoveTooOld() {
+  int64_t num_removed = 0;
+  MutexLock lock(&mutex_);
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    const auto entry = at++;
+    if (IsLive(entry->first) || !IsTooOld(entry->second)) continue;
+    if (absl::Status s = Unlink(entry); !s.ok()) {
+      spdlog::warn("sessions: {}", std::string(s.message()));
+      continue;
+    }
+    ++num_removed;
+  }
+  if (num_removed > 0) spdlog::info("sessions: deleted {} that were older than session_age_seconds", num_removed);
 }
 
 }  // namespace berth

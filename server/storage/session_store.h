@@ -4,6 +4,11 @@
 // A file is written under a temporary name, synced and renamed, and then the folder is synced. A crash therefore leaves
 // the old file or the new one. A file that cannot be used stays as it is until its session is deleted or saved again.
 //
+// Each tenant has ids of its own (server/storage/session_id.h), so a session of another tenant is as one that does not
+// exist. A tenant may have a quota: sessions grow too old, and the oldest make room for a new one. A file of the former
+// layout gets its new name when its session is saved. A file whose header cannot be read has no tenant; the log names
+// it.
+//
 // Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. Only one process
 // may use the folder at a time.
 //
@@ -24,6 +29,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
 #include "scheduler/mutex.h"
@@ -31,22 +38,37 @@
 #include "server/metrics/load_table.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
+#include "server/storage/session_id.h"
 #include "server/storage/work_queue.h"
 
 namespace berth {
+
+// What the sessions of one tenant may take.
+struct SessionQuota {
+  int64_t bytes = 0;                              // of their files; 0: no limit of its own
+  absl::Duration age = absl::InfiniteDuration();  // since the last save
+};
 
 class SessionStore final : public SaveSink {
  public:
   struct Options {
     std::string folder;  // created if missing
     int64_t limit_bytes = 0;
-    std::string model;  // the model's fingerprint, which sessions must have
+    // The tenant's quota; read for each save, and to find sessions that are too old.
+    std::function<SessionQuota(const std::string& tenant)> quota = [](const std::string&) { return SessionQuota(); };
+    std::function<absl::Time()> now = absl::Now;  // the wall clock, as that of files
+    std::string model;                            // the model's fingerprint, which sessions must have
     // Called on the store's thread when a save of a request with deliver_saved_only has ended. The error names no path.
     std::function<void(const SaveEvent&)> on_save = [](const SaveEvent&) {};
   };
   using SaveCallback = std::function<void(absl::StatusOr<v1::Session>)>;
   using LoadCallback = std::function<void(absl::StatusOr<SessionFileContent>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
+  struct Erased {
+    int64_t num_sessions = 0;
+    int64_t bytes = 0;
+  };
+  using EraseCallback = std::function<void(absl::StatusOr<Erased>)>;
 
   // Reads the headers of the folder's sessions. FAILED_PRECONDITION naming the folder and what is wrong with it, such
   // as that another server uses it.
@@ -57,7 +79,7 @@ class SessionStore final : public SaveSink {
   void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ties the session to the request that will be submitted with this key. FAILED_PRECONDITION: the session is running,
-  // or its file has another version; PERMISSION_DENIED: it belongs to another tenant. A damaged file is replaced.
+  // or its file has another version. A damaged file is replaced.
   absl::Status Begin(RequestKey key, v1::SessionFile header) ABSL_LOCKS_EXCLUDED(mutex_);
   // Undoes Begin: the engine did not take the request. Those that wait for a Save get FAILED_PRECONDITION. Does nothing
   // without a Begin.
@@ -70,6 +92,10 @@ class SessionStore final : public SaveSink {
   void Load(const std::string& id, const std::string& tenant, LoadCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
   void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Session> List(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Deletes all of the tenant's sessions. FAILED_PRECONDITION: one of them is running; the others are gone.
+  void Erase(const std::string& tenant, EraseCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Deletes sessions that are too old. Call it now and then; it looks once a minute.
+  void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
 
   SessionLoad stats() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::string& model() const { return options_.model; }
@@ -78,16 +104,18 @@ class SessionStore final : public SaveSink {
  private:
   // A file.
   struct Entry {
-    std::string tenant;
+    std::string file;    // its name
+    std::string tenant;  // if its header could be read
+    absl::Time saved;
     int64_t size_bytes = 0;
     int64_t output_tokens = 0;
     bool ended = false;
-    absl::Status unreadable;  // why its header, and so its tenant, is not known
+    absl::Status unreadable;  // why its header is not known
     bool damaged = false;     // it cannot be resumed
   };
   // A running session.
   struct Live {
-    std::string id;
+    SessionPlace place;
     v1::SessionFile header;
     std::vector<SaveCallback> waiting;
   };
@@ -96,22 +124,33 @@ class SessionStore final : public SaveSink {
 
   // Keeps other servers out of the folder.
   absl::Status Lock();
-  absl::Status Scan();
-  std::string PathOf(const std::string& id) const;
+  absl::Status Scan() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddFile(const std::string& name, SessionPlace place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string PathOf(const std::string& file) const;
   // Called on the store's thread only.
   // Logs that a save failed, now and then.
   void WarnOf(const std::string& id, const absl::Status& status);
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReportSave(const SavedRequest& saved, const absl::Status& status) const;
-  absl::Status WriteFile(const std::string& id, const v1::SessionFile& file, const CacheSnapshot& snapshot)
+  absl::Status WriteFile(const SessionPlace& place, const v1::SessionFile& file, const CacheSnapshot& snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<SessionFileContent> Read(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Remove(const std::string& id, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SessionFileContent> Read(const SessionPlace& place, const std::string& tenant)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Remove(const SessionPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Erased> EraseNow(const std::string& tenant_hash) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RemoveTooOld() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Deletes the tenant's oldest sessions until its quota has room for `size_bytes` at `place`.
+  absl::Status MakeRoom(const SessionPlace& place, const std::string& tenant, int64_t size_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Whether the tenant has such a session: PERMISSION_DENIED, DATA_LOSS, NOT_FOUND.
-  absl::Status Check(const std::string& id, const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsLive(const std::string& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::Session Describe(const std::string& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Entries = std::map<SessionPlace, Entry>;
+  // Deletes the file. On success the entry is gone.
+  absl::Status Unlink(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether there is such a session: DATA_LOSS, NOT_FOUND.
+  absl::Status Check(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsTooOld(const Entry& entry) const;
+  bool IsLive(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Session Describe(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   std::unique_ptr<File> lock_;
@@ -122,7 +161,8 @@ class SessionStore final : public SaveSink {
   int64_t unwarned_ = 0;
 
   mutable Mutex mutex_;
-  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by id
+  absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // of Tick
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<RequestKey, Live> live_ ABSL_GUARDED_BY(mutex_);
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_saves_ ABSL_GUARDED_BY(mutex_) = 0;

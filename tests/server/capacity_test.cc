@@ -16,6 +16,7 @@ namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
@@ -196,12 +197,37 @@ TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
 
 TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Scheduler::Options{});
-  ASSERT_EQ(lines.size(), 5u);
+  ASSERT_EQ(lines.size(), 7u);
   EXPECT_THAT(lines[0], HasSubstr("static, 2 layers, float32, 2 KiB per token in blocks of 16"));
   EXPECT_THAT(lines[1], HasSubstr("sliding, 2 layers, float32, window of 100 tokens"));
   EXPECT_THAT(lines[2], HasSubstr("recurrent, 2 layers, 16 KiB per sequence"));
   EXPECT_THAT(lines[3], HasSubstr("sliding, 1 layer, float32, window of 300 tokens and the first 20, 1 KiB"));
   EXPECT_THAT(lines[4], HasSubstr("cache arena: 1 GiB; a sequence of 4096 tokens takes"));
+  EXPECT_EQ(lines[5], "cache: 5120 bytes per token, 2048 past the windows, 16384 bytes per sequence");
+  // No sequence is longer than 4096 tokens.
+  EXPECT_THAT(lines[6], StartsWith("sequences of 4096 tokens: "));
+}
+
+TEST(CapacityTest, CountsSequencesOfEqualLengthWhateverIsAllowed) {
+  const CachePlan plan = *BuildCachePlan({{.kv = KvSpec{.kv_heads = 2, .key_dim = 64, .value_dim = 64}}}, 16);
+  const std::vector<std::string> lines = DescribeCache(plan, kGiB, 32768, Scheduler::Options{.max_running = 2});
+  EXPECT_EQ(lines[2], "cache: 1024 bytes per token, 0 bytes per sequence");
+  EXPECT_EQ(lines[3], "sequences of 8000 tokens: 131 fit at once, each takes 7.8 MiB (8192000 bytes)");
+}
+
+TEST(CapacityTest, TheLongestSequenceIsTheCachesOwn) {
+  for (const CachePlan& plan : {HybridPlan(), EncoderDecoderPlan()}) {
+    for (int64_t arena : {1 << 18, 1 << 20, 3 << 20, (5 << 20) + 4096}) {
+      const auto storage = CreateHostStorage(arena);
+      ASSERT_TRUE(storage.ok()) << storage.status();
+      const auto cache = Cache::Create(plan, storage->get(), {});
+      ASSERT_TRUE(cache.ok()) << cache.status();
+      const Scheduler::Options options;
+      EXPECT_EQ(LongestSequenceIn(plan, arena, options, 100000),
+                (*cache)->MaxSequenceTokens(options.prefill_chunk_tokens, 100000, options.max_step_tokens - 1))
+          << arena;
+    }
+  }
 }
 
 TEST(CapacityTest, CountsTheScalesOfQuantisedKeysAndValues) {
@@ -225,9 +251,10 @@ TEST(CapacityTest, DescribesQuantisedCheckpoints) {
 TEST(CapacityTest, DescribesAnEncodersShare) {
   const std::vector<std::string> lines =
       DescribeCache(EncoderDecoderPlan(), kGiB, 4096, Scheduler::Options{.max_step_tokens = 801});
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 5u);
   EXPECT_THAT(lines[1], HasSubstr("cross, 3 layers, float32, 3 KiB per encoder token in blocks of 16"));
   EXPECT_THAT(lines[2], HasSubstr("a sequence of 4096 tokens and 800 encoder tokens takes"));
+  EXPECT_EQ(lines[3], "cache: 3072 bytes per token, 3072 bytes per encoder token, 0 bytes per sequence");
 }
 
 }  // namespace

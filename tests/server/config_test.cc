@@ -45,6 +45,13 @@ const std::vector<std::string>& EveryFlag() {
       "--metrics_listen=",
       "--metrics_compat=none",
       "--port_file=/p",
+      "--tls_cert=/c",
+      "--tls_key=/k",
+      "--tls_client_ca=/ca",
+      "--insecure",
+      "--gateway_listen=unix:/g",
+      "--gateway_tenant=t",
+      "--health_listen=0.0.0.0:8603",
       "--arena=1.5GiB",
       "--block_tokens=32",
       "--attention_window=1000",
@@ -55,6 +62,7 @@ const std::vector<std::string>& EveryFlag() {
       "--check_integrity=true",
       "--share_prefixes=false",
       "--state_checkpoint_tokens=77",
+      "--state_checkpoint_share=0.25",
       "--state_checkpoint_dtype=int8",
       "--aligned_prefill_chunks",
       "--host_tier=2GiB",
@@ -78,9 +86,12 @@ const std::vector<std::string>& EveryFlag() {
       "--draft_tokens=6",
       "--max_logprobs=4",
       "--max_outputs=3",
+      "--unread_timeout=9s",
+      "--start_timeout=2h",
       "--drain_grace=1m30s",
       "--log_level=debug",
       "--log_format=json",
+      "--dry_run",
   };
   return *flags;
 }
@@ -92,6 +103,8 @@ TEST(ConfigTest, WithoutFlagsIsTheDefault) {
   expected.model.model_dir = "/m";
   EXPECT_EQ(Values(*config), Values(expected));
 }
+
+TEST(ConfigTest, NeedsNoModel) { EXPECT_TRUE(Parse({}).ok()); }
 
 // state_checkpoint_dtype and aligned_prefill_chunks exclude each other, so the flags are parsed one at a time.
 TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
@@ -108,7 +121,7 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
       EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
     }
   }
-  EXPECT_EQ(changed.size(), 48u);
+  EXPECT_EQ(changed.size(), 59u);
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -126,6 +139,13 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.metrics_listen, std::nullopt);
   EXPECT_EQ(config.metrics.vllm_aliases, false);
   EXPECT_EQ(config.port_file, "/p");
+  EXPECT_EQ(config.tls.cert, "/c");
+  EXPECT_EQ(config.tls.key, "/k");
+  EXPECT_EQ(config.tls.client_ca, "/ca");
+  EXPECT_EQ(config.insecure, true);
+  EXPECT_EQ(config.gateway_listen, (Address{.socket_path = "/g"}));
+  EXPECT_EQ(config.gateway_tenant, "t");
+  EXPECT_EQ(config.health_listen, (Address{"0.0.0.0", 8603}));
   EXPECT_EQ(config.arena_bytes, int64_t{3} << 29);
   EXPECT_EQ(config.model.block_tokens, 32);
   EXPECT_EQ(config.model.attention_window, 1000);
@@ -135,7 +155,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.cache.poison_returned_units, true);
   EXPECT_EQ(config.engine.check_integrity, true);
   EXPECT_EQ(config.engine.scheduler.share_prefixes, false);
-  EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 77);
+  EXPECT_EQ(config.state_checkpoint_tokens, 77);
+  EXPECT_EQ(config.cache.state_share, 0.25);
   EXPECT_EQ(config.model.state_checkpoint_dtype, "int8");
   EXPECT_EQ(config.engine.scheduler.aligned_prefill_chunks, true);
   EXPECT_EQ(config.engine.scheduler.swap.host_tier_bytes, int64_t{2} << 30);
@@ -154,6 +175,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.engine.max_queue, 5);
   EXPECT_EQ(config.engine.max_queued_tokens, 6000);
   EXPECT_EQ(config.engine.max_wait, absl::Seconds(8));
+  EXPECT_EQ(config.engine.unread_timeout, absl::Seconds(9));
+  EXPECT_EQ(config.start_timeout, absl::Hours(2));
   EXPECT_EQ(config.tenants, "/tenants");
   EXPECT_EQ(config.limits.default_max_tokens, 12);
   EXPECT_EQ(config.limits.default_draft_tokens, 6);
@@ -167,7 +190,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
 TEST(ConfigTest, KeepsTheServersOwnDefaults) {
   const Config config;
   EXPECT_TRUE(config.engine.scheduler.share_prefixes);
-  EXPECT_EQ(config.engine.scheduler.state_checkpoint_tokens, 512);
+  EXPECT_EQ(config.state_checkpoint_tokens, std::nullopt);
+  EXPECT_EQ(config.cache.state_share, 0.5);
   EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 4 << 20);
   EXPECT_EQ(config.engine.scheduler.swap.copy_bytes_per_step, 256 << 20);
   EXPECT_TRUE(config.engine.scheduler.swap.beside_steps);
@@ -226,7 +250,6 @@ struct BadFlags {
 
 TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
   const std::vector<BadFlags> table = {
-      {{"--model="}, "--model: required; name the folder of a Hugging Face checkpoint"},
       {{"stray"}, "unexpected argument stray; write flags as --name=value"},
       {{"--dtype=float16"}, "--dtype: float16 is not one of auto, float32, bfloat16"},
       {{"--device=tpu"}, "--device: tpu is not auto, cpu, cuda or cuda:N"},
@@ -287,6 +310,21 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
        "--metrics_listen: ::1:80 is not an address: an IPv6 address needs brackets; write HOST:PORT, for example "
        "127.0.0.1:8600"},
       {{"--metrics_listen=127.0.0.1:8600"}, "--metrics_listen: 127.0.0.1:8600 is also the address of --listen"},
+      {{"--health_listen=127.0.0.1:8601"}, "--health_listen: 127.0.0.1:8601 is also the address of --metrics_listen"},
+      {{"--listen=unix:/s", "--gateway_listen=unix:/s", "--gateway_tenant=t"},
+       "--gateway_listen: unix:/s is also the address of --listen"},
+      {{"--metrics_listen=unix:/s"}, "--metrics_listen: unix:/s is a Unix socket; write host:port"},
+      {{"--listen=unix:s"},
+       "--listen: unix:s is not an address: the path of a Unix socket begins with /; write HOST:PORT, for example "
+       "127.0.0.1:8600"},
+      {{"--gateway_listen=127.0.0.1:1"}, "--gateway_listen: requires --gateway_tenant"},
+      {{"--gateway_tenant=t"}, "--gateway_tenant: requires --gateway_listen"},
+      {{"--gateway_listen=0.0.0.0:1", "--gateway_tenant=t"},
+       "--gateway_listen: 0.0.0.0:1 can be reached from the network, and asks for no credential; name a loopback "
+       "address or a Unix socket"},
+      {{"--tls_cert=/c"}, "--tls_cert: requires --tls_key"},
+      {{"--tls_key=/k"}, "--tls_key: requires --tls_cert"},
+      {{"--tls_client_ca=/ca"}, "--tls_client_ca: requires --tls_cert and --tls_key"},
       {{"--max_runing=3"}, "unknown flag --max_runing; did you mean --max_running?"},
       {{"--flagfile=/no/such/file"}, "--flagfile: cannot read /no/such/file"},
   };
@@ -323,6 +361,12 @@ TEST(ConfigTest, ListingModelsNeedsNoModel) {
   const auto config = Parse({"--list_models"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(config->list_models);
+}
+
+TEST(ConfigTest, ListingKernelsNeedsNoModel) {
+  const auto config = Parse({"--list_kernels"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->list_kernels);
 }
 
 TEST(ConfigDeathTest, HelpAndVersionExitWithZero) {

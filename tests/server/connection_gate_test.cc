@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -128,6 +132,60 @@ TEST_F(ConnectionGateTest, SaysWhyItCannotListen) {
   EXPECT_THAT(taken.status().message(), HasSubstr("Address already in use"));
   const auto foreign = ConnectionGate::Listen({"192.0.2.1", 0}, {});  // an address for documentation, nobody's
   EXPECT_THAT(foreign.status().message(), HasSubstr("Cannot assign requested address"));
+}
+
+// Connects to a Unix socket; whether that worked.
+bool ConnectTo(const std::string& path, int* fd) {
+  *fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return ::connect(*fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// In the short folder /tmp: the path of a Unix socket has 107 bytes at most.
+class UnixSocketTest : public ConnectionGateTest {
+ protected:
+  UnixSocketTest() { EXPECT_NE(::mkdtemp(folder_.data()), nullptr); }
+  ~UnixSocketTest() override {
+    gate_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  Address InFolder() const { return {.socket_path = folder_ + "/socket"}; }
+
+  std::string folder_ = "/tmp/berth-gate-XXXXXX";
+};
+
+TEST_F(UnixSocketTest, TakesConnectionsWhateverTheLimitOfAnAddress) {
+  auto gate = ConnectionGate::Listen(InFolder(), {.max_connections = 3, .max_connections_per_address = 1});
+  ASSERT_TRUE(gate.ok()) << gate.status();
+  gate_ = *std::move(gate);
+  EXPECT_EQ(gate_->address(), InFolder());
+  gate_->Start([this](int, int fd) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    accepted_.push_back(fd);
+  });
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(ConnectTo(InFolder().socket_path, &clients_.emplace_back()));
+  while (gate_->load().refused == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(gate_->load().open, 3);
+  gate_->Stop();
+  EXPECT_FALSE(std::filesystem::exists(InFolder().socket_path));
+}
+
+TEST_F(UnixSocketTest, ReplacesASocketThatNobodyListensOnAndNothingElse) {
+  auto first = ConnectionGate::Listen(InFolder(), {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_THAT(ConnectionGate::Listen(InFolder(), {}).status().message(), HasSubstr("Address already in use"));
+  // As a server leaves it that is killed.
+  const std::string left = folder_ + "/left";
+  std::filesystem::create_hard_link(InFolder().socket_path, left);
+  *first = nullptr;
+  EXPECT_TRUE(ConnectionGate::Listen({.socket_path = left}, {}).ok());
+  const std::string file = folder_ + "/file";
+  std::ofstream(file) << "kept";
+  EXPECT_THAT(ConnectionGate::Listen({.socket_path = file}, {}).status().message(),
+              HasSubstr("Address already in use"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(file));
 }
 
 TEST_F(ConnectionGateTest, StopsListening) {

@@ -21,85 +21,18 @@
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
 #include "client/health.h"
-#include "scheduler/mutex.h"
-#include "tests/server/api/fake_text_codec.h"
-#include "tests/testing/tiny_cache.h"
+#include "tests/server/seven_server.h"
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Answers 7 to everything. Its steps can be held up, and fail.
-class SevenRunner final : public ModelRunner {
- public:
-  SevenRunner() {
-    info_.name = "seven";
-    info_.model_type = "fake";
-    info_.vocab_size = 100;
-    info_.device = "cpu";
-  }
-  const ModelInfo& info() const override { return info_; }
-  absl::Status Run(const StepPlan& plan, StepResult* result) override {
-    {
-      MutexLock lock(&mutex_);
-      while (!open_ && num_allowed_ == 0) changed_.Wait(&mutex_);
-      if (!open_) --num_allowed_;
-      if (!status_.ok()) return status_;
-    }
-    result->rows.assign(plan.rows.size(), RowResult{});
-    for (size_t i = 0; i < plan.rows.size(); ++i) {
-      if (plan.rows[i].sample) result->rows[i].token = 7;
-    }
-    return absl::OkStatus();
-  }
-
-  void SetOpen(bool open) {
-    MutexLock lock(&mutex_);
-    open_ = open;
-    changed_.SignalAll();
-  }
-  // Lets one step run, although it is not open.
-  void AllowStep() {
-    MutexLock lock(&mutex_);
-    ++num_allowed_;
-    changed_.SignalAll();
-  }
-  void Fail(absl::Status status) {
-    MutexLock lock(&mutex_);
-    status_ = std::move(status);
-  }
-
- private:
-  ModelInfo info_;
-  Mutex mutex_;
-  CondVar changed_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = true;
-  int64_t num_allowed_ ABSL_GUARDED_BY(mutex_) = 0;  // steps
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
-
 class ServerTest : public testing::Test {
  protected:
-  ServerTest() {
-    plan_ = *BuildCachePlan({StaticLayer(), RecurrentLayer()}, 16);
-    storage_ = *CreateHostStorage(4 << 20);
-    config_.model.model_dir = "/m";
-    config_.listen = {"127.0.0.1", 0};
-    config_.metrics_listen = std::nullopt;
-  }
-  ~ServerTest() override { runner_.SetOpen(true); }
+  ~ServerTest() override { parts_.runner.SetOpen(true); }
 
-  absl::StatusOr<std::unique_ptr<Server>> StartServer() {
-    return Server::Start(config_, {.plan = plan_,
-                                   .max_sequence_tokens = 1000,
-                                   .storage = storage_.get(),
-                                   .runner = &runner_,
-                                   .text = &text_,
-                                   .compile_grammar = compile_grammar_,
-                                   .libtorch_version = "2",
-                                   .cpu_capability = "none"});
-  }
+  absl::StatusOr<std::unique_ptr<Server>> StartServer() { return parts_.Start(config_); }
 
   void SetUp() override { Restart(); }
 
@@ -137,15 +70,34 @@ class ServerTest : public testing::Test {
     }
   }
 
-  Config config_;
-  CachePlan plan_;
-  std::unique_ptr<ArenaStorage> storage_;
-  SevenRunner runner_;
-  FakeTextCodec text_;
-  GrammarCompiler::CompileFunction compile_grammar_;
+  Config config_ = SevenConfig();
+  SevenParts parts_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
+
+TEST_F(ServerTest, AnOperatorsDrainRefusesNewRequestsAtOnce) {
+  parts_.runner.SetOpen(false);
+  std::future<grpc::Status> running = std::async(std::launch::async, [this] { return Complete(3); });
+  WaitForRunning(1);
+  EXPECT_FALSE(server_->draining());
+  grpc::ClientContext context;
+  v1::DrainResponse response;
+  const grpc::Status drained = v1::Control::NewStub(channel_)->Drain(&context, {}, &response);
+  ASSERT_TRUE(drained.ok()) << drained.error_message();
+  EXPECT_EQ(response.requests(), 1);
+  EXPECT_EQ(response.grace_seconds(), absl::ToDoubleSeconds(config_.drain_grace));
+  EXPECT_TRUE(server_->draining());
+  EXPECT_EQ(Health("readiness"), "NOT_SERVING");
+  EXPECT_EQ(Health("liveness"), "SERVING");
+  EXPECT_EQ(Complete(1).error_code(), grpc::StatusCode::UNAVAILABLE);
+  server_->UpdateHealth();
+  EXPECT_EQ(Health("readiness"), "NOT_SERVING");
+  parts_.runner.SetOpen(true);
+  server_->Drain(absl::Minutes(1));
+  const grpc::Status ended = running.get();
+  EXPECT_TRUE(ended.ok()) << ended.error_message();
+}
 
 TEST_F(ServerTest, DoesNotStartWithATenantsFileThatIsWrong) {
   config_.tenants = absl::StrCat(std::getenv("TEST_TMPDIR"), "/tenants.json");
@@ -157,6 +109,25 @@ TEST_F(ServerTest, DoesNotStartWithATenantsFileThatIsWrong) {
   std::ofstream(config_.tenants, std::ios::trunc) << R"({"default": {"running_sequences": 3}})";
   Restart();
   EXPECT_EQ(server_->tenants()->current()->Of("a").running_sequences(), 3);
+}
+
+// Once the file of the tenants has a token.
+TEST_F(ServerTest, RefusesCallsWithoutACredential) {
+  config_.tenants = absl::StrCat(std::getenv("TEST_TMPDIR"), "/tokens.json");
+  std::ofstream(config_.tenants) << R"({"tenants": [{"name": "a", "tokens": [{"name": "t", "sha256":
+      "2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90"}]}]})";  // of "alice"
+  Restart();
+  EXPECT_EQ(Complete(1).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Health("liveness"), "UNAUTHENTICATED");
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer alice");
+  v1::GenerateResponse response;
+  const grpc::Status status = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+
+  std::ofstream(config_.tenants, std::ios::trunc) << "{}";
+  server_->ReloadChangedFiles();
+  EXPECT_EQ(Complete(1).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(ServerTest, ServesAndSaysSo) {
@@ -172,6 +143,22 @@ TEST_F(ServerTest, ServesAndSaysSo) {
   EXPECT_THAT(response.token_ids(), testing::ElementsAre(7, 7, 7));
   EXPECT_GT(server_->metrics_port(), 0);
   EXPECT_EQ(server_->max_sequence_tokens(), 1000);
+}
+
+TEST_F(ServerTest, GetModelInfoTellsEveryLimit) {
+  config_.limits.default_max_tokens = 5;
+  Restart();
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  v1::GetModelInfoResponse info;
+  const grpc::Status status = v1::Control::NewStub(channel_)->GetModelInfo(&context, {}, &info);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const google::protobuf::Reflection& fields = *info.limits().GetReflection();
+  for (int i = 0; i < v1::Limits::descriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *v1::Limits::descriptor()->field(i);
+    // Its model has no encoder.
+    EXPECT_EQ(fields.GetInt64(info.limits(), &field) > 0, field.name() != "max_encoder_tokens") << field.name();
+  }
 }
 
 TEST_F(ServerTest, ReflectionIsServed) {
@@ -204,7 +191,7 @@ TEST_F(ServerTest, ReflectionIsServed) {
 }
 
 TEST_F(ServerTest, DrainLetsRequestsEnd) {
-  runner_.SetOpen(false);
+  parts_.runner.SetOpen(false);
   grpc::Status status;
   std::thread client([&] { status = Complete(5); });
   WaitForRunning(1);
@@ -224,7 +211,7 @@ TEST_F(ServerTest, DrainLetsRequestsEnd) {
     if (refused.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) refused = grpc::Status::OK;
   }
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
-  runner_.SetOpen(true);
+  parts_.runner.SetOpen(true);
   client.join();
   drain.join();
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -233,7 +220,7 @@ TEST_F(ServerTest, DrainLetsRequestsEnd) {
 TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   grpc::Status status;
   std::atomic<bool> ended = false;
-  runner_.SetOpen(false);
+  parts_.runner.SetOpen(false);
   std::thread client([&] {
     status = Complete(900);
     ended = true;
@@ -242,10 +229,10 @@ TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   std::thread drain([&] { server_->Drain(absl::ZeroDuration()); });
   // The request ends after the step in which it is told to; its 900 steps would take 9 s.
   while (!ended) {
-    runner_.AllowStep();
+    parts_.runner.AllowStep();
     absl::SleepFor(absl::Milliseconds(10));
   }
-  runner_.SetOpen(true);
+  parts_.runner.SetOpen(true);
   drain.join();
   client.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
@@ -254,7 +241,8 @@ TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
 // The engine does not know of such a request, and is idle.
 TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
   std::promise<void> compiles;
-  compile_grammar_ = [&compiles](const GrammarSpec& spec, std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
+  parts_.compile_grammar = [&compiles](const GrammarSpec& spec,
+                                       std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
     if (spec.kind != GrammarSpec::Kind::kRegex) return CompiledGrammar();  // the server's own, at its start
     compiles.set_value();
     std::promise<void> stopped;
@@ -280,7 +268,7 @@ TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
 }
 
 TEST_F(ServerTest, ADeadEngineFailsLiveness) {
-  runner_.Fail(absl::InternalError("the device is lost"));
+  parts_.runner.Fail(absl::InternalError("the device is lost"));
   for (int i = 0; i < 20 && Complete(2).error_code() != grpc::StatusCode::UNAVAILABLE; ++i) {
   }
   server_->UpdateHealth();
@@ -294,13 +282,13 @@ TEST_F(ServerTest, AHangingStepFailsLivenessUntilItGoesOn) {
   config_.watchdog = {.timeout = absl::Milliseconds(20),
                       .on_hang = [&hung](const std::string& where) { hung.set_value(where); }};
   Restart();
-  runner_.SetOpen(false);
+  parts_.runner.SetOpen(false);
   std::future<grpc::Status> call = std::async(std::launch::async, [this] { return Complete(3); });
   EXPECT_THAT(hung.get_future().get(), HasSubstr("phase run, 1 rows, 1 tokens, in "));
   server_->UpdateHealth();
   EXPECT_EQ(Health("liveness"), "NOT_SERVING");
   EXPECT_EQ(Health("readiness"), "NOT_SERVING");
-  runner_.SetOpen(true);
+  parts_.runner.SetOpen(true);
   EXPECT_TRUE(call.get().ok());
   while (Health("liveness") != "SERVING") server_->UpdateHealth();  // at the watchdog's next wake-up
   EXPECT_EQ(Health("readiness"), "SERVING");
@@ -322,7 +310,7 @@ TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
 
 TEST_F(ServerTest, AnArenaThatHoldsNoSequenceIsAnError) {
   server_.reset();
-  storage_ = *CreateHostStorage(plan_.groups[0].unit_bytes);
+  parts_.storage = *CreateHostStorage(parts_.plan.groups[0].unit_bytes);
   EXPECT_FALSE(StartServer().ok());
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -28,7 +29,10 @@ TEST(Tenants, ReadsEveryFieldOfEachTenant) {
   const absl::StatusOr<Tenants> tenants = Tenants::Parse(R"({
     "tenants": [
       {"name": "alice", "weight": 2.5, "requests_per_second": 3, "tokens_per_second": 4000, "burst_seconds": 5,
-       "running_sequences": 6, "queued_requests": 7, "queued_tokens": 8, "cache_bytes": 9},
+       "running_sequences": 6, "queued_requests": 7, "queued_tokens": 8, "cache_bytes": 9,
+       "session_bytes": 10, "session_age_seconds": 11, "disk_tier_bytes": 12, "disk_tier_age_seconds": 13,
+       "tokens": [{"name": "laptop", "sha256": "2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90"}],
+       "certificates": [{"name": "pod", "common_name": "pod.alice"}]},
       {"name": "", "weight": 0.5}],
     "default": {"running_sequences": 1}})");
   ASSERT_TRUE(tenants.ok()) << tenants.status();
@@ -44,6 +48,16 @@ TEST(Tenants, ReadsEveryFieldOfEachTenant) {
   EXPECT_EQ(alice.queued_requests(), 7);
   EXPECT_EQ(alice.queued_tokens(), 8);
   EXPECT_EQ(alice.cache_bytes(), 9);
+  EXPECT_EQ(alice.session_bytes(), 10);
+  EXPECT_EQ(alice.session_age_seconds(), 11);
+  EXPECT_EQ(alice.disk_tier_bytes(), 12);
+  EXPECT_EQ(alice.disk_tier_age_seconds(), 13);
+  const Credentials::Entry* const token = tenants->credentials().FindToken("alice");
+  ASSERT_NE(token, nullptr);
+  EXPECT_EQ(token->identity.credential, "laptop");
+  const Credentials::Entry* const certificate = tenants->credentials().FindCertificate({"pod.alice"}, {});
+  ASSERT_NE(certificate, nullptr);
+  EXPECT_EQ(certificate->identity.credential, "pod");
   EXPECT_EQ(WeightOf(tenants->Of("")), 0.5);
   EXPECT_FALSE(tenants->Of("").has_running_sequences()) << "an entry takes nothing from the default";
   EXPECT_EQ(tenants->Of("somebody").running_sequences(), 1);
@@ -79,6 +93,8 @@ TEST(Tenants, RefusesAFileAndNamesTenantFieldValueAndLimit) {
        {"queued_tokens is 9223372036854775807"}},
       {R"({"default": {"queued_requests": 0}})", {"default", "queued_requests is 0"}},
       {R"({"default": {"name": "a"}})", {"default", "name"}},
+      {R"({"default": {"tokens": [{"name": "t"}]}})", {"default", "credentials"}},
+      {R"({"tenants": [{"name": "a", "tokens": [{"name": "t", "sha256": "x"}]}]})", {"tenant \"a\"", "token \"t\""}},
       {absl::StrCat(R"({"tenants": [{"name": ")", std::string(129, 'x'), "\"}]}"), {"129 characters", "128"}},
   };
   for (const auto& [json, parts] : cases) {
@@ -141,6 +157,57 @@ TEST(TenantsFile, TellsItsFollowerOfEachReading) {
   WriteFile("followed.json", "wrong");
   EXPECT_FALSE((*file)->Reload().ok());
   EXPECT_EQ(weights, (std::vector<double>{2, 3}));
+}
+
+TEST(TenantsFile, KeepsTheReadingBeforeTheCurrentOne) {
+  const std::string path = WriteFile("previous.json", R"({"default": {"weight": 2}})");
+  absl::StatusOr<std::unique_ptr<TenantsFile>> file = TenantsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->previous(), (*file)->current());
+  const std::shared_ptr<const Tenants> first = (*file)->current();
+  WriteFile("previous.json", R"({"default": {"weight": 3}})");
+  EXPECT_TRUE((*file)->Reload().ok());
+  EXPECT_EQ((*file)->previous(), first);
+}
+
+TEST(TenantsFile, IsReadAgainWhenItChangesAndOnlyThen) {
+  const std::string path = WriteFile("polled.json", R"({"default": {"weight": 2}})");
+  absl::StatusOr<std::unique_ptr<TenantsFile>> file = TenantsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::shared_ptr<const Tenants> first = (*file)->current();
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ((*file)->current(), first);
+
+  WriteFile("polled.json", R"({"default": {"weight": 33}})");
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ(WeightOf((*file)->current()->Of("a")), 33);
+  const std::shared_ptr<const Tenants> second = (*file)->current();
+  WriteFile("polled.json", "wrong");
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ((*file)->current(), second);
+  std::filesystem::remove(path);
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ((*file)->current(), second);
+  WriteFile("polled.json", R"({"default": {"weight": 4}})");
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ(WeightOf((*file)->current()->Of("a")), 4);
+}
+
+// As Kubernetes updates a mounted secret: the file is a link into a folder that is itself a link.
+TEST(TenantsFile, IsReadAgainWhenALinkOnItsPathChanges) {
+  const std::filesystem::path folder = std::filesystem::path(std::getenv("TEST_TMPDIR")) / "mount";
+  for (const char* version : {"1", "2"}) {
+    std::filesystem::create_directories(folder / version);
+    std::ofstream(folder / version / "tenants.json") << R"({"default": {"weight": )" << version << "}}";
+  }
+  std::filesystem::create_directory_symlink("1", folder / "..data");
+  std::filesystem::create_symlink("..data/tenants.json", folder / "tenants.json");
+  absl::StatusOr<std::unique_ptr<TenantsFile>> file = TenantsFile::Open(folder / "tenants.json");
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::filesystem::create_directory_symlink("2", folder / "..next");
+  std::filesystem::rename(folder / "..next", folder / "..data");
+  (*file)->ReloadIfChanged();
+  EXPECT_EQ(WeightOf((*file)->current()->Of("a")), 2);
 }
 
 TEST(TenantsFile, MayBeReadWhileItIsReloaded) {

@@ -58,7 +58,7 @@ TEST_F(WatchdogTest, AStepWithoutProgressHangsAtTheLimitAndEndsTheProcessAtTwice
   Tick(19);
   EXPECT_TRUE(ends_.empty());
   Tick(1);
-  EXPECT_EQ(ends_, std::vector<std::string>{"phase run, 3 rows, 70 tokens"});
+  EXPECT_EQ(ends_, std::vector<std::string>{"a step hangs: phase run, 3 rows, 70 tokens"});
   Tick(100);
   EXPECT_EQ(ends_.size(), 1u);
 }
@@ -152,8 +152,9 @@ TEST(WatchdogDeathTest, EndsTheProcessAndSaysWhere) {
         watchdog.Start();
         while (true) pause();
       },
-      testing::ExitedWithCode(kHangingStepExitCode),
-      "no progress for 100ms \\(--step_timeout\\); phase run.*\n.*a step hangs, so the server ends with exit code 4");
+      testing::ExitedWithCode(kHangExitCode),
+      "a step hangs: phase run.*; no progress for 100ms \\(--step_timeout\\)\n"
+      ".*the server ends with exit code 4, because a step hangs: phase run");
 }
 
 }  // namespace

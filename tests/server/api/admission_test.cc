@@ -312,5 +312,22 @@ TEST_F(AdmissionTest, ConcurrentRequestsNeverPassALimitAndLeaveNothing) {
   EXPECT_EQ(admission_.totals(), Admission::Totals());
 }
 
+TEST_F(AdmissionTest, AClosedTenantIsRefusedUntilItIsReopened) {
+  Ticket before = Arrive("a");
+  admission_.Close("a");
+  EXPECT_EQ(Arrive("a"), nullptr);
+  EXPECT_EQ(refused_.reason, RefusalReason::kTenantErased);
+  EXPECT_EQ(refused_.tenant, "a");
+  EXPECT_GT(refused_.retry_after, absl::ZeroDuration());
+  EXPECT_NE(Arrive("b"), nullptr);
+  EXPECT_FALSE(admission_.WaitUntilGone("a", absl::ZeroDuration()));
+  std::thread ends([ticket = std::move(before)] { ticket->OnEnded(0); });
+  EXPECT_TRUE(admission_.WaitUntilGone("a", absl::Minutes(1)));
+  ends.join();
+  EXPECT_TRUE(admission_.WaitUntilGone("nobody", absl::ZeroDuration()));
+  admission_.Reopen("a");
+  EXPECT_NE(Arrive("a"), nullptr);
+}
+
 }  // namespace
 }  // namespace berth

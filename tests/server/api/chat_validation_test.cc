@@ -3,6 +3,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/api/json_bounds.h"
@@ -38,6 +39,37 @@ TEST_F(ChatValidationTest, NeedsATemplateThatTakesTheMessages) {
   EXPECT_EQ(Message(), "chat: role refused");
   codec_.with_template = false;
   EXPECT_EQ(Message(), "chat: the model has no chat template; use prompt or token_ids");
+}
+
+using MessageEnds = std::vector<int32_t>;
+
+TEST_F(ChatValidationTest, FindsWhereMessagesEndByRendering) {
+  const auto add = [this](const char* role, const char* content) {
+    v1::ChatMessage* message = request_.mutable_chat()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  };
+  EXPECT_EQ(Validate()->request.message_ends, MessageEnds()) << "nobody asked";
+  context_.finds_message_ends = true;
+  EXPECT_EQ(Validate()->request.message_ends, MessageEnds{8});  // "user:hi|assistant:"
+  add("assistant", "ho");
+  EXPECT_EQ(Validate()->request.message_ends, (MessageEnds{8, 21}));
+  for (int i = 0; i < 3; ++i) add("user", "again");
+  // The first and the last three: "user:hi|assistant:ho|user:again|user:again|user:again|assistant:".
+  EXPECT_EQ(Validate()->request.message_ends, (MessageEnds{8, 32, 43, 54}));
+  request_.mutable_chat()->set_add_generation_prompt(false);
+  EXPECT_EQ(Validate()->request.message_ends, (MessageEnds{8, 32, 43})) << "below the prompt's length";
+}
+
+TEST_F(ChatValidationTest, FindsWhereMessagesEndByTheirEndTokens) {
+  context_.finds_message_ends = true;
+  SetPrompt(0);
+  for (const int32_t id : {1, 2, 99, 3, 97, 4, 99, 99, 5, 99}) request_.mutable_token_ids()->add_ids(id);
+  EXPECT_EQ(Validate()->request.message_ends, (MessageEnds{3, 8}));
+  codec_.end_tokens = {97, 98};
+  EXPECT_EQ(Validate()->request.message_ends, (MessageEnds{3, 5, 8}));
+  request_.set_prompt("abc");
+  EXPECT_EQ(Validate()->request.message_ends, MessageEnds());
 }
 
 TEST_F(ChatValidationTest, Messages) {
@@ -88,6 +120,8 @@ TEST_F(ChatValidationTest, ExtraJson) {
            {"{},{}", "not JSON"},
            {"[]", "not a JSON object"},
            {"\xEF\xBB\xBF{}", "begins with a byte order mark; leave it out"},
+           // It would end the parsing, and what follows would be put into the messages unread.
+           {std::string("{} \0}", 5), "has a zero byte, at byte 3"},
            {R"({"role": "system"})", "\"role\" has a field of its own"},
            {R"({"\u0072ole": "system"})", "\"role\" has a field of its own"},
            {R"({"content": ""})", "\"content\" has a field of its own"}}) {

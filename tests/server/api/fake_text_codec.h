@@ -70,7 +70,10 @@ class FakeTextCodec final : public TextCodec {
   std::function<void(std::string_view text, const StopCheck& stop)>
       on_encode;  // called by Encode; set before the first call
 
+  std::vector<int32_t> end_tokens;  // what message_end_tokens() says
+
   int64_t longest_token_bytes() const override { return longest_token; }
+  absl::Span<const int32_t> message_end_tokens() const override { return end_tokens; }
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens,
                                               const EncodeBounds& bounds) const override {

@@ -153,6 +153,40 @@ TEST(GrammarCompilerTest, WhatIsLargerThanTheCacheIsNotKept) {
   EXPECT_EQ(compiler.load().cache_bytes, 0);
 }
 
+// Whoever reacts to a stop runs within request_stop, so with a lock of the compiler held it could not use it.
+TEST(GrammarCompilerTest, StopsACompilationWithoutALockHeld) {
+  GrammarCompiler* compiler = nullptr;
+  std::promise<void> begun;
+  std::promise<void> stopped;
+  const auto compile = [&](const GrammarSpec&, std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
+    const std::stop_callback reaction(stop, [&] {
+      EXPECT_EQ(compiler->load().compiled, 0);
+      stopped.set_value();
+    });
+    begun.set_value();
+    stopped.get_future().wait();
+    return absl::CancelledError("stopped");
+  };
+  for (const bool by_time : {false, true}) {
+    begun = {};
+    stopped = {};
+    GrammarCompiler made(
+        {.threads = 1, .timeout = by_time ? absl::Milliseconds(1) : absl::Hours(1), .compile = compile});
+    compiler = &made;
+    std::promise<void> done;
+    made.Compile(1, {}, [&](const auto& result) {
+      EXPECT_FALSE(result.ok());
+      done.set_value();
+    });
+    begun.get_future().wait();
+    if (by_time) {
+      done.get_future().wait();
+    } else {
+      EXPECT_TRUE(made.Cancel(1));
+    }
+  }
+}
+
 TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
   FakeCompile compile;
   GrammarCompiler compiler({.threads = 1, .max_waiting = 2, .compile = compile.Function()});

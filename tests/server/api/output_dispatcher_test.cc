@@ -118,7 +118,7 @@ TEST(RequestRegistryTest, RefusesAnIdThatIsUnderWay) {
   ASSERT_TRUE(registry.Add(MakeOutput(1, &codec, &writer)).ok());
   EXPECT_EQ(registry.Add(MakeOutput(1, &codec, &writer)),
             absl::AlreadyExistsError("request_id: \"id1\" is already running"));
-  registry.Remove("id1");
+  registry.Remove("", "id1");
   EXPECT_TRUE(registry.Add(MakeOutput(1, &codec, &writer)).ok());
   EXPECT_EQ(registry.size(), 1);
 }
@@ -135,8 +135,8 @@ TEST(RequestRegistryTest, CancelsByIdAndAll) {
     options.hooks.cancel = [&cancelled](RequestKey k, FinishReason) { cancelled.push_back(k); };
     ASSERT_TRUE(registry.Add(std::make_shared<RequestOutput>(std::move(options), &codec, &writer)).ok());
   }
-  EXPECT_FALSE(registry.Cancel("id4", EndCause::kAborted));
-  EXPECT_TRUE(registry.Cancel("id2", EndCause::kAborted));
+  EXPECT_FALSE(registry.Cancel("", "id4", EndCause::kAborted));
+  EXPECT_TRUE(registry.Cancel("", "id2", EndCause::kAborted));
   EXPECT_EQ(cancelled, std::vector<RequestKey>{2});
   registry.CancelAll(EndCause::kShutdown);
   std::sort(cancelled.begin(), cancelled.end());

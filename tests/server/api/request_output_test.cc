@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -72,6 +73,10 @@ class RequestOutputTest : public ::testing::Test {
       EXPECT_FALSE(writer_.ended);
       ended_.push_back(ended);
     };
+    options_.hooks.set_paused = [this](RequestKey key, bool paused) {
+      EXPECT_EQ(key, 5u);
+      pauses_.push_back(paused);
+    };
     options_.hooks.first_token = [this](const RequestTimes&) { ++first_tokens_; };
     options_.hooks.inter_token = [this](absl::Duration gap) { gaps_.push_back(gap); };
   }
@@ -110,6 +115,7 @@ class RequestOutputTest : public ::testing::Test {
   FakeWriter writer_;
   RequestOutput::Options options_;
   std::vector<FinishReason> cancels_;
+  std::vector<bool> pauses_;
   std::vector<EndedRequest> ended_;
   int first_tokens_ = 0;
   std::vector<absl::Duration> gaps_;
@@ -118,6 +124,26 @@ class RequestOutputTest : public ::testing::Test {
  private:
   std::unique_ptr<RequestOutput> output_;
 };
+
+TEST_F(RequestOutputTest, ThePromptsLogprobsComeWithTheFirstToken) {
+  TokenEvent event = Event('a' - ' ', FinishReason::kNone);
+  event.times = Times();
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  event.prompt_logprobs = {.entries_per_token = 3,
+                           .entries = {{1, -0.5f}, {2, -0.25f}, {1, -0.5f}, {3, -1}, {3, -1}, {3, none}}};
+  ASSERT_TRUE(output().OnEvent(event, now_));
+  ASSERT_EQ(writer_.messages.size(), 1u);
+  const v1::GenerateResponse& message = writer_.messages[0];
+  ASSERT_EQ(message.prompt_logprobs_size(), 2);
+  EXPECT_EQ(message.prompt_logprobs(0).token_id(), 1);
+  EXPECT_EQ(message.prompt_logprobs(0).text(), "!");
+  EXPECT_EQ(message.prompt_logprobs(0).top_size(), 2);
+  EXPECT_EQ(message.prompt_logprobs(1).logprob(), -1);
+  EXPECT_EQ(message.prompt_logprobs(1).top_size(), 1) << "a place that no token fills";
+  Written();
+  SendAll("b");
+  EXPECT_EQ(writer_.messages[1].prompt_logprobs_size(), 0);
+}
 
 TEST_F(RequestOutputTest, CoalescesWhatComesDuringAWrite) {
   SendAll("abcd");
@@ -143,8 +169,9 @@ TEST_F(RequestOutputTest, EndsAStreamThatIsNotRead) {
   while (Send('a')) ASSERT_LT(++sent, 1000);
   EXPECT_GT(sent, 100);
   EXPECT_EQ(undelivered->load().ended, 1);
-  EXPECT_EQ(cancels_, std::vector<FinishReason>{FinishReason::kCancelled});
+  EXPECT_EQ(cancels_, std::vector<FinishReason>{FinishReason::kUnread});
   ASSERT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(ended_[0].reason, FinishReason::kUnread);
   EXPECT_EQ(ended_[0].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LT(undelivered->load().bytes, 100) << "what waited is dropped; the write in flight is gRPC's";
   EXPECT_FALSE(writer_.ended);
@@ -153,6 +180,51 @@ TEST_F(RequestOutputTest, EndsAStreamThatIsNotRead) {
   EXPECT_EQ(writer_.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(writer_.Text(), "a");
   EXPECT_EQ(undelivered->load().bytes, 0);
+}
+
+TEST_F(RequestOutputTest, PausesAtAQuarterOfTheLimitAndContinuesAtAnEighth) {
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
+  options_.max_undelivered_bytes = 10000;
+  while (pauses_.empty()) ASSERT_TRUE(Send('a'));
+  EXPECT_GT(undelivered->load().bytes, 2500);
+  EXPECT_LT(undelivered->load().bytes, 2600);
+  ASSERT_TRUE(Send('a')) << "the step under way may bring more";
+  Written();  // the first token; what waits goes out in one message
+  EXPECT_EQ(pauses_, std::vector<bool>{true}) << "nearly all is still unread";
+  Written();
+  EXPECT_EQ(pauses_, (std::vector<bool>{true, false}));
+  EXPECT_EQ(undelivered->load().bytes, 0);
+  EXPECT_TRUE(cancels_.empty());
+  while (pauses_.size() == 2) ASSERT_TRUE(Send('a'));
+  EXPECT_EQ(pauses_, (std::vector<bool>{true, false, true})) << "as often as it takes";
+}
+
+TEST_F(RequestOutputTest, TheEngineEndsAPauseThatIsTooLong) {
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
+  options_.max_undelivered_bytes = 10000;
+  while (pauses_.empty()) ASSERT_TRUE(Send('a'));
+  EXPECT_FALSE(SendEnd(FinishReason::kUnread));
+  EXPECT_EQ(undelivered->load().ended, 1);
+  EXPECT_LT(undelivered->load().bytes, 100) << "what waited is dropped";
+  EXPECT_TRUE(cancels_.empty()) << "the engine has let go of it already";
+  Written();
+  EXPECT_EQ(pauses_, std::vector<bool>{true}) << "a request that ended does not continue";
+  ASSERT_TRUE(writer_.ended);
+  EXPECT_EQ(writer_.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(writer_.Text(), "a");
+}
+
+TEST_F(RequestOutputTest, WhatGoesOutAtTheEndOnlyIsNotPaused) {
+  for (const bool stream : {false, true}) {
+    options_.stream = stream;
+    options_.output.deliver_at_end = stream;  // beams
+    options_.max_undelivered_bytes = 10000;
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(Send('a'));
+    EXPECT_TRUE(pauses_.empty());
+    Forget();
+  }
 }
 
 TEST_F(RequestOutputTest, LogprobsCountInWhatIsNotRead) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/storage/session_file.h"
+#include "server/storage/session_id.h"
 #include "tests/server/api/test_server.h"
 
 namespace berth {
@@ -39,6 +40,9 @@ class SessionsTest : public ::testing::Test {
     if (!session_id.empty()) request.set_session_id(session_id);
     if (autosave_tokens > 0) request.set_autosave_tokens(autosave_tokens);
     return request;
+  }
+  std::string File(const std::string& id) const {
+    return folder_ + "/" + SessionFileName({.tenant_hash = TenantHash("tenant"), .id = id});
   }
   static v1::ResumeSessionRequest ResumeOf(const std::string& session_id, uint32_t received_tokens = 0) {
     v1::ResumeSessionRequest request;
@@ -113,7 +117,7 @@ TEST_F(SessionsTest, WhatWasSavedOnTheWayGoesOnInAnotherServer) {
   while (call.answer.tokens.size() < 21) ASSERT_TRUE(call.ReadOne());
   // The file as it is now is what a crash would leave; what the server writes while it ends is not looked at.
   while (server_->sessions->stats().num_saves < 2) absl::SleepFor(absl::Milliseconds(1));
-  const fs::path file = folder_ + "/s.session";
+  const fs::path file = File("s");
   const fs::path kept = folder_ + "/kept";
   fs::copy_file(file, kept);
   call.context.TryCancel();
@@ -145,7 +149,7 @@ TEST_F(SessionsTest, DeliverSavedOnlyNeverDeliversWhatACrashWouldLose) {
   Call call(server_.get(), request);
   server_->gate.Allow(21);  // one of prefill: 21 tokens
   const auto in_file = [this] {
-    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(folder_ + "/s.session", false);
+    const absl::StatusOr<SessionFileContent> content = ReadSessionFile(File("s"), false);
     return content.ok() ? static_cast<size_t>(content->file.output_size()) : 0;
   };
   while (call.answer.tokens.size() < 16) {
@@ -154,13 +158,13 @@ TEST_F(SessionsTest, DeliverSavedOnlyNeverDeliversWhatACrashWouldLose) {
   }
   while (server_->Load().generation_tokens() < 21 + 40) absl::SleepFor(absl::Milliseconds(1));  // Whole had 40
   const fs::path kept = folder_ + "/kept";
-  fs::copy_file(folder_ + "/s.session", kept);
+  fs::copy_file(File("s"), kept);
   EXPECT_EQ(call.answer.tokens.size(), 16u);
   server_->gate.Open();
   while (call.ReadOne()) EXPECT_LE(call.answer.tokens.size(), in_file());
   ExpectRest(call.ReadAll(), whole, 0);
   server_.reset();
-  fs::copy_file(kept, folder_ + "/s.session", fs::copy_options::overwrite_existing);
+  fs::copy_file(kept, File("s"), fs::copy_options::overwrite_existing);
   Start();
   ExpectRest(Resume(ResumeOf("s", 16)), whole, 16);
 }
@@ -178,7 +182,7 @@ TEST_F(SessionsTest, DeliverSavedOnlyEndsWithTheErrorOfTheSave) {
       testing::HasSubstr("deliver_saved_only: the session was not saved, so the output ends here: a session of "));
   EXPECT_LT(answer.tokens.size(), whole.tokens.size());
   // What the client has is what is saved.
-  const absl::StatusOr<SessionFileContent> content = ReadSessionFile(folder_ + "/s.session", false);
+  const absl::StatusOr<SessionFileContent> content = ReadSessionFile(File("s"), false);
   const int64_t in_file = content.ok() ? content->file.output_size() : 0;
   EXPECT_LE(static_cast<int64_t>(answer.tokens.size()), in_file);
 }
@@ -231,13 +235,13 @@ TEST_F(SessionsTest, SaveWaitsForTheFile) {
   Call call(server_.get(), MakeRequest("s"));
   server_->gate.Allow(3);
   while (call.answer.tokens.size() < 3) ASSERT_TRUE(call.ReadOne());
-  EXPECT_EQ(Save("s", "thief").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Save("s", "thief").error_code(), grpc::StatusCode::NOT_FOUND);
   std::thread step([&] { server_->gate.Open(); });
   v1::Session session;
   EXPECT_TRUE(Save("s", "tenant", &session).ok());
   step.join();
   EXPECT_GE(session.output_tokens(), 3);
-  EXPECT_EQ(session.size_bytes(), static_cast<int64_t>(fs::file_size(folder_ + "/s.session")));
+  EXPECT_EQ(session.size_bytes(), static_cast<int64_t>(fs::file_size(File("s"))));
   EXPECT_TRUE(call.ReadAll().status.ok());
   EXPECT_EQ(call.answer.tokens.size(), kMaxTokens);
   // For a request that has ended, Save describes the saved session.
@@ -277,7 +281,9 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   Start();
   v1::ResumeSessionRequest other = ResumeOf("s");
   other.set_tenant("thief");
-  EXPECT_EQ(Resume(other).status.error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(Resume(other).status.error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(Resume(other).status.error_message(), "session_id: there is no session \"s\"");
+  EXPECT_EQ(Save("s", "thief").error_message(), "session_id: there is no session \"s\"");
   EXPECT_EQ(Resume(ResumeOf("s", kMaxTokens + 1)).status.error_code(), Code::INVALID_ARGUMENT);
   EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
   grpc::Status deleted;
@@ -298,7 +304,7 @@ TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
   server_->engine->WaitUntilIdle(absl::Seconds(60));
   Start();
-  const std::string path = folder_ + "/s.session";
+  const std::string path = File("s");
   absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
   ASSERT_TRUE(content.ok()) << content.status();
   content->file.set_finish(v1::FINISH_REASON_UNSPECIFIED);
@@ -320,10 +326,10 @@ TEST_F(SessionsTest, ErrorsTellNoPathOfTheServer) {
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
   server_->engine->WaitUntilIdle(absl::Seconds(60));
   Start();
-  fs::resize_file(folder_ + "/s.session", 200);
+  fs::resize_file(File("s"), 200);
   const grpc::Status status = Resume(ResumeOf("s")).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("s.session"));
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("s@"));
   EXPECT_THAT(status.error_message(), ::testing::Not(::testing::HasSubstr(folder_)));
 }
 

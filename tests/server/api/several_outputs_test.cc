@@ -117,6 +117,7 @@ TEST_F(SeveralOutputsValidation, BeamSearchRefusesWhatItWouldNotFollow) {
             absl::StrCat("sampling.logit_bias: 1", kWhy));
   EXPECT_EQ(beams_with([](R& r, S&) { r.set_best_of(2); }), absl::StrCat("best_of: 2", kWhy));
   EXPECT_EQ(beams_with([](R& r, S&) { r.set_logprobs(1); }), absl::StrCat("logprobs: 1", kWhy));
+  EXPECT_EQ(beams_with([](R& r, S&) { r.set_prompt_logprobs(1); }), absl::StrCat("prompt_logprobs: 1", kWhy));
   EXPECT_EQ(beams_with([](R& r, S&) { r.mutable_stopping()->add_stop("x"); }), absl::StrCat("stopping.stop: 1", kWhy));
   EXPECT_EQ(beams_with([](R& r, S& s) {
               s.set_temperature(0);

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,10 +16,14 @@
 #include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
+#include "scheduler/prefix_disk.h"
 #include "server/api/admission.h"
+#include "server/api/audit.h"
 #include "server/api/control_service.h"
 #include "server/api/grammar_compiler.h"
+#include "server/api/identity.h"
 #include "server/api/inference_service.h"
+#include "server/api/operations.h"
 #include "server/api/output_dispatcher.h"
 #include "server/api/request_registry.h"
 #include "server/api/sessions_service.h"
@@ -71,6 +76,13 @@ struct TestServer {
     int64_t session_dir_limit = 1 << 20;
     GrammarCompiler::CompileFunction compile_grammar;  // empty: structures are refused
     std::string tenants = "{}";                        // the file of --tenants
+    const IdentitySource* identities = nullptr;        // null: authentication is off
+    Audit* audit = nullptr;
+    bool share_prefixes = false;
+    int64_t host_tier_bytes = 0;
+    PrefixDisk* disk = nullptr;
+    absl::Duration operations_timeout = absl::Minutes(1);
+    std::function<void()> drain = [] {};
   };
 
   TestServer() : TestServer(Options{}) {}
@@ -86,6 +98,10 @@ struct TestServer {
     engine_options.scheduler.max_running = options.max_running;
     engine_options.scheduler.max_sequence_tokens = options.max_sequence_tokens;
     engine_options.check_integrity = true;
+    engine_options.scheduler.share_prefixes = options.share_prefixes;
+    engine_options.scheduler.swap.host_tier_bytes = options.host_tier_bytes;
+    engine_options.scheduler.prefixes = {
+        .disk = options.disk, .disk_limit_bytes = 1 << 20, .idle = absl::ZeroDuration()};
     if (!options.session_dir.empty()) {
       auto opened = SessionStore::Open({.folder = options.session_dir,
                                         .limit_bytes = options.session_dir_limit,
@@ -115,6 +131,7 @@ struct TestServer {
     if (!parsed.ok()) ABSL_RAW_LOG(FATAL, "%s", parsed.status().ToString().c_str());
     tenants = std::make_shared<const Tenants>(*std::move(parsed));
     inference_options.admission = &admission;
+    inference_options.identities = options.identities;
     inference_options.cache_bytes = [](const Request& request) {
       return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
     };
@@ -132,14 +149,27 @@ struct TestServer {
     sessions_options.store = sessions.get();
     sessions_options.engine = engine.get();
     sessions_options.inference = inference.get();
+    sessions_options.audit = options.audit;
     sessions_service = std::make_unique<SessionsService>(sessions_options);
     ControlService::Options control_options;
     control_options.engine = engine.get();
     control_options.registry = &registry;
+    operations = std::make_unique<Operations>(Operations::Options{.engine = engine.get(),
+                                                                  .registry = &registry,
+                                                                  .admission = &admission,
+                                                                  .sessions = sessions.get(),
+                                                                  .grammars = grammars.get(),
+                                                                  .timeout = options.operations_timeout});
+    control_options.operations = operations.get();
+    control_options.drain = options.drain;
+    control_options.drain_grace = absl::Seconds(7);
+    control_options.identities = options.identities;
+    control_options.audit = options.audit;
     control_options.model = model;
     control_options.plan = cache.cache->plan();
     control_options.limits.set_max_sequence_tokens(engine->max_sequence_tokens());
     control_options.server.set_version("test");
+    control_options.server.set_num_threads(2);
     control = std::make_unique<ControlService>(control_options);
     Serve();
   }
@@ -190,6 +220,7 @@ struct TestServer {
   TextPool texts{TextPool::Options{.max_waiting = 16}};
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<SessionsService> sessions_service;
+  std::unique_ptr<Operations> operations;
   std::unique_ptr<ControlService> control;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<v1::Inference::Stub> inference_stub;
@@ -221,7 +252,16 @@ class Call {
     if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
     reader_ = server->inference_stub->Generate(&context, request);
   }
-  Call(TestServer* server, const v1::ResumeSessionRequest& request) {
+  // `prepare` changes the context before the call begins.
+  Call(TestServer* server, const v1::GenerateRequest& request,
+       const std::function<void(grpc::ClientContext*)>& prepare) {
+    prepare(&context);
+    reader_ = server->inference_stub->Generate(&context, request);
+  }
+  Call(
+      TestServer* server, const v1::ResumeSessionRequest& request,
+      const std::function<void(grpc::ClientContext*)>& prepare = [](grpc::ClientContext*) {}) {
+    prepare(&context);
     reader_ = server->sessions_stub->Resume(&context, request);
   }
   // False: the stream has ended.

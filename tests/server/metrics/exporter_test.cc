@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <optional>
 #include <random>
 #include <string>
 
@@ -22,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Key;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // static, recurrent and a second static group.
@@ -263,14 +266,15 @@ TEST(UsageTest, IsTheFullestPoolsShareOfWhatItCouldHave) {
 }
 
 // The whole answer to GET `path`, headers included.
-std::string HttpGet(int port, const std::string& path) {
+std::string HttpGet(int port, const std::string& path, const std::string& more_headers = "") {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string answer;
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", more_headers, "\r\n");
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
       write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
     char buffer[4096];
@@ -289,6 +293,38 @@ TEST(ExporterTest, AnswersScrapesOverHttp) {
                             HasSubstr("\n# TYPE berth_time_to_first_token_seconds histogram\n"),
                             HasSubstr("\nberth_requests_running{model_name=\"m\"} 0\n")));
   EXPECT_THAT(HttpGet((*exporter)->port(), "/other"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST(ExporterTest, AnswersOnlyScrapesThatAreAdmitted) {
+  Scraper scraper;
+  const auto admit = [](std::optional<absl::string_view> authorization) { return authorization == "Bearer a"; };
+  const auto exporter = Exporter::Start({.host = "127.0.0.1", .port = 0}, scraper.Options(), admit);
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  const int port = (*exporter)->port();
+  EXPECT_THAT(HttpGet(port, "/metrics"), AllOf(StartsWith("HTTP/1.1 401"), Not(HasSubstr("berth"))));
+  EXPECT_THAT(HttpGet(port, "/metrics", "Authorization: Bearer b\r\n"), StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(HttpGet(port, "/metrics", "Authorization: Bearer a\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("berth_requests_running")));
+}
+
+TEST(ExporterTest, ZipsForThoseWhoAskForIt) {
+  Scraper scraper;
+  const auto exporter = Exporter::Start({.host = "127.0.0.1", .port = 0}, scraper.Options());
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  const std::string answer = HttpGet((*exporter)->port(), "/metrics", "Accept-Encoding: deflate, gzip\r\n");
+  EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
+  const std::string zipped = answer.substr(answer.find("\r\n\r\n") + 4);
+  z_stream stream = {};
+  ASSERT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  std::string text(1 << 20, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(zipped.data()));
+  stream.avail_in = static_cast<uInt>(zipped.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  EXPECT_EQ(stream.avail_in, 0u);
+  EXPECT_THAT(text, HasSubstr("\nberth_requests_running{model_name=\"m\"} 0\n"));
+  inflateEnd(&stream);
 }
 
 TEST(ExporterTest, SaysWhichAddressItCannotListenOn) {

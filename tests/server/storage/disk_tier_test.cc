@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 
 #include "absl/time/clock.h"
@@ -73,7 +75,7 @@ class DiskTierTest : public ::testing::Test {
     return absl::StrCat(folder_, "/", absl::Hex(id, absl::kZeroPad16), ".prefix");
   }
 
-  const std::string folder_;
+  std::string folder_;
   CachePlan plan_;
   std::vector<int32_t> tokens_;
   std::unique_ptr<DiskTier> tier_;
@@ -109,6 +111,8 @@ TEST_F(DiskTierTest, TheLeastRecentlyUsedComeFirst) {
   const PrefixDisk::Found found = Reopen();
   ASSERT_EQ(found.files.size(), 2u);
   EXPECT_EQ(found.files[1].id, b);
+  EXPECT_GT(absl::Now() - found.files[0].used, absl::Minutes(59));
+  EXPECT_LT(absl::Now() - found.files[1].used, absl::Minutes(59));
 }
 
 TEST_F(DiskTierTest, AFileTornAnywhereIsNeverUsedAndGoes) {
@@ -186,6 +190,43 @@ TEST_F(DiskTierTest, AFullDiskIsSaidAndLeavesNothing) {
   EXPECT_FALSE(fs::exists(fs::symlink_status(BackendOf(1) + ".tmp")));
   EXPECT_FALSE(fs::exists(BackendOf(1)));
   Write();
+}
+
+TEST_F(DiskTierTest, OnlyTheOwnerMayUseIt) {
+  const mode_t umask_before = umask(0);
+  folder_ = absl::StrCat(std::getenv("TEST_TMPDIR"), "/above/tier");
+  fs::remove_all(fs::path(folder_).parent_path());
+  ASSERT_TRUE(Open().ok());
+  const uint64_t id = Write();
+  umask(umask_before);
+  const auto mode = [](const std::string& path) { return fs::status(path).permissions(); };
+  EXPECT_EQ(mode(BackendOf(id)), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(mode(folder_ + "/lock"), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(mode(folder_), fs::perms::owner_all);
+  EXPECT_EQ(mode(fs::path(folder_).parent_path()) & (fs::perms::group_write | fs::perms::others_write),
+            fs::perms::none);
+}
+
+TEST_F(DiskTierTest, SyncSaysWhenAllIsDoneAndWhatCouldNotBeRemoved) {
+  ASSERT_TRUE(Open().ok());
+  const auto sync = [this] {
+    std::promise<absl::Status> done;
+    tier_->Sync([&done](absl::Status status) { done.set_value(std::move(status)); });
+    return done.get_future().get();
+  };
+  const uint64_t a = Write();
+  tier_->Remove(a);
+  const uint64_t b = tier_->Write("salt", tokens_, Snapshot());
+  EXPECT_EQ(sync(), absl::OkStatus());
+  EXPECT_FALSE(fs::exists(BackendOf(a)));
+  EXPECT_TRUE(fs::exists(BackendOf(b)));
+  fs::remove(BackendOf(b));
+  fs::create_directory(BackendOf(b));  // unlink(2) removes no folder
+  tier_->Remove(b);
+  const absl::Status failed = sync();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr(BackendOf(b)));
+  EXPECT_EQ(sync(), absl::OkStatus()) << "it is said once";
 }
 
 TEST_F(DiskTierTest, ASecondServerIsRefused) {

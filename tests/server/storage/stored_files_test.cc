@@ -9,7 +9,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -18,12 +20,14 @@
 #include "absl/strings/str_cat.h"
 #include "server/storage/prefix_file.h"
 #include "server/storage/session_file.h"
+#include "server/storage/session_store.h"
 #include "tests/testing/tiny_cache.h"
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string Stored(const std::string& name) { return "tests/server/storage/files/" + name; }
 
@@ -110,6 +114,45 @@ TEST(StoredFiles, SessionsAreWrittenAsVersion3) {
   ASSERT_TRUE(WriteSessionFile(Written("session-v3"), SomeSession(), SomeProgress().snapshot).ok());
   EXPECT_EQ(ReadBytes(Written("session-v3")), ReadBytes(Stored("session-v3")))
       << "the format has changed: raise its version";
+}
+
+// A copy of a stored folder of sessions, which a store may change.
+std::string CopyOf(const std::string& name) {
+  const std::string folder = Written(name + "-copy");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  for (const auto& file : std::filesystem::directory_iterator(Stored(name))) {
+    std::filesystem::copy_file(file.path(), folder + "/" + file.path().filename().string());
+  }
+  return folder;
+}
+
+// The files of sessions-1 have no tenant in their names.
+TEST(StoredFiles, FoldersOfSessionsOfBothLayoutsAreRead) {
+  for (const std::string name : {"sessions-1", "sessions-2"}) {
+    const std::string folder = CopyOf(name);
+    auto store =
+        SessionStore::Open({.folder = folder, .limit_bytes = 1 << 20, .model = "0123456789abcdef0123456789abcdef"});
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->List("other").empty());
+    ASSERT_EQ((*store)->List("tenant").size(), 1u) << name;
+    EXPECT_EQ((*store)->List("tenant")[0].session_id(), "stored");
+    std::promise<absl::StatusOr<SessionFileContent>> loaded;
+    (*store)->Load("stored", "tenant",
+                   [&](absl::StatusOr<SessionFileContent> content) { loaded.set_value(std::move(content)); });
+    const absl::StatusOr<SessionFileContent> content = loaded.get_future().get();
+    ASSERT_TRUE(content.ok()) << content.status();
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(content->file, SomeSession()));
+
+    ASSERT_TRUE((*store)->Begin(1, SomeSession()).ok());
+    (*store)->Take({.key = 1, .progress = SomeProgress(), .last = true});
+    store->reset();  // writes it
+    std::vector<std::string> files;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      files.push_back(file.path().filename().string());
+    }
+    EXPECT_THAT(files, UnorderedElementsAre("lock", "stored@e9da86d351cf9a7642d8c50195c3f466.session")) << name;
+  }
 }
 
 CachePlan SomePlan() { return *BuildCachePlan({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, 4); }

@@ -1,0 +1,36 @@
+// What the services do with the identity of a caller (server/api/identity.h): whose tenant a call acts for, and whether
+// it may act on others. Functions; thread-safe.
+#ifndef BERTH_SERVER_API_CALLER_H_
+#define BERTH_SERVER_API_CALLER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/api/identity.h"
+
+namespace berth {
+
+// Null `identities`: authentication is off.
+Identity IdentityOf(const IdentitySource* identities, const grpc::ServerContextBase& context);
+
+// The tenant that the call acts for: its credential's, or without authentication the one that it names itself in
+// `field`. INVALID_ARGUMENT naming the field: it names another tenant than its own, or one that is malformed.
+absl::StatusOr<std::string> TenantOf(const Identity& identity, absl::string_view field, const std::string& named);
+
+// The same for a call that an operator may make for any tenant.
+absl::StatusOr<std::string> TenantActedOn(const Identity& identity, absl::string_view field, const std::string& named);
+
+// The tenant whose request ids the call's belong to. Each tenant has its own. Without authentication there is one set
+// of ids, "", since Abort names no tenant.
+inline std::string IdSpaceOf(const Identity& identity) { return identity.authenticated ? identity.tenant : ""; }
+
+// PERMISSION_DENIED: the call is `method`, for which the role is needed.
+absl::Status RequireOperator(const Identity& identity, absl::string_view method);
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_API_CALLER_H_
