@@ -15,9 +15,16 @@ namespace berth::cli {
 namespace {
 
 // Fields for a raw prompt, for several outputs, and for one request that is saved.
-constexpr absl::string_view kLeftOut[] = {
-    "add_special_tokens", "return_prompt_token_ids", "logprobs",          "n", "best_of", "beam_search",
-    "session_id",         "autosave_tokens",         "deliver_saved_only"};
+constexpr absl::string_view kLeftOut[] = {"add_special_tokens",
+                                          "return_prompt_token_ids",
+                                          "logprobs",
+                                          "prompt_logprobs",
+                                          "n",
+                                          "best_of",
+                                          "beam_search",
+                                          "session_id",
+                                          "autosave_tokens",
+                                          "deliver_saved_only"};
 
 constexpr char kIntro[] = R"(berth-cli chat [flags] ["message"]
 
@@ -27,7 +34,7 @@ arrived of a cancelled answer stays in the conversation; a failed turn is remove
 )";
 
 struct ChatOptions {
-  std::string server = kDefaultServer;
+  ConnectionOptions connection;
   std::string system;
   v1::GenerateRequest request;
   bool stats = false;
@@ -40,7 +47,7 @@ struct ChatOptions {
     flags->AddRenamed("keep_special_tokens", "skip_special_tokens=false");
     flags->AddGroup("Output");
     flags->Add("stats", &stats, "", "Print a summary to stderr after each answer.");
-    AddServerFlag(flags, &server);
+    connection.AddTo(flags);
     retries.AddTo(flags);
   }
 };
@@ -48,11 +55,11 @@ struct ChatOptions {
 // The messages so far. Invariant: `request_` holds whole turns only, between calls of Turn().
 class Conversation {
  public:
-  Conversation(const ChatOptions& options, Environment* environment)
+  Conversation(const ChatOptions& options, const std::shared_ptr<grpc::Channel>& channel, Environment* environment)
       : options_(options),
         request_(options.request),
         environment_(environment),
-        stub_(v1::Inference::NewStub(Connect(options.server))) {
+        stub_(v1::Inference::NewStub(channel)) {
     request_.mutable_chat();
     if (!options.system.empty()) AddMessage("system", options.system);
   }
@@ -75,7 +82,8 @@ class Conversation {
       request_.mutable_chat()->mutable_messages()->RemoveLast();
     }
     if (answer.interrupted) return kExitInterrupted;
-    if (!answer.status.ok()) return Fail("chat", DescribeError(options_.server, answer.status), *environment_);
+    if (!answer.status.ok())
+      return Fail("chat", DescribeError(options_.connection.server, answer.status), *environment_);
     return kExitOk;
   }
 
@@ -124,7 +132,9 @@ int RunChat(absl::Span<const std::string> args, Environment& environment) {
   const CommandLine command_line = {.command = "chat", .intro = kIntro, .max_positional = 1};
   if (const auto code = ParseArguments(command_line, flags, args, environment, &positional)) return *code;
 
-  Conversation conversation(options, &environment);
+  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(options.connection);
+  if (!channel.ok()) return Fail("chat", channel.status().message(), environment, kExitUsage);
+  Conversation conversation(options, *channel, &environment);
   return positional.empty() ? Converse(&conversation, environment) : conversation.Turn(positional[0]);
 }
 

@@ -4,7 +4,9 @@
 #include "client/chat.h"
 #include "client/generate.h"
 #include "client/load/load.h"
+#include "client/operate.h"
 #include "client/status.h"
+#include "client/token.h"
 #include "client/trace.h"
 
 namespace berth::cli {
@@ -21,13 +23,17 @@ constexpr Command kCommands[] = {
     {"chat", "send one message, or hold a conversation, through the model's chat template", &RunChat},
     {"status", "show the model, the load, the cache and health", &RunStatus},
     {"trace", "write what the last steps took, for Perfetto", &RunTrace},
+    {"drain", "let the server finish its requests and exit", &RunDrain},
+    {"flush", "drop cached prefixes", &RunFlush},
+    {"erase", "delete all that the server keeps of a tenant", &RunErase},
+    {"token", "make a bearer token and its hash", &RunToken},
     {"load", "run a load test: latency, throughput, goodput, verified streams", &RunLoad},
 };
 
 void PrintHelp(std::ostream& out) {
   out << "berth-cli COMMAND [flags]: a client of the Berth text-generation server\n\nCommands:\n";
   for (const Command& command : kCommands) out << absl::StreamFormat("  %-10s%s\n", command.name, command.summary);
-  out << "\nberth-cli COMMAND --help lists the flags of a command. Every command accepts --server=host:port\n"
+  out << "\nberth-cli COMMAND --help lists the flags of a command. Every command but token accepts --server=ADDRESS\n"
          "(default 127.0.0.1:8600). Exit codes: 0 success, 1 failure, 2 bad command line, 130 Ctrl-C.\n";
 }
 

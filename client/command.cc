@@ -4,11 +4,6 @@
 
 namespace berth::cli {
 
-void AddServerFlag(FlagSet* flags, std::string* server) {
-  flags->AddGroup("Connection");
-  flags->Add("server", server, "host:port", "Address of the server.");
-}
-
 std::optional<int> ParseArguments(const CommandLine& command_line, const FlagSet& flags,
                                   absl::Span<const std::string> args, Environment& environment,
                                   std::vector<std::string>* positional) {

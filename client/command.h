@@ -18,11 +18,6 @@
 
 namespace berth::cli {
 
-inline constexpr char kDefaultServer[] = "127.0.0.1:8600";
-
-// Adds --server to `flags`, under the heading "Connection".
-void AddServerFlag(FlagSet* flags, std::string* server);
-
 struct CommandLine {
   absl::string_view command;  // "chat"
   absl::string_view intro;    // the help above the flags

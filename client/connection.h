@@ -1,4 +1,4 @@
-// The channel to a server, and its errors in one line each. Thread-safe.
+// The channel to a server, and its errors in one line each. Functions; thread-safe.
 #ifndef BERTH_CLIENT_CONNECTION_H_
 #define BERTH_CLIENT_CONNECTION_H_
 
@@ -8,12 +8,27 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "flags/flag_set.h"
 
 namespace berth::cli {
 
-// Plaintext, straight to `server`: proxy variables of the environment are left unread. Connects on first use.
-std::shared_ptr<grpc::Channel> Connect(const std::string& server);
+// How to reach a server, and what to show it.
+struct ConnectionOptions {
+  std::string server = "127.0.0.1:8600";  // host:port, or unix:/path
+  std::string tls_ca;                     // file of the CAs of the server's certificate, or "system"; "": plaintext
+  std::string tls_cert;                   // file of a client certificate; "": none
+  std::string tls_key;                    // file of its private key
+  std::string token_file;                 // file of a bearer token; "": none
+
+  // Under the heading "Connection".
+  void AddTo(FlagSet* flags);
+};
+
+// Straight to the server: proxy variables of the environment are left unread. Connects on first use. INVALID_ARGUMENT
+// names the flag: a file cannot be read, flags are missing, or others could read the token on its way.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const ConnectionOptions& options);
 
 // "RESOURCE_EXHAUSTED"
 std::string CodeName(grpc::StatusCode code);

@@ -22,14 +22,15 @@ constexpr char kIntro[] = R"(berth-cli generate [flags]
 
 Sends one prompt and prints the text as it arrives. The prompt is raw text; berth-cli chat applies
 a chat template. Without --prompt, the prompt is read from standard input, without its last newline.
-With --logprobs: prints one line per token, with the n most likely tokens at its position.
+With --logprobs: prints one line per token, with the n most likely tokens at its position. With
+--prompt_logprobs: prints such lines for the prompt first.
 With --n, --best_of or --num_beams: prints all outputs at the end, the best first if they are ranked,
 each under a line "--- 0", "--- 1", ...
 With --json: prints one JSON object per message, with the fields of berth/v1/inference.proto.
 )";
 
 struct GenerateOptions {
-  std::string server = kDefaultServer;
+  ConnectionOptions connection;
   std::optional<std::string> prompt;
   v1::GenerateRequest request;
   bool json = false;
@@ -44,7 +45,7 @@ struct GenerateOptions {
     flags->AddGroup("Output");
     flags->Add("json", &json, "", "Print the messages as JSON, one per line.");
     flags->Add("stats", &stats, "", "Print a summary to stderr: tokens, time to first token, tokens per second.");
-    AddServerFlag(flags, &server);
+    connection.AddTo(flags);
     retries.AddTo(flags);
   }
   bool several() const {
@@ -55,8 +56,8 @@ struct GenerateOptions {
 // '"text"' with its control characters visible.
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
-void PrintLogprobs(const v1::GenerateResponse& message, std::ostream& out) {
-  for (const v1::TokenLogprobs& token : message.logprobs()) {
+void PrintLogprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& tokens, std::ostream& out) {
+  for (const v1::TokenLogprobs& token : tokens) {
     out << absl::StreamFormat("%8d %9.4f  %s", token.token_id(), token.logprob(), Quoted(token.text()));
     for (const v1::TopLogprob& top : token.top()) {
       out << absl::StreamFormat("  %s %.4f", Quoted(top.text()), top.logprob());
@@ -68,10 +69,13 @@ void PrintLogprobs(const v1::GenerateResponse& message, std::ostream& out) {
 void PrintMessage(const GenerateOptions& options, const v1::GenerateResponse& message, std::ostream& out) {
   if (options.json) {
     out << ToJson(message).dump() << "\n";
-  } else if (options.request.has_logprobs()) {
-    PrintLogprobs(message, out);
   } else {
-    out << message.text();
+    PrintLogprobs(message.prompt_logprobs(), out);
+    if (options.request.has_logprobs()) {
+      PrintLogprobs(message.logprobs(), out);
+    } else {
+      out << message.text();
+    }
   }
   out.flush();
 }
@@ -83,8 +87,7 @@ void PrintOutput(const GenerateOptions& options, const v1::GenerateResponse& out
 }
 
 // Several outputs come in one answer, at the end.
-int CompleteAndPrint(GenerateOptions& options, Environment& environment) {
-  const auto stub = v1::Inference::NewStub(Connect(options.server));
+int CompleteAndPrint(GenerateOptions& options, v1::Inference::Stub* stub, Environment& environment) {
   v1::GenerateResponse response;
   grpc::Status status;
   do {
@@ -93,7 +96,7 @@ int CompleteAndPrint(GenerateOptions& options, Environment& environment) {
     status = stub->Complete(&context, options.request, &response);
     if (scope.fired() && !status.ok()) return kExitInterrupted;
   } while (options.retries.WaitToRetry(status, &environment));
-  if (!status.ok()) return Fail("generate", DescribeError(options.server, status), environment);
+  if (!status.ok()) return Fail("generate", DescribeError(options.connection.server, status), environment);
   if (options.json) {
     PrintMessage(options, response, environment.out);
   } else {
@@ -126,9 +129,11 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
     return Fail("generate", "--length_penalty and --early_stopping require --num_beams", environment, kExitUsage);
   }
   options.request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
-  if (options.several()) return CompleteAndPrint(options, environment);
+  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(options.connection);
+  if (!channel.ok()) return Fail("generate", channel.status().message(), environment, kExitUsage);
+  const auto stub = v1::Inference::NewStub(*channel);
+  if (options.several()) return CompleteAndPrint(options, stub.get(), environment);
 
-  const auto stub = v1::Inference::NewStub(Connect(options.server));
   Answer answer;
   do {
     answer = ReadAnswer(stub.get(), options.request, &environment.interrupt,
@@ -137,7 +142,8 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
   if (!options.json && !options.request.has_logprobs() && !answer.text.empty()) environment.out << std::endl;
   if (options.stats) environment.err << Summary(answer) << std::endl;
   if (answer.interrupted) return kExitInterrupted;
-  if (!answer.status.ok()) return Fail("generate", DescribeError(options.server, answer.status), environment);
+  if (!answer.status.ok())
+    return Fail("generate", DescribeError(options.connection.server, answer.status), environment);
   return kExitOk;
 }
 

@@ -29,7 +29,7 @@ constexpr absl::Duration kPeriod = absl::Seconds(1);
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 
 struct StatusOptions {
-  std::string server = kDefaultServer;
+  ConnectionOptions connection;
   bool watch = false;
   bool json = false;
 
@@ -37,15 +37,15 @@ struct StatusOptions {
     flags->AddGroup("Output");
     flags->Add("watch", &watch, "", "Repeat every second until Ctrl-C.");
     flags->Add("json", &json, "", "Print one JSON object each time.");
-    AddServerFlag(flags, &server);
+    connection.AddTo(flags);
   }
 };
 
 // Reads the state of one server, any number of times.
 class StatusReader {
  public:
-  explicit StatusReader(std::string server)
-      : server_(std::move(server)), channel_(Connect(server_)), stub_(v1::Control::NewStub(channel_)) {}
+  StatusReader(std::string server, std::shared_ptr<grpc::Channel> channel)
+      : server_(std::move(server)), channel_(std::move(channel)), stub_(v1::Control::NewStub(channel_)) {}
 
   grpc::Status Read(StatusView* view) {
     view->server = server_;
@@ -132,13 +132,15 @@ int RunStatus(absl::Span<const std::string> args, Environment& environment) {
   if (const auto code = ParseArguments(command_line, flags, args, environment, nullptr)) return *code;
 
   Pause pause;
-  StatusReader reader(options.server);
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(options.connection);
+  if (!channel.ok()) return Fail("status", channel.status().message(), environment, kExitUsage);
+  StatusReader reader(options.connection.server, *std::move(channel));
   std::optional<Interrupt::Scope> scope;
   if (options.watch) scope.emplace(&environment.interrupt, [&pause] { pause.End(); });
   do {
     StatusView view;
     const grpc::Status status = reader.Read(&view);
-    if (!status.ok()) return Fail("status", DescribeError(options.server, status), environment);
+    if (!status.ok()) return Fail("status", DescribeError(options.connection.server, status), environment);
     PrintView(options, view, environment);
   } while (options.watch && !pause.Wait(kPeriod));
   return kExitOk;

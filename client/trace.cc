@@ -34,7 +34,7 @@ constexpr int kPid = 1;
 constexpr int kTid = 1;
 
 struct TraceOptions {
-  std::string server = kDefaultServer;
+  ConnectionOptions connection;
   std::string out = "berth-trace.json";
   std::string from;
   int64_t last = 0;
@@ -45,7 +45,7 @@ struct TraceOptions {
     flags->Add("from", &from, "file",
                "Read the steps from a file that a server left in its --crash_dir. Empty: ask the server.");
     flags->Add("last", &last, Between<int64_t>(0, 1 << 30), "Write only this many steps, the newest ones. 0: all.");
-    AddServerFlag(flags, &server);
+    connection.AddTo(flags);
   }
 };
 
@@ -92,14 +92,16 @@ void AddStep(const v1::StepRecord& step, int64_t start, Json* events) {
 }
 
 absl::StatusOr<v1::GetStepsResponse> AskServer(const TraceOptions& options) {
-  const std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(Connect(options.server));
+  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(options.connection);
+  if (!channel.ok()) return channel.status();
+  const std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   v1::GetStepsRequest request;
   request.set_last(static_cast<uint32_t>(options.last));
   v1::GetStepsResponse response;
   const grpc::Status status = stub->GetSteps(&context, request, &response);
-  if (!status.ok()) return absl::UnavailableError(DescribeError(options.server, status));
+  if (!status.ok()) return absl::UnavailableError(DescribeError(options.connection.server, status));
   return response;
 }
 

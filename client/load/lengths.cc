@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,7 +18,8 @@ namespace {
 constexpr int32_t kMaxLength = std::numeric_limits<int32_t>::max();
 
 absl::Status Malformed() {
-  return absl::InvalidArgumentError("expected fixed:N, uniform:MIN:MAX or lognormal:MEAN:SIGMA[:MAX]");
+  return absl::InvalidArgumentError(
+      "expected fixed:N, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MAX], or several of them as W*LENGTHS+W*LENGTHS");
 }
 
 absl::StatusOr<int64_t> ParseLength(absl::string_view text) {
@@ -52,7 +55,24 @@ absl::StatusOr<LengthDistribution> LengthDistribution::ParseLognormal(absl::stri
   return lengths;
 }
 
+absl::StatusOr<LengthDistribution> LengthDistribution::ParseMixture(absl::string_view text) {
+  LengthDistribution mixture;
+  for (const absl::string_view part : absl::StrSplit(text, '+')) {
+    const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(part, absl::MaxSplits('*', 1));
+    double weight = 0;
+    if (!absl::SimpleAtod(halves.first, &weight) || !(weight > 0) || weight > 1e9) {
+      return absl::InvalidArgumentError(absl::StrCat("weight '", halves.first, "' is not a number above 0"));
+    }
+    absl::StatusOr<LengthDistribution> lengths = Parse(halves.second);
+    if (!lengths.ok()) return lengths;
+    mixture.mixture_.emplace_back(weight, *std::move(lengths));
+  }
+  mixture.text_ = std::string(text);
+  return mixture;
+}
+
 absl::StatusOr<LengthDistribution> LengthDistribution::Parse(absl::string_view text) {
+  if (absl::StrContains(text, '*')) return ParseMixture(text);
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   const bool lognormal = parts[0] == "lognormal" && (parts.size() == 3 || parts.size() == 4);
   const bool bounds = (parts[0] == "fixed" && parts.size() == 2) || (parts[0] == "uniform" && parts.size() == 3);
@@ -79,6 +99,14 @@ absl::StatusOr<LengthDistribution> LengthDistribution::Parse(absl::string_view t
 }
 
 int64_t LengthDistribution::Sample(std::mt19937_64& random) const {
+  if (!mixture_.empty()) {
+    double sum = 0;
+    for (const auto& [weight, lengths] : mixture_) sum += weight;
+    double left = std::uniform_real_distribution<double>(0, sum)(random);
+    size_t chosen = 0;
+    while (chosen + 1 < mixture_.size() && left >= mixture_[chosen].first) left -= mixture_[chosen++].first;
+    return mixture_[chosen].second.Sample(random);
+  }
   if (kind_ == Kind::kUniform) return std::uniform_int_distribution<int64_t>(min_, max_)(random);
   const double length = std::lognormal_distribution<double>(mu_, sigma_)(random);
   return length >= static_cast<double>(max_) ? max_ : std::max<int64_t>(min_, std::llround(length));

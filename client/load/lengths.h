@@ -2,6 +2,7 @@
 //   fixed:N                     always N
 //   uniform:MIN:MAX             MIN to MAX, both included
 //   lognormal:MEAN:SIGMA[:MAX]  MEAN of the length itself, SIGMA of its logarithm; rounded, at least 1, at most MAX
+//   W*LENGTHS+W*LENGTHS...      one of these at random, by the weights W; "0.9*fixed:128+0.1*fixed:4000"
 //
 // Thread-compatible.
 #ifndef BERTH_CLIENT_LOAD_LENGTHS_H_
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,12 +34,14 @@ class LengthDistribution {
  private:
   enum class Kind { kUniform, kLognormal };  // fixed is uniform:N:N
   static absl::StatusOr<LengthDistribution> ParseLognormal(absl::string_view mean, absl::string_view sigma);
+  static absl::StatusOr<LengthDistribution> ParseMixture(absl::string_view text);
 
   Kind kind_ = Kind::kUniform;
   int64_t min_ = 1;
   int64_t max_ = 1;
   double mu_ = 0;  // mean and deviation of the logarithm
   double sigma_ = 0;
+  std::vector<std::pair<double, LengthDistribution>> mixture_;  // by weight; empty: this is not a mixture
   std::string text_ = "fixed:1";
 };
 

@@ -32,13 +32,14 @@ struct RequestRecord {
   absl::Duration end;
   std::vector<float> gap_seconds;  // ITL
   int64_t prompt_tokens = 0;       // from the usage
+  int64_t cached_tokens = 0;       // of them, found in the cache
   int64_t output_tokens = 0;       // received
   bool shortened = false;          // its lengths, to the server's limit
   grpc::StatusCode code = grpc::StatusCode::OK;
   std::string error;
   bool cancelled = false;  // by Ctrl-C: neither done nor failed
 
-  // With --verify only.
+  // With --verify, and while a conversation continues.
   std::vector<int32_t> token_ids;
   std::vector<std::string> faults;  // what was wrong with the stream, one line each
 

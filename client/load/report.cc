@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/connection.h"
+#include "client/load/measurements.h"
 
 namespace berth::cli {
 namespace {
@@ -13,20 +14,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxFaults = 20;
-
-// Measurements of all requests, by kind.
-struct Measurements {
-  std::vector<double> ttft, itl, tpot, e2e, send_lag;
-
-  void Add(const RequestRecord& record) {
-    send_lag.push_back(absl::ToDoubleSeconds(record.send_lag()));
-    if (!record.ok()) return;
-    e2e.push_back(absl::ToDoubleSeconds(record.e2e()));
-    itl.insert(itl.end(), record.gap_seconds.begin(), record.gap_seconds.end());
-    if (record.output_tokens > 0) ttft.push_back(absl::ToDoubleSeconds(record.ttft()));
-    if (record.output_tokens > 1) tpot.push_back(absl::ToDoubleSeconds(record.tpot()));
-  }
-};
 
 void CountRequest(const RequestRecord& record, Report* report) {
   if (record.shortened) ++report->num_shortened;
@@ -39,6 +26,7 @@ void CountRequest(const RequestRecord& record, Report* report) {
   } else {
     ++report->num_ok;
     report->prompt_tokens += record.prompt_tokens;
+    report->cached_tokens += record.cached_tokens;
     report->output_tokens += record.output_tokens;
     if (WithinLimits(record, report->limits)) ++report->num_within_limits;
   }
@@ -98,9 +86,11 @@ std::string TableRow(const char* name, const Summary& seconds) {
 std::string HeaderText(const Report& report) {
   const RunDescription& run = report.run;
   const std::string loop = run.concurrency > 0 ? absl::StrFormat("closed loop, %d at a time", run.concurrency)
-                                               : absl::StrFormat("open loop, %g requests/s", run.rate);
-  return absl::StrFormat("%s; %s (%s, %s) at %s\nprompts %s, outputs %s, temperature %g, seed %d\n\n", loop, run.model,
-                         run.dtype, run.device, run.server, run.prompts, run.output_tokens, run.temperature, run.seed);
+                           : run.rate > 0      ? absl::StrFormat("open loop, %g arrivals/s", run.rate)
+                                               : "open loop, arrivals of the trace";
+  return absl::StrFormat("%s; %s (%s, %s) at %s\nprompts %s, outputs %s, %stemperature %g, seed %d\n\n", loop,
+                         run.model, run.dtype, run.device, run.server, run.prompts, run.output_tokens,
+                         run.conversations.empty() ? "" : run.conversations + ", ", run.temperature, run.seed);
 }
 
 std::string GoodputText(const Report& report) {
@@ -121,8 +111,8 @@ std::string VerificationText(const Report& report) {
 }
 
 ordered_json SummaryJson(const Summary& summary) {
-  return {{"count", summary.count}, {"mean", summary.mean}, {"p50", summary.p50}, {"p90", summary.p90},
-          {"p95", summary.p95},     {"p99", summary.p99},   {"max", summary.max}};
+  return {{"count", summary.count}, {"mean", summary.mean}, {"std", summary.deviation}, {"p50", summary.p50},
+          {"p90", summary.p90},     {"p95", summary.p95},   {"p99", summary.p99},       {"max", summary.max}};
 }
 
 ordered_json RunJson(const RunDescription& run) {
@@ -136,6 +126,7 @@ ordered_json RunJson(const RunDescription& run) {
   }
   json.update({{"prompts", run.prompts},
                {"output_tokens", run.output_tokens},
+               {"conversations", run.conversations},
                {"temperature", run.temperature},
                {"seed", run.seed}});
   return json;
@@ -175,11 +166,8 @@ Report BuildReport(absl::Span<const RequestRecord> records, absl::Duration elaps
   Report report;
   report.limits = limits;
   report.elapsed_seconds = absl::ToDoubleSeconds(elapsed);
-  Measurements measurements;
-  for (const RequestRecord& record : records) {
-    CountRequest(record, &report);
-    measurements.Add(record);
-  }
+  for (const RequestRecord& record : records) CountRequest(record, &report);
+  Measurements measurements = MeasurementsOf(records);
   report.steady_tokens_per_second = SteadyRate(records);
   report.ttft_seconds = Summarize(std::move(measurements.ttft));
   report.itl_seconds = Summarize(std::move(measurements.itl));
@@ -202,6 +190,11 @@ std::string ReportText(const Report& report) {
   absl::StrAppendFormat(&text, "throughput %.2f requests/s, %.1f prompt tokens/s, %.1f output tokens/s\n",
                         report.PerSecond(report.num_ok), report.PerSecond(report.prompt_tokens),
                         report.PerSecond(report.output_tokens));
+  if (report.cached_tokens > 0) {
+    absl::StrAppendFormat(
+        &text, "cached     %.1f %% of the prompt tokens\n",
+        100.0 * static_cast<double>(report.cached_tokens) / static_cast<double>(report.prompt_tokens));
+  }
   if (report.steady_tokens_per_second) {
     absl::StrAppendFormat(&text, "steady     %.1f output tokens/s while all streamed\n",
                           *report.steady_tokens_per_second);
@@ -233,6 +226,7 @@ ordered_json ReportJson(const Report& report) {
             {"prompt_tokens_per_second", report.PerSecond(report.prompt_tokens)},
             {"output_tokens_per_second", report.PerSecond(report.output_tokens)},
             {"prompt_tokens", report.prompt_tokens},
+            {"cached_tokens", report.cached_tokens},
             {"output_tokens", report.output_tokens},
             {"steady_tokens_per_second",
              report.steady_tokens_per_second ? ordered_json(*report.steady_tokens_per_second) : ordered_json()}}},

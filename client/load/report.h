@@ -40,10 +40,11 @@ struct RunDescription {
   std::string model = {};
   std::string dtype = {};
   std::string device = {};
-  int64_t concurrency = 0;  // closed loop; 0: open loop
-  double rate = 0;
+  int64_t concurrency = 0;   // closed loop; 0: open loop
+  double rate = 0;           // arrivals per second; 0 in an open loop: those of a trace
   std::string prompts = {};  // "uniform:1:300", or "lines of FILE"
   std::string output_tokens = {};
+  std::string conversations = {};  // "4 turns, grow"; "": each of one request
   double temperature = 0;
   uint64_t seed = 0;
 };
@@ -58,6 +59,7 @@ struct Report {
   int64_t num_shortened = 0;  // to the server's longest sequence
   int64_t num_within_limits = 0;
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of them, found in the cache
   int64_t output_tokens = 0;
   std::optional<double> steady_tokens_per_second;  // absent: a request failed, or they did not all stream at once
   Summary ttft_seconds, itl_seconds, tpot_seconds, e2e_seconds, send_lag_seconds;

@@ -17,8 +17,12 @@ Summary Summarize(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  const double mean = sum / static_cast<double>(values.size());
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
   return {.count = static_cast<int64_t>(values.size()),
-          .mean = sum / static_cast<double>(values.size()),
+          .mean = mean,
+          .deviation = std::sqrt(squares / static_cast<double>(values.size())),
           .p50 = Percentile(values, 0.50),
           .p90 = Percentile(values, 0.90),
           .p95 = Percentile(values, 0.95),

@@ -13,6 +13,7 @@ namespace berth::cli {
 struct Summary {
   int64_t count = 0;
   double mean = 0;
+  double deviation = 0;  // standard deviation, over n
   double p50 = 0;
   double p90 = 0;
   double p95 = 0;

@@ -41,7 +41,12 @@ void StreamCall::OnReadDone(bool ok) {
   if (!ok) return;  // the stream is over: OnDone follows
   if (response_.token_ids_size() > 0) RecordTokens(Now(), response_.token_ids_size());
   record_.prompt_tokens = response_.usage().prompt_tokens();
-  if (check_) check_->OnMessage(response_);
+  record_.cached_tokens = response_.usage().cached_tokens();
+  if (check_) {
+    check_->OnMessage(response_);
+  } else if (options_.keep_tokens) {
+    record_.token_ids.insert(record_.token_ids.end(), response_.token_ids().begin(), response_.token_ids().end());
+  }
   StartRead(&response_);
 }
 

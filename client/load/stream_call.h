@@ -31,6 +31,7 @@ class StreamCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
     absl::Duration timeout = absl::InfiniteDuration();
     std::atomic<int64_t>* output_tokens;  // counted up as they come; not owned
     bool verify = false;
+    bool keep_tokens = false;                         // the record gets them without `verify` too
     const std::vector<int32_t>* reference = nullptr;  // see StreamCheck; not owned
   };
   // Called once, on a gRPC thread, as the call's last act: from then on another thread may destroy the call.

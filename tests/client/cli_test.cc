@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "google/rpc/error_details.pb.h"
@@ -52,13 +55,15 @@ std::string ServerFlag(const FakeServer& server) { return absl::StrCat("--server
 TEST(Cli, HelpListsTheCommands) {
   const Outcome run = RunCommand({"--help"});
   EXPECT_EQ(run.code, kExitOk);
-  for (const char* command : {"generate", "chat", "status", "load"}) {
+  for (const char* command : {"generate", "chat", "status", "load", "drain", "flush", "erase"}) {
     EXPECT_THAT(run.out, HasSubstr(command));
     const Outcome help = RunCommand({command, "--help"});
     EXPECT_EQ(help.code, kExitOk);
     EXPECT_THAT(help.out, AllOf(StartsWith(absl::StrCat("berth-cli ", command)), HasSubstr("--server=")));
     EXPECT_THAT(help.out, ::testing::Not(HasSubstr("--flagfile")));
   }
+  EXPECT_THAT(run.out, HasSubstr("token"));
+  EXPECT_THAT(RunCommand({"token", "--help"}).out, StartsWith("berth-cli token"));
 }
 
 TEST(Cli, RefusesWhatItDoesNotKnowInOneLine) {
@@ -85,6 +90,51 @@ TEST(Cli, AServerThatIsNotThereIsOneLineWithItsAddress) {
     EXPECT_EQ(run.err, absl::StrCat("berth-cli ", args[0], ": cannot connect to 127.0.0.1:1: Connection refused\n"));
     EXPECT_THAT(run.out, IsEmpty());
   }
+}
+
+TEST(Operate, SaysWhatTheServerDid) {
+  const FakeServer server;
+  EXPECT_EQ(RunCommand({"drain", ServerFlag(server)}).out, "the server drains: 3 requests have 30 s to end\n");
+  EXPECT_EQ(RunCommand({"flush", ServerFlag(server)}).out,
+            "prefixes dropped: 2 MiB of the arena, 0 B of host memory, 0 B of files\n");
+  EXPECT_EQ(RunCommand({"flush", "--tenant=four", ServerFlag(server)}).out,
+            "prefixes dropped: 1 MiB of the arena, 0 B of host memory, 4 B of files\n");
+  EXPECT_EQ(RunCommand({"flush", "--tenant=", ServerFlag(server)}).out,
+            "prefixes dropped: 1 MiB of the arena, 0 B of host memory, 0 B of files\n");
+  const Outcome erased = RunCommand({"erase", "--tenant=a", ServerFlag(server)});
+  EXPECT_EQ(erased.code, kExitOk);
+  EXPECT_EQ(erased.out,
+            "requests ended: 1\nsessions deleted: 2, 3 MiB\n"
+            "prefixes dropped: 0 B of the arena, 0 B of host memory, 0 B of files\n");
+  const Outcome failed = RunCommand({"erase", "--tenant=locked", ServerFlag(server)});
+  EXPECT_EQ(failed.code, kExitFailed);
+  EXPECT_THAT(failed.err, HasSubstr("call it again later"));
+  const Outcome missing = RunCommand({"erase", ServerFlag(server)});
+  EXPECT_EQ(missing.code, kExitUsage);
+  EXPECT_EQ(missing.err, "berth-cli erase: --tenant must be set\n");
+}
+
+TEST(Token, IsSecretAndNew) {
+  const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/token");
+  std::filesystem::remove(path);
+  const mode_t umask_before = umask(0);
+  const Outcome run = RunCommand({"token", "--out=" + path});
+  umask(umask_before);
+  EXPECT_EQ(run.code, kExitOk) << run.err;
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::ifstream file(path);
+  std::string token;
+  ASSERT_TRUE(std::getline(file, token));
+  EXPECT_THAT(token, ::testing::MatchesRegex("[0-9a-f]{64}"));
+  std::string hash(SHA256_DIGEST_LENGTH, 0);
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
+         reinterpret_cast<unsigned char*>(hash.data()));
+  EXPECT_EQ(run.out, absl::StrCat(absl::BytesToHexString(hash), "\n"));
+  const Outcome again = RunCommand({"token", "--out=" + path});
+  EXPECT_EQ(again.code, kExitFailed);
+  EXPECT_EQ(again.err, absl::StrCat("berth-cli token: --out: cannot create ", path, ": File exists\n"));
+  EXPECT_EQ(RunCommand({"token"}).code, kExitUsage);
 }
 
 TEST(Generate, StreamsTextAndSendsTheFlags) {
@@ -332,7 +382,7 @@ TEST(Load, WritesJsonToAFile) {
   const Outcome run =
       RunCommand({"load", ServerFlag(server), "--rate=1000", "--requests=5", "--json_out", path, "--progress"});
   EXPECT_EQ(run.code, kExitOk);
-  EXPECT_THAT(run.out, HasSubstr("open loop, 1000 requests/s"));
+  EXPECT_THAT(run.out, HasSubstr("open loop, 1000 arrivals/s"));
   EXPECT_THAT(run.err, HasSubstr("5 of 5 done"));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file);

@@ -57,7 +57,7 @@ FakeServer::FakeServer(Hooks hooks) : hooks_(std::move(hooks)) {
   server_ = builder.BuildAndStart();
   server_->GetHealthCheckService()->SetServingStatus("readiness", false);
   address_ = absl::StrCat("127.0.0.1:", port);
-  stub_ = v1::Inference::NewStub(Connect(address_));
+  stub_ = v1::Inference::NewStub(*Connect({.server = address_}));
 }
 
 FakeServer::~FakeServer() { server_->Shutdown(std::chrono::system_clock::now()); }
@@ -151,6 +151,28 @@ grpc::Status FakeServer::GetServerInfo(grpc::ServerContext*, const v1::GetServer
                                        v1::GetServerInfoResponse* response) {
   response->set_version("0.0.0-fake");
   response->set_uptime_seconds(61.5);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeServer::Drain(grpc::ServerContext*, const v1::DrainRequest*, v1::DrainResponse* response) {
+  response->set_requests(3);
+  response->set_grace_seconds(30);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeServer::FlushCache(grpc::ServerContext*, const v1::FlushCacheRequest* request,
+                                    v1::FlushCacheResponse* response) {
+  response->set_arena_bytes(request->has_tenant() ? 1 << 20 : 2 << 20);
+  response->set_disk_tier_bytes(static_cast<int64_t>(request->tenant().size()));
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeServer::EraseTenant(grpc::ServerContext*, const v1::EraseTenantRequest* request,
+                                     v1::EraseTenantResponse* response) {
+  if (request->tenant() == "locked") return {grpc::StatusCode::UNAVAILABLE, "call it again later"};
+  response->set_requests(1);
+  response->set_sessions(2);
+  response->set_session_bytes(3 << 20);
   return grpc::Status::OK;
 }
 

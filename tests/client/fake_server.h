@@ -58,6 +58,13 @@ class FakeServer : public v1::Inference::Service, public v1::Control::Service {
                             v1::GetModelInfoResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::GetServerInfoResponse* response) override;
+  // EraseTenant fails for the tenant "locked".
+  grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
+                     v1::DrainResponse* response) override;
+  grpc::Status FlushCache(grpc::ServerContext* context, const v1::FlushCacheRequest* request,
+                          v1::FlushCacheResponse* response) override;
+  grpc::Status EraseTenant(grpc::ServerContext* context, const v1::EraseTenantRequest* request,
+                           v1::EraseTenantResponse* response) override;
   grpc::Status GetLoad(grpc::ServerContext* context, const v1::GetLoadRequest* request,
                        v1::GetLoadResponse* response) override;
 

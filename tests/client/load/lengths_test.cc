@@ -77,9 +77,24 @@ TEST(LengthDistribution, RefusesWhatIsMalformed) {
   }
 }
 
+TEST(LengthDistribution, MixesByWeight) {
+  const auto lengths = LengthDistribution::Parse("3*fixed:10+1*uniform:20:21");
+  ASSERT_TRUE(lengths.ok()) << lengths.status();
+  std::mt19937_64 random(1);
+  int short_ones = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const int64_t length = lengths->Sample(random);
+    EXPECT_TRUE(length == 10 || length == 20 || length == 21) << length;
+    short_ones += length == 10;
+  }
+  EXPECT_NEAR(short_ones, 3000, 150);
+  EXPECT_FALSE(LengthDistribution::Parse("0*fixed:1").ok());
+  EXPECT_FALSE(LengthDistribution::Parse("1*fixed:1+fixed:2").ok());
+}
+
 TEST(LengthDistribution, ErrorsSayWhatWasExpected) {
   EXPECT_EQ(LengthDistribution::Parse("normal:1:2").status().message(),
-            "expected fixed:N, uniform:MIN:MAX or lognormal:MEAN:SIGMA[:MAX]");
+            "expected fixed:N, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MAX], or several of them as W*LENGTHS+W*LENGTHS");
   EXPECT_EQ(LengthDistribution::Parse("uniform:5:4").status().message(), "min 5 is above max 4");
   EXPECT_EQ(LengthDistribution::Parse("fixed:x").status().message(),
             "length 'x' is not a whole number from 1 to 2147483647");

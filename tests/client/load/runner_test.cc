@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "tests/client/fake_server.h"
@@ -101,6 +102,46 @@ TEST(Runner, ADeadlineEndsARequest) {
   const auto records = RunAll(server, {.num_requests = 1, .timeout = absl::Milliseconds(20)});
   ASSERT_THAT(records, SizeIs(1));
   EXPECT_EQ(records[0].code, grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// Two conversations at a time; each turn begins with the prompt and the answer of the one before.
+TEST(Runner, SendsTheTurnsOfConversations) {
+  const FakeServer server({.wait_for_in_flight = 2});
+  const auto workload = Workload::Create({.prompt_tokens = LengthDistribution::Fixed(5),
+                                          .output_tokens = LengthDistribution::Fixed(kOutputTokens),
+                                          .num_turns = 3,
+                                          .turn_tokens = LengthDistribution::Fixed(2)},
+                                         FakeServer::ModelInfo());
+  ASSERT_TRUE(workload.ok());
+  Runner runner({.concurrency = 2, .num_requests = 12}, &*workload, server.stub());
+  const Runner::Result result = runner.Run();
+  ASSERT_THAT(result.records, SizeIs(12));
+  EXPECT_EQ(server.peak_in_flight(), 2);
+  std::multiset<int> lengths;
+  for (const v1::GenerateRequest& request : server.requests()) lengths.insert(request.token_ids().ids_size());
+  const size_t first = lengths.count(5), second = lengths.count(13), third = lengths.count(21);
+  EXPECT_EQ(first + second + third, 12u);
+  // One of the two conversations under way may be ahead of the other when the last request is sent.
+  EXPECT_GE(first, second);
+  EXPECT_GE(second, third);
+  EXPECT_LE(first, third + 2);
+}
+
+TEST(Runner, ReplaysATraceByItsArrivals) {
+  const FakeServer server;
+  const auto workload = Workload::Create(
+      {.trace =
+           {{.arrival = absl::ZeroDuration(), .prompt_tokens = 3, .output_tokens = kOutputTokens, .shared = {}},
+            {.arrival = absl::Milliseconds(20), .prompt_tokens = 4, .output_tokens = kOutputTokens, .shared = {}}}},
+      FakeServer::ModelInfo());
+  ASSERT_TRUE(workload.ok());
+  Runner runner({.arrivals = workload->Arrivals()}, &*workload, server.stub());
+  const Runner::Result result = runner.Run();
+  ASSERT_THAT(result.records, SizeIs(2));
+  for (const RequestRecord& record : result.records) {
+    EXPECT_EQ(record.intended, record.index == 0 ? absl::ZeroDuration() : absl::Milliseconds(20));
+    EXPECT_GE(record.sent, record.intended);
+  }
 }
 
 // Four requests alone, then the same under load; `edit` changes one stream of the load.

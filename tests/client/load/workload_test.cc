@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 namespace berth::cli {
 namespace {
@@ -80,6 +82,95 @@ TEST(Workload, LinesAreSentInTurn) {
 TEST(Workload, RefusesAModelWithoutVocabulary) {
   EXPECT_EQ(Workload::Create({}, Model(0, {})).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Workload::Create({}, Model(1, {0})).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+std::vector<int32_t> PromptOf(const WorkItem& item) {
+  return {item.request.token_ids().ids().begin(), item.request.token_ids().ids().end()};
+}
+
+Workload::Options Talk(History history) {
+  return {.prompt_tokens = LengthDistribution::Fixed(40),
+          .output_tokens = LengthDistribution::Fixed(4),
+          .num_turns = 3,
+          .turn_tokens = LengthDistribution::Fixed(10),
+          .history = history};
+}
+
+TEST(Conversation, GrowsByAnswersAndNewTokens) {
+  const Workload workload = Make(Talk(History::kGrow), Model(1000, {}));
+  Conversation talk = workload.Start(0);
+  const std::vector<int32_t> first = PromptOf(*talk.Next({}));
+  const std::vector<int32_t> second = PromptOf(*talk.Next({1, 2, 3, 4}));
+  ASSERT_EQ(second.size(), 54u);
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), second.begin()));
+  EXPECT_EQ(std::vector<int32_t>(second.begin() + 40, second.begin() + 44), (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(PromptOf(*talk.Next({5, 6, 7, 8})).size(), 68u);
+  EXPECT_FALSE(talk.Next({9}).has_value());
+}
+
+TEST(Conversation, ChangesTheFrontOrStripsAnswers) {
+  const Workload front = Make(Talk(History::kFront), Model(100000, {}));
+  Conversation talk = front.Start(0);
+  const std::vector<int32_t> first = PromptOf(*talk.Next({}));
+  const std::vector<int32_t> second = PromptOf(*talk.Next({1, 2, 3, 4}));
+  EXPECT_TRUE(std::equal(first.begin(), first.begin() + 16, second.begin()));
+  EXPECT_NE(first[16], second[16]);
+  EXPECT_TRUE(std::equal(first.begin() + 24, first.end(), second.begin() + 24));
+  const Workload strip = Make(Talk(History::kStrip), Model(1000, {}));
+  Conversation stripped = strip.Start(0);
+  stripped.Next({});
+  const std::vector<int32_t> turn = PromptOf(*stripped.Next({1, 2, 3, 4}));
+  ASSERT_EQ(turn.size(), 52u);
+  EXPECT_EQ(std::vector<int32_t>(turn.begin() + 40, turn.begin() + 42), (std::vector<int32_t>{3, 4}));
+}
+
+TEST(Conversation, AnUnrelatedRequestComesBetweenTurns) {
+  const Workload workload = Make(Talk(History::kSide), Model(1000, {}));
+  Conversation talk = workload.Start(0);
+  const std::vector<int32_t> first = PromptOf(*talk.Next({}));
+  EXPECT_EQ(PromptOf(*talk.Next({1, 2, 3, 4})).size(), 10u);
+  const std::vector<int32_t> second = PromptOf(*talk.Next({9, 9, 9, 9}));
+  ASSERT_EQ(second.size(), 54u);
+  EXPECT_EQ(second[40], 1);
+  EXPECT_EQ(PromptOf(*talk.Next({5, 6, 7, 8})).size(), 10u);
+  EXPECT_EQ(PromptOf(*talk.Next({9, 9, 9, 9})).size(), 68u);
+  EXPECT_FALSE(talk.Next({9}).has_value());
+}
+
+TEST(Conversation, EndsWhereTheNextTurnHasNoRoom) {
+  const Workload workload = Make(Talk(History::kGrow), Model(1000, {}, 57));
+  Conversation talk = workload.Start(0);
+  ASSERT_TRUE(talk.Next({}).has_value());
+  EXPECT_FALSE(talk.Next({1, 2, 3, 4}).has_value());  // 54 + 4 tokens
+}
+
+TEST(Workload, PromptsShareTheirBeginnings) {
+  const Workload workload =
+      Make({.prompt_tokens = LengthDistribution::Fixed(4), .prefix_tokens = 20, .num_prefixes = 2}, Model(100000, {}));
+  std::set<std::vector<int32_t>> beginnings, ends;
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<int32_t> prompt = PromptOf(workload.Make(i));
+    ASSERT_EQ(prompt.size(), 24u);
+    beginnings.insert({prompt.begin(), prompt.begin() + 20});
+    ends.insert({prompt.begin() + 20, prompt.end()});
+  }
+  EXPECT_EQ(beginnings.size(), 2u);
+  EXPECT_EQ(ends.size(), 20u);
+}
+
+TEST(Workload, ReplaysATrace) {
+  const Workload workload =
+      Make({.trace = {{.arrival = absl::ZeroDuration(), .prompt_tokens = 12, .output_tokens = 3, .shared = {{7, 10}}},
+                      {.arrival = absl::Seconds(2), .prompt_tokens = 10, .output_tokens = 5, .shared = {{7, 10}}}}},
+           Model(1000, {}));
+  EXPECT_EQ(workload.num_conversations(), 2);
+  EXPECT_EQ(workload.Arrivals(), (std::vector<absl::Duration>{absl::ZeroDuration(), absl::Seconds(2)}));
+  const std::vector<int32_t> one = PromptOf(workload.Make(0));
+  const std::vector<int32_t> other = PromptOf(workload.Make(1));
+  ASSERT_EQ(one.size(), 12u);
+  ASSERT_EQ(other.size(), 10u);
+  EXPECT_TRUE(std::equal(other.begin(), other.end(), one.begin()));
+  EXPECT_EQ(workload.Make(1).output_tokens, 5);
 }
 
 }  // namespace

@@ -1,0 +1,292 @@
+"""How calls end: errors and what they say, retries, deadlines and cancellation, against a fake server."""
+
+import asyncio
+import pickle
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+from berth_client import (AsyncClient, BerthError, CancelledError, Client, DeadlineExceededError, InvalidArgumentError,
+                          ResourceExhaustedError, UnavailableError, errors)
+from berth_server import api
+from fake_server import FakeServer, Refusal
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+def details(*messages):
+    """The trailer with google.rpc.Status, by the published protos."""
+    status = status_pb2.Status(code=8, message="full")
+    for message in messages:
+        packed = any_pb2.Any()
+        packed.Pack(message)
+        status.details.append(packed)
+    return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def refusal(seconds=None, milliseconds=None):
+    messages = [error_details_pb2.ErrorInfo(reason="QUEUE_FULL", domain="berth", metadata={"limit": "4"})]
+    if seconds is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(int(seconds * 1000))
+        messages.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    trailing = details(*messages)
+    if milliseconds is not None:
+        trailing = (("retry-after-ms", str(milliseconds)),)
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailing)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK],
+                         ids=lambda code: code.name)
+def test_every_code_has_its_exception(server, client, code):
+    server.answers = [Refusal(code, "why"), [Refusal(code, "why")]]
+    names = {grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED,
+             grpc.StatusCode.ABORTED}
+    for call in (lambda: client.generate("x"), lambda: list(client.stream("x"))):
+        with pytest.raises(BerthError) as error:
+            call()
+        camel = "".join(part.capitalize() for part in code.name.split("_"))
+        assert type(error.value) is (BerthError if code in names else getattr(errors, f"{camel}Error"))
+        assert (error.value.code, error.value.message, str(error.value)) == (code, "why", "why")
+        assert isinstance(error.value.__cause__, grpc.RpcError)
+
+
+@pytest.mark.parametrize("message, field", [
+    ("sampling.top_p: 2 is outside (0, 1]", "sampling.top_p"), ("stopping.stop[3]: 300 bytes", "stopping.stop[3]"),
+    ("chat.messages[0].role: empty", "chat.messages[0].role"), ("n: 0 is outside [1, 4]", "n"),
+    ("the prompt: it is too long", None), ("ipv4: cannot be reached", None), ("no field", None)])
+def test_errors_name_the_field(server, client, message, field):
+    server.answers = [Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)]
+    with pytest.raises(InvalidArgumentError) as error:
+        client.generate("x")
+    assert error.value.field == field
+
+
+def test_a_refusal_says_why(server):
+    server.answers = [refusal(seconds=1.5)]
+    with Client(server.address, retries=0) as client, pytest.raises(ResourceExhaustedError) as error:
+        client.generate("x")
+    assert (error.value.reason, error.value.retry_after, error.value.details) == ("QUEUE_FULL", 1.5, {"limit": "4"})
+
+
+def test_exceptions_can_be_sent_to_another_process():
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BerthError)]
+    assert len(classes) > 10
+    for kind in classes:
+        error = kind("why")
+        error.field, error.retry_after = "n", 1.5
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind and (again.message, again.field, again.retry_after) == ("why", "n", 1.5)
+
+
+RETRIED = [refusal(seconds=0.001), refusal(milliseconds=1)]
+
+
+async def run_async(server, call, **settings):
+    async with AsyncClient(server.address, **settings) as client:
+        return await call(client)
+
+
+def test_a_refusal_with_a_delay_is_retried(server):
+    text = api().inference_pb2.GenerateResponse(text="yes")
+    for answers, read in [(text, lambda client: client.generate("x").text),
+                          ([text, text], lambda client: "".join(part.text for part in client.stream("x"))[3:])]:
+        server.answers = [*RETRIED, answers]
+        with Client(server.address) as client:
+            assert read(client) == "yes"
+
+    async def generate(client):
+        return (await client.generate("x")).text
+
+    async def stream(client):
+        return "".join([part.text async for part in client.stream("x")])
+
+    for answers, read in [(text, generate), ([text], stream)]:
+        server.answers = [*RETRIED, answers]
+        assert asyncio.run(run_async(server, read)) == "yes"
+    assert len(server.requests) == 12 and server.answers == []
+
+
+@pytest.mark.parametrize("answers, settings, tries", [
+    ([refusal()], {}, 1),  # no delay: a retry cannot succeed
+    ([refusal(seconds=0.001)] * 3, {"retries": 1}, 2),
+    ([refusal(seconds=40)], {}, 1),  # longer than max_retry_delay
+    ([refusal(seconds=20)], {"timeout": 10}, 1),  # longer than the deadline leaves
+    ([Refusal(grpc.StatusCode.UNAVAILABLE, "draining")], {}, 1),
+])
+def test_other_failures_are_not_retried(server, answers, settings, tries):
+    async def generate(client):
+        await client.generate("x")
+
+    async def stream(client):
+        async for _ in client.stream("x"):
+            pass
+
+    with Client(server.address, **settings) as client:
+        for call in (lambda: client.generate("x"), lambda: list(client.stream("x")),
+                     lambda: asyncio.run(run_async(server, generate, **settings)),
+                     lambda: asyncio.run(run_async(server, stream, **settings))):
+            server.answers = list(answers)
+            server.requests.clear()
+            with pytest.raises((ResourceExhaustedError, UnavailableError)):
+                call()
+            assert len(server.requests) == tries
+
+
+def test_a_stream_that_has_begun_is_not_retried(server, client):
+    part = api().inference_pb2.GenerateResponse(text="a")
+
+    server.answers = [[part, refusal(seconds=0.001)]]
+    stream = client.stream("x")
+    assert next(stream).text == "a"
+    with pytest.raises(ResourceExhaustedError):
+        next(stream)
+    assert len(server.requests) == 1
+
+
+def test_deadlines_are_sent(server):
+    with Client(server.address, timeout=50) as client:
+        client.generate("x")
+        client.generate("x", timeout=500)
+        client.generate("x", timeout=None)
+    seconds = [left for *_, left in server.requests]
+    assert 0 < seconds[0] < 100 < seconds[1] < 1000  # gRPC rounds them up
+    assert seconds[2] is None or seconds[2] > 1e6
+
+
+def test_a_deadline_ends_a_call(server):
+    async def generate(client):
+        await client.generate("x", timeout=0.05)
+
+    server.answers = [FakeServer.HOLD, [FakeServer.HOLD], FakeServer.HOLD]
+    with Client(server.address, timeout=0.05) as client:
+        with pytest.raises(DeadlineExceededError):
+            client.generate("x")
+        with pytest.raises(TimeoutError):
+            list(client.stream("x"))
+    with pytest.raises(DeadlineExceededError):
+        asyncio.run(run_async(server, generate))
+
+
+def parts(server):
+    server.left.clear()
+    server.answers = [[api().inference_pb2.GenerateResponse(text="a"), FakeServer.HOLD]]
+
+
+def break_out(client):
+    for _ in client.stream("x"):
+        break
+
+
+def leave_with(client):
+    with client.stream("x") as stream:
+        next(stream)
+
+
+def close(client):
+    stream = client.stream("x")
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+
+
+@pytest.mark.parametrize("leave", [break_out, leave_with, close])
+def test_leaving_a_stream_ends_the_request(server, client, leave):
+    parts(server)
+    leave(client)
+    assert server.left.wait(60)
+
+
+async def break_out_async(client):
+    async for _ in client.stream("x"):
+        break
+    await asyncio.sleep(0)
+
+
+async def leave_with_async(client):
+    async with client.stream("x") as stream:
+        await anext(stream)
+
+
+async def close_async(client):
+    stream = client.stream("x")
+    await anext(stream)
+    stream.close()
+    assert [part async for part in stream] == []
+
+
+async def cancel_reader(client):
+    started = asyncio.Event()
+
+    async def read():
+        async for _ in client.stream("x"):
+            started.set()
+
+    task = asyncio.create_task(read())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("leave", [break_out_async, leave_with_async, close_async, cancel_reader])
+def test_leaving_an_async_stream_ends_the_request(server, leave):
+    async def run():
+        async with AsyncClient(server.address) as client:
+            await leave(client)
+            assert await asyncio.to_thread(server.left.wait, 60)  # while the channel is open
+
+    parts(server)
+    asyncio.run(run())
+
+
+def test_cancelling_a_task_ends_its_request(server):
+    async def run():
+        async with AsyncClient(server.address) as client:
+            task = asyncio.create_task(client.generate("x"))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(server.left.wait, 60)
+
+    server.answers = [FakeServer.HOLD]
+    asyncio.run(run())
+
+
+@pytest.fixture
+def interrupts():
+    """Python raises KeyboardInterrupt, also where the tests are a shell's background job, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_ends_the_request(server, client):
+    """Of the keyboard, as in a notebook whose connection stays."""
+    main = threading.main_thread().ident
+
+    def interrupt():
+        while not server.requests:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    for call in (lambda: client.generate("x"), lambda: next(client.stream("x"))):
+        server.left.clear()
+        server.requests.clear()
+        server.answers = [FakeServer.HOLD]
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        thread.join()
+        assert server.left.wait(60)
+
+
+def test_a_stream_that_the_server_cancels_raises(server, client):
+    server.answers = [[Refusal(grpc.StatusCode.CANCELLED, "ended")]]
+    with pytest.raises(CancelledError, match="ended"):
+        list(client.stream("x"))

@@ -1,0 +1,84 @@
+"""tools/openai/serve.py, which `./dev serve --openai` calls: server and gateway start together and end together."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import openai
+import pytest
+
+from gateway_server import DEMO, MODEL, ROOT, SMG
+from berth_server import LIBRARY_PATH, SERVER
+
+SCRIPT = os.path.join(ROOT, "tools/openai/serve.py")
+
+
+def start(*server_flags, listen="127.0.0.1:0"):
+    command = [sys.executable, SCRIPT, f"--gateway={SMG}", f"--listen={listen}", "--", SERVER, f"--model={DEMO}",
+               "--listen=127.0.0.1:0", "--metrics_listen=", *server_flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
+
+
+def base_url(process):
+    for line in process.stdout:
+        if line.startswith("OpenAI base URL: "):
+            return line.split()[-1]
+    raise AssertionError(process.stderr.read())
+
+
+def children(process):
+    """The server and the gateway."""
+    with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ask(url):
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+    answer = client.chat.completions.create(model=MODEL, temperature=0,
+                                            messages=[{"role": "user", "content": "What is 23 + 45?"}])
+    return answer.choices[0].message.content
+
+
+def test_it_prints_a_base_url_that_works_and_ends_both_at_sigterm():
+    process = start()
+    url = base_url(process)
+    assert "68" in ask(url)
+    pids = children(process)
+    assert len(pids) == 2
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not any(runs(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("killed", [0, 1], ids=["server", "gateway"])
+def test_if_one_ends_so_does_the_other(killed):
+    process = start()
+    base_url(process)
+    pids = children(process)
+    os.kill(pids[killed], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert not any(runs(pid) for pid in pids)
+
+
+def test_a_server_that_does_not_start_ends_it():
+    process = start("--max_running=none")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "the server ended with" in errors
+
+
+def test_a_bad_address_is_refused():
+    process = start(listen="8602")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "--listen: 8602 is not HOST:PORT" in errors
