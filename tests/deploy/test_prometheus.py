@@ -30,7 +30,7 @@ def promtool(*arguments):
 
 
 def test_promtool_accepts_configuration_and_rules():
-    promtool("check", "config", "prometheus.yml")
+    promtool("check", "config", "--syntax-only", "prometheus.yml")  # the token's file is not here
     promtool("check", "rules", "alerts.yml")
     promtool("test", "rules", "alerts_test.yml")
 
@@ -59,7 +59,7 @@ def query(tmp_path_factory):
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(PROMETHEUS / "alerts.yml")]
         job = config["scrape_configs"][0]
-        del job["dns_sd_configs"]
+        del job["dns_sd_configs"], job["authorization"]
         job["static_configs"] = [{"targets": [server.metrics_address]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         port = free_port()

@@ -1,0 +1,71 @@
+{{- define "berth.selector" -}}
+app.kubernetes.io/name: berth
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "berth.metadata" -}}
+name: {{ .Release.Name }}
+labels:
+  {{- include "berth.selector" . | nindent 2 }}
+{{- end }}
+
+{{- define "berth.claim" -}}
+{{ .Values.storage.claim | default .Release.Name }}
+{{- end }}
+
+{{- define "berth.tenantsSecret" -}}
+{{ if .Values.tenants.file }}{{ .Release.Name }}-tenants{{ else }}{{ .Values.tenants.secret }}{{ end }}
+{{- end }}
+
+{{- define "berth.scaled" -}}
+{{ if ne .Values.autoscaling.kind "none" }}true{{ end }}
+{{- end }}
+
+{{- define "berth.check" -}}
+{{- $v := .Values }}
+{{- if not (has $v.autoscaling.kind (list "none" "hpa" "keda")) }}
+{{- fail (printf "autoscaling.kind: %s is not none, hpa or keda" $v.autoscaling.kind) }}
+{{- end }}
+{{- if and $v.storage.sessions (not $v.storage.enabled) }}{{ fail "storage.sessions requires storage.enabled" }}{{ end }}
+{{- if and $v.storage.sessions (or (gt (int $v.replicas) 1) (include "berth.scaled" .)) }}
+{{- fail "storage.sessions requires replicas: 1 and no autoscaling: one server at a time may use the folder" }}
+{{- end }}
+{{- $open := not (and $v.tls.secret (or $v.tls.clientCertificates $v.tenants.secret $v.tenants.file)) }}
+{{- if and $open (not $v.insecure) }}
+{{- fail "the network would reach the server without TLS or without credentials: set tls.secret, and tenants.secret, tenants.file or tls.clientCertificates; or insecure=true" }}
+{{- end }}
+{{- if and $v.tls.clientCertificates (not $v.tls.secret) }}{{ fail "tls.clientCertificates requires tls.secret" }}{{ end }}
+{{- if and $v.tenants.secret $v.tenants.file }}{{ fail "tenants.secret and tenants.file exclude each other" }}{{ end }}
+{{- end }}
+
+{{- define "berth.flags" -}}
+{{- $v := .Values }}
+{{- if $v.model.path }}
+--model={{ $v.model.path }}
+{{- end }}
+--listen=0.0.0.0:8600
+--metrics_listen=0.0.0.0:8601
+{{- if $v.tls.secret }}
+--health_listen=0.0.0.0:8603
+--tls_cert=/etc/berth-tls/tls.crt
+--tls_key=/etc/berth-tls/tls.key
+{{- if $v.tls.clientCertificates }}
+--tls_client_ca=/etc/berth-tls/ca.crt
+{{- end }}
+{{- end }}
+{{- if $v.insecure }}
+--insecure=true
+{{- end }}
+{{- if or $v.tenants.secret $v.tenants.file }}
+--tenants=/etc/berth-tenants/tenants.json
+{{- end }}
+--threads={{ $v.cpus }}
+--drain_grace={{ $v.drainSeconds }}s
+--packed_weights={{ if $v.storage.enabled }}/data/packed{{ else }}none{{ end }}
+{{- if $v.storage.sessions }}
+--session_dir=/data/sessions
+{{- end }}
+{{- range $name, $value := $v.flags }}
+--{{ $name }}={{ $value }}
+{{- end }}
+{{- end }}
