@@ -103,31 +103,47 @@ void ReadMemory(benchmark::State& state) {
 }
 BENCHMARK(ReadMemory)->UseRealTime();
 
-// What the threads multiply at most: dot products of bfloat16 pairs, of registers alone.
-__attribute__((target("avx512f,avx512bf16"), noinline)) float DotPairs(int64_t rounds, int64_t first) {
-  constexpr int kChains = 24;  // more than a core has under way
-  __m512 sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(first + i));  // different
-  const auto ones = (__m512bh)_mm512_set1_epi32(0x3F803F80);
-  for (int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 24
-    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, ones, ones);
+// What a thread multiplies at most, of registers alone: kChains products `product` of `factor`, added to `sum`, in each
+// round. There are more chains of sums than a core has under way, and they begin with different numbers.
+#define BERTH_MULTIPLY(name, instructions, Register, kChains, product)                        \
+  __attribute__((target(instructions), noinline)) float name(int64_t rounds, int64_t first) { \
+    Register sums[kChains];                                                                   \
+    const Register factor = Register{} + 0.5f;                                                \
+    for (int i = 0; i < kChains; ++i) sums[i] = Register{} + static_cast<float>(first + i);   \
+    for (int64_t i = 0; i < rounds; ++i) {                                                    \
+      _Pragma("GCC unroll 24") for (Register & sum : sums) sum = product;                     \
+    }                                                                                         \
+    for (int i = 1; i < kChains; ++i) sums[0] += sums[i];                                     \
+    return sums[0][0];                                                                        \
   }
-  for (int i = 1; i < kChains; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
-  float lanes[16];
-  _mm512_storeu_ps(lanes, sums[0]);
-  return lanes[0];
+BERTH_MULTIPLY(MultiplyPairs, "avx512f,avx512bf16", __m512, 24,
+               _mm512_dpbf16_ps(sum, (__m512bh)factor, (__m512bh)factor))
+BERTH_MULTIPLY(MultiplyFloats16, "avx512f", __m512, 24, _mm512_fmadd_ps(sum, factor, factor))
+BERTH_MULTIPLY(MultiplyFloats8, "avx2,fma", __m256, 12, _mm256_fmadd_ps(sum, factor, factor))
+#undef BERTH_MULTIPLY
+
+// One of these, and how many operations a round of it has.
+struct RegisterProduct {
+  float (*run)(int64_t rounds, int64_t first);
+  int64_t operations;
+};
+RegisterProduct BestRegisterProduct() {
+  if (__builtin_cpu_supports("avx512bf16") != 0) return {MultiplyPairs, int64_t{24} * 64};
+  if (__builtin_cpu_supports("avx512f") != 0) return {MultiplyFloats16, int64_t{24} * 32};
+  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  return has_avx2 ? RegisterProduct{MultiplyFloats8, int64_t{12} * 16} : RegisterProduct{nullptr, 0};
 }
 void MultiplyRegisters(benchmark::State& state) {
-  if (__builtin_cpu_supports("avx512bf16") == 0) return state.SkipWithError("the processor has no AVX512_BF16");
+  const RegisterProduct product = BestRegisterProduct();
+  if (product.run == nullptr) return state.SkipWithError("the processor has no AVX2");
   ThreadPool pool(num_threads);
   constexpr int64_t kRounds = 1 << 16, kPieces = 64;
   for (auto _ : state) {
     ShareItems(&pool, kPieces, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-      for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(DotPairs(kRounds, i));
+      for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(product.run(kRounds, i));
     });
   }
-  const double operations = static_cast<double>(state.iterations() * kPieces * kRounds) * 24 * 64;
+  const double operations = static_cast<double>(state.iterations() * kPieces * kRounds * product.operations);
   state.counters["GFLOP/s"] = benchmark::Counter(operations / 1e9, benchmark::Counter::kIsRate);
 }
 BENCHMARK(MultiplyRegisters)->UseRealTime();

@@ -2,7 +2,8 @@
 by `./dev bench streams`. Exits with 1 if that is below 0.95.
 
 The demo model runs 8 sequences at a time. In turn, 64 and 10,000 requests wait for their places. The client reads
-nothing meanwhile: what the requests produce fits into gRPC's windows and the server's limits.
+nothing meanwhile: what the requests produce fits into gRPC's windows and the server's limits. Its own work for 10,000
+calls must not count, since clients are elsewhere: it gives way to the server wherever both want a core.
 """
 
 import argparse
@@ -65,6 +66,7 @@ def main():
     args = parser.parse_args()
     with BerthServer(DEMO, f"--max_running={RUNNING}", f"--max_queue={args.streams}", "--max_step_tokens=64",
                      "--prefill_chunk_tokens=64") as server:
+        os.nice(19)
         _, kb = measure(server, args.streams, 0)
         pairs = [(measure(server, FEW, args.seconds)[0], measure(server, args.streams, args.seconds)[0])
                  for _ in range(args.rounds)]

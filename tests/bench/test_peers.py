@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -11,12 +13,17 @@ sys.path[:0] = [HERE, os.path.join(HERE, "peers")]
 
 import gguf  # noqa: E402
 import gguf_file  # noqa: E402
+import machine  # noqa: E402
 import measure  # noqa: E402
 import models  # noqa: E402
+import open_loop  # noqa: E402
 import numpy as np  # noqa: E402
 import peers_bench  # noqa: E402
+import report  # noqa: E402
 import torch  # noqa: E402
+import work  # noqa: E402
 from berth_engine import Engine  # noqa: E402
+from berth_server import SERVER  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 TOKENS = [3, 44, 105, 6, 44]
@@ -78,12 +85,16 @@ def float_of(tensor):
 
 def test_gguf_has_every_weight_once(checkpoint, file):
     weights = load_file(checkpoint / "model.safetensors")
-    model_type = json.loads((checkpoint / "config.json").read_text())["model_type"]
-    names = [gguf_file.tensor_name(model_type, name) for name in weights]
+    config = json.loads((checkpoint / "config.json").read_text())
+    model_type = config["model_type"]
+    parts = dict(part for name, weight in weights.items() for part in gguf_file.split(config, name, weight))
+    names = [gguf_file.tensor_name(model_type, name) for name in parts]
     assert sorted(names) == sorted(tensor.name for tensor in file.tensors)
     written = {tensor.name: tensor for tensor in file.tensors}
     moved = ("q_proj.weight", "k_proj.weight", "A_log") if model_type == "llama" else ("A_log",)
-    for name, weight in weights.items():
+    for name, weight in parts.items():
+        shift = len(weight.shape) == 1 and name.endswith("norm.weight") and models.zero_centred(name, model_type)
+        weight = weight.float() + shift
         found = float_of(written[gguf_file.tensor_name(model_type, name)])
         assert found.size == weight.numel(), name
         if not name.endswith(moved):
@@ -94,7 +105,7 @@ def test_gguf_has_every_weight_once(checkpoint, file):
 
 def test_gguf_says_the_architecture(checkpoint, file):
     config = json.loads((checkpoint / "config.json").read_text())
-    architecture = config["model_type"].replace("_", "-")
+    architecture = gguf_file.ARCHITECTURE.get(config["model_type"], config["model_type"].replace("_", "-"))
     assert file.fields["general.architecture"].contents() == architecture
     for key, field in (("block_count", "num_hidden_layers"), ("embedding_length", "hidden_size"),
                        ("vocab_size", "vocab_size")):
@@ -107,6 +118,107 @@ def test_rotated_rows_are_neighbours():
     assert gguf_file.neighbours_from_halves(rows, 2).flatten().tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
 
 
+def row(ratio_to, model, **fields):
+    """A decode row in which Berth makes 12 tokens/s."""
+    made = measure.Row(model, "bf16", "decode", 1, ["llama.cpp", "Berth", "OpenVINO"], **fields)
+    made.pairs = [{"Berth": 12, **{peer: 12 / ratio for peer, ratio in ratio_to.items()}}]
+    return made
+
+
+def test_the_weakest_row_comes_first_with_its_best_peer():
+    lines = report.rates([row({"llama.cpp": 3}, "a"), row({"llama.cpp": 2, "OpenVINO": 0.5}, "b"), row({}, "c")]).splitlines()
+    assert [line.split(" | ")[2] for line in lines[2:]] == ["b", "a", "c"]
+    assert lines[2].startswith("| **0.50** (0.50-0.50, 1) | OpenVINO | b |")
+
+
+def test_a_row_says_what_bounds_it():
+    made = row({}, "m", bytes_per_step=5, flops_per_token=10, peak=200)
+    made.bandwidths = [100]
+    assert (made.roofline_share("Berth"), made.products_share("Berth"), made.bound("Berth")) == (0.6, 0.6, "bandwidth")
+    made.bandwidths = [200]
+    assert made.bound("Berth") == "products"
+    made.peak = 1000
+    assert made.bound("Berth") == "neither"
+    assert row({}, "m", context=8000).what == "decode 1 at 8,000"
+
+
+def test_a_token_multiplies_with_its_experts_and_its_head_alone():
+    tensors = {"model.embed_tokens.weight": [100, 8], "model.layers.0.mlp.experts.gate_up_proj": [4, 6, 8],
+               "model.layers.0.mlp.gate.weight": [4, 8], "model.layers.0.conv.conv.weight": [8, 1, 3],
+               "model.layers.0.conv.in_proj.weight": [24, 8], "model.norm.weight": [8]}
+    config = dict(hidden_size=8, vocab_size=100, num_experts=4, num_experts_per_tok=1)
+    layer = 2 * (6 * 8 + 4 * 8 + 24 * 8)
+    assert work.flops_per_token(tensors, config, head=False) == layer
+    assert work.flops_per_token(tensors, config, head=True) == layer + 2 * 8 * 100
+    assert work.experts_read(4, 1, 1) == pytest.approx(1)
+    assert work.experts_read(4, 1, 100) == pytest.approx(4)
+
+
+def test_the_caches_hold_the_longest_case():
+    arguments = peers_bench.parse(["--llama_cpp_python=p", "--openvino_python=p", "--streams", "1", "64", "--contexts", "8000"])
+    needed = work.sequences(arguments)
+    assert max(tokens for _, tokens in needed) >= 8000 + measure.CONTEXT_STEPS
+    assert work.cache_tokens(needed) >= 64 * (measure.PROMPT_TOKENS + measure.MAX_STEPS)
+    llama = dict(num_hidden_layers=22, num_key_value_heads=4, num_attention_heads=32, hidden_size=2048)
+    assert work.arena_gib(llama, needed) == 3
+
+
 def test_the_documents_command_names_no_path_of_this_machine():
-    words = ["--models", "llama-125m", "--llama_cpp_python=/p", "--json", "/x", "--write", "--json=/y"]
+    words = ["--models", "llama-125m", "--llama_cpp_python=/p", "--openvino_python", "/o", "--json", "/x", "--write", "--json=/y"]
     assert peers_bench.command(words) == "./dev bench peers --models llama-125m --write"
+
+
+def test_arrivals_are_a_poisson_process_of_the_rate():
+    times = open_loop.arrivals(rate=4, count=4000, seed=1)
+    gaps = np.diff([0, *times])
+    assert gaps.min() >= 0 and times == open_loop.arrivals(4, 4000, seed=1)
+    assert gaps.mean() == pytest.approx(1 / 4, rel=0.05) and gaps.std() == pytest.approx(1 / 4, rel=0.1)
+
+
+def test_percentiles_are_interpolated():
+    assert open_loop.percentiles(list(range(101))) == (50, 99)
+
+
+def test_the_table_of_an_open_loop_says_whose_capacity_a_rate_is_of():
+    rows = [open_loop.Load("Berth", None, "", (0.1, 0.2), (0.01, 0.02), 9.5),
+            open_loop.Load("vLLM", 4.75, "50% of Berth's", (0.1, 2), (0.01, 0.02), 4.5)]
+    lines = report.loads(rows).splitlines()
+    assert lines[2] == "| Berth | closed loop |  | 100.0 / 200.0 | 10.0 / 20.0 | 9.50 |"
+    assert lines[3] == "| vLLM | 4.75 | 50% of Berth's | 100.0 / 2,000.0 | 10.0 / 20.0 | 4.50 |"
+
+
+def test_the_table_of_encoder_decoder_models_has_ratios_and_reasons():
+    row = measure.Row("t5-small", "bf16", "decode", 16, ["CTranslate2", "Berth"], context=64)
+    row.pairs, row.notes = [{"Berth": 300}], {"CTranslate2": "no"}
+    assert report.translations([row]).splitlines()[2] == "| t5-small | bf16 | decode 16 | 300 | no |  |  |  |"
+
+
+def test_engines_without_an_interpreter_are_not_measured():
+    assert peers_bench.parse(["--llama_cpp_python=/p"]).engines == ["Berth", "llama.cpp", "transformers"]
+    assert peers_bench.parse(["--llama_cpp_python=/p"]).encoder_decoder == []
+    asked = peers_bench.parse(["--llama_cpp_python=/p", "--vllm_python=/v", "--engines", "Berth", "vLLM"])
+    assert asked.engines == ["Berth", "vLLM"]
+
+
+def test_float32_is_judged_more_strictly_than_bfloat16():
+    import agreement
+
+    def ok(weights, largest):
+        return agreement.Agreement("m", weights, "e", largest, 0, 16, agreement.NEW_TOKENS).ok
+
+    assert ok("bf16", 0.1) and not ok("float32", 0.1) and ok("float32", 0.001) and ok("int8", 9)
+
+
+def test_each_kind_of_processor_keeps_its_tables(tmp_path):
+    document = tmp_path / "performance.md"
+    sections = [f"{report.BEGIN.format(name)}\n\nold {name}\n\n{report.END.format(name)}" for name in ("amx", "avx2")]
+    document.write_text("before\n" + "\nbetween\n".join(sections) + "\nafter\n")
+    report.write("new", "avx2", document)
+    assert document.read_text() == "before\n" + "\nbetween\n".join(sections).replace("old avx2", "new") + "\nafter\n"
+    with pytest.raises(SystemExit, match="lacks the lines"):
+        report.write("new", "baseline", document)
+
+
+def test_this_processors_kernels_are_those_of_the_server():
+    listed = subprocess.run([SERVER, "--list_kernels"], capture_output=True, text=True, check=True).stdout
+    assert re.search(rf"^\* {machine.kernels()} ", listed, re.M), listed

@@ -29,6 +29,7 @@ COVERED = [
     "THIRD_PARTY.md",
     "cache/*",
     "client/*",
+    "clients/*",
     "deploy/*",
     "docs/*.md",
     "flags/*",

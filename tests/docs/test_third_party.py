@@ -1,5 +1,6 @@
 """THIRD_PARTY.md names every dependency that a lock file, a requirements file or `dev` names."""
 
+import json
 import os
 import re
 
@@ -25,7 +26,12 @@ def test_third_party_lists_every_crate():
     assert listed.count("\n| ") > len(crates()) > 100
 
 
-@pytest.mark.parametrize("requirements", ["tests/oracle-requirements.txt", "tests/bench/peers/requirements.txt"])
+@pytest.mark.parametrize("requirements", ["tests/oracle-requirements.txt", "tests/bench/peers/requirements.txt",
+                                          "tests/bench/peers/openvino-requirements.txt",
+                                          "tests/bench/peers/requirements-vllm.txt",
+                                          "tests/bench/peers/requirements-ctranslate2.txt",
+                                          "tests/clients/requirements.txt", "tests/clients/requirements-lm-eval.txt",
+                                          "tests/gateway/requirements.txt", "tests/gateway/requirements-guidellm.txt"])
 def test_third_party_lists_every_python_package(requirements):
     for line in read(requirements).split():
         name, _, version = line.partition("==")
@@ -33,11 +39,35 @@ def test_third_party_lists_every_python_package(requirements):
 
 
 def test_third_party_lists_every_debian_package():
-    for variable in ("APT_PACKAGES", "TEST_APT_PACKAGES"):
-        (listed,) = re.findall(rf"^{variable}=\((.*?)\)", read("dev"), re.M | re.S)
-        for package in listed.split():
+    lists = re.findall(r"^(?:\w+_)?APT_PACKAGES=\((.*?)\)", read("dev"), re.M | re.S)
+    assert len(lists) == 4
+    for listed in lists:
+        for package in re.sub(r'"\S+"', "", listed).split():
             known = package in read("THIRD_PARTY.md") or package in PACKAGES_WITHOUT_A_ROW
             assert known or re.match(r"bazel-rules-", package), package
+
+
+def test_third_party_lists_every_go_module():
+    tools = re.findall(r"([\w./-]+)/cmd/[\w-]+@v([\d.]+)", read("dev"))
+    assert len(tools) == 5
+    needed = re.findall(r"^(?:require)?\s+([\w./-]+) v([\w.-]+)(?: // indirect)?$", read("tests/clients/go/go.mod"), re.M)
+    assert len(needed) >= 2
+    for module, version in tools + needed:
+        assert f"| Go module {module} | {version} |" in read("THIRD_PARTY.md"), module
+
+
+def test_third_party_lists_every_node_package():
+    packages = json.loads(read("tests/clients/node/package-lock.json"))["packages"]
+    assert len(packages) > 2
+    for path, package in packages.items():
+        if path:
+            name = path.rpartition("node_modules/")[2]
+            assert f"| {name} | {package['version']} | {package['license']} |" in read("THIRD_PARTY.md"), name
+
+
+def test_lock_files_name_no_registry():
+    for path in ("tests/clients/node/package-lock.json", "tests/clients/go/go.mod", "tests/clients/go/go.sum"):
+        assert "resolved" not in read(path) and "registry" not in read(path), path
 
 
 # Parts of a row's package, and what installs the others.

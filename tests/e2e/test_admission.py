@@ -108,6 +108,26 @@ def test_a_rate_says_how_long_to_wait(server):
     assert info.reason == "TENANT_REQUEST_RATE" and 50 <= retry.retry_delay.seconds <= 100
 
 
+def test_a_request_that_would_wait_too_long_is_refused():
+    """By count: one place, and the sequence before takes over a millisecond, however fast the machine is."""
+    with BerthServer(DEMO, "--max_running=1", "--max_wait=1ms") as server:
+        assert server.load().predicted_wait_ms == 0
+        complete(server, "", [1], max_tokens=300)  # the time of a sequence is known from now on
+        assert server.load().predicted_wait_ms == 0, "nothing is before the next one"
+        request = generate_request(ids=[1, 2, 3], max_tokens=1900, ignore_eos=True)
+        stream = server.inference.Generate(request, timeout=120)
+        next(stream)
+        wait_ms = server.load().predicted_wait_ms
+        assert wait_ms > 1
+        info, retry = refusal(lambda: complete(server, "", [1]))
+        assert info.reason == "WAIT" and info.metadata["setting"] == "max_wait" and info.metadata["limit"] == "1ms"
+        assert retry is not None
+        assert server.load().queued == 0
+        stream.cancel()
+        server.wait_idle()
+        complete(server, "", [1])
+
+
 def test_what_is_too_large_alone_gets_no_delay(server):
     info, retry = refusal(lambda: complete(server, "short", [1, 2, 3, 4, 5]))
     assert info.reason == "TENANT_QUEUED_TOKENS" and retry is None

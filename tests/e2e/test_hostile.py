@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import ROOT, BerthServer, DidNotStart, api, generate_request  # noqa: E402
+from berth_server import BIN, ROOT, BerthServer, DidNotStart, api, generate_request  # noqa: E402
 from raw_http2 import RawConnection  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
@@ -75,21 +76,62 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised():
 @pytest.mark.parametrize("interval, age", [("200ms", "1h"), ("24h", "500ms")])
 def test_a_client_that_rests_keeps_its_connection(interval, age):
     """A Python client does not answer pings while its process is idle: the server once closed its connection for that,
-    and the next call failed. Ten intervals, and several ages of the connection."""
+    and the next call failed. Ten intervals, and several ages of the connection. berth-cli is the client in C++: it
+    sends its requests two seconds apart on average, on one channel."""
     with BerthServer(DEMO, f"--ping_interval={interval}", f"--connection_age={age}") as server:
-        request = generate_request(ids=[5, 6, 7], max_tokens=3)
-        for _ in range(3):
-            server.inference.Complete(request, timeout=30)
-            time.sleep(2)
-            server.inference.Complete(request, timeout=30)
-            assert len(list(server.inference.Generate(request, timeout=30))) > 0
+        script = os.path.join(ROOT, "tests/e2e/resting_client.py")
+        clients = [[sys.executable, script, kind, server.address] for kind in ("sync", "asyncio")]
+        clients.append([os.path.join(BIN, "client/berth-cli"), "load", f"--server={server.address}", "--rate=0.5",
+                        "--requests=4", "--prompt_tokens=fixed:3", "--output_tokens=fixed:3"])
+        running = [subprocess.Popen(client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                   for client in clients]
+        said = [client.communicate(timeout=120)[0] for client in running]
+        assert [client.returncode for client in running] == [0, 0, 0], said
+
+
+# Of a channel that takes only as much as its reader asks for.
+TAKES_LITTLE = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_answer_that_nobody_reads_pauses_until_somebody_does():
+    """Its place is another's meanwhile, and it continues with the tokens that it would have had."""
+    with BerthServer(DEMO, "--max_running=2", "--unread_timeout=1h", "--chunk_invariant_scans") as server:
+        request = generate_request(ids=[5, 6, 7], max_tokens=1800, logprobs=20, ignore_eos=True, temperature=1.0, n=2)
+        request.sampling.seed = 3
+
+        def outputs(stream):
+            tokens = [[], []]
+            for message in stream:
+                tokens[message.index] += message.token_ids
+            return tokens
+
+        expected = outputs(server.inference.Generate(request, timeout=300))
+        assert [len(tokens) for tokens in expected] == [1800] * 2
+        assert server.load().pauses == 0
+        with grpc.insecure_channel(server.address, TAKES_LITTLE) as channel:
+            call = api().inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=300)
+            wait_for(lambda: server.load().paused == 2)
+            load = server.load()
+            assert load.running == load.waiting == load.cache.num_leases == 0
+            assert 4 << 20 < load.undelivered_bytes < 16 << 20
+            assert metric(server, "berth_requests_paused") == 2
+            assert server.inference.Complete(generate_request(ids=[5, 6, 7], max_tokens=3), timeout=30)
+            assert outputs(call) == expected
+        load = server.wait_idle()
+        assert load.pauses >= 1 and load.paused == 0 and load.unread_requests_ended == 0
 
 
 def test_answers_that_nobody_reads_are_bounded():
     """A stream whose client never reads once grew to 67 MB, and counted in nothing once its request had ended."""
-    with BerthServer(DEMO, "--max_outputs=16", "--max_running=64") as server:
-        options = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(server.address, options) as channel:
+    with BerthServer(DEMO, "--max_outputs=16", "--max_running=64", "--unread_timeout=1s") as server:
+        with grpc.insecure_channel(server.address, TAKES_LITTLE) as channel:
             stub = api().inference_pb2_grpc.InferenceStub(channel)
             request = generate_request(ids=[5, 6, 7], max_tokens=2000, logprobs=20, ignore_eos=True, temperature=1.0, n=16)
             calls = [stub.Generate(request, timeout=300) for _ in range(3)]  # no message is taken
@@ -98,7 +140,8 @@ def test_answers_that_nobody_reads_are_bounded():
                 assert time.monotonic() < deadline
                 assert server.load().undelivered_bytes < 100 << 20
                 time.sleep(0.1)
-            assert server.load().unread_requests_ended == 3
+            assert server.load().unread_requests_ended == 3 and server.load().pauses >= 3
+            assert metric(server, 'berth_requests_finished_total{model_name="falcon_h1-demo",finish_reason="unread"') == 3
             assert server.wait_idle().undelivered_bytes < 3 * (4 << 20)  # the writes under way
             for call in calls:
                 with pytest.raises(grpc.RpcError) as error:

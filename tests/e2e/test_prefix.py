@@ -7,7 +7,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import ROOT, BerthServer, generate_request  # noqa: E402
+from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 GEMMA = os.path.join(ROOT, "models/demo/gemma3-demo")
@@ -55,6 +55,25 @@ def test_hits_are_to_the_token_and_counted(server):
     hits = after.prefix_hit_tokens - before.prefix_hit_tokens
     replayed = after.prefix_replayed_tokens - before.prefix_replayed_tokens
     assert hits + replayed == 400
+
+
+def test_the_second_request_of_a_system_prompt_hits(server):
+    system = ("system", "You answer in one short sentence, and you never make anything up. " * 6)
+
+    def answer(question, **fields):
+        return server.inference.Complete(
+            generate_request(chat=[system, ("user", question)], max_tokens=12, ignore_eos=True, **fields), timeout=120)
+
+    request = api().inference_pb2.TokenizeRequest()
+    request.chat.messages.add(role=system[0], content=system[1])
+    request.chat.add_generation_prompt = False
+    shared = len(server.inference.Tokenize(request, timeout=30).token_ids)
+    assert answer("What is the time?").usage.cached_tokens == 0
+    cold = answer("Name a colour.", share_prefix=False)
+    hit = answer("Name a colour.")
+    # At least up to the token that ends the message; the line break that the template writes after it is one more.
+    assert hit.usage.cached_tokens >= shared - 1
+    assert list(hit.token_ids) == list(cold.token_ids)
 
 
 def test_salts_keep_tenants_apart(server):

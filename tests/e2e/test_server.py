@@ -280,8 +280,12 @@ def test_health_and_reflection(server):
     database = ProtoReflectionDescriptorDatabase(server.channel)
     assert {"berth.v1.Inference", "berth.v1.Control", "grpc.health.v1.Health"} <= set(database.get_services())
     service = database.FindFileContainingSymbol("berth.v1.Inference")
-    assert [method.name for method in service.service[0].method] == ["Generate", "Complete", "Tokenize", "Detokenize"]
+    assert [method.name for method in service.service[0].method] == [
+        "Generate", "Complete", "Embed", "Tokenize", "Detokenize"]
     assert database.FindFileContainingSymbol("berth.v1.Inference.Generate").name == service.name
+    assert set(database.get_services()) == set(server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest()).services)
+    with pytest.raises(KeyError):
+        database.FindFileContainingSymbol("berth.v1.TenantsFile")  # of a file, not of the API
     health_file = database.FindFileContainingSymbol("grpc.health.v1.Health")
     theirs = descriptor_pb2.FileDescriptorProto()
     health_pb2.DESCRIPTOR.CopyToProto(theirs)
@@ -389,7 +393,7 @@ def test_signals_that_do_not_stop_the_server(tmp_path):
         tenants.write_text("{")
         server.process.send_signal(signal.SIGHUP)
         logged("the former log level stays")
-        logged("the former limits of the tenants stay")
+        logged("the former tenants and credentials stay")
         assert health(server, "readiness") == SERVING
         # A second SIGTERM does not wait for the drain.
         streams = [server.inference.Generate(generate_request(chat=STORY, max_tokens=2000, ignore_eos=True), timeout=120)
@@ -423,8 +427,8 @@ def test_logs_hold_no_prompt_text():
         lines = [json.loads(line) for line in server.log().splitlines()]
     assert any("request ended" in line["message"] for line in lines)
     begun = [line["message"] for line in lines if "request began" in line["message"]]
-    assert "id=traced-0" in begun[0] and begun[0].endswith(f"traceparent={parents[0]}")
-    assert "id=traced-1" in begun[1] and begun[1].endswith("traceparent=none")
+    assert 'id="traced-0"' in begun[0] and begun[0].endswith(f"traceparent={parents[0]}")
+    assert 'id="traced-1"' in begun[1] and begun[1].endswith("traceparent=none")
     assert not any("secret" in json.dumps(line) for line in lines)
 
 
@@ -435,7 +439,6 @@ def run_server(*flags, libraries=()):
 
 @pytest.mark.parametrize("flags, words", [
     (["--nonsense=1"], ["nonsense"]),
-    ([], ["--model"]),
     ([f"--model={DEMO}", "--max_step_tokens=8", "--max_running=9"], ["max_step_tokens", "8", "9"]),
     ([f"--model={DEMO}", "--block_tokens=12"], ["block_tokens", "12"]),
     ([f"--model={DEMO}", "--listen=nowhere"], ["listen", "nowhere"]),
@@ -518,7 +521,7 @@ def test_cuda_graphs_find_what_they_name():
 def test_help_reads_well():
     result = run_server("--help")
     assert "--model" in result.stdout and "--drain_grace" in result.stdout
-    assert "absl" not in result.stdout and len(result.stdout.splitlines()) < 120
+    assert "absl" not in result.stdout and len(result.stdout.splitlines()) < 160
 
 
 def test_the_last_steps_as_a_trace_and_after_a_crash(tmp_path):
@@ -554,6 +557,18 @@ def edit_config(folder, **fields):
     config = json.loads((folder / "config.json").read_text())
     config.update(fields)
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_start_that_hangs_says_where_and_ends(broken_model):
+    """A file that never comes, as of a dead network disk: opening a pipe that nobody writes to blocks. The end must come,
+    not in a certain time."""
+    (broken_model / "config.json").unlink()
+    os.mkfifo(broken_model / "config.json")
+    result = run_server(f"--model={broken_model}", "--start_timeout=200ms")
+    assert result.returncode == 4
+    log = result.stdout + result.stderr
+    assert "the start hangs: phase start, in " in log and "no progress for 200ms (--start_timeout)" in log, log
+    assert "ends with exit code 4, because the start hangs" in log, log
 
 
 @pytest.mark.parametrize("fields, words", [
@@ -634,7 +649,7 @@ def test_a_full_disk_fails_saves_and_nothing_else(tmp_path):
         while "was not saved" not in server.log():
             assert time.monotonic() < deadline, server.log()
             time.sleep(0.01)
-        assert not os.path.exists(tmp_path / "sessions/s.session")
+        assert not list((tmp_path / "sessions").glob("s@*.session"))
         request.autosave_tokens = 1
         request.deliver_saved_only = True
         code, details = code_of(lambda: server.inference.Complete(request, timeout=60))
@@ -644,7 +659,7 @@ def test_a_full_disk_fails_saves_and_nothing_else(tmp_path):
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         request.session_id = "t"
         assert server.inference.Complete(request, timeout=60).token_ids == whole.token_ids
-        assert os.path.exists(tmp_path / "sessions/t.session")
+        assert list((tmp_path / "sessions").glob("t@*.session"))
 
 
 def test_the_environment_names_the_kernels(monkeypatch):
@@ -653,9 +668,27 @@ def test_the_environment_names_the_kernels(monkeypatch):
         info = server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest(), timeout=10)
         assert info.cpu_capability == "baseline"
     monkeypatch.setenv("BERTH_CPU_CAPABILITY", "sse9")
-    with pytest.raises(DidNotStart, match="BERTH_CPU_CAPABILITY: this processor does not support sse9; set it to amx"):
+    with pytest.raises(DidNotStart, match='BERTH_CPU_CAPABILITY: there are no kernels "sse9"; this processor runs .*base'):
         with BerthServer(DEMO):
             pass
+
+
+def test_kernels_are_listed_best_first_and_the_first_that_runs_is_chosen(monkeypatch):
+    def listed():
+        server = os.path.join(BIN, "server/berth-server")
+        printed = subprocess.run([server, "--list_kernels"], capture_output=True, text=True, check=True).stdout
+        return [line[2:].split(maxsplit=1) for line in printed.splitlines()], printed
+
+    sets, printed = listed()
+    assert [name for name, _ in sets] == ["amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2", "baseline"]
+    lacking = [says.startswith("the processor lacks ") for _, says in sets]
+    best = lacking.index(False)
+    assert sets[best][1].startswith("the best set that this processor runs"), printed
+    if best > 0:  # what the next better one needs
+        assert sets[best][1].endswith(sets[best - 1][1].removeprefix("the processor lacks ")), printed
+    assert [line[0] for line in printed.splitlines()] == ["*" if i == best else " " for i in range(len(sets))]
+    monkeypatch.setenv("BERTH_CPU_CAPABILITY", "baseline")
+    assert listed()[0][-1] == ["baseline", "set by BERTH_CPU_CAPABILITY"]
 
 
 def test_a_truncated_checkpoint_is_refused(broken_model):

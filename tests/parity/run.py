@@ -21,9 +21,10 @@ import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 
+import embedded  # noqa: E402
 import forked as forked_oracle  # noqa: E402
 import oracle  # noqa: E402
-from berth_server import BerthServer, DidNotStart, api, generate_request  # noqa: E402
+from berth_server import BerthServer, DidNotStart, api, dry_run, generate_request  # noqa: E402
 from cases import CASES, NEW_TOKENS, VOCAB  # noqa: E402
 
 TIE_MARGIN = 1e-4
@@ -49,7 +50,7 @@ BIT_TOKENS = 12
 SUMS_BY_CHUNK = ("mamba2", "falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "zamba2", "qwen3_next", "qwen3_5",
                  "olmo_hybrid")
 REGIMES = ["alone", "logits", "concurrent", "chunk 1", "chunk 7", "preempted", "swapped", "saved", "cropped", "hit",
-           "drafted", "forked", "bits", "bf16", "quantised"]
+           "drafted", "forked", "bits", "bf16", "quantised", "dry run"]
 BASE_FLAGS = ["--poison_cache", "--check_integrity", "--log_level=warning", "--block_tokens=16", "--max_running=16",
               "--max_sequence_tokens=400", f"--max_logprobs={VOCAB}"]
 
@@ -110,6 +111,15 @@ def alone(server, answers, outcome, **fields):
     server.wait_idle()
 
 
+def predicted(server, folder, flags, outcome):
+    """A dry run's sizes against those of the server, which runs with these flags."""
+    info = server.model_info()
+    printed = dry_run(folder, *flags)
+    outcome.rows += 1
+    if f" {info.num_parameters} parameters " not in printed or f"({info.weight_bytes} bytes)\n" not in printed:
+        outcome.miss(f"{info.num_parameters} parameters in {info.weight_bytes} bytes, but the dry run says: {printed}")
+
+
 def own_answers(server, answers, rows, **fields):
     """The server's own cold outputs, in the oracle's form: what the same requests are compared with in other regimes.
     rows: {index: (prompt, count of tokens)}."""
@@ -156,6 +166,33 @@ def logits(server, answers, arrays, outcome):
                 outcome.miss(f"prompt of {len(prompt)}, step {step}: a logprob is off by {error:.1e}")
 
 
+SCORED_PROMPT = 64
+
+
+def prompt_logprobs(name, server, answers, arrays, outcome):
+    """Whole distributions in the place of prompt tokens: the prompt is a prompt of the oracle's and its output."""
+    if server.model_info().limits.max_encoder_tokens:
+        return  # the oracle's decoder starts from one token or a few
+    # Where a token is computed differently as prompt, or in a longer one, the output's first token alone compares.
+    alone_ = name.startswith(("nemotron_h", "zamba2")) or name.endswith(("-dynamic", "-longrope"))
+    steps = [(k, step) for k, step in enumerate(oracle.LOGIT_STEPS) if step <= (0 if alone_ else 20)]
+    for i, prompt in enumerate(answers["prompts"]):
+        if len(prompt) != SCORED_PROMPT:
+            continue
+        ids = prompt + answers["tokens"][i][: steps[-1][1] + 1]
+        scored = complete(server, answers, ids, max_tokens=1, prompt_logprobs=VOCAB).prompt_logprobs
+        outcome.rows += 1
+        if [entry.token_id for entry in scored] != ids[1:]:
+            outcome.miss("the prompt's logprobs are of other tokens")
+        for k, step in steps:
+            outcome.rows += 1
+            entry = scored[len(prompt) + step - 1]
+            expected = arrays["logprobs"][i][k]
+            error = max(np.abs(distribution(entry) - expected).max(), abs(entry.logprob - expected[entry.token_id]))
+            if not error <= FP32_TOLERANCE:
+                outcome.miss(f"prompt token {len(prompt) + step}: a logprob is off by {error:.1e}")
+
+
 def bf16(server, answers, arrays, outcome):
     """Against float32 arithmetic on the same rounded weights. Returns the largest error."""
     largest = 0
@@ -175,7 +212,7 @@ def together(server, answers, outcome, requests=16, more=0):
     the oracle knows, to keep them together for longer."""
     prompts = answers["prompts"]
     picks = [n % len(prompts) for n in range(requests)]
-    lengths = [NEW_TOKENS if n < len(prompts) else 5 + 11 * (n - len(prompts)) for n in range(requests)]
+    lengths = [NEW_TOKENS if n < len(prompts) else 5 + 11 * ((n - len(prompts)) % 6) for n in range(requests)]
     more = more if answers["forced_eos"] is None else 0
     with concurrent.futures.ThreadPoolExecutor(requests) as pool:
         futures = [pool.submit(complete, server, answers, prompts[i], min(length, NEW_TOKENS) + more)
@@ -186,7 +223,7 @@ def together(server, answers, outcome, requests=16, more=0):
     server.wait_idle()
 
 
-TOKENS_TOGETHER = 30
+REQUESTS_TOGETHER, TOKENS_TOGETHER = 40, 30
 
 
 def preempted(folder, base, groups, answers, outcome, swapped):
@@ -194,6 +231,7 @@ def preempted(folder, base, groups, answers, outcome, swapped):
     copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS + TOKENS_TOGETHER
+    found = False  # an arena in which sequences gave way
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
         arena = 128 << 10
@@ -204,21 +242,23 @@ def preempted(folder, base, groups, answers, outcome, swapped):
                 with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
                         continue
-                    together(server, answers, outcome, more=TOKENS_TOGETHER)
+                    together(server, answers, outcome, REQUESTS_TOGETHER, TOKENS_TOGETHER)
                     if not server.load().preemptions and grows:
                         continue
             except DidNotStart:
                 continue
+            found = True
             with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
-                # Whether an arena just too small is short of room once more depends on when the requests arrive.
+                # Whether an arena just too small is short of room once more depends on when the requests arrive. Then
+                # the next arena may be, or the finer steps find one.
                 for _ in range(10):
-                    together(server, answers, swapped, more=TOKENS_TOGETHER)
+                    together(server, answers, swapped, REQUESTS_TOGETHER, TOKENS_TOGETHER)
                     if not grows or server.load().swap_outs:
-                        break
-                else:
-                    swapped.miss(f"nothing was swapped in {server.load().preemptions} preemptions")
-            return
-    outcome.miss(f"no preemption in arenas of up to {arena} bytes")
+                        return
+    if found:
+        swapped.miss(f"nothing was swapped in arenas of up to {arena} bytes")
+    else:
+        outcome.miss(f"no preemption in arenas of up to {arena} bytes")
 
 
 def shares_prefixes(name, groups):
@@ -297,9 +337,13 @@ def logprob_bits(server, answers, prompt):
             for entry in response.logprobs]
 
 
+def result_bits(server, answers, prompt):
+    return logprob_bits(server, answers, prompt), embedded.embed(server, prompt)
+
+
 def bits(name, folder, base, answers, outcome):
-    """Logprobs alone, among others, and prefilled in chunks: equal to the last bit. Where the recurrence's prefill sums
-    by chunk, with --chunk_invariant_scans; without it in company alone."""
+    """Logprobs and embeddings alone, among others, and prefilled in chunks: equal to the last bit. Where the
+    recurrence's prefill sums by chunk, with --chunk_invariant_scans; without it in company alone."""
     prompts = [prompt for prompt in answers["prompts"] if len(prompt) in BIT_PROMPTS]
     stable = stable_flags(name)
     settings = [(stable, 512), (stable, 7), (stable, 1)]
@@ -308,10 +352,10 @@ def bits(name, folder, base, answers, outcome):
                  "--max_step_tokens=4096"]
         with BerthServer(folder, *flags) as server:
             if chunk == 512:
-                expected = [logprob_bits(server, answers, prompt) for prompt in prompts]
+                expected = [result_bits(server, answers, prompt) for prompt in prompts]
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 indices = [*range(len(prompts))] * 3
-                futures = [(i, pool.submit(logprob_bits, server, answers, prompts[i])) for i in indices]
+                futures = [(i, pool.submit(result_bits, server, answers, prompts[i])) for i in indices]
             for i, future in futures:
                 outcome.rows += 1
                 if future.result() != expected[i]:
@@ -419,10 +463,14 @@ def run_quick(name):
     outcomes = {regime: Outcome() for regime in REGIMES}
     base = base_flags(name)
     with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=7") as server:
+        predicted(server, folder, [*base, "--arena=64MiB"], outcomes["dry run"])
         alone(server, answers, outcomes["alone"])
         logits(server, answers, arrays, outcomes["logits"])
+        prompt_logprobs(name, server, answers, arrays, outcomes["logits"])
+        embedded.compare(name, server, folder, answers, outcomes["logits"])
         together(server, answers, outcomes["chunk 7"])
     with BerthServer(folder / "bf16", *base, "--arena=64MiB") as server:
+        predicted(server, folder / "bf16", [*base, "--arena=64MiB"], outcomes["dry run"])
         bf16(server, answers, arrays, outcomes["bf16"])
     return outcomes
 
@@ -439,8 +487,11 @@ def run_case(name, device):
     base = base_flags(name)
     with BerthServer(folder, *base, "--arena=64MiB", "--prefill_chunk_tokens=64") as server:
         groups = server.model_info().cache_groups
+        predicted(server, folder, [*base, "--arena=64MiB"], outcomes["dry run"])
         alone(server, answers, outcomes["alone"])
         logits(server, answers, arrays, outcomes["logits"])
+        prompt_logprobs(name, server, answers, arrays, outcomes["logits"])
+        embedded.compare(name, server, folder, answers, outcomes["logits"])
         alone(server, answers, outcomes["drafted"], draft_tokens=8)
         together(server, answers, outcomes["concurrent"])
         if shares_prefixes(name, groups):
@@ -457,6 +508,7 @@ def run_case(name, device):
         bits(name, folder, base, answers, outcomes["bits"])
     saved(folder, base, answers, outcomes["saved"])
     with BerthServer(folder / "bf16", *base, "--arena=64MiB") as server:
+        predicted(server, folder / "bf16", [*base, "--arena=64MiB"], outcomes["dry run"])
         bf16_error = bf16(server, answers, arrays, outcomes["bf16"])
     if has_keys(groups):
         quantised(name, folder, base, answers, arrays, bf16_error, outcomes["quantised"])

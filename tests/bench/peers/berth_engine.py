@@ -26,12 +26,13 @@ class NotBuiltIn(Failed):
     """The server does not know, or refuses, these weights."""
 
 
-def start(path, threads, weights, flags=()):
+def start(path, threads, weights, flags=(), max_tokens=2304, arena_gib=2):
     """A started server of float32, bf16, int8 or int4 weights."""
     quantised = [f"--weights={weights}"] if weights.startswith("int") else []
     dtype = "float32" if weights == "float32" else "bfloat16"
     server = BerthServer(str(path), f"--threads={threads}", f"--dtype={dtype}", "--share_prefixes=false",
-                         "--arena=2GiB", "--max_sequence_tokens=2304", "--log_level=warning", *quantised, *flags,
+                         f"--arena={arena_gib}GiB", f"--max_sequence_tokens={max_tokens}", "--log_level=warning", *quantised,
+                         *flags,
                          expect_clean_exit=False)  # what ended it early is reported by the call that failed
     try:
         started = server.__enter__()
@@ -54,10 +55,15 @@ def wait_for_packed_weights(path):
 
 
 class Engine:
-    def __init__(self, path, threads, weights, flags=()):
-        self.server = start(path, threads, weights, flags)
+    def __init__(self, path, threads, weights, flags=(), **size):
+        """size: max_tokens of a sequence, and arena_gib."""
+        self.server = start(path, threads, weights, flags, **size)
         # Asked at once: the server ends connections that are idle for as long as the other engines' turns take.
         self.cache_groups = self.server.model_info().cache_groups
+
+    @property
+    def pid(self):
+        return self.server.process.pid
 
     def close(self):
         self.server.__exit__(None, None, None)

@@ -1,5 +1,6 @@
 """The machine that a run is on: its name, how fast it reads, and how busy others keep it meanwhile."""
 
+import json
 import os
 import re
 import statistics
@@ -8,6 +9,9 @@ import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "tests/bench/read_bandwidth")
+MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
+PRODUCTS = {"bf16": ("MultiplyRegisters", "Berth/kBFloat16", "ATen/kBFloat16"),
+            "int8": ("MultiplyRegisters", "Berth/kInt8"), "int4": ("MultiplyRegisters", "Berth/kInt4")}
 INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 
 
@@ -22,9 +26,42 @@ def describe():
     return f"{os.cpu_count()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
 
 
+# Berth's sets of kernels, the best first, and what their processors are known by (docs/numerics.md).
+KERNELS = {"amx": "amx_int8", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx512_vnni", "avx512": "avx512f",
+           "avx2_vnni": "avx_vnni", "avx2": "avx2"}
+
+
+def kernels():
+    """The set that this processor runs."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = re.search(r"^flags\s*: (.*)$", file.read(), re.M)
+    known = flags[1].split() if flags else []
+    return next((name for name, flag in KERNELS.items() if flag in known), "baseline")
+
+
 def read_bandwidth(threads):
     """Bytes per second; read_bandwidth.cc says how."""
     return float(subprocess.run([READ_BANDWIDTH, str(threads)], check=True, capture_output=True, text=True).stdout) * 1e9
+
+
+def product_peaks(threads):
+    """{weights: FLOP/s}: the fastest of products from registers alone, Berth's of 512 rows, and LibTorch's."""
+    command = [MATMUL, f"--threads={threads}", "--benchmark_format=json", "--benchmark_min_time=0.5",
+               "--benchmark_filter=^(MultiplyRegisters|(Berth/k(BFloat16|Int8|Int4)|ATen/kBFloat16)/in:2048/out:5632/rows:512)/"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rates = [(one["name"], one.get("GFLOP/s", 0) * 1e9) for one in json.loads(done.stdout)["benchmarks"]]
+    return {weights: max((rate for name, rate in rates if name.startswith(names)), default=0)
+            for weights, names in PRODUCTS.items()}
+
+
+def peak_resident_bytes(pid):
+    """Of the process since its start; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            found = re.search(r"^VmHWM:\s+(\d+) kB$", file.read(), re.M)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 class Noise:

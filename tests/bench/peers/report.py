@@ -6,9 +6,11 @@ import statistics
 from machine import ROOT
 
 DOCUMENT = os.path.join(ROOT, "docs/performance.md")
-BEGIN = "<!-- Made by ./dev bench peers --write; what is between these lines is replaced. -->"
+BEGIN = "<!-- {}: made by ./dev bench peers --write; what is between these lines is replaced. -->"
+PEERS = ("llama.cpp", "OpenVINO", "vLLM", "transformers")
+ENGINES = ("Berth", *PEERS)
 QUIET_CORES = 0.1  # that others keep busy without being worth a word
-END = "<!-- End of what ./dev bench peers --write made. -->"
+END = "<!-- End of {}. -->"
 
 
 def number(value):
@@ -40,21 +42,57 @@ def bandwidths(rows):
     return f"{statistics.median(read):.0f} GB/s ({min(read):.0f}-{max(read):.0f})" if read else ""
 
 
+def best_ratio(row):
+    """Median of Berth over its best peer; infinite without one."""
+    peer = row.best_peer("Berth")
+    return statistics.median(row.ratios("Berth", peer)) if peer else float("inf")
+
+
 def rates(rows):
+    """The weakest row first."""
+    lines = []
+    for row in sorted(rows, key=best_ratio):
+        peer = row.best_peer("Berth")
+        lines.append([ratio(row.ratios("Berth", peer)), peer or "", row.model, row.weights, row.what, row.bound("Berth"),
+                      cell(row, "Berth"), *(cell(row, name) for name in PEERS), share(row.roofline_share("Berth")),
+                      share(row.roofline_share(peer)), share(row.products_share("Berth")), share(row.products_share(peer))])
+    return table(["Berth / best peer (range, pairs)", "best peer", "model", "weights", "what", "bound by", "Berth, tokens/s",
+                  *PEERS, "share of read bandwidth: Berth", "share: best peer", "share of products: Berth",
+                  "products: best peer"], lines)
+
+
+def memories(found):
+    """`found`: {(model, weights): {engine: bytes}}."""
+    return table(["model", "weights", *(f"{engine}, MiB" for engine in ENGINES)],
+                 [[*key, *(f"{peaks[engine] / 2**20:,.0f}" if peaks.get(engine) else "" for engine in ENGINES)]
+                  for key, peaks in found.items()])
+
+
+def translations(rows):
     return table(
-        ["model", "weights", "what", "Berth, tokens/s", "llama.cpp", "Berth / llama.cpp (range, pairs)", "transformers",
-         "Berth / transformers", "share of read bandwidth: Berth", "share: llama.cpp"],
-        [[row.model, row.weights, f"{row.kind} {row.size:,}", cell(row, "Berth"), cell(row, "llama.cpp"),
-          ratio(row.ratios("Berth", "llama.cpp")), cell(row, "transformers"),
-          ratio(row.ratios("Berth", "transformers")), share(row.roofline_share("Berth")),
-          share(row.roofline_share("llama.cpp"))] for row in rows])
+        ["model", "weights", "what", "Berth, tokens/s", "CTranslate2", "Berth / CTranslate2 (range, pairs)", "transformers",
+         "Berth / transformers"],
+        [[row.model, row.weights, f"{row.kind} {row.size:,}", cell(row, "Berth"), cell(row, "CTranslate2"),
+          ratio(row.ratios("Berth", "CTranslate2")), cell(row, "transformers"),
+          ratio(row.ratios("Berth", "transformers"))] for row in rows])
+
+
+def loads(rows):
+    def milliseconds(pair):
+        return " / ".join(f"{value * 1e3:,.1f}" for value in pair)
+
+    return table(
+        ["server", "arrivals, requests/s", "share of capacity", "TTFT p50 / p99, ms", "time per output token p50 / p99, ms",
+         "completed, requests/s"],
+        [[row.engine, "closed loop" if row.rate is None else f"{row.rate:.2f}", row.share, milliseconds(row.ttft),
+          milliseconds(row.tpot), f"{row.completed:.2f}"] for row in rows])
 
 
 def agreements(checks):
     return table(["model", "weights", "engine", "largest logprob difference from float32", "mean", "same token",
                   "same, or too close to call", ""],
                  [[c.model, c.weights, c.engine, f"{c.largest:.3f}", f"{c.mean:.4f}", c.same_choice, c.clear_choice,
-                   "" if c.weights != "bf16" else "ok" if c.ok else "DIFFERS"] for c in checks])
+                   "" if not c.judged else "ok" if c.ok else "DIFFERS"] for c in checks])
 
 
 def overheads(rows):
@@ -67,6 +105,7 @@ def render(run):
     """`run`: what peers_bench.py collected."""
     facts = [("date", f"{run.date}, {run.minutes:.0f} minutes"), ("machine", run.machine),
              ("threads", f"{run.threads} for each engine"), ("reads memory at", bandwidths(run.rows)),
+             ("multiplies at", run.peaks),
              ("other processes", run.noise), ("versions", f"`{run.versions}`"), ("command", f"`{run.command}`")]
     parts = [table(["this run", ""], [fact for fact in facts if fact[1]])]
     if run.noise.mean > QUIET_CORES:
@@ -76,19 +115,29 @@ def render(run):
         parts.append("\n".join(f"- {note}" for note in run.notes))
     if run.rows:
         parts.append(rates(run.rows))
+    if run.loads:
+        parts.append("Servers under an open loop, llama-125m in bfloat16:\n\n" + loads(run.loads))
+    if run.translations:
+        parts.append("Encoder-decoder models:\n\n" + translations(run.translations))
     if run.checks:
         parts.append("Agreement of the engines with transformers in float32:\n\n" + agreements(run.checks))
+    if run.memories:
+        parts.append("Peak resident memory of each engine's process, after its rows:\n\n" + memories(run.memories))
     if run.overheads:
         parts.append("Time outside the step:\n\n" + overheads(run.overheads))
     return "\n\n".join(parts)
 
 
-def write(text):
-    with open(DOCUMENT, encoding="utf-8") as file:
+def write(text, kernels, path=None):
+    """Replaces the tables of the processors that run the set of kernels `kernels`; others keep theirs. path: of the
+    document, if it is another."""
+    path = path or DOCUMENT
+    begin, end = BEGIN.format(kernels), END.format(kernels)
+    with open(path, encoding="utf-8") as file:
         document = file.read()
-    if BEGIN not in document or END not in document:
-        raise SystemExit(f"{DOCUMENT} lacks the lines between which the table goes:\n{BEGIN}\n{END}")
-    before, rest = document.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    with open(DOCUMENT, "w", encoding="utf-8") as file:
-        file.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    if begin not in document or end not in document:
+        raise SystemExit(f"{path} lacks the lines between which the tables go:\n{begin}\n{end}")
+    before, rest = document.split(begin, 1)
+    after = rest.split(end, 1)[1]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{begin}\n\n{text}\n\n{end}{after}")

@@ -30,10 +30,13 @@ class Engine:
     def prompts(self, streams, tokens):
         return torch.randint(3, self.vocab, (streams, tokens), generator=torch.Generator().manual_seed(0))
 
+    def forward(self, prompt, continuation):
+        """The logits from the prompt's end on, [places, vocab]."""
+        return self.model(torch.tensor([prompt + continuation])).logits[0, len(prompt) - 1:]
+
     def logprobs(self, prompt, continuation, ids):
-        logits = self.model(torch.tensor([prompt + continuation])).logits[0, len(prompt) - 1:].double()
         places = []
-        for row, wanted in zip(torch.log_softmax(logits, -1), ids):
+        for row, wanted in zip(torch.log_softmax(self.forward(prompt, continuation).double(), -1), ids):
             best = int(row.argmax())
             places.append({"best": best, "logprob": row[best].item(), "of_ids": row[wanted].tolist()})
         return places

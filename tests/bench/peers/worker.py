@@ -68,6 +68,10 @@ class Worker:
     def __getattr__(self, method):
         return lambda **arguments: self.call(method, **arguments)
 
+    @property
+    def pid(self):
+        return self.process.pid
+
     def close(self):
         self.process.stdin.close()
         self.process.wait()

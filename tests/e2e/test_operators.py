@@ -1,0 +1,202 @@
+"""What operators do to a running server: drain it, flush its cache, erase a tenant. And what the log never holds."""
+
+import hashlib
+import json
+import os
+import random
+import stat
+import subprocess
+import sys
+import time
+
+import grpc
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import BIN, ROOT, BerthServer, api, generate_request  # noqa: E402
+
+DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
+CLI = os.path.join(BIN, "client/berth-cli")
+
+
+def prompt(length, seed):
+    generator = random.Random(seed)
+    return [generator.randrange(3, 400) for _ in range(length)]
+
+
+def complete(server, ids, **fields):
+    return server.inference.Complete(generate_request(ids=ids, max_tokens=8, ignore_eos=True, **fields), timeout=120)
+
+
+def cli(server, *arguments):
+    return subprocess.run([CLI, *arguments, f"--server={server.address}"], capture_output=True, text=True, timeout=120)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def files_of(folder, suffix):
+    return {path.name: path.read_bytes() for path in folder.glob(f"*{suffix}")}
+
+
+def cached(load):
+    return sum(pool.cached_units for pool in load.cache.pools)
+
+
+@pytest.fixture
+def umask_0():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_erase_leaves_nothing_of_a_tenant(tmp_path, umask_0):
+    sessions, tier = tmp_path / "sessions", tmp_path / "tier"
+    flags = ["--max_sequence_tokens=2048", "--arena=12MiB", "--check_integrity", "--host_tier=64MiB", "--tier_idle=0s",
+             f"--disk_tier={tier}", f"--session_dir={sessions}"]
+    prompts = {tenant: prompt(300, seed) for seed, tenant in enumerate(("alice", "bob"))}
+    with BerthServer(DEMO, *flags) as server:
+        for tenant, ids in prompts.items():
+            complete(server, ids, cache_salt=tenant, session_id=f"of-{tenant}")
+        wait_for(lambda: server.load().disk_tier_bytes > 0 and len(files_of(sessions, ".session")) == 2)
+        wait_for(lambda: {b"alice", b"bob"} <= {salt for salt in (b"alice", b"bob")
+                                                for data in files_of(tier, ".prefix").values() if salt in data})
+        for folder, suffix in ((sessions, ".session"), (tier, ".prefix")):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.glob(f"*{suffix}")}
+            assert modes == {0o600}
+        running = server.inference.Generate(generate_request(ids=prompt(20, 9), max_tokens=1500, ignore_eos=True,
+                                                             cache_salt="alice", session_id="running"), timeout=120)
+        next(running)
+        result = cli(server, "erase", "--tenant=alice")
+        assert result.returncode == 0, result.stderr
+        assert "requests ended: 1\nsessions deleted: 2, " in result.stdout
+        assert [message.finish_reason for message in running][-1] == api().inference_pb2.FINISH_REASON_CANCELLED
+        for folder, suffix in ((sessions, ".session"), (tier, ".prefix")):
+            left = files_of(folder, suffix)
+            assert left and not any(b"alice" in data for data in left.values())
+            assert all(b"bob" in data for data in left.values())
+        load = server.wait_idle()
+        assert load.disk_tier_bytes == sum(len(data) for data in files_of(tier, ".prefix").values())
+        assert complete(server, [*prompts["alice"], 5, 6], cache_salt="alice").usage.cached_tokens == 0
+        assert complete(server, [*prompts["bob"], 5, 6], cache_salt="bob").usage.cached_tokens > 0
+        for tenant in prompts:
+            assert cli(server, "erase", f"--tenant={tenant}").returncode == 0
+        load = server.wait_idle()
+        assert cached(load) == load.host_tier_prefix_bytes == load.disk_tier_bytes == 0
+        free = load.cache.free_bytes + sum(pool.free_bytes for pool in load.cache.pools)
+        assert free + load.cache.overhead_bytes == load.cache.arena_bytes
+        assert not files_of(sessions, ".session") and not files_of(tier, ".prefix")
+    assert not files_of(sessions, ".session") and not files_of(tier, ".prefix")
+    with BerthServer(DEMO, *flags) as server:
+        assert complete(server, [*prompts["alice"], 5, 6], cache_salt="alice").usage.cached_tokens == 0
+
+
+def test_flush_drops_all_prefixes():
+    with BerthServer(DEMO, "--max_sequence_tokens=2048", "--check_integrity") as server:
+        ids = prompt(300, 1)
+        complete(server, ids)
+        longer = [*ids, 5, 6]
+        assert complete(server, longer).usage.cached_tokens > 0
+        assert cached(server.wait_idle()) > 0
+        result = cli(server, "flush")
+        assert result.returncode == 0 and "prefixes dropped: " in result.stdout, result.stderr
+        assert cached(server.load()) == 0
+        assert complete(server, longer).usage.cached_tokens == 0
+
+
+def test_drain_finishes_requests_and_exits():
+    with BerthServer(DEMO, "--max_sequence_tokens=2048") as server:
+        running = server.inference.Generate(generate_request(ids=prompt(20, 9), max_tokens=300, ignore_eos=True),
+                                            timeout=120)
+        next(running)
+        result = cli(server, "drain")
+        assert result.stdout == "the server drains: 1 requests have 30 s to end\n", result.stderr
+        with pytest.raises(grpc.RpcError) as refused:
+            complete(server, prompt(5, 1))
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert sum(len(message.token_ids) for message in running) >= 298
+        assert server.process.wait(timeout=60) == 0
+
+
+SECRETS = {"alice": "alices-secret-8d41", "ops": "operators-secret-77ab"}
+MARKS = ["QWMARKPROMPT", "QWMARKCHAT", "QWMARKSTOP", "QWMARKSCHEMA", "QWMARKTEXT", "QWMARKBAD", "QWMARKTEMPLATE",
+         "QWMARKSECRET"]
+
+
+def test_the_log_holds_no_prompt_no_output_and_no_secret(tmp_path):
+    tokens = {name: {"name": f"{name}-token", "sha256": hashlib.sha256(secret.encode()).hexdigest(),
+                     "roles": ["user"] if name == "alice" else ["operator"]} for name, secret in SECRETS.items()}
+    tenants = tmp_path / "tenants.json"
+    tenants.write_text(json.dumps({"tenants": [{"name": name, "tokens": [token]} for name, token in tokens.items()]}))
+    audit_log = tmp_path / "audit.log"
+    flags = [f"--tenants={tenants}", "--log_level=trace", f"--audit_log={audit_log}", "--max_sequence_tokens=256",
+             f"--session_dir={tmp_path}/sessions", f"--disk_tier={tmp_path}/tier", "--host_tier=16MiB", "--tier_idle=0s"]
+    with BerthServer(DEMO, *flags) as server:
+        outputs = talk(server)
+        log_path = server.log_path
+        # A token in the place of its hash.
+        tenants.write_text(json.dumps({"tenants": [{"name": "alice",
+                                                    "tokens": [{"name": "a", "sha256": SECRETS["alice"]}]}]}))
+        wait_for(lambda: b"the former tenants and credentials stay" in open(log_path, "rb").read())
+        server.stop()
+        with open(log_path, "rb") as file:
+            text = (file.read() + audit_log.read_bytes()).decode()
+    assert "request began" in text and "refused credential" in text and "operator call" in text
+    assert len(outputs) >= 4 and all(len(output) >= 8 for output in outputs)
+    for hidden in [*MARKS[:-1], *SECRETS.values(), "QWMARKSECRET-as-token", *outputs]:
+        assert hidden not in text, f"{hidden!r} is in the log"
+
+
+def talk(server):
+    """Calls of all kinds, right and wrong; returns what the model said."""
+    pb, control, sessions = api().inference_pb2, api().control_pb2, api().sessions_pb2
+    outputs = []
+
+    def call(stub, request, secret=SECRETS["alice"]):
+        metadata = [("authorization", f"Bearer {secret}")] if secret else []
+        try:
+            return stub(request, timeout=120, metadata=metadata)
+        except grpc.RpcError as error:
+            return error
+
+    def complete_with(secret=SECRETS["alice"], **fields):
+        answer = call(server.inference.Complete, generate_request(**{"max_tokens": 24, "ignore_eos": True, **fields}),
+                      secret)
+        if isinstance(answer, pb.GenerateResponse) and answer.text:
+            outputs.append(answer.text)
+        return answer
+
+    assert complete_with(prompt="Once upon a time QWMARKPROMPT").text
+    assert complete_with(chat="Tell me a story. QWMARKCHAT", session_id="kept").text
+    stops = generate_request(prompt="Lily the fox", max_tokens=24, ignore_eos=True)
+    stops.stopping.stop.append("QWMARKSTOP")
+    outputs.append(call(server.inference.Complete, stops).text)
+    schema = generate_request(prompt="A record:", max_tokens=24)
+    schema.structure.json_schema = json.dumps({"type": "object", "properties": {"QWMARKSCHEMA": {"type": "integer"}},
+                                               "required": ["QWMARKSCHEMA"]})
+    call(server.inference.Complete, schema)
+    schema.structure.json_schema = '{"type": "QWMARKBAD'
+    assert call(server.inference.Complete, schema).code() == grpc.StatusCode.INVALID_ARGUMENT
+    schema.structure.regex = "(QWMARKBAD"
+    assert call(server.inference.Complete, schema).code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert complete_with(prompt="QWMARKBAD " * 4000).code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert complete_with(chat=[("QWMARKBAD", "QWMARKCHAT")], max_tokens=100000).code() == grpc.StatusCode.INVALID_ARGUMENT
+    call(server.inference.Tokenize, pb.TokenizeRequest(text="QWMARKTEXT"))
+    stream = server.inference.Generate(generate_request(prompt="The bear QWMARKPROMPT", max_tokens=24, ignore_eos=True),
+                                       timeout=120, metadata=[("authorization", f"Bearer {SECRETS['alice']}")])
+    outputs.append("".join(message.text for message in stream))
+    resumed = server.sessions.Resume(sessions.ResumeSessionRequest(session_id="kept"), timeout=120,
+                                     metadata=[("authorization", f"Bearer {SECRETS['alice']}")])
+    outputs.append("".join(message.text for message in resumed))
+    for secret in (None, "QWMARKSECRET-as-token", "QWMARKSECRET-as-token" * 600):
+        refused = complete_with(secret, prompt="QWMARKPROMPT")
+        assert refused.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED), refused
+    call(server.control.FlushCache, control.FlushCacheRequest(), SECRETS["ops"])
+    assert call(server.control.FlushCache, control.FlushCacheRequest()).code() == grpc.StatusCode.PERMISSION_DENIED
+    call(server.control.EraseTenant, control.EraseTenantRequest(tenant="alice"), SECRETS["ops"])
+    return outputs
