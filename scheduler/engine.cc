@@ -213,14 +213,15 @@ bool Engine::TakeInbox() {
   {
     MutexLock lock(&mutex_);
     // While a sequence runs or waits, deadlines need no alarm: there is a step to come soon, and each looks at them.
+    absl::Time due = absl::InfiniteFuture();  // of work without a sequence; some is due a while after it is asked for
     while (!stopping_ && !inbox_.urgent() && scheduler_->empty()) {
       const absl::Time now = options_.now();
-      const absl::Time next = scheduler_->NextIdleWork(now);
-      if (next <= now) break;
-      if (next == absl::InfiniteFuture()) {
+      due = std::min(due, scheduler_->NextIdleWork(now));
+      if (due <= now) break;
+      if (due == absl::InfiniteFuture()) {
         work_.Wait(&mutex_);
       } else {
-        work_.WaitFor(&mutex_, next - now);
+        work_.WaitFor(&mutex_, due - now);
       }
     }
     SwapInbox();

@@ -16,8 +16,10 @@
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_model_runner.h"
+#include "tests/testing/fake_prefix_disk.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -91,9 +93,12 @@ class EngineTest : public ::testing::Test {
     request.arrival = clock_.Now();
     return request;
   }
+  void WaitForPaused(int64_t n) {
+    WaitUntil([this, n] { return engine_->GetLoad().counts.num_paused == n; }, "the number of paused requests");
+  }
   // Waits for the load to be that of an idle engine, and says how it is not.
   void ExpectIdle() {
-    ASSERT_TRUE(engine_->WaitUntilIdle(absl::Minutes(1)));
+    ASSERT_TRUE(engine_->WaitUntilIdle(kHangLimit));
     const EngineLoad load = engine_->GetLoad();
     EXPECT_EQ(load.counts.num_running, 0);
     EXPECT_EQ(load.counts.num_waiting, 0);
@@ -150,6 +155,29 @@ TEST_F(EngineTest, DropsPrefixesBetweenTheStepsOfARequest) {
   engine_->DropPrefixes(std::nullopt, [&](const FreedBytes&, const absl::Status&) { all.set_value(); });
   all.get_future().get();
   ExpectIdle();
+}
+
+// The disk does nothing until it is asked what it has done.
+TEST_F(EngineTest, AnIdleEngineAsksTheDiskAgain) {
+  FakePrefixDisk disk;
+  std::atomic<int> num_written{0};
+  disk.on_write = [&num_written] {
+    ++num_written;
+    return absl::OkStatus();
+  };
+  options_.scheduler.share_prefixes = true;
+  options_.scheduler.swap.host_tier_bytes = 1 << 20;
+  options_.scheduler.swap.always_copy = true;
+  options_.scheduler.prefixes = {.disk = &disk, .disk_limit_bytes = 1 << 20, .idle = absl::ZeroDuration()};
+  StartEngine();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 20, 3)).ok());
+  sink_.WaitFor(1);
+  const auto written = [&] {
+    clock_.Advance(absl::Milliseconds(10));
+    return num_written > 0;
+  };
+  WaitUntil(written, "the file of a prefix, without another request");
+  engine_.reset();  // before the disk
 }
 
 TEST_F(EngineTest, ADropEndsWithAnEngineThatEnds) {
@@ -268,7 +296,7 @@ TEST_F(EngineTest, APausedRequestContinuesOrEndsUnread) {
   engine_->Pause(1);
   engine_->Pause(2);
   gate_.Open();
-  while (engine_->GetLoad().counts.num_paused < 2) std::this_thread::yield();
+  WaitForPaused(2);
   EXPECT_EQ(engine_->GetLoad().counts.num_running, 0);
   EXPECT_EQ(engine_->GetLoad().occupancy.num_leases, 0);
   ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 5)).ok());
@@ -290,7 +318,7 @@ TEST_F(EngineTest, EndsPausedRequestsWhenItGoes) {
   gate_.WaitForArrival();
   engine_->Pause(1);
   gate_.Open();
-  while (engine_->GetLoad().counts.num_paused < 1) std::this_thread::yield();
+  WaitForPaused(1);
   engine_.reset();
   EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kCancelled);
 }
