@@ -169,8 +169,8 @@ absl::Status PackedWeights::Write() const {
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
   if (error) return absl::FailedPreconditionError(absl::StrCat(folder.string(), ": ", error.message()));
   if (space.available / 2 < static_cast<uintmax_t>(size_bytes_)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        path_, ": its ", size_bytes_, " bytes are more than half of the ", space.available, " that the disk has free"));
+    return absl::ResourceExhaustedError(absl::StrCat(path_, ": its ", size_bytes_, " bytes are more than half of the ",
+                                                     space.available, " that the disk has free"));
   }
   const std::string part = absl::StrCat(path_, ".part");
   const int file = open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
