@@ -22,6 +22,7 @@ struct SwapOptions {
   int64_t copy_bytes_per_step = 256 << 20;  // the most bytes copied for one step, saves of sessions included
   bool beside_steps = false;                // copy on a thread of its own while a step runs; else before the step
   absl::Time (*copy_clock)() = SteadyNow;   // measures copies; tests give one that stands still: copies cost nothing
+  bool always_copy = false;                 // for tests: copy, whatever the measured times say; see CopyCost
 };
 
 // Limits of the files of one tenant.

@@ -23,6 +23,7 @@ SwapManager::SwapManager(const SchedulerOptions& options, Cache* cache, const Pr
     : cache_(cache),
       sharing_(sharing),
       host_{.limit_bytes = options.swap.host_tier_bytes},
+      cost_(options.swap.always_copy),
       copies_(options.swap, cache, &cost_),
       prefixes_(options.prefixes, cache, &host_, &copies_, &cost_) {}
 

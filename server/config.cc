@@ -169,6 +169,8 @@ void AddTierFlags(FlagSet* flags, Config* config) {
       "saved without it.");
   flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
              "Maximum bytes moved between two steps to gather free memory.");
+  flags->Add("always_copy", &scheduler.swap.always_copy, "",
+             "For tests: copy caches to and from the tiers even if computing them again is measured to be faster.");
   flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
              "For tests: recompute part of the cache every n output tokens. 0: never.");
 }

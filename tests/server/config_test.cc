@@ -72,6 +72,7 @@ const std::vector<std::string>& EveryFlag() {
       "--copy_bytes_per_step=3MiB",
       "--compact_bytes_per_step=1KiB",
       "--crop_every=9",
+      "--always_copy=true",
       "--session_dir=/s",
       "--session_dir_limit=7KiB",
       "--max_running=7",
@@ -121,7 +122,7 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
       EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
     }
   }
-  EXPECT_EQ(changed.size(), 59u);
+  EXPECT_EQ(changed.size(), 60u);
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -166,6 +167,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.engine.scheduler.swap.copy_bytes_per_step, 3 << 20);
   EXPECT_EQ(config.engine.scheduler.compact_bytes_per_step, 1024);
   EXPECT_EQ(config.engine.scheduler.crop_every, 9);
+  EXPECT_EQ(config.engine.scheduler.swap.always_copy, true);
   EXPECT_EQ(config.sessions.folder, "/s");
   EXPECT_EQ(config.sessions.limit_bytes, 7 << 10);
   EXPECT_EQ(config.engine.scheduler.max_running, 7);
