@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/steady_clock.h"
 #include "server/crash_file.h"
 #include "server/exit_codes.h"
 #include "server/thread_backtrace.h"
@@ -59,10 +58,10 @@ void Watchdog::Start() {
 void Watchdog::Loop() {
   while (true) {
     {
-      const absl::Time next = SteadyNow() + interval_;
+      const absl::Time next = options_.now() + interval_;
       MutexLock lock(&mutex_);
       // A wait may wake without cause, which must not count.
-      for (absl::Time now = SteadyNow(); !closed_ && now < next; now = SteadyNow()) {
+      for (absl::Time now = options_.now(); !closed_ && now < next; now = options_.now()) {
         closing_.WaitFor(&mutex_, next - now);
       }
       if (closed_) return;

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "scheduler/mutex.h"
+#include "scheduler/steady_clock.h"
 #include "scheduler/step_progress.h"
 
 namespace berth {
@@ -35,6 +36,7 @@ class Watchdog {
     const char* flag = "--step_timeout";         // that sets the timeout
     // Called on the watchdog's thread, once, with a text that says where it hangs. If it returns, nothing more happens.
     std::function<void(const std::string& where)> on_hang = EndOnHang;
+    std::function<absl::Time()> now = SteadyNow;  // tests inject a clock
   };
 
   Watchdog(Options options, std::shared_ptr<const StepProgress> progress);

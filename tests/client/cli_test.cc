@@ -20,6 +20,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/client/fake_server.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth::cli {
 namespace {
@@ -261,20 +262,44 @@ TEST(Generate, DoesNotRetryWhatIsHopelessOrTakesLong) {
   }
 }
 
+// What is written to a stream, and whether some of it was flushed.
+class FlushedText : public std::stringbuf {
+ public:
+  bool flushed() const { return flushed_; }
+
+ private:
+  int sync() override {
+    flushed_ = true;
+    return 0;
+  }
+
+  std::atomic<bool> flushed_ = false;
+};
+
 TEST(Generate, CtrlCEndsTheWaitForARetry) {
-  const FakeServer server({.refuse = [](int) { return Busy(absl::Seconds(30)); }});
+  constexpr absl::Duration kDelay = absl::Seconds(30);
+  const FakeServer server({.refuse = [](int) { return Busy(kDelay); }});
   Interrupt interrupt([] {});
+  std::istringstream in;
+  std::ostringstream out;
+  FlushedText text;
+  std::ostream err(&text);
+  Environment environment = {.in = in, .out = out, .err = err, .interrupt = interrupt};
   std::atomic<bool> ended = false;
+  absl::Time start;
   std::thread user([&] {
-    while (server.requests().empty()) std::this_thread::yield();
-    for (; !ended; std::this_thread::yield()) interrupt.Fire();
+    WaitUntil([&] { return text.flushed() || ended; }, "the command to say that it waits");
+    start = absl::Now();
+    for (; !ended; absl::SleepFor(absl::Milliseconds(1))) interrupt.Fire();
   });
-  const absl::Time start = absl::Now();
-  const Outcome run = RunWith({"generate", ServerFlag(server), "--prompt=x", "--retries=9"}, &interrupt);
+  const std::vector<std::string> args = {"generate", ServerFlag(server), "--prompt=x", "--retries=9"};
+  const int code = RunCli(args, environment);
+  const absl::Time end = absl::Now();
   ended = true;
   user.join();
-  EXPECT_NE(run.code, kExitOk);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(25));
+  EXPECT_NE(code, kExitOk);
+  EXPECT_THAT(text.str(), HasSubstr("trying again in 30s"));
+  EXPECT_LT(end - start, kDelay);
   EXPECT_THAT(server.requests(), SizeIs(1));
 }
 
@@ -351,7 +376,7 @@ TEST(Status, WatchEndsWithCtrlC) {
   const FakeServer server;
   Interrupt interrupt([] {});
   std::thread user([&] {
-    while (interrupt.num_scopes() == 0) std::this_thread::yield();
+    WaitUntil([&] { return interrupt.num_scopes() > 0; }, "the command to watch");
     interrupt.Fire();
   });
   const Outcome run = RunWith({"status", ServerFlag(server), "--watch"}, &interrupt);

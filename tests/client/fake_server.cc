@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/connection.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth::cli {
 namespace {
@@ -86,7 +86,7 @@ grpc::Status FakeServer::Stream(int number, grpc::ServerContext* context, const 
   if (hooks_.edit) hooks_.edit(number, &messages);
   for (const v1::GenerateResponse& message : messages) {
     writer->Write(message);
-    while (hooks_.hang && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    if (hooks_.hang) WaitUntil([context] { return context->IsCancelled(); }, "the client to cancel");
   }
   return grpc::Status::OK;
 }

@@ -41,7 +41,7 @@ class FakeServer(grpc.GenericRpcHandler):
         return self
 
     def __exit__(self, *_):
-        self.server.stop(None).wait()
+        assert self.server.stop(None).wait(120), "calls have not ended after 120 s"
 
     @staticmethod
     def method(path):
@@ -89,10 +89,10 @@ class FakeServer(grpc.GenericRpcHandler):
                 yield answer
 
     def hold(self, context):
-        """Waits until the client leaves, at most a minute."""
+        """Waits until the client leaves, at most for two minutes."""
         gone = threading.Event()
         if context.add_callback(gone.set):
-            gone.wait(60)
+            gone.wait(120)
         context.abort(grpc.StatusCode.CANCELLED, "the client left")
 
 

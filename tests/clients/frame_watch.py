@@ -7,6 +7,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import join  # noqa: E402
 from raw_http2 import GOAWAY, PING, RST_STREAM  # noqa: E402
 
 PREFACE_BYTES = 24  # of a client, before its first frame
@@ -33,8 +34,7 @@ class FrameWatch:
     def __exit__(self, *_):
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        for thread in self.threads:
-            thread.join()
+        join(self.threads, "the connections to end")
 
     def start(self, function, *arguments):
         thread = threading.Thread(target=function, args=arguments, daemon=True)
@@ -48,7 +48,8 @@ class FrameWatch:
             except OSError:
                 return
             self.connections += 1
-            server = socket.create_connection(self.server)
+            server = socket.create_connection(self.server, timeout=120)
+            server.settimeout(None)
             for connection in (client, server):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.start(self.forward, client, server, "client", PREFACE_BYTES)

@@ -4,13 +4,12 @@ import asyncio
 import pickle
 import signal
 import threading
-import time
 
 import grpc
 import pytest
 from berth_client import (AsyncClient, BerthError, CancelledError, Client, DeadlineExceededError, InvalidArgumentError,
                           ResourceExhaustedError, UnavailableError, errors)
-from berth_server import api
+from berth_server import api, join, wait_until
 from fake_server import FakeServer, Refusal
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -159,7 +158,8 @@ def test_a_deadline_ends_a_call(server):
     async def generate(client):
         await client.generate("x", timeout=0.05)
 
-    server.answers = [FakeServer.HOLD, [FakeServer.HOLD], FakeServer.HOLD]
+    # For every call: one may end before the server has heard of it.
+    server.others = {"Complete": lambda request: FakeServer.HOLD, "Generate": lambda request: FakeServer.HOLD}
     with Client(server.address, timeout=0.05) as client:
         with pytest.raises(DeadlineExceededError):
             client.generate("x")
@@ -195,7 +195,7 @@ def close(client):
 def test_leaving_a_stream_ends_the_request(server, client, leave):
     parts(server)
     leave(client)
-    assert server.left.wait(60)
+    assert server.left.wait(120)
 
 
 async def break_out_async(client):
@@ -235,7 +235,7 @@ def test_leaving_an_async_stream_ends_the_request(server, leave):
     async def run():
         async with AsyncClient(server.address) as client:
             await leave(client)
-            assert await asyncio.to_thread(server.left.wait, 60)  # while the channel is open
+            assert await asyncio.to_thread(server.left.wait, 120)  # while the channel is open
 
     parts(server)
     asyncio.run(run())
@@ -245,12 +245,11 @@ def test_cancelling_a_task_ends_its_request(server):
     async def run():
         async with AsyncClient(server.address) as client:
             task = asyncio.create_task(client.generate("x"))
-            while not server.requests:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_until, lambda: server.requests, "the request to come")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert await asyncio.to_thread(server.left.wait, 60)
+            assert await asyncio.to_thread(server.left.wait, 120)
 
     server.answers = [FakeServer.HOLD]
     asyncio.run(run())
@@ -270,20 +269,19 @@ def test_an_interrupt_ends_the_request(server, client):
     main = threading.main_thread().ident
 
     def interrupt():
-        while not server.requests:
-            time.sleep(0.01)
+        wait_until(lambda: server.requests, "the request to come")
         signal.pthread_kill(main, signal.SIGINT)
 
     for call in (lambda: client.generate("x"), lambda: next(client.stream("x"))):
         server.left.clear()
         server.requests.clear()
         server.answers = [FakeServer.HOLD]
-        thread = threading.Thread(target=interrupt)
+        thread = threading.Thread(target=interrupt, daemon=True)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             call()
-        thread.join()
-        assert server.left.wait(60)
+        join([thread], "the interrupt")
+        assert server.left.wait(120)
 
 
 def test_a_stream_that_the_server_cancels_raises(server, client):

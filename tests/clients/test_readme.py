@@ -28,7 +28,7 @@ def server(tmp_path_factory):
 def run(arguments, address, folder=ROOT, **variables):
     """What it prints. The server at the documented address stands at `address`."""
     arguments = [re.sub("127.0.0.1:8600|berth.example:8600", address, argument) for argument in arguments]
-    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=900,
+    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=3600,
                             env=environment(**variables))
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -5,29 +5,27 @@ import hashlib
 import json
 import math
 import os
-import time
 
 import pydantic
 import pytest
 from berth_client import (AsyncClient, Client, IncompleteOutputError, InvalidArgumentError, NotFoundError,
                           PermissionDeniedError, ResourceExhaustedError, UnauthenticatedError)
-from berth_server import ROOT, BerthServer
+from berth_server import ENDLESS_TOKENS, ROOT, BerthServer, endless_server, wait_until
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 STORY = "Tell me a story about a fox."
-# Long enough not to end before the test does.
-ENDLESS = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.0}
+ENDLESS = {"max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with BerthServer(DEMO, f"--session_dir={tmp_path_factory.mktemp('sessions')}") as server:
+    with endless_server(DEMO, f"--session_dir={tmp_path_factory.mktemp('sessions')}") as server:
         yield server
 
 
 @pytest.fixture
 def client(server):
-    with Client(server.address, timeout=120) as client:
+    with Client(server.address, timeout=300) as client:
         yield client
     server.wait_idle()  # whatever the test left, has ended
 
@@ -105,11 +103,11 @@ def test_embeddings(client):
 
 def ended_sessions(client):
     """Once their files are on disk: an answer does not wait for that."""
-    deadline = time.monotonic() + 60
-    while not (sessions := client.list_sessions()) or any(session.running for session in sessions):
-        assert time.monotonic() < deadline, sessions
-        time.sleep(0.01)
-    return sessions
+    def listed():
+        sessions = client.list_sessions()
+        return None if any(session.running for session in sessions) else sessions
+
+    return wait_until(listed, lambda: f"the sessions to be saved: {client.list_sessions()}")
 
 
 def test_sessions(client):
@@ -174,7 +172,7 @@ def test_a_broken_loop_ends_its_request(server, client):
 
 def test_asyncio(server):
     async def run():
-        async with AsyncClient(server.address, timeout=120) as client:
+        async with AsyncClient(server.address, timeout=300) as client:
             answers = await asyncio.gather(*(client.chat(f"What is 2{i} + 45?", temperature=0) for i in range(8)))
             assert [f"{65 + i}" in answers[i].text for i in range(8)] == [True] * 8
             record = await client.parse(Record, "Make a record: Tom the owl.", temperature=0, max_tokens=200)

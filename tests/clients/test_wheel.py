@@ -17,7 +17,7 @@ PACKAGE = os.path.join(ROOT, "clients/python")
 
 
 def run(*arguments, folder=ROOT, **variables):
-    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=900,
+    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=3600,
                             env=environment(**variables))
     return result.returncode, result.stdout + result.stderr
 
@@ -103,7 +103,8 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_has_all_files(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    listed = subprocess.run(["git", "ls-files", "clients/python/src"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files", "clients/python/src"], cwd=ROOT, capture_output=True, text=True,
+                            check=True, timeout=120)
     sources = [name.removeprefix("clients/python/src/") for name in listed.stdout.split()]
     assert [name for name in sources if name not in names] == [] and "berth_client/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)

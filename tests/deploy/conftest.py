@@ -16,7 +16,7 @@ def package(tmp_path_factory):
     """The folder with both archives."""
     folder = tmp_path_factory.mktemp("package")
     folder.chmod(0o755)  # for tests as another user
-    subprocess.run([sys.executable, ROOT / "deploy/package.py", f"--out={folder}"], check=True)
+    subprocess.run([sys.executable, ROOT / "deploy/package.py", f"--out={folder}"], check=True, timeout=7200)
     return folder
 
 

@@ -93,7 +93,7 @@ def serve_in_image(in_root, berth, arguments, client, binds=(), connection=""):
     assert IMAGE.sources == {("build", "/berth"): "/sources/build/berth"}
     server = shlex.join([*json.loads(IMAGE.settings["ENTRYPOINT"]), *arguments])
     served = f"""{server} &
-i=0; until berth-cli status {connection} >/dev/null 2>&1; do i=$((i + 1)); [ $i -lt 600 ]; sleep 0.1; done
+i=0; until berth-cli status {connection} >/dev/null 2>&1; do i=$((i + 1)); [ $i -lt 3000 ]; sleep 0.1; done
 {client}
 """
     script = "\n".join([*IMAGE.script, "mount -o remount,ro /",

@@ -120,7 +120,7 @@ def test_wheel_is_well_formed(package):
 def in_background(command):
     """The command as a server: the script goes on once it serves."""
     return f"""{command} --port_file="$folder/ports" 2>"$folder/log" &
-i=0; until [ -e "$folder/ports" ]; do i=$((i + 1)); [ $i -lt 1200 ] || {{ cat "$folder/log"; exit 1; }}; sleep 0.1; done
+i=0; until [ -e "$folder/ports" ]; do i=$((i + 1)); [ $i -lt 6000 ] || {{ cat "$folder/log"; exit 1; }}; sleep 0.1; done
 """
 
 

@@ -1,13 +1,10 @@
 """A real Prometheus scrapes a running server; every query of the dashboard and of the rules must return data."""
 
 import json
-import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 
@@ -17,7 +14,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/testing"))
-from berth_server import BerthServer, generate_request  # noqa: E402
+from berth_server import BerthServer, fixed_port, generate_request, wait_until  # noqa: E402
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/berth.json").read_text())
@@ -25,7 +22,7 @@ RULES = [rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(
 
 
 def promtool(*arguments):
-    result = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True)
+    result = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -35,19 +32,13 @@ def test_promtool_accepts_configuration_and_rules():
     promtool("test", "rules", "alerts_test.yml")
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def send_requests(server):
     """Some of every kind, so that no series stays without a sample of its own."""
     for i in range(3):
-        server.inference.Complete(generate_request(chat="What is 23 + 45?"), timeout=60)
-        list(server.inference.Generate(generate_request(prompt="x", max_tokens=40, ignore_eos=True), timeout=60))
+        server.inference.Complete(generate_request(chat="What is 23 + 45?"), timeout=120)
+        list(server.inference.Generate(generate_request(prompt="x", max_tokens=40, ignore_eos=True), timeout=120))
     with pytest.raises(grpc.RpcError):
-        server.inference.Complete(generate_request(prompt=""), timeout=60)
+        server.inference.Complete(generate_request(prompt=""), timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def query(tmp_path_factory):
         del job["dns_sd_configs"], job["authorization"]
         job["static_configs"] = [{"targets": [server.metrics_address]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        port = free_port()
+        port = fixed_port()
         log = open(folder / "log", "wb")
         prometheus = subprocess.Popen(
             ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
@@ -71,40 +62,36 @@ def query(tmp_path_factory):
         def ask(expression):
             url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
             try:
-                with urllib.request.urlopen(url, timeout=10) as response:
+                with urllib.request.urlopen(url, timeout=60) as response:
                     return json.load(response)["data"]["result"]
             except urllib.error.HTTPError as error:
                 raise AssertionError(f"{expression}: {error.read().decode()}") from error
 
         try:
-            wait_until(lambda: ready(port), 30, "Prometheus does not answer")
+            wait_until(lambda: ready(prometheus, port, folder / "log"), "Prometheus to answer")
             # Rates need samples before and after the requests.
-            wait_until(lambda: ask("berth_steps_total"), 30, "nothing was scraped")
-            deadline = time.monotonic() + 60
-            while not ask("sum(rate(berth_generation_tokens_total[1m])) > 0"):
-                assert time.monotonic() < deadline, "no rate after 60 s"
+            wait_until(lambda: ask("berth_steps_total"), "a scrape")
+
+            def rate():
                 send_requests(server)
-            wait_until(lambda: ask("berth:time_to_first_token_seconds:p99"), 30, "no recording rule was evaluated")
+                return ask("sum(rate(berth_generation_tokens_total[1m])) > 0")
+
+            wait_until(rate, "a rate above 0", 300)
+            wait_until(lambda: ask("berth:time_to_first_token_seconds:p99"), "a value of a recording rule")
             yield ask
         finally:
-            prometheus.terminate()
-            prometheus.wait(timeout=30)
+            prometheus.kill()
+            prometheus.wait(timeout=60)
             log.close()
 
 
-def ready(port):
+def ready(prometheus, port, log):
+    assert prometheus.poll() is None, log.read_text()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=60) as response:
             return response.status == 200
     except OSError:
         return False
-
-
-def wait_until(condition, seconds, message):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, message
-        time.sleep(0.2)
 
 
 def dashboard_queries():

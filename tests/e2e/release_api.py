@@ -14,14 +14,13 @@ import json
 import os
 import sys
 import tempfile
-import time
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from grpc_tools import protoc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import ROOT, BerthServer, api  # noqa: E402
+from berth_server import ROOT, BerthServer, api, wait_until  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "tests/e2e/last_release")
 RECORDED = os.path.join(FOLDER, "recorded.json")
@@ -117,8 +116,9 @@ def call(channel, name, request):
     path = f"/berth.v1.{name}"
     try:
         if method_of(name).server_streaming:
-            return {"stream": joined([decode(name, answer) for answer in channel.unary_stream(path)(request, timeout=60)])}
-        answer = decode(name, channel.unary_unary(path)(request, timeout=60))
+            answers = channel.unary_stream(path)(request, timeout=120)
+            return {"stream": joined([decode(name, answer) for answer in answers])}
+        answer = decode(name, channel.unary_unary(path)(request, timeout=120))
         return {"fields": sorted(answer)} if name in STATE else {"answer": without_volatile(answer)}
     except grpc.RpcError as error:
         return {"code": error.code().name}
@@ -137,10 +137,8 @@ def answers_of(server, requests):
 def wait_until_saved(server):
     """The answer may come before the last save of its session has ended."""
     request = api().sessions_pb2.ListSessionsRequest(tenant="tenant")
-    deadline = time.monotonic() + 60
-    while [session.ended for session in server.sessions.List(request, timeout=30).sessions] != [True]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: [session.ended for session in server.sessions.List(request, timeout=120).sessions] == [True],
+               "the session to be saved at its end")
 
 
 def joined(messages):

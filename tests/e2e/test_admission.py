@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_tools import protoc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import BIN, ROOT, BerthServer, generate_request  # noqa: E402
+from berth_server import BIN, ROOT, endless_request, endless_server, generate_request  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 
@@ -59,7 +59,7 @@ TENANTS = {"tenants": [{"name": "one", "running_sequences": 1},
 def server(tmp_path_factory):
     path = tmp_path_factory.mktemp("tenants") / "tenants.json"
     path.write_text(json.dumps(TENANTS))
-    with BerthServer(DEMO, f"--tenants={path}", "--max_queued_tokens=600") as server:
+    with endless_server(DEMO, f"--tenants={path}", "--max_queued_tokens=600") as server:
         yield server
 
 
@@ -82,16 +82,14 @@ def refusal(call):
     return info, retry
 
 
-def complete(server, tenant, ids, max_tokens=2, timeout=60):
+def complete(server, tenant, ids, max_tokens=2):
     request = generate_request(ids=ids, max_tokens=max_tokens, ignore_eos=True)
     request.cache_salt = tenant
-    return server.inference.Complete(request, timeout=timeout)
+    return server.inference.Complete(request, timeout=120)
 
 
 def test_a_tenant_at_its_limit_is_refused_and_served_again(server):
-    request = generate_request(ids=[1, 2, 3], max_tokens=1900, ignore_eos=True)
-    request.cache_salt = "one"
-    stream = server.inference.Generate(request, timeout=120)
+    stream = server.inference.Generate(endless_request(ids=[1, 2, 3], cache_salt="one"), timeout=600)
     next(stream)
     info, retry = refusal(lambda: complete(server, "one", [1]))
     assert info.reason == "TENANT_RUNNING" and retry is not None
@@ -110,12 +108,11 @@ def test_a_rate_says_how_long_to_wait(server):
 
 def test_a_request_that_would_wait_too_long_is_refused():
     """By count: one place, and the sequence before takes over a millisecond, however fast the machine is."""
-    with BerthServer(DEMO, "--max_running=1", "--max_wait=1ms") as server:
+    with endless_server(DEMO, "--max_running=1", "--max_wait=1ms") as server:
         assert server.load().predicted_wait_ms == 0
         complete(server, "", [1], max_tokens=300)  # the time of a sequence is known from now on
         assert server.load().predicted_wait_ms == 0, "nothing is before the next one"
-        request = generate_request(ids=[1, 2, 3], max_tokens=1900, ignore_eos=True)
-        stream = server.inference.Generate(request, timeout=120)
+        stream = server.inference.Generate(endless_request(ids=[1, 2, 3]), timeout=600)
         next(stream)
         wait_ms = server.load().predicted_wait_ms
         assert wait_ms > 1
@@ -137,15 +134,15 @@ def test_what_is_too_large_alone_gets_no_delay(server):
 
 def test_the_client_shows_the_delay_and_the_metric_counts_the_reason(server):
     def count():
-        with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=60) as response:
             return float(re.search(r'berth_requests_rejected_total\{.*reason="tenant_request_rate".*\} (\S+)',
                                    response.read().decode())[1])
 
     complete_or_refuse = [os.path.join(BIN, "client/berth-cli"), "generate", f"--server={server.address}", "--prompt=x",
                           "--max_tokens=2", "--cache_salt=slow"]
-    subprocess.run(complete_or_refuse, capture_output=True, timeout=60)  # the tenant's only request of this minute
+    subprocess.run(complete_or_refuse, capture_output=True, timeout=120)  # the tenant's only request of this minute
     before = count()
-    run = subprocess.run(complete_or_refuse, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(complete_or_refuse, capture_output=True, text=True, timeout=120)
     assert run.returncode == 1 and run.stdout == ""
     assert re.search(r'tenant "slow": requests_per_second of 0.01 is used up.*\(retry in .*s\)$', run.stderr), run.stderr
     assert count() == before + 1

@@ -23,7 +23,7 @@ def prompts():
 
 def logprobs(server, ids):
     response = server.inference.Complete(generate_request(ids=ids, max_tokens=10, ignore_eos=True, logprobs=20),
-                                         timeout=120)
+                                         timeout=300)
     return [(entry.token_id, entry.logprob, [(top.token_id, top.logprob) for top in entry.top])
             for entry in response.logprobs]
 

@@ -38,7 +38,7 @@ def server(request):
 
 def answers(server, requests):
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        return list(pool.map(lambda request: server.inference.Complete(request, timeout=120).text, requests))
+        return list(pool.map(lambda request: server.inference.Complete(request, timeout=300).text, requests))
 
 
 @pytest.mark.parametrize("listed_turns", [ADDITIONS, RECORDS], ids=["additions", "records"])

@@ -37,7 +37,7 @@ def prompts():
 def embed(server, ids, pooling="LAST", normalize=False, **fields):
     pb = api().inference_pb2
     return server.inference.Embed(pb.EmbedRequest(token_ids=pb.TokenIds(ids=ids), pooling=f"POOLING_{pooling}",
-                                                  normalize=normalize, **fields), timeout=120)
+                                                  normalize=normalize, **fields), timeout=300)
 
 
 def all_of(server, ids):

@@ -39,7 +39,7 @@ def run(server, *flags, code=0):
     """The report as JSON. Each run has prompts of its own, which the cache does not hold yet."""
     seed = [] if any(flag.startswith("--seed=") for flag in flags) else [f"--seed={next(SEEDS)}"]
     done = subprocess.run([CLI, "load", f"--server={server.address}", "--json_out=-", *seed, *flags], capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=600)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
@@ -98,11 +98,12 @@ def test_the_warm_up_is_sent_and_not_counted(server):
     assert after.prompt_tokens - before.prompt_tokens == 12 * 10
 
 
+# So far apart that each request has ended, and is in the cache, when the next one comes.
 MOONCAKE = [
     {"timestamp": 1000, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]},
-    {"timestamp": 1200, "input_length": 700, "output_length": 5, "hash_ids": [1, 3]},
-    {"timestamp": 1400, "input_length": 650, "output_length": 6, "hash_ids": [1, 4]},
-    {"timestamp": 1600, "input_length": 90, "output_length": 7, "hash_ids": [5]},
+    {"timestamp": 4000, "input_length": 700, "output_length": 5, "hash_ids": [1, 3]},
+    {"timestamp": 7000, "input_length": 650, "output_length": 6, "hash_ids": [1, 4]},
+    {"timestamp": 10000, "input_length": 90, "output_length": 7, "hash_ids": [5]},
 ]
 
 
@@ -115,7 +116,7 @@ def test_a_trace_of_mooncakes_form_is_replayed(server, tmp_path):
     assert sent["input_lens"] == [line["input_length"] for line in MOONCAKE]
     assert sent["output_lens"] == [line["output_length"] for line in MOONCAKE]
     intended = [start - late for start, late in zip(sent["start_times"], sent["queue_times"])]
-    assert intended == pytest.approx([0, 0.1, 0.2, 0.3], abs=1e-6)
+    assert intended == pytest.approx([0, 1.5, 3, 4.5], abs=1e-6)
     # The third request finds the 512 tokens of id 1; the second may have to replay them.
     assert 512 <= report["throughput"]["cached_tokens"] <= 2 * 512
 

@@ -63,7 +63,8 @@ class Page(html.parser.HTMLParser):
 
 
 def load(server, *flags):
-    return subprocess.run([CLI, "load", f"--server={server.address}", *flags], capture_output=True, text=True, timeout=120)
+    return subprocess.run([CLI, "load", f"--server={server.address}", *flags], capture_output=True, text=True,
+                          timeout=600)
 
 
 @pytest.fixture(scope="module")

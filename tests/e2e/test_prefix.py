@@ -20,7 +20,7 @@ def prompt(length, seed):
 
 
 def complete(server, ids, **fields):
-    return server.inference.Complete(generate_request(ids=ids, max_tokens=12, ignore_eos=True, **fields), timeout=120)
+    return server.inference.Complete(generate_request(ids=ids, max_tokens=12, ignore_eos=True, **fields), timeout=300)
 
 
 @pytest.fixture(scope="module", params=[DEMO, GEMMA], ids=["falcon_h1", "gemma3"])
@@ -62,12 +62,12 @@ def test_the_second_request_of_a_system_prompt_hits(server):
 
     def answer(question, **fields):
         return server.inference.Complete(
-            generate_request(chat=[system, ("user", question)], max_tokens=12, ignore_eos=True, **fields), timeout=120)
+            generate_request(chat=[system, ("user", question)], max_tokens=12, ignore_eos=True, **fields), timeout=300)
 
     request = api().inference_pb2.TokenizeRequest()
     request.chat.messages.add(role=system[0], content=system[1])
     request.chat.add_generation_prompt = False
-    shared = len(server.inference.Tokenize(request, timeout=30).token_ids)
+    shared = len(server.inference.Tokenize(request, timeout=60).token_ids)
     assert answer("What is the time?").usage.cached_tokens == 0
     cold = answer("Name a colour.", share_prefix=False)
     hit = answer("Name a colour.")
@@ -87,9 +87,9 @@ def test_salts_keep_tenants_apart(server):
 def test_guesses_change_nothing_but_the_number_of_steps(server):
     ids = prompt(40, seed=8) * 4
     request = dict(ids=ids, max_tokens=100, ignore_eos=True, share_prefix=False)
-    plain = server.inference.Complete(generate_request(**request), timeout=120)
+    plain = server.inference.Complete(generate_request(**request), timeout=300)
     before = server.load()
-    drafted = server.inference.Complete(generate_request(**request, draft_tokens=8), timeout=120)
+    drafted = server.inference.Complete(generate_request(**request, draft_tokens=8), timeout=300)
     after = server.load()
     assert list(drafted.token_ids) == list(plain.token_ids)
     assert after.draft_tokens > before.draft_tokens

@@ -48,7 +48,8 @@ def test_are_those_of_transformers_whatever_the_chunks_and_the_company(folder):
 
             def score(ids, **fields):
                 return server.inference.Complete(
-                    generate_request(ids=ids, max_tokens=3, ignore_eos=True, prompt_logprobs=TOP, **fields), timeout=120)
+                    generate_request(ids=ids, max_tokens=3, ignore_eos=True, prompt_logprobs=TOP, **fields),
+                    timeout=300)
 
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 # Twice: the second time the cache holds all of it.
@@ -65,7 +66,7 @@ def test_are_those_of_transformers_whatever_the_chunks_and_the_company(folder):
 def test_come_in_the_first_message_of_a_stream():
     with BerthServer(MODELS[0]) as server:
         request = generate_request(ids=prompts()[2], max_tokens=4, ignore_eos=True, prompt_logprobs=0)
-        messages = list(server.inference.Generate(request, timeout=60))
+        messages = list(server.inference.Generate(request, timeout=300))
         assert len(messages[0].prompt_logprobs) == len(prompts()[2]) - 1
         assert all(entry.text and not entry.top for entry in messages[0].prompt_logprobs)
         assert not any(message.prompt_logprobs for message in messages[1:])

@@ -76,7 +76,7 @@ def read_or_reset(connection):
 
 def run_cli(*arguments):
     return subprocess.run([os.path.join(BIN, "client/berth-cli"), *arguments], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=120, check=False)
 
 
 def test_a_token_over_tls(tmp_path, server_ca, tls_flags):

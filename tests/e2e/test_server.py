@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from google.protobuf import descriptor_pb2
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import BIN, ROOT, SERVER, BerthServer, DidNotStart, api, generate_request  # noqa: E402
+from berth_server import (  # noqa: E402
+    BIN, ENDLESS_TOKENS, ROOT, SERVER, BerthServer, DidNotStart, api, check_it_goes_on, endless_request, endless_server,
+    generate_request, too_late, wait_until)
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 CHECKS = ["--poison_cache", "--check_integrity", "--log_level=debug"]
@@ -36,17 +39,23 @@ def server():
         yield server
 
 
+@pytest.fixture(scope="module")
+def endless():
+    with endless_server(DEMO, *CHECKS) as server:
+        yield server
+
+
 @pytest.fixture(autouse=True)
 def idle_afterwards(request):
     """Whatever a test did, every byte must have come back."""
     yield
-    if "server" in request.fixturenames:
-        request.getfixturevalue("server").wait_idle()
+    for name in {"server", "endless"} & set(request.fixturenames):
+        request.getfixturevalue(name).wait_idle()
 
 
 def health(server, name):
     stub = health_pb2_grpc.HealthStub(server.channel)
-    return stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status
+    return stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60).status
 
 
 def code_of(call):
@@ -57,7 +66,7 @@ def code_of(call):
 
 def metrics(server):
     """{name: [(labels, value)]} of one scrape."""
-    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=60) as response:
         text = response.read().decode()
     series = {}
     for name, labels, value in re.findall(r"^([a-zA-Z_:]+)(\{[^}]*\})? (\S+)$", text, re.M):
@@ -73,7 +82,7 @@ def test_a_request_without_sampling_parameters_takes_the_models(server):
         requests = [generate_request(chat=STORY, temperature=None) for _ in range(8)]
         for seed, request in enumerate(requests):
             request.sampling.MergeFrom(api().inference_pb2.Sampling(seed=seed, **sampling))
-        return [server.inference.Complete(request, timeout=60).text for request in requests]
+        return [server.inference.Complete(request, timeout=120).text for request in requests]
 
     unsaid = texts()
     assert unsaid == texts(temperature=defaults["temperature"], top_p=defaults["top_p"])
@@ -83,12 +92,12 @@ def test_a_request_without_sampling_parameters_takes_the_models(server):
 
 def test_stream_complete_and_detokenize_agree(server):
     request = generate_request(chat=STORY, logprobs=3, return_prompt_token_ids=True)
-    whole = server.inference.Complete(request, timeout=60)
-    pieces = list(server.inference.Generate(request, timeout=60))
+    whole = server.inference.Complete(request, timeout=120)
+    pieces = list(server.inference.Generate(request, timeout=120))
     ids = [token for piece in pieces for token in piece.token_ids]
     assert "".join(piece.text for piece in pieces) == whole.text
     assert ids == list(whole.token_ids)
-    decoded = server.inference.Detokenize(api().inference_pb2.DetokenizeRequest(token_ids=ids), timeout=10).text
+    decoded = server.inference.Detokenize(api().inference_pb2.DetokenizeRequest(token_ids=ids), timeout=60).text
     assert decoded == whole.text
     assert list(pieces[0].prompt_token_ids) == list(whole.prompt_token_ids)
     assert pieces[0].request_id and not any(piece.request_id for piece in pieces[1:])
@@ -105,7 +114,7 @@ def test_32_streams_lose_and_repeat_nothing(server):
     animals = ["fox", "cat", "dog", "owl", "bear", "frog", "mouse", "rabbit"]
     questions = [f"Tell me a story about a {animals[i % 8]}." for i in range(32)]
     requests = [generate_request(chat=q) for q in questions]
-    expected = {q: list(server.inference.Complete(r, timeout=60).token_ids) for q, r in zip(questions[:8], requests)}
+    expected = {q: list(server.inference.Complete(r, timeout=120).token_ids) for q, r in zip(questions[:8], requests)}
 
     def stream(request):
         return [token for piece in server.inference.Generate(request, timeout=120) for token in piece.token_ids]
@@ -123,11 +132,11 @@ def sampled(seed):
 
 
 def test_a_seed_gives_the_same_tokens_in_any_company(server):
-    alone = list(server.inference.Complete(sampled(7), timeout=60).token_ids)
-    assert list(server.inference.Complete(sampled(8), timeout=60).token_ids) != alone
+    alone = list(server.inference.Complete(sampled(7), timeout=120).token_ids)
+    assert list(server.inference.Complete(sampled(8), timeout=120).token_ids) != alone
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         seeds = [7 if i % 4 == 0 else 100 + i for i in range(16)]
-        together = list(pool.map(lambda s: list(server.inference.Complete(sampled(s), timeout=60).token_ids), seeds))
+        together = list(pool.map(lambda s: list(server.inference.Complete(sampled(s), timeout=120).token_ids), seeds))
     for seed, tokens in zip(seeds, together):
         assert (tokens == alone) == (seed == 7)
 
@@ -146,7 +155,7 @@ def test_a_stream_with_sinks_outgrows_the_arena():
         # The sinks' block, and those of a window that starts and ends within blocks.
         most = (1 + (100 - 1 + 1 + 15) // 16 + 1) * keys.unit_bytes
         count = held = 0
-        for piece in server.inference.Generate(request, timeout=120):
+        for piece in server.inference.Generate(request, timeout=600):
             count += len(piece.token_ids)
             pool = next(pool for pool in server.load().cache.pools if pool.kind == "sliding")
             held = max(held, pool.live_bytes + pool.shared_bytes)
@@ -155,68 +164,71 @@ def test_a_stream_with_sinks_outgrows_the_arena():
 
 
 def test_stop_strings_end_the_text_before_them(server):
-    text = server.inference.Complete(generate_request(chat=STORY), timeout=60).text
+    text = server.inference.Complete(generate_request(chat=STORY), timeout=120).text
     stop = text[30:37]  # crosses tokens
     request = generate_request(chat=STORY)
     request.stopping.stop.append(stop)
-    pieces = list(server.inference.Generate(request, timeout=60))
+    pieces = list(server.inference.Generate(request, timeout=120))
     assert "".join(piece.text for piece in pieces) == text[: text.index(stop)]
     assert pieces[-1].stop_string == stop
     request.stopping.include_stop = True
-    assert server.inference.Complete(request, timeout=60).text == text[: text.index(stop) + len(stop)]
+    assert server.inference.Complete(request, timeout=120).text == text[: text.index(stop) + len(stop)]
 
 
 def test_min_and_max_tokens(server):
     pb = api().inference_pb2
     request = generate_request(chat="What is 23 + 45?", max_tokens=1)
-    response = server.inference.Complete(request, timeout=60)
+    response = server.inference.Complete(request, timeout=120)
     assert response.finish_reason == pb.FINISH_REASON_LENGTH and len(response.token_ids) == 1
     request = generate_request(chat="What is 23 + 45?", max_tokens=40)
     request.stopping.min_tokens = 20
-    response = server.inference.Complete(request, timeout=60)
+    response = server.inference.Complete(request, timeout=120)
     assert len(response.token_ids) >= 20 and 2 not in list(response.token_ids)[:20]
 
 
-def test_abort_ends_the_stream_and_keeps_its_output(server):
-    request = generate_request(prompt="x", max_tokens=1500, ignore_eos=True, request_id="to-be-aborted")
-    stream = server.inference.Generate(request, timeout=60)
+def test_abort_ends_the_stream_and_keeps_its_output(endless):
+    stream = endless.inference.Generate(endless_request(prompt="x", request_id="to-be-aborted"), timeout=120)
     first = next(stream)
     pb = api().control_pb2
-    answer = server.control.Abort(pb.AbortRequest(request_ids=["to-be-aborted", "unknown"]), timeout=10)
+    answer = endless.control.Abort(pb.AbortRequest(request_ids=["to-be-aborted", "unknown"]), timeout=60)
     assert list(answer.aborted) == ["to-be-aborted"]
-    last = [first, *stream][-1]
-    assert last.finish_reason == api().inference_pb2.FINISH_REASON_CANCELLED
+    messages = [first, *stream]
+    assert messages[-1].finish_reason == api().inference_pb2.FINISH_REASON_CANCELLED
+    assert sum(len(message.token_ids) for message in messages) == messages[-1].usage.completion_tokens
 
 
-def test_a_client_that_goes_gives_its_bytes_back(server):
+def test_a_client_that_goes_gives_its_bytes_back(endless):
     def used():
-        return sum(v for labels, v in metrics(server)["berth_cache_bytes"] if labels["state"] == "live")
+        return sum(v for labels, v in metrics(endless)["berth_cache_bytes"] if labels["state"] == "live")
 
-    streams = [server.inference.Generate(generate_request(prompt="x", max_tokens=1500, ignore_eos=True), timeout=60)
-               for _ in range(8)]
+    streams = [endless.inference.Generate(endless_request(prompt="x"), timeout=120) for _ in range(8)]
     for stream in streams:
         next(stream)
     assert used() > 0
     for stream in streams:
         stream.cancel()
-    server.wait_idle()
+    endless.wait_idle()
     assert used() == 0
 
 
-def test_a_killed_client_gives_its_bytes_back(server):
-    client = subprocess.Popen([os.path.join(BIN, "client/berth-cli"), "generate", f"--server={server.address}",
-                               "--prompt=Once upon a time", "--temperature=0", "--max_tokens=1900", "--ignore_eos"],
-                              stdout=subprocess.PIPE)
-    assert client.stdout.read(1)
-    client.send_signal(signal.SIGKILL)
-    client.wait()
-    server.wait_idle()
+def test_a_killed_client_gives_its_bytes_back(endless):
+    client = subprocess.Popen([os.path.join(BIN, "client/berth-cli"), "generate", f"--server={endless.address}",
+                               "--prompt=Once upon a time", "--temperature=0", f"--max_tokens={ENDLESS_TOKENS}",
+                               "--ignore_eos"], stdout=subprocess.PIPE)
+    try:
+        assert select.select([client.stdout], [], [], 120)[0], "berth-cli wrote nothing in 120 s"
+        assert client.stdout.read(1)
+        assert endless.load().running == 1
+    finally:
+        client.send_signal(signal.SIGKILL)
+        client.wait(timeout=60)
+    endless.wait_idle()
 
 
-def test_deadline(server):
-    code, _ = code_of(lambda: server.inference.Complete(
-        generate_request(prompt="x", max_tokens=2000, ignore_eos=True), timeout=0.05))
-    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+def test_deadline(endless):
+    with pytest.raises(grpc.RpcError) as error:
+        endless.inference.Complete(endless_request(prompt="x"), timeout=0.05)
+    assert too_late(error.value), error.value
 
 
 BAD_REQUESTS = [
@@ -245,27 +257,26 @@ BAD_REQUESTS = [
 def test_bad_fields_are_named(server, fields, name, value):
     if not {"prompt", "token_ids"} & set(fields):
         fields = dict(fields, prompt="x")
-    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(**fields), timeout=10))
+    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(**fields), timeout=60))
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert name in details and value in details, details
 
 
 def test_a_request_without_input_is_refused(server):
-    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(), timeout=10))
+    code, details = code_of(lambda: server.inference.Complete(api().inference_pb2.GenerateRequest(), timeout=120))
     assert code == grpc.StatusCode.INVALID_ARGUMENT and "input" in details
 
 
 def test_a_full_queue_answers_at_once():
-    with BerthServer(DEMO, *CHECKS, "--max_running=1", "--max_queue=2", "--max_step_tokens=64",
-                     "--prefill_chunk_tokens=64") as server:
-        request = generate_request(prompt="x", max_tokens=1900, ignore_eos=True)
-        streams = [server.inference.Generate(request, timeout=120)]
+    with endless_server(DEMO, *CHECKS, "--max_running=1", "--max_queue=2", "--max_step_tokens=64",
+                        "--prefill_chunk_tokens=64") as server:
+        request = endless_request(prompt="x")
+        streams = [server.inference.Generate(request)]
         next(streams[0])  # runs: those that follow wait
-        streams += [server.inference.Generate(request, timeout=120) for _ in range(2)]
-        while server.load().waiting < 2:
-            time.sleep(0.01)
+        streams += [server.inference.Generate(request) for _ in range(2)]
+        wait_until(lambda: server.load().waiting == 2, "two requests that wait")
         with pytest.raises(grpc.RpcError) as error:
-            server.inference.Complete(request, timeout=10)
+            server.inference.Complete(request, timeout=60)
         assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "max_queue" in error.value.details()
         assert int(dict(error.value.trailing_metadata())["retry-after-ms"]) > 0
@@ -309,7 +320,7 @@ def test_cache_bytes_add_up_under_churn(server):
     def churn(i):
         while not done.is_set():
             stream = server.inference.Generate(generate_request(prompt="x" * (1 + 37 * i), max_tokens=50 + 30 * i,
-                                                                ignore_eos=True), timeout=60)
+                                                                ignore_eos=True), timeout=120)
             for n, _ in enumerate(stream):
                 if n == 5 * i:
                     stream.cancel()
@@ -317,16 +328,23 @@ def test_cache_bytes_add_up_under_churn(server):
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         churners = [pool.submit(churn, i) for i in range(8)]
-        seen = set()
-        for _ in range(100):
+        scrapes, seen = 0, set()
+
+        def seen_enough():
+            nonlocal scrapes
             series = metrics(server)
             total = sum(value for _, value in series["berth_cache_bytes"])
             assert total == series["berth_cache_arena_bytes"][0][1]
             seen.add(sum(v for labels, v in series["berth_cache_bytes"] if labels["state"] == "live"))
-        done.set()
+            scrapes += 1
+            return scrapes >= 100 and len(seen) > 5
+
+        try:
+            wait_until(seen_enough, "100 scrapes and a load that changes")
+        finally:
+            done.set()
         for churner in churners:
             churner.result()
-    assert len(seen) > 5, "the load never changed: the test shows nothing"
 
 
 def test_metrics_count_requests_and_tokens(server):
@@ -344,19 +362,26 @@ def test_metrics_count_requests_and_tokens(server):
 
 
 def test_sigterm_drains():
-    server = BerthServer(DEMO, *CHECKS, "--drain_grace=60s")
-    with server:
-        stream = server.inference.Generate(generate_request(prompt="x", max_tokens=1200, ignore_eos=True), timeout=60)
+    """What runs goes on: a stream that ends by itself comes whole, and an endless one continues until it is aborted."""
+    with endless_server(DEMO, *CHECKS, "--drain_grace=1h") as server:
+        endless = server.inference.Generate(endless_request(prompt="x", request_id="endless"), timeout=600)
+        next(endless)
+        stream = server.inference.Generate(generate_request(prompt="x", max_tokens=1200, ignore_eos=True), timeout=600)
         tokens = len(next(stream).token_ids)
         server.process.send_signal(signal.SIGTERM)
-        while health(server, "readiness") == SERVING:
-            time.sleep(0.005)
+        wait_until(lambda: health(server, "readiness") == NOT_SERVING, "the server to drain")
         assert health(server, "liveness") == SERVING
-        code, _ = code_of(lambda: server.inference.Complete(generate_request(prompt="y", max_tokens=1), timeout=10))
+        code, _ = code_of(lambda: server.inference.Complete(generate_request(prompt="y", max_tokens=1), timeout=60))
         assert code == grpc.StatusCode.UNAVAILABLE
         tokens += sum(len(piece.token_ids) for piece in stream)
         assert tokens == 1200
-        assert server.process.wait(timeout=30) == 0
+        check_it_goes_on(server, endless)
+        server.control.Abort(api().control_pb2.AbortRequest(request_ids=["endless"]), timeout=60)
+        assert [piece.finish_reason for piece in endless][-1] == api().inference_pb2.FINISH_REASON_CANCELLED
+        assert server.process.wait(timeout=120) == 0
+
+
+STEP_TIMEOUT_SECONDS = 5  # so long a step takes on no machine, however busy
 
 
 def test_signals_that_do_not_stop_the_server(tmp_path):
@@ -364,57 +389,53 @@ def test_signals_that_do_not_stop_the_server(tmp_path):
     flags, tenants = tmp_path / "flags", tmp_path / "tenants.json"
     flags.write_text("--log_level=warning\n")
     tenants.write_text("{}")
-    with BerthServer(DEMO, f"--flagfile={flags}", f"--tenants={tenants}", "--step_timeout=2s",
-                     expect_clean_exit=False) as server:
+    with endless_server(DEMO, f"--flagfile={flags}", f"--tenants={tenants}", f"--step_timeout={STEP_TIMEOUT_SECONDS}s",
+                        expect_clean_exit=False) as server:
         whole = server.inference.Complete(generate_request(chat=STORY, max_tokens=300, ignore_eos=True), timeout=120)
-
-        def logged(words):
-            deadline = time.monotonic() + 60
-            while words not in server.log():
-                assert time.monotonic() < deadline, (words, server.log())
-                time.sleep(0.01)
-
-        stream = server.inference.Generate(generate_request(chat=STORY, max_tokens=300, ignore_eos=True), timeout=120)
-        text = next(stream).text
         for ignored in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
             server.process.send_signal(ignored)
         flags.write_text("--log_level=info\n")
         server.process.send_signal(signal.SIGHUP)
-        logged("reload: --log_level=info; other flags take effect at the next start")
-        logged(f"--tenants: read {tenants} again: 0 tenants")
+        server.wait_for_log("reload: --log_level=info; other flags take effect at the next start")
+        server.wait_for_log(f"--tenants: read {tenants} again: 0 tenants")
+        endless = server.inference.Generate(endless_request(chat=STORY), timeout=600)
+        next(endless)
+        stream = server.inference.Generate(generate_request(chat=STORY, max_tokens=300, ignore_eos=True), timeout=120)
+        text = next(stream).text
         server.process.send_signal(signal.SIGSTOP)
-        time.sleep(5)
+        time.sleep(2 * STEP_TIMEOUT_SECONDS + 1)
         server.process.send_signal(signal.SIGCONT)
         assert text + "".join(message.text for message in stream) == whole.text
+        check_it_goes_on(server, endless)
+        endless.cancel()
         assert health(server, "liveness") == health(server, "readiness") == SERVING
         assert "hangs" not in server.log()
         # What is wrong leaves the former settings.
         flags.write_text("--log_level=loud\n")
         tenants.write_text("{")
         server.process.send_signal(signal.SIGHUP)
-        logged("the former log level stays")
-        logged("the former tenants and credentials stay")
+        server.wait_for_log("the former log level stays")
+        server.wait_for_log("the former tenants and credentials stay")
         assert health(server, "readiness") == SERVING
         # A second SIGTERM does not wait for the drain.
-        streams = [server.inference.Generate(generate_request(chat=STORY, max_tokens=2000, ignore_eos=True), timeout=120)
-                   for _ in range(16)]
+        streams = [server.inference.Generate(endless_request(chat=STORY), timeout=600) for _ in range(16)]
         for stream in streams:
             next(stream)
         server.process.send_signal(signal.SIGTERM)
-        logged("draining")
+        server.wait_for_log("draining")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert server.process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
 def test_the_grace_ends():
-    with BerthServer(DEMO, "--drain_grace=100ms") as server:
-        stream = server.inference.Generate(generate_request(prompt="x", max_tokens=2000, ignore_eos=True), timeout=60)
+    with endless_server(DEMO, "--drain_grace=100ms") as server:
+        stream = server.inference.Generate(endless_request(prompt="x"), timeout=600)
         next(stream)
         server.process.send_signal(signal.SIGTERM)
         with pytest.raises(grpc.RpcError) as error:
             list(stream)
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=120) == 0
 
 
 def test_logs_hold_no_prompt_text():
@@ -434,7 +455,7 @@ def test_logs_hold_no_prompt_text():
 
 def run_server(*flags, libraries=()):
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]))
-    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=300, env=environment)
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -495,7 +516,8 @@ FAKE_DRIVER = """
 ])
 def test_a_gpu_that_cannot_be_used_names_its_cause(tmp_path, has_cuda, cause):
     (tmp_path / "driver.c").write_text(FAKE_DRIVER)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"], check=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"], check=True,
+                   timeout=120)
     torch = os.path.dirname(importlib.util.find_spec("torch").origin)
     libraries = [str(tmp_path)] + ([os.path.join(torch, "lib")] if has_cuda else [])
     result = run_server(f"--model={DEMO}", "--device=cuda", libraries=libraries)
@@ -514,7 +536,7 @@ def test_cuda_graphs_find_what_they_name():
                "ctypes.CDLL(sys.argv[2], mode=os.RTLD_NOW).BerthCudaGraphRecorder")
     torch = os.path.dirname(importlib.util.find_spec("torch").origin)
     libraries = [os.path.join(torch, "lib/libtorch_cuda.so"), os.path.join(BIN, "server/libberth_cuda_graph.so")]
-    result = subprocess.run([sys.executable, "-c", program, *libraries], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program, *libraries], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
 
 
@@ -527,21 +549,21 @@ def test_help_reads_well():
 def test_the_last_steps_as_a_trace_and_after_a_crash(tmp_path):
     """A server that ends by a fault leaves its last steps, and its supervisor sees the fault."""
     with BerthServer(DEMO, f"--crash_dir={tmp_path}", "--fail_step_every=7", expect_clean_exit=False) as server:
-        server.inference.Complete(generate_request(prompt="x", max_tokens=5, ignore_eos=True), timeout=30)
+        server.inference.Complete(generate_request(prompt="x", max_tokens=5, ignore_eos=True), timeout=120)
         with pytest.raises(grpc.RpcError):
-            server.inference.Complete(generate_request(prompt="y", max_tokens=5, ignore_eos=True), timeout=30)
-        steps = server.control.GetSteps(api().control_pb2.GetStepsRequest(), timeout=30).steps
+            server.inference.Complete(generate_request(prompt="y", max_tokens=5, ignore_eos=True), timeout=120)
+        steps = server.control.GetSteps(api().control_pb2.GetStepsRequest(), timeout=60).steps
         assert [step.number for step in steps] == list(range(1, len(steps) + 1))
         assert [step.failed for step in steps[:7]] == [0, 0, 0, 0, 0, 0, 1]
         assert steps[0].tokens > 0 and steps[0].run_us > 0 and steps[1].decode_rows == steps[1].rows == 1
-        assert server.control.GetSteps(api().control_pb2.GetStepsRequest(last=2), timeout=30).steps[0] == steps[-2]
+        assert server.control.GetSteps(api().control_pb2.GetStepsRequest(last=2), timeout=60).steps[0] == steps[-2]
         cli = os.path.join(BIN, "client/berth-cli")
         live, dead = tmp_path / "live.json", tmp_path / "dead.json"
-        subprocess.run([cli, "trace", f"--server={server.address}", f"--out={live}"], check=True, timeout=30)
+        subprocess.run([cli, "trace", f"--server={server.address}", f"--out={live}"], check=True, timeout=60)
         server.process.send_signal(signal.SIGSEGV)
-        assert server.process.wait(timeout=30) == -signal.SIGSEGV
+        assert server.process.wait(timeout=120) == -signal.SIGSEGV
         crash_file = tmp_path / f"berth-{server.process.pid}.steps"
-        subprocess.run([cli, "trace", f"--from={crash_file}", f"--out={dead}"], check=True, timeout=30)
+        subprocess.run([cli, "trace", f"--from={crash_file}", f"--out={dead}"], check=True, timeout=60)
         assert json.loads(live.read_text()) == json.loads(dead.read_text())
         assert sum(event["name"] == "failed step" for event in json.loads(live.read_text())["traceEvents"]) == 1
 
@@ -632,7 +654,7 @@ def test_too_little_memory_is_said_at_the_start():
     for limit in (3 << 30, 2 << 30, 1 << 30):
         result = subprocess.run([SERVER, f"--model={DEMO}", "--listen=127.0.0.1:0", "--metrics_listen=",
                                  "--arena=4GiB", "--packed_weights=none"],
-                                capture_output=True, text=True, timeout=60, preexec_fn=limited)
+                                capture_output=True, text=True, timeout=300, preexec_fn=limited)
         assert result.returncode in (1, 127), (limit, result)  # 127: the loader found no room for a library
         assert "memory" in result.stderr or "arena" in result.stderr, (limit, result.stderr)
 
@@ -643,29 +665,26 @@ def test_a_full_disk_fails_saves_and_nothing_else(tmp_path):
     with BerthServer(DEMO, *CHECKS, *flags) as server:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
         request = generate_request(chat=STORY, max_tokens=300, ignore_eos=True, session_id="s")
-        whole = server.inference.Complete(request, timeout=60)
+        whole = server.inference.Complete(request, timeout=120)
         assert len(whole.token_ids) == 300
-        deadline = time.monotonic() + 60
-        while "was not saved" not in server.log():
-            assert time.monotonic() < deadline, server.log()
-            time.sleep(0.01)
+        server.wait_for_log("was not saved")
         assert not list((tmp_path / "sessions").glob("s@*.session"))
         request.autosave_tokens = 1
         request.deliver_saved_only = True
-        code, details = code_of(lambda: server.inference.Complete(request, timeout=60))
+        code, details = code_of(lambda: server.inference.Complete(request, timeout=120))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "the session was not saved" in details
         assert str(tmp_path) not in details
         # The disk has room again.
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         request.session_id = "t"
-        assert server.inference.Complete(request, timeout=60).token_ids == whole.token_ids
+        assert server.inference.Complete(request, timeout=120).token_ids == whole.token_ids
         assert list((tmp_path / "sessions").glob("t@*.session"))
 
 
 def test_the_environment_names_the_kernels(monkeypatch):
     monkeypatch.setenv("BERTH_CPU_CAPABILITY", "baseline")
     with BerthServer(DEMO) as server:
-        info = server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest(), timeout=10)
+        info = server.control.GetServerInfo(api().control_pb2.GetServerInfoRequest(), timeout=60)
         assert info.cpu_capability == "baseline"
     monkeypatch.setenv("BERTH_CPU_CAPABILITY", "sse9")
     with pytest.raises(DidNotStart, match='BERTH_CPU_CAPABILITY: there are no kernels "sse9"; this processor runs .*base'):
@@ -676,7 +695,8 @@ def test_the_environment_names_the_kernels(monkeypatch):
 def test_kernels_are_listed_best_first_and_the_first_that_runs_is_chosen(monkeypatch):
     def listed():
         server = os.path.join(BIN, "server/berth-server")
-        printed = subprocess.run([server, "--list_kernels"], capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run([server, "--list_kernels"], capture_output=True, text=True, check=True,
+                                 timeout=120).stdout
         return [line[2:].split(maxsplit=1) for line in printed.splitlines()], printed
 
     sets, printed = listed()
@@ -704,8 +724,8 @@ def test_a_model_without_tokenizer_serves_token_ids(broken_model):
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (broken_model / name).unlink()
     with BerthServer(broken_model, *CHECKS) as server:
-        response = server.inference.Complete(generate_request(ids=[5, 6], max_tokens=4, ignore_eos=True), timeout=60)
+        response = server.inference.Complete(generate_request(ids=[5, 6], max_tokens=4, ignore_eos=True), timeout=120)
         assert len(response.token_ids) == 4
-        code, details = code_of(lambda: server.inference.Complete(generate_request(prompt="x"), timeout=10))
+        code, details = code_of(lambda: server.inference.Complete(generate_request(prompt="x"), timeout=120))
         assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
         assert "tokenizer" in details

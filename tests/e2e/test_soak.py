@@ -1,5 +1,5 @@
-"""Mixed traffic, failures and restarts for two minutes (BERTH_FULL: an hour), and 10,000 streams at once: nothing may be
-left behind, and every client gets a status."""
+"""Mixed traffic, failures and restarts for thousands of requests (BERTH_FULL: more rounds, each of ten times as many),
+and 10,000 streams at once: nothing may be left behind, and every client gets a status."""
 
 import collections
 import os
@@ -14,13 +14,15 @@ import grpc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../testing"))
-from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
-from soak_traffic import Traffic  # noqa: E402
+from berth_server import (  # noqa: E402
+    BIN, ENDLESS_TOKENS, ROOT, BerthServer, api, endless_server, generate_request, join, wait_until)
+from soak_traffic import PATIENCE, Traffic  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 FULL = bool(os.environ.get("BERTH_FULL"))
 ROUNDS = 12 if FULL else 3  # each with a server of its own, on the same folders
-ROUND_SECONDS = 300 if FULL else 35
+ROUND_REQUESTS = 30000 if FULL else 3000
+ROUND_SECONDS = 7200  # that a round may take at most
 STREAMS = 10000
 # What a client may see. INTERNAL: a step was made to fail. RESOURCE_EXHAUSTED: the queue was full.
 CODES = {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "NOT_FOUND",
@@ -36,21 +38,14 @@ def descriptors(server):
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
-def eventually(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 class Clients:
     """Threads with traffic, and processes with the same that are killed in the middle of it."""
 
     def __init__(self, address, seed):
         self.address, self.stopping, self.errors = address, False, []
-        self.traffics = []
-        self.threads = [threading.Thread(target=self.run, args=(seed + i,)) for i in range(6)]
-        self.threads.append(threading.Thread(target=self.kill, args=(seed,)))
+        self.traffics, self.num_killed = [], 0
+        self.threads = [threading.Thread(target=self.run, args=(seed + i,), daemon=True) for i in range(6)]
+        self.threads.append(threading.Thread(target=self.kill, args=(seed,), daemon=True))
         for thread in self.threads:
             thread.start()
 
@@ -66,17 +61,30 @@ class Clients:
 
     def kill(self, seed):
         chance = random.Random(seed)
-        while not self.stopping:
-            program = [sys.executable, os.path.join(HERE, "soak_traffic.py"), self.address, str(chance.randrange(10**6))]
-            client = subprocess.Popen(program)
-            time.sleep(chance.uniform(1, 4))
-            client.send_signal(signal.SIGKILL)
-            client.wait()
+        try:
+            while not self.stopping:
+                program = os.path.join(HERE, "soak_traffic.py")
+                command = [sys.executable, program, self.address, str(chance.randrange(10**6))]
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+                    began = client.stdout.readline()  # its first request has ended
+                    time.sleep(chance.uniform(0, 3))
+                    client.send_signal(signal.SIGKILL)
+                assert began == "began\n", began
+                self.num_killed += 1
+        except Exception as error:
+            self.errors.append(error)
+
+    def wait_for_requests(self, count):
+        """Until the threads have ended this many, and a process was killed."""
+        def enough():
+            assert self.errors == []
+            return sum(traffic.number for traffic in self.traffics) >= count and self.num_killed > 0
+
+        wait_until(enough, f"{count} requests", ROUND_SECONDS)
 
     def stop(self):
         self.stopping = True
-        for thread in self.threads:
-            thread.join()
+        join(self.threads, "the clients to end", 2 * PATIENCE)
         assert self.errors == []
         statuses = collections.Counter()
         for traffic in self.traffics:
@@ -88,22 +96,25 @@ class Clients:
 def test_soak(tmp_path):
     flags = ["--check_integrity", "--poison_cache", "--arena=4MiB", "--host_tier=8MiB", "--copy_bytes_per_step=1MiB",
              "--fail_step_every=211", "--max_running=8", "--max_queue=16", f"--session_dir={tmp_path}/sessions",
-             f"--disk_tier={tmp_path}/disk", "--disk_tier_bytes=16MiB", "--tier_idle=500ms", "--log_level=error"]
+             f"--disk_tier={tmp_path}/disk", "--disk_tier_bytes=16MiB", "--tier_idle=500ms", "--log_level=error",
+             "--always_copy"]
     statuses = collections.Counter()
     for round_number in range(ROUNDS):
         with BerthServer(DEMO, *flags) as server:
             before = descriptors(server)
             clients = Clients(server.address, 1000 * round_number)
-            time.sleep(ROUND_SECONDS / 2)
+            clients.wait_for_requests(ROUND_REQUESTS / 2)
             half = resident_kb(server)
-            time.sleep(ROUND_SECONDS / 2)
+            clients.wait_for_requests(ROUND_REQUESTS)
             statuses.update(clients.stop())
-            server.wait_idle(60)
-            eventually(lambda: server.load().undelivered_bytes == 0)
+            server.wait_idle()
+            wait_until(lambda: server.load().undelivered_bytes == 0, "what was not delivered to be dropped")
             grown = resident_kb(server) - half
             print(f"round {round_number}: {grown} KB in its second half; {server.load().preemptions} preemptions")
             assert grown < 32 << 10
-            eventually(lambda: descriptors(server) <= before + 2)  # the helper's connection; a file of the tiers
+            # The helper's connection; a file of the tiers.
+            wait_until(lambda: descriptors(server) <= before + 2,
+                       lambda: f"descriptors to be closed: {descriptors(server)} are open, {before} were before")
     print(sorted(statuses.items()))
     assert {code for _, code in statuses} <= CODES
     for kind in ("plain", "aborted", "several", "beams", "structured", "resumed"):
@@ -123,7 +134,7 @@ def open_streams(server, count):
     before = resident_kb(server)
     # Without a deadline: the server would refuse those that cannot be met.
     calls = [stubs[i % len(stubs)].Generate(request) for i in range(count)]
-    eventually(lambda: server.load().waiting > 0.9 * count, seconds=120)
+    wait_until(lambda: server.load().waiting == count, lambda: f"{count} streams that wait: {server.load()}", 600)
     waiting = resident_kb(server)
     for call in calls:
         call.cancel()
@@ -136,12 +147,21 @@ def open_streams(server, count):
 
 
 def test_ten_thousand_streams():
-    with BerthServer(DEMO, "--max_running=4", f"--max_queue={STREAMS}", "--max_step_tokens=64",
-                     "--prefill_chunk_tokens=64") as server:
-        before, waiting = open_streams(server, STREAMS)
-        server.wait_idle(60)
-        print(f"{(waiting - before) / STREAMS:.1f} KB a stream")
-        assert (waiting - before) / STREAMS < 40
-        _, again = open_streams(server, STREAMS)
-        server.wait_idle(60)
+    """None of them runs: another one does, in the only place, until it is killed."""
+    with endless_server(DEMO, "--max_running=1", f"--max_queue={STREAMS}", "--max_step_tokens=64",
+                        "--prefill_chunk_tokens=64") as server:
+        first = subprocess.Popen([os.path.join(BIN, "client/berth-cli"), "generate", f"--server={server.address}",
+                                  "--prompt=x", f"--max_tokens={ENDLESS_TOKENS}", "--ignore_eos"],
+                                 stdout=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: server.load().running == 1, "the first stream to run")
+            before, waiting = open_streams(server, STREAMS)
+            wait_until(lambda: server.load().waiting == 0, "the streams to end")
+            print(f"{(waiting - before) / STREAMS:.1f} KB a stream")
+            assert (waiting - before) / STREAMS < 40
+            _, again = open_streams(server, STREAMS)
+        finally:
+            first.kill()
+            first.wait(timeout=60)
+        server.wait_idle()
         assert again - waiting < 64 << 10, "the memory of the first streams is used again"

@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import tempfile
-import time
 import urllib.request
 
-from gateway_server import DEMO, SMG, BerthServer, serve
+from berth_server import fixed_port, wait_until
+from gateway_server import DEMO, SMG, BerthServer, end, serve
 
 # The gateway notices within a second that a server drains, and that one is back.
 QUICK = ["--health-check-interval-secs=1", "--health-success-threshold=1", "--health-failure-threshold=1",
@@ -21,7 +21,7 @@ class Server(BerthServer):
 
     def __init__(self, model, *flags):
         self.starts = 0
-        super().__init__(model, f"--listen=127.0.0.1:{serve.free_port()}", *flags)
+        super().__init__(model, f"--listen=127.0.0.1:{fixed_port()}", *flags)
 
     def __enter__(self):
         self.starts += 1
@@ -39,7 +39,7 @@ class Server(BerthServer):
         """Sends SIGTERM, calls the function, and waits for the end. Returns the requests of this start."""
         self.process.send_signal(signal.SIGTERM)
         while_it_drains()
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=600)
         served = self.requests()
         self.__exit__(None)
         assert code == 0
@@ -62,7 +62,7 @@ class Fleet:
             output = stack.enter_context(open(os.path.join(folder, "gateway.log"), "wb"))
             gateway = serve.Gateway(SMG, [server.address for server in self.servers], flags=self.gateway_flags, output=output)
             gateway.start()
-            stack.callback(lambda: (serve.stop(gateway.process), gateway.process.wait()))
+            stack.callback(end, gateway.process)
             self.url, self.metrics_url = gateway.url, gateway.metrics_url
             self.wait_healthy(len(self.servers))
             self.stack = stack.pop_all()
@@ -78,19 +78,16 @@ class Fleet:
 
     def healthy(self):
         """The addresses that the gateway holds for healthy."""
-        with urllib.request.urlopen(f"{self.url}/workers", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/workers", timeout=60) as response:
             workers = json.load(response)["workers"]
         return {worker["url"].removeprefix("grpc://") for worker in workers if worker["is_healthy"]}
 
     def metric(self, name, labels):
         """The sum of the gateway's metric over the series whose labels match the regular expression."""
-        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
+        with urllib.request.urlopen(self.metrics_url, timeout=60) as response:
             text = response.read().decode()
         found = re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.M)
         return sum(float(value) for series, value in found if re.search(labels, series))
 
     def wait_healthy(self, count):
-        deadline = time.monotonic() + 60
-        while len(self.healthy()) != count:
-            assert time.monotonic() < deadline, self.healthy()
-            time.sleep(0.05)
+        wait_until(lambda: len(self.healthy()) == count, lambda: f"{count} healthy servers: {self.healthy()}")

@@ -1,17 +1,29 @@
 """A berth-server with the SMG gateway before it, for tests. Run them with the Python of tests/gateway/requirements.txt."""
 
 import os
+import signal
+import subprocess
 import sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "tests/testing"))
 sys.path.insert(0, os.path.join(ROOT, "tools/openai"))
-from berth_server import BerthServer  # noqa: E402
+from berth_server import STOP_SECONDS, BerthServer  # noqa: E402
 import serve  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 MODEL = "falcon_h1-demo"
 SMG = os.path.join(os.path.dirname(sys.executable), "smg")
+
+
+def end(process):
+    """Ends a gateway, by SIGKILL if it does not end by itself."""
+    serve.stop(process)
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        serve.stop(process, signal.SIGKILL)
+        process.wait(timeout=STOP_SECONDS)
 
 
 class GatewayServer(BerthServer):
@@ -37,7 +49,6 @@ class GatewayServer(BerthServer):
         return self
 
     def __exit__(self, kind, *rest):
-        serve.stop(self.gateway.process)
-        self.gateway.process.wait()
+        end(self.gateway.process)
         self.gateway_log.close()
         super().__exit__(kind, *rest)

@@ -28,10 +28,10 @@ def test_every_request_ends_with_its_tokens(server, profile, tmp_path):
                     f"--constraint=kind=max_requests,count={REQUESTS}",
                     f"--data=kind=synthetic_text,prompt_tokens=32,output_tokens={OUTPUT_TOKENS}",
                     f"--tokenizer=kind=hf_auto,model={DEMO}", f"--output=kind=json,path={out}", "--disable-console"],
-                   check=True, timeout=600, cwd=tmp_path,
+                   check=True, timeout=1800, cwd=tmp_path,
                    env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)})
     (benchmark,) = json.loads(out.read_text())["benchmarks"]
     metrics = benchmark["metrics"]
     assert metrics["request_totals"]["successful"] == REQUESTS and metrics["request_totals"]["errored"] == 0
     assert metrics["output_token_count"]["successful"]["total_sum"] == REQUESTS * OUTPUT_TOKENS
-    assert 0 < metrics["time_to_first_token_ms"]["successful"]["median"] < 1e4
+    assert 0 < metrics["time_to_first_token_ms"]["successful"]["median"] < 1e5

@@ -15,7 +15,7 @@ UNOPENED = f"{WORDS}</think>{WORDS}"  # of models whose template opens the tag
 
 
 def client_of(server):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def ask(server, regex, model=MODEL, **options):

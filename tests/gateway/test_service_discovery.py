@@ -4,18 +4,16 @@ import json
 import os
 import re
 import shlex
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 
 from fake_kubernetes import FakeKubernetes, pod
-from gateway_server import DEMO, MODEL, ROOT, SMG
-from berth_server import BerthServer
+from gateway_server import DEMO, MODEL, ROOT, SMG, end
+from berth_server import BerthServer, wait_until
 import serve
 
-SECONDS = 60
 QUESTION = {"model": MODEL, "temperature": 0, "messages": [{"role": "user", "content": "What is 23 + 45?"}]}
 
 
@@ -24,19 +22,12 @@ def ask(url):
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(QUESTION).encode(),
                                      {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return json.load(response)["choices"][0]["message"]["content"]
     except urllib.error.HTTPError as error:
         return error.code
     except urllib.error.URLError:
         return 0
-
-
-def wait_until(holds, process):
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert process.poll() is None and time.monotonic() < deadline, "see the gateway's log"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +73,14 @@ class DiscoveringGateway:
         return self
 
     def __exit__(self, *_):
-        serve.stop(self.process)
-        self.process.wait()
+        end(self.process)
+
+    def wait_until(self, condition, what):
+        def holds():
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            return condition()
+
+        wait_until(holds, lambda: f"{what}; the gateway's log ends with\n{self.log.read_text()[-4000:]}", 300)
 
 
 def test_a_gateway_finds_ready_pods_and_forgets_those_that_go(server, tmp_path):
@@ -92,11 +89,11 @@ def test_a_gateway_finds_ready_pods_and_forgets_those_that_go(server, tmp_path):
         cluster.put(pod("another-0", {"app.kubernetes.io/name": "other"}))
         cluster.put(pod("berth-0", labels, ready=False))
         with DiscoveringGateway(cluster, server.ports["grpc"], tmp_path) as gateway:
-            wait_until(lambda: any("watch=" in path for path in cluster.requests), gateway.process)
-            wait_until(lambda: ask(gateway.url), gateway.process)
+            gateway.wait_until(lambda: any("watch=" in path for path in cluster.requests), "the gateway to watch")
+            gateway.wait_until(lambda: ask(gateway.url), "the gateway to answer")
             assert ask(gateway.url) in (404, 503)
             cluster.put(pod("berth-0", labels))
-            wait_until(lambda: "68" in str(ask(gateway.url)), gateway.process)
+            gateway.wait_until(lambda: "68" in str(ask(gateway.url)), "the gateway to find the pod")
             cluster.delete("berth-0")
-            wait_until(lambda: ask(gateway.url) in (404, 503), gateway.process)
+            gateway.wait_until(lambda: ask(gateway.url) in (404, 503), "the gateway to forget the pod")
     server.wait_idle()

@@ -4,22 +4,23 @@ stream that had begun ends whole on the server that drains."""
 import os
 import re
 import threading
-import time
 
 import openai
 
+from berth_server import join, wait_until
 from fleet import Fleet
 from gateway_server import MODEL, ROOT
 
 FLAGS = ["--threads=1", "--max_sequence_tokens=100000", "--attention_window=256", "--chunk_invariant_scans",
-         "--check_integrity", "--log_level=debug", "--drain_grace=60s"]
+         "--check_integrity", "--log_level=debug", "--drain_grace=1h"]
 STREAM_TOKENS = 4000
+SECONDS = 600  # for what takes seconds on a fast machine
 PROMPTS = [f"Tell me a story about {animal}." for animal in ("a fox", "a bear", "two birds", "an owl")]
 
 
 def chat(url, prompt, **options):
     """Of a client that retries, as OpenAI's does by default, but more often."""
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=8, timeout=120)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=8, timeout=SECONDS)
     messages = [{"role": "user", "content": prompt}]
     return client.chat.completions.create(model=MODEL, messages=messages, temperature=0, **options)
 
@@ -61,8 +62,7 @@ class Load:
 
     def __exit__(self, *_):
         self.stopped.set()
-        for thread in self.threads:
-            thread.join()
+        join(self.threads, "the clients to end", SECONDS)
 
     def ask(self, url, number):
         while not self.stopped.is_set():
@@ -73,30 +73,24 @@ class Load:
                 self.errors.append(error)
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def restart(fleet, server, load, long):
     """Drains the server while streams run on all, and starts it again. Returns the streams that it ended meanwhile."""
     begun = [Stream(fleet.url, PROMPTS[number % len(PROMPTS)]) for number in range(2 * len(fleet.servers))]
-    wait_for(lambda: all(stream.id for stream in begun))
+    wait_until(lambda: all(stream.id for stream in begun), "all streams to begin", SECONDS)
     running = {stream.id: stream for stream in begun if not stream.ended}
     answered = len(load.answers)
     # The others serve meanwhile.
-    requests = server.drain(lambda: wait_for(lambda: len(load.answers) >= answered + 10))
+    requests = server.drain(
+        lambda: wait_until(lambda: len(load.answers) >= answered + 10, "ten answers of the others", SECONDS))
     mine = [stream for name, stream in running.items() if name in requests]
     for stream in begun:
-        stream.thread.join()
+        join([stream.thread], "a stream to end", SECONDS)
         assert stream.error is None
         assert stream.usage.completion_tokens == STREAM_TOKENS and stream.text == long[stream.prompt]
     assert [requests[stream.id] for stream in mine] == ["length"] * len(mine)
     server.__enter__()
     fleet.wait_healthy(len(fleet.servers))
-    wait_for(lambda: server.load().generation_tokens > 0)  # it serves again
+    wait_until(lambda: server.load().generation_tokens > 0, "the server to serve again", SECONDS)
     return mine
 
 
@@ -105,7 +99,7 @@ def test_a_rolling_restart_loses_nothing():
         short = [chat(fleet.url, prompt).choices[0].message.content for prompt in PROMPTS]
         long = {}
         for stream in [Stream(fleet.url, prompt) for prompt in PROMPTS]:
-            stream.thread.join()
+            join([stream.thread], "a stream to end", SECONDS)
             assert stream.error is None and stream.usage.completion_tokens == STREAM_TOKENS
             long[stream.prompt] = stream.text
         with Load(fleet.url, clients=3) as load:
@@ -127,8 +121,8 @@ def test_a_request_waits_for_the_first_server_and_is_counted():
         series = f'path="{path}",status_code="503"'
         before = fleet.metric(name, series)
         with Load(fleet.url, clients=1) as load:
-            wait_for(lambda: fleet.metric(name, series) > before)
+            wait_until(lambda: fleet.metric(name, series) > before, "a refusal that is counted")
             assert load.answers == []
             server.__enter__()
-            wait_for(lambda: load.answers)
+            wait_until(lambda: load.answers, "the answer", SECONDS)
         assert load.errors == [] and load.answers[0] == (0, expected)

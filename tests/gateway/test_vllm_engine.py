@@ -12,7 +12,7 @@ import pytest
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2 as pb, vllm_engine_pb2_grpc
 
 from gateway_server import DEMO, BerthServer
-from berth_server import api, generate_request
+from berth_server import ENDLESS_FLAGS, ENDLESS_LIMIT, ENDLESS_TOKENS, api, generate_request, too_late, wait_until
 
 QUESTION = "What is 23 + 45?"
 STORY = "Tell me a story about a fox."
@@ -21,8 +21,7 @@ STORY = "Tell me a story about a fox."
 @pytest.fixture(scope="module")
 def server():
     # The last flag: what is found in the cache changes no bit of the logprobs.
-    with BerthServer(DEMO, "--check_integrity", "--poison_cache", "--max_sequence_tokens=100000",
-                     "--attention_window=256", "--chunk_invariant_scans") as server:
+    with BerthServer(DEMO, "--check_integrity", "--poison_cache", *ENDLESS_FLAGS, "--chunk_invariant_scans") as server:
         yield server
 
 
@@ -40,11 +39,11 @@ def idle_afterwards(server):
 def chat_ids(server, text):
     pb2 = api().inference_pb2
     chat = pb2.Chat(messages=[pb2.ChatMessage(role="user", content=text)])
-    return list(server.inference.Tokenize(pb2.TokenizeRequest(chat=chat), timeout=10).token_ids)
+    return list(server.inference.Tokenize(pb2.TokenizeRequest(chat=chat), timeout=60).token_ids)
 
 
 def text_of(server, ids):
-    return server.inference.Detokenize(api().inference_pb2.DetokenizeRequest(token_ids=ids), timeout=10).text
+    return server.inference.Detokenize(api().inference_pb2.DetokenizeRequest(token_ids=ids), timeout=60).text
 
 
 def request(ids, stream=False, request_id="", **sampling):
@@ -54,7 +53,7 @@ def request(ids, stream=False, request_id="", **sampling):
 
 
 def generate(engine, message):
-    return list(engine.Generate(message, timeout=60))
+    return list(engine.Generate(message, timeout=300))
 
 
 def complete(engine, ids, **sampling):
@@ -94,7 +93,7 @@ def test_embed_is_berths_last_state_normalised(server, engine):
 
 def test_tokens_and_logprobs_are_those_of_berth_v1(server, engine):
     ids = chat_ids(server, STORY)
-    expected = server.inference.Complete(generate_request(ids=ids, logprobs=3), timeout=60)
+    expected = server.inference.Complete(generate_request(ids=ids, logprobs=3), timeout=120)
     whole = complete(engine, ids, logprobs=3)
     assert list(whole.output_ids) == list(expected.token_ids)
     assert whole.finish_reason == "stop" and not whole.HasField("matched_stop")
@@ -119,7 +118,7 @@ def test_prompt_logprobs_are_those_of_berth_v1(server, engine, stream):
     ids = chat_ids(server, STORY)
     same = generate_request(ids=ids, max_tokens=2)
     same.prompt_logprobs = 2
-    expected = server.inference.Complete(same, timeout=60).prompt_logprobs
+    expected = server.inference.Complete(same, timeout=120).prompt_logprobs
     messages = generate(engine, request(ids, stream=stream, prompt_logprobs=2, max_tokens=2, n=2))
     parts = [message.chunk if message.HasField("chunk") else message.complete for message in messages]
     (first,) = [part for part in parts if part.HasField("input_logprobs")]
@@ -143,7 +142,7 @@ def test_every_message_counts_the_cached_tokens(server, engine):
 def test_text_is_tokenised(server, engine):
     (answer,) = generate(engine, pb.GenerateRequest(text="Once upon", sampling_params=pb.SamplingParams(
         temperature=0, max_tokens=5)))
-    expected = server.inference.Complete(generate_request(prompt="Once upon", max_tokens=5), timeout=60)
+    expected = server.inference.Complete(generate_request(prompt="Once upon", max_tokens=5), timeout=120)
     assert list(answer.complete.output_ids) == list(expected.token_ids)
     assert answer.complete.finish_reason == "length"
 
@@ -176,7 +175,7 @@ def test_zero_is_absent(server, engine):
         top_p = json.load(file)["top_p"]
     expected = generate_request(ids=ids, temperature=0.9)
     expected.sampling.MergeFrom(api().inference_pb2.Sampling(seed=3, top_p=top_p))
-    assert list(answer.complete.output_ids) == list(server.inference.Complete(expected, timeout=60).token_ids)
+    assert list(answer.complete.output_ids) == list(server.inference.Complete(expected, timeout=120).token_ids)
     no_parameters = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=ids))
     assert generate(engine, no_parameters)[0].complete.output_ids
 
@@ -241,7 +240,7 @@ def test_what_is_wrong_or_missing_is_refused_by_name(server, engine):
             ({"n": 1000}, "sampling_params.n: 1000 is outside [1, 16]"),
             ({"logprobs": -1}, "sampling_params.logprobs: -1 is outside [0, 20]"),
             ({"logprobs": 21}, "sampling_params.logprobs: 21 is outside [0, 20]"),
-            ({"max_tokens": 0}, "sampling_params.max_tokens: 0 is outside [1, 99999]"),
+            ({"max_tokens": 0}, f"sampling_params.max_tokens: 0 is outside [1, {ENDLESS_LIMIT - 1}]"),
             ({"stop_token_ids": [4294967295]}, "sampling_params.stop_token_ids[0]: token id 4294967295 is outside [0, 1023]"),
             ({"logit_bias": {5000: 1}}, "sampling_params.logit_bias: token id 5000 is outside [0, 1023]"),
             ({"prompt_logprobs": -1}, "sampling_params.prompt_logprobs: -1 is outside [0, 20]"),
@@ -264,12 +263,12 @@ def test_a_flush_drops_what_is_cached(server, engine):
     ids = chat_ids(server, "Drop what is cached. " * 20)
     complete(engine, ids, max_tokens=2)
     assert complete(engine, ids, max_tokens=2).cached_tokens > len(ids) // 2
-    flushed = engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=5), timeout=30)
+    flushed = engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=5), timeout=60)
     assert flushed.success and flushed.message.startswith("dropped ") and "dropped 0 bytes" not in flushed.message
     assert complete(engine, ids, max_tokens=2).cached_tokens == 0
     for seconds in (-1, float("nan")):
         with pytest.raises(grpc.RpcError) as raised:
-            engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=seconds), timeout=30)
+            engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=seconds), timeout=60)
         assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert raised.value.details().startswith("timeout_s: ")
 
@@ -289,8 +288,8 @@ def stored(stream, blocks, until):
 
 
 def test_events_tell_what_a_request_would_find(server, engine):
-    engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=30)
-    stream = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+    engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=60)
+    stream = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=600)
     snapshot = next(stream)
     assert snapshot.snapshot.count == 1 and snapshot.snapshot.blocks == 0
     assert [event.WhichOneof("data") for event in snapshot.events] == ["cleared"]
@@ -300,13 +299,13 @@ def test_events_tell_what_a_request_would_find(server, engine):
     stored(stream, blocks, lambda blocks: len(blocks) == len(ids) // 16)
     assert [token for block in blocks.values() for token in block] == ids[:len(ids) // 16 * 16]
     assert complete(engine, ids + [5], max_tokens=1).cached_tokens // 16 == len(blocks)
-    late = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+    late = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=600)
     same = {}
     stored(late, same, lambda same: len(same) >= len(blocks))
     assert blocks.items() <= same.items()
-    engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=30)
+    engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=60)
     stored(stream, blocks, lambda blocks: not blocks)
-    lost = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(start_sequence_number=7), timeout=60)
+    lost = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(start_sequence_number=7), timeout=600)
     with pytest.raises(grpc.RpcError) as raised:
         next(lost)
     assert raised.value.code() == grpc.StatusCode.OUT_OF_RANGE
@@ -314,25 +313,25 @@ def test_events_tell_what_a_request_would_find(server, engine):
         call.cancel()
 
 
-ENDLESS = {"ignore_eos": True, "max_tokens": 90000}
+ENDLESS = {"ignore_eos": True, "max_tokens": ENDLESS_TOKENS}
 
 
 def test_abort_ends_a_request_with_what_there_is(server, engine):
-    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, request_id="one", **ENDLESS), timeout=60)
+    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, request_id="one", **ENDLESS), timeout=600)
     assert next(stream).chunk.token_ids
     code, details = error(engine, request([5], request_id="one"))
     assert code == grpc.StatusCode.ALREADY_EXISTS, details
-    engine.Abort(pb.AbortRequest(request_ids=["one", "unknown", ""]), timeout=10)
+    engine.Abort(pb.AbortRequest(request_ids=["one", "unknown", ""]), timeout=60)
     *_, last = stream
     assert last.complete.finish_reason == "abort" and last.complete.completion_tokens > 0
-    engine.Abort(pb.AbortRequest(request_ids=["one"]), timeout=10)
+    engine.Abort(pb.AbortRequest(request_ids=["one"]), timeout=60)
     with pytest.raises(grpc.RpcError) as raised:
-        engine.Abort(pb.AbortRequest(request_ids=["x"] * 1025), timeout=10)
+        engine.Abort(pb.AbortRequest(request_ids=["x"] * 1025), timeout=60)
     assert raised.value.details() == "request_ids: 1025 entries are over the limit of 1024"
 
 
 def test_a_client_that_leaves_gives_its_cache_back(server, engine):
-    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, n=4, **ENDLESS), timeout=60)
+    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, n=4, **ENDLESS), timeout=600)
     next(stream)
     assert server.load().running > 0
     stream.cancel()
@@ -342,39 +341,40 @@ def test_a_client_that_leaves_gives_its_cache_back(server, engine):
 def test_a_late_request_ends_with_its_deadline(server, engine):
     with pytest.raises(grpc.RpcError) as raised:
         list(engine.Generate(request(chat_ids(server, STORY), **ENDLESS), timeout=1))
-    assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert too_late(raised.value), raised.value
 
 
 def test_the_model_describes_itself(server, engine):
-    info = engine.GetModelInfo(pb.GetModelInfoRequest(), timeout=10)
+    info = engine.GetModelInfo(pb.GetModelInfoRequest(), timeout=60)
     assert info.served_model_name == "falcon_h1-demo" and info.model_type == "falcon_h1"
     assert list(info.architectures) == ["FalconH1ForCausalLM"] and list(info.eos_token_ids) == [2]
-    assert (info.vocab_size, info.max_context_length, info.max_req_input_len) == (1024, 100000, 99999)
+    assert info.vocab_size == 1024
+    assert (info.max_context_length, info.max_req_input_len) == (ENDLESS_LIMIT, ENDLESS_LIMIT - 1)
     assert info.is_generation and not info.supports_vision
     assert json.loads(info.default_sampling_params_json) == {"temperature": 0.7, "top_p": 0.95}
     assert not os.path.isabs(info.model_path) and not os.path.isabs(info.tokenizer_path)
-    health = engine.HealthCheck(pb.HealthCheckRequest(), timeout=10)
+    health = engine.HealthCheck(pb.HealthCheckRequest(), timeout=60)
     assert health.healthy and not health.message
-    about = engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=10)
+    about = engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60)
     assert about.server_type == "berth" and about.data_parallel_size == 1 and about.block_size == 16
     assert about.uptime_seconds > 0 and about.active_requests == 0 and about.model_dtype == "float32"
 
 
 def test_the_load_is_told(server, engine):
-    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, **ENDLESS), timeout=60)
+    stream = engine.Generate(request(chat_ids(server, STORY), stream=True, **ENDLESS), timeout=600)
     next(stream)
-    (load,) = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=10).loads
+    (load,) = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=60).loads
     assert load.num_running_reqs == load.num_total_reqs == 1 and load.num_waiting_reqs == 0
     assert 0 < load.token_usage < 1 and 0 < load.utilization < 1 and load.max_running_requests > 1
     stream.cancel()
     with pytest.raises(grpc.RpcError) as raised:
-        engine.GetLoads(pb.GetLoadsRequest(dp_rank=1), timeout=10)
+        engine.GetLoads(pb.GetLoadsRequest(dp_rank=1), timeout=60)
     assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def archive_of(server):
     engine = vllm_engine_pb2_grpc.VllmEngineStub(server.channel)
-    chunks = list(engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=10))
+    chunks = list(engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=60))
     data = b"".join(chunk.data for chunk in chunks)
     assert all(0 < len(chunk.data) <= 64 << 10 for chunk in chunks)
     assert [chunk.sha256 for chunk in chunks] == [""] * (len(chunks) - 1) + [hashlib.sha256(data).hexdigest()]
@@ -408,25 +408,24 @@ def test_a_large_archive_comes_in_parts(tmp_path):
 def test_what_is_not_served_says_so(engine):
     for call, message in [(engine.StartProfile, common_pb2.StartProfileRequest())]:
         with pytest.raises(grpc.RpcError) as raised:
-            call(message, timeout=10)
+            call(message, timeout=60)
         assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_draining_server_is_not_healthy():
-    with BerthServer(DEMO, "--max_sequence_tokens=100000", "--attention_window=256") as server:
+    with BerthServer(DEMO, *ENDLESS_FLAGS, "--drain_grace=10m") as server:
         engine = vllm_engine_pb2_grpc.VllmEngineStub(server.channel)
-        stream = engine.Generate(request([1, 5], stream=True, **ENDLESS), timeout=60)
+        stream = engine.Generate(request([1, 5], stream=True, **ENDLESS), timeout=600)
         next(stream)
         server.process.terminate()
-        while engine.HealthCheck(pb.HealthCheckRequest(), timeout=10).healthy:
-            pass
-        assert engine.HealthCheck(pb.HealthCheckRequest(), timeout=10).message
+        wait_until(lambda: not engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).healthy, "the server to drain")
+        assert engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).message
         code, _ = error(engine, request([1, 5]))
         assert code == grpc.StatusCode.UNAVAILABLE
-        events = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+        events = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=600)
         assert next(events).HasField("snapshot")
         stream.cancel()
         with pytest.raises(grpc.RpcError) as raised:
             list(events)
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert server.process.wait(timeout=60) == 0
+        assert server.process.wait(timeout=300) == 0

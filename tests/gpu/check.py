@@ -24,6 +24,7 @@ from stages import BIN, Setup, Skip, program_environment, reason_of
 
 PARTS = {"A": "correctness", "B": "speed", "C": "soak"}
 SKIPPED = 77  # a stage's exit code
+CPU_LIMIT_FACTOR = 10  # of the stages' time limits, which are a GPU's
 LOG_LINES = 15  # of a failed stage's log that are printed
 
 
@@ -86,13 +87,14 @@ def run_part(part, arguments):
         left = arguments.budget - (started - began)
         log = arguments.out / f"{part}-{stage.name}.log"
         log.unlink(missing_ok=True)
+        limit = stage.seconds * (CPU_LIMIT_FACTOR if arguments.device == "cpu" else 1)
         result, figures = "LATE", f"not run: the {arguments.budget:.0f} s of part {part} were over"
         if left > 0:
-            result, figures = start(part, stage, arguments, min(stage.seconds, left), log)
+            result, figures = start(part, stage, arguments, min(limit, left), log)
         left = arguments.budget - (time.monotonic() - began)
         if result == "FAIL" and arguments.device != "cpu" and left > 0:
             again = arguments.out / f"{part}-{stage.name}.again.log"
-            outcome = start(part, stage, arguments, min(stage.seconds, left), again, CUDA_LAUNCH_BLOCKING="1")
+            outcome = start(part, stage, arguments, min(limit, left), again, CUDA_LAUNCH_BLOCKING="1")
             figures += f"; again, with CUDA_LAUNCH_BLOCKING=1: {' '.join(outcome)}"
         result = {"LATE": "FAIL"}.get(result, result)
         line = f"{result} {stage.name:<16} {time.monotonic() - started:6.1f} s  {figures}"

@@ -158,7 +158,7 @@ def questions(setup):
 
 def ask(server, requests):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        return list(pool.map(lambda request: server.inference.Complete(request, timeout=120), requests))
+        return list(pool.map(lambda request: server.inference.Complete(request, timeout=600), requests))
 
 
 def compare(expected, got, margin):

@@ -2,7 +2,7 @@
 """Packs what `./dev gpu-check` needs into one archive, for a machine with a GPU that has neither compiler nor network.
 
 It holds the built programs, stripped, with the shared libraries of Debian that they need; the Python test code and the
-modules that protoc generates for it; the demo models; and `dev`. The other machine has the driver, Python with torch,
+modules that protoc generates for it; the demo models; and `dev` with tools/dev. The other machine has the driver, Python with torch,
 transformers and grpcio, glibc and libstdc++. `./dev gpu-pack` builds the programs and runs this.
 """
 
@@ -21,9 +21,9 @@ from stages import BIN, DEVICE_TESTS, ROOT
 
 PROGRAMS = ["server/berth-server", "client/berth-cli", "server/libberth_cuda.so", "server/libberth_cuda_graph.so",
             "tests/bench/kernel_bench", *DEVICE_TESTS]
-FILES = ["dev", "LICENSE", "THIRD_PARTY.md", "docs/cuda.md", "models/demo", "tests/gpu", "tests/testing", "tests/parity",
+FILES = ["dev", "tools/dev", "LICENSE", "THIRD_PARTY.md", "docs/cuda.md", "models/demo", "tests/gpu", "tests/testing", "tests/parity",
          "tests/bench/peers", "tests/e2e"]
-KINDS = (".py", ".md", ".json", ".safetensors", ".jinja", "/dev", "/LICENSE")
+KINDS = (".py", ".sh", ".md", ".json", ".safetensors", ".jinja", "/dev", "/LICENSE")
 # Of the other machine: glibc, libstdc++, and what torch brings.
 NOT_PACKED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp|torch.*|c10.*|cud.*|cupti|nv.*))\.so.*")
 LIMIT = 64 << 20  # bytes

@@ -58,11 +58,11 @@ def play(server, kind, request, expected, n):
     if kind == "beams":
         asked.beam_search.num_beams = 3
     if kind == "cancelled":
-        call = server.inference.Generate(asked, timeout=120)
+        call = server.inference.Generate(asked, timeout=600)
         next(call)
         call.cancel()
         return 0
-    response = server.inference.Complete(asked, timeout=120)
+    response = server.inference.Complete(asked, timeout=600)
     return compare([expected], [response], TIE_MARGIN) if kind in ("greedy", "session") else 0
 
 
@@ -90,12 +90,12 @@ def drain(setup):
     streams, tokens = setup.size(32, 4), setup.size(400, 60)
     with server_of(DEMO_MODELS[0], CHECKS, setup.device) as server:
         calls = [server.inference.Generate(generate_request(chat="Tell me a story about a fox.", max_tokens=tokens,
-                                                            ignore_eos=True), timeout=120) for _ in range(streams)]
+                                                            ignore_eos=True), timeout=600) for _ in range(streams)]
         counts = [len(next(call).token_ids) for call in calls]
         server.process.send_signal(signal.SIGTERM)
         counts = [count + sum(len(message.token_ids) for message in call) for count, call in zip(counts, calls)]
         assert counts == [tokens] * streams, counts
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=300) == 0
     return f"{streams} streams of {tokens} tokens ended whole"
 
 

@@ -96,7 +96,7 @@ def load(setup, server, streams, requests, prompt=PROMPT, output=OUTPUT):
 
 def step_seconds(server):
     """{phase: mean seconds of a step}, since the start."""
-    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     found = {(kind, phase): float(value) for kind, phase, value in
              re.findall(r'^berth_step_seconds_(sum|count)\{[^}]*phase="(\w+)"[^}]*\} (\S+)', text, re.MULTILINE)}

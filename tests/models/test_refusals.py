@@ -91,7 +91,7 @@ def refusal(folder, config):
     shutil.copytree(DEMO, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".berth"))
     (folder / "config.json").write_text(json.dumps(config))
     result = subprocess.run([SERVER, f"--model={folder}", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
-                            capture_output=True, text=True, timeout=60)
+                            capture_output=True, text=True, timeout=300)
     assert result.returncode == 1, result.stderr
     return result.stderr.strip().splitlines()[-1]
 
@@ -110,7 +110,7 @@ def test_refuses(row, tmp_path):
 
 
 def test_the_rows_are_of_every_family():
-    listed = subprocess.run([SERVER, "--list_models"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run([SERVER, "--list_models"], capture_output=True, text=True, check=True, timeout=300).stdout
     assert {line.split()[1] for line in listed.splitlines()[2:]} == {*FAMILIES, *WRAPPERS}
 
 

@@ -15,6 +15,7 @@
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -102,7 +103,7 @@ TEST_P(EngineStress, EveryRequestEndsOnceWithItsTokens) {
   for (std::thread& thread : threads) thread.join();
   if (wait_for_idle) {
     (*engine)->Drain();
-    ASSERT_TRUE((*engine)->WaitUntilIdle(absl::Minutes(1)));
+    ASSERT_TRUE((*engine)->WaitUntilIdle(kHangLimit));
     const EngineLoad load = (*engine)->GetLoad();
     EXPECT_EQ(load.counts.num_running + load.counts.num_waiting + load.counts.waiting_tokens, 0);
     EXPECT_EQ(load.occupancy.num_leases, 0);

@@ -15,6 +15,7 @@
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -96,12 +97,15 @@ struct RecordingEngine {
     request.arrival = clock.Now();
     during.clear();
     EXPECT_TRUE(engine->Submit(std::move(request)).ok());
-    EXPECT_TRUE(engine->WaitUntilIdle(absl::Minutes(2)));
+    EXPECT_TRUE(engine->WaitUntilIdle(kHangLimit));
     std::vector<StepRecord> steps;
     // The last step may still write its record.
-    do {
-      steps = engine->recorder().Latest(during.size());
-    } while (steps.size() < during.size() || steps.back().run_us == 0);
+    WaitUntil(
+        [&] {
+          steps = engine->recorder().Latest(during.size());
+          return steps.size() == during.size() && steps.back().run_us != 0;
+        },
+        "the record of the last step");
     return steps;
   }
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -56,7 +56,7 @@ class ConnectionGateTest : public ::testing::Test {
     const size_t before = num_accepted();
     const int64_t refused = gate_->load().refused;
     EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    while (num_accepted() == before && gate_->load().refused == refused) absl::SleepFor(absl::Milliseconds(1));
+    WaitUntil([&] { return num_accepted() > before || gate_->load().refused > refused; }, "the gate to decide");
     return num_accepted() > before;
   }
 
@@ -166,7 +166,7 @@ TEST_F(UnixSocketTest, TakesConnectionsWhateverTheLimitOfAnAddress) {
     accepted_.push_back(fd);
   });
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(ConnectTo(InFolder().socket_path, &clients_.emplace_back()));
-  while (gate_->load().refused == 0) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntil([this] { return gate_->load().refused == 1; }, "the last connection to be refused");
   EXPECT_EQ(gate_->load().open, 3);
   gate_->Stop();
   EXPECT_FALSE(std::filesystem::exists(InFolder().socket_path));

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -22,6 +21,8 @@
 #include "berth/v1/inference.grpc.pb.h"
 #include "client/health.h"
 #include "tests/server/seven_server.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -45,7 +46,7 @@ class ServerTest : public testing::Test {
   }
 
   // "SERVING", "NOT_SERVING", or the status code.
-  std::string Health(const std::string& name) { return cli::CheckHealth(channel_, name, absl::Seconds(10)); }
+  std::string Health(const std::string& name) { return cli::CheckHealth(channel_, name, kHangLimit); }
 
   grpc::Status Complete(uint32_t max_tokens, v1::GenerateResponse* response = nullptr) {
     grpc::ClientContext context;
@@ -63,15 +64,20 @@ class ServerTest : public testing::Test {
 
   // Waits until the engine runs `n` requests.
   void WaitForRunning(int64_t n) {
-    v1::GetLoadResponse load;
-    while (load.running() != n) {
-      grpc::ClientContext context;
-      ASSERT_TRUE(v1::Control::NewStub(channel_)->GetLoad(&context, {}, &load).ok());
-    }
+    WaitUntil(
+        [&] {
+          grpc::ClientContext context;
+          context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+          v1::GetLoadResponse load;
+          EXPECT_TRUE(v1::Control::NewStub(channel_)->GetLoad(&context, {}, &load).ok());
+          return load.running() == n;
+        },
+        "the number of running requests");
   }
 
   Config config_ = SevenConfig();
   SevenParts parts_;
+  FakeClock watchdog_clock_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -94,7 +100,7 @@ TEST_F(ServerTest, AnOperatorsDrainRefusesNewRequestsAtOnce) {
   server_->UpdateHealth();
   EXPECT_EQ(Health("readiness"), "NOT_SERVING");
   parts_.runner.SetOpen(true);
-  server_->Drain(absl::Minutes(1));
+  server_->Drain(kHangLimit);
   const grpc::Status ended = running.get();
   EXPECT_TRUE(ended.ok()) << ended.error_message();
 }
@@ -195,21 +201,22 @@ TEST_F(ServerTest, DrainLetsRequestsEnd) {
   grpc::Status status;
   std::thread client([&] { status = Complete(5); });
   WaitForRunning(1);
-  std::thread drain([&] { server_->Drain(absl::Seconds(60)); });
-  while (Health("readiness") != "NOT_SERVING") {
-  }
+  std::thread drain([&] { server_->Drain(kHangLimit); });
+  WaitUntil([this] { return Health("readiness") == "NOT_SERVING"; }, "the drain");
   EXPECT_EQ(Health("berth.v1.Inference"), "NOT_SERVING");
   EXPECT_EQ(Health(""), "SERVING");
   EXPECT_EQ(Health("liveness"), "SERVING");
-  // Readiness falls a moment before the engine refuses.
+  // Readiness falls a moment before the engine refuses. A request that comes before that waits.
   grpc::Status refused;
-  while (refused.ok()) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-    v1::GenerateResponse response;
-    refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
-    if (refused.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) refused = grpc::Status::OK;
-  }
+  TryLonger(
+      [&](absl::Duration time) {
+        grpc::ClientContext context;
+        context.set_deadline(absl::ToChronoTime(absl::Now() + time));
+        v1::GenerateResponse response;
+        refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
+        return refused.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
+      },
+      "a refusal before the deadline");
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
   parts_.runner.SetOpen(true);
   client.join();
@@ -227,10 +234,10 @@ TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   });
   WaitForRunning(1);
   std::thread drain([&] { server_->Drain(absl::ZeroDuration()); });
-  // The request ends after the step in which it is told to; its 900 steps would take 9 s.
-  while (!ended) {
+  // The request ends after the step in which it is told to. That comes long before its last step: they get slower.
+  for (int step = 0; !ended && step < 900; ++step) {
     parts_.runner.AllowStep();
-    absl::SleepFor(absl::Milliseconds(10));
+    absl::SleepFor(absl::Milliseconds(step < 100 ? 10 : 100));
   }
   parts_.runner.SetOpen(true);
   drain.join();
@@ -250,6 +257,7 @@ TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
     stopped.get_future().wait();
     return absl::CancelledError("stopped");
   };
+  config_.grammars.timeout = absl::Hours(1);
   Restart();
   v1::GenerateRequest request = MakeRequest(5);
   request.mutable_structure()->set_regex("a");
@@ -261,7 +269,7 @@ TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
     status = v1::Inference::NewStub(channel_)->Complete(&context, request, &response);
   });
   compiles.get_future().wait();
-  server_->Drain(absl::Seconds(60));
+  server_->Drain(kHangLimit);
   client.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
   EXPECT_EQ(status.error_message(), "the server shut down after 0 tokens");
@@ -279,18 +287,38 @@ TEST_F(ServerTest, ADeadEngineFailsLiveness) {
 
 TEST_F(ServerTest, AHangingStepFailsLivenessUntilItGoesOn) {
   std::promise<std::string> hung;
+  std::atomic<bool> told = false;
   config_.watchdog = {.timeout = absl::Milliseconds(20),
-                      .on_hang = [&hung](const std::string& where) { hung.set_value(where); }};
+                      .on_hang =
+                          [&](const std::string& where) {
+                            if (!told.exchange(true)) hung.set_value(where);
+                          },
+                      .now = [this] { return watchdog_clock_.Now(); }};
   Restart();
   parts_.runner.SetOpen(false);
   std::future<grpc::Status> call = std::async(std::launch::async, [this] { return Complete(3); });
+  WaitUntil([this] { return parts_.runner.num_begun() == 1; }, "the step");
+  // One wake-up of the watchdog, or none if it is late.
+  const auto tick = [this] { watchdog_clock_.Advance(absl::Milliseconds(1)); };
+  WaitUntil(
+      [&] {
+        tick();
+        return told.load();
+      },
+      "the watchdog");
   EXPECT_THAT(hung.get_future().get(), HasSubstr("phase run, 1 rows, 1 tokens, in "));
   server_->UpdateHealth();
   EXPECT_EQ(Health("liveness"), "NOT_SERVING");
   EXPECT_EQ(Health("readiness"), "NOT_SERVING");
   parts_.runner.SetOpen(true);
   EXPECT_TRUE(call.get().ok());
-  while (Health("liveness") != "SERVING") server_->UpdateHealth();  // at the watchdog's next wake-up
+  WaitUntil(
+      [&] {
+        tick();
+        server_->UpdateHealth();
+        return Health("liveness") == "SERVING";
+      },
+      "the watchdog's next wake-up");
   EXPECT_EQ(Health("readiness"), "SERVING");
 }
 

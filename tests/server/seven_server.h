@@ -30,6 +30,7 @@ class SevenRunner final : public ModelRunner {
   absl::Status Run(const StepPlan& plan, StepResult* result) override {
     {
       MutexLock lock(&mutex_);
+      ++num_begun_;
       while (!open_ && num_allowed_ == 0) changed_.Wait(&mutex_);
       if (!open_) --num_allowed_;
       if (!status_.ok()) return status_;
@@ -53,6 +54,11 @@ class SevenRunner final : public ModelRunner {
     ++num_allowed_;
     changed_.SignalAll();
   }
+  // Steps that have come here.
+  int64_t num_begun() const {
+    MutexLock lock(&mutex_);
+    return num_begun_;
+  }
   void Fail(absl::Status status) {
     MutexLock lock(&mutex_);
     status_ = std::move(status);
@@ -60,10 +66,11 @@ class SevenRunner final : public ModelRunner {
 
  private:
   ModelInfo info_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   bool open_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t num_allowed_ ABSL_GUARDED_BY(mutex_) = 0;  // steps
+  int64_t num_begun_ ABSL_GUARDED_BY(mutex_) = 0;    // steps
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -5,7 +5,9 @@ import functools
 import importlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,34 @@ SERVER = os.path.join(BIN, "server/berth-server")
 LIBRARY_PATH = os.environ.get("BERTH_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
 # Of every server, before its own.
 FLAGS = os.environ.get("BERTH_TEST_FLAGS", "").split()
+# A sequence of this many tokens does not end by itself within hours, and its window bounds what it takes.
+ENDLESS_TOKENS = 40_000_000
+ENDLESS_LIMIT = 50_000_000  # tokens of prompt and output
+ENDLESS_FLAGS = ["--attention_window=256", f"--max_sequence_tokens={ENDLESS_LIMIT}"]
+# A server packs the weights of a new model, on a machine with other work.
+START_SECONDS = 600
+STOP_SECONDS = 120
+
+
+def wait_until(condition, what, seconds=120):
+    """Polls until the condition holds, and returns its value. Else fails with what it waited for: a text, or a function
+    that returns one. The time is a bound against hangs, far above what a slow and busy machine needs."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what() if callable(what) else what}"
+        time.sleep(0.005)
+    return value
+
+
+def join(threads, what, seconds=120):
+    """Waits for the threads' ends. Start them as daemons, so that one that hangs does not keep the process."""
+    wait_until(lambda: not any(thread.is_alive() for thread in threads), what, seconds)
+
+
+def too_late(error):
+    """Whether a call's deadline ended it: it passed, or the server foresaw that the first token would come after it."""
+    return error.code() == grpc.StatusCode.DEADLINE_EXCEEDED or (
+        error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "after the deadline in " in error.details())
 
 
 @functools.cache
@@ -46,6 +76,18 @@ def api():
     return Api
 
 
+def fixed_port():
+    """A port for a program that cannot take port 0, or that keeps its port from start to start. It is below those that
+    the kernel gives to others, so nothing else takes it meanwhile."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
+        first_given = int(file.read().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(first_given // 2, first_given)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class DidNotStart(Exception):
     pass
 
@@ -64,13 +106,13 @@ class BerthServer:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen([SERVER, *self.flags, f"--port_file={port_file}"], stdout=log, stderr=log,
                                             env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + START_SECONDS
         while not os.path.exists(port_file):
             if self.process.poll() is not None:
-                raise DidNotStart(self.log())
+                raise DidNotStart(self.end_of_log())
             if time.monotonic() > deadline:
                 self.process.kill()
-                raise DidNotStart("no port file after 120 s\n" + self.log())
+                raise DidNotStart(f"no port file after {START_SECONDS} s\n" + self.end_of_log())
             time.sleep(0.005)
         with open(port_file, encoding="utf-8") as file:
             self.ports = json.load(file)
@@ -86,7 +128,7 @@ class BerthServer:
         self.channel.close()
         died = self.process.poll()
         code = self.stop()
-        log = self.log()
+        log = self.end_of_log()
         if died is not None and kind is not None:
             print(f"berth-server had ended with {died}\n{log}", file=sys.stderr)
         self.folder.cleanup()
@@ -97,37 +139,67 @@ class BerthServer:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=60)
+            return self.process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+            return self.kill()
+
+    def kill(self):
+        self.process.kill()
+        return self.process.wait(timeout=STOP_SECONDS)
 
     def log(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
-            return file.read()[-4000:]
+            return file.read()
 
-    def load(self):
-        return self.control.GetLoad(api().control_pb2.GetLoadRequest(), timeout=30)
+    def end_of_log(self):
+        return self.log()[-4000:]
+
+    def wait_for_log(self, words):
+        wait_until(lambda: words in self.log(), lambda: f"the line {words!r} in the log\n{self.end_of_log()}")
+
+    def load(self, timeout=60):
+        return self.control.GetLoad(api().control_pb2.GetLoadRequest(), timeout=timeout)
 
     def model_info(self):
-        return self.control.GetModelInfo(api().control_pb2.GetModelInfoRequest(), timeout=30)
+        return self.control.GetModelInfo(api().control_pb2.GetModelInfoRequest(), timeout=60)
 
-    def wait_idle(self, seconds=30):
+    def wait_idle(self, seconds=120):
         """The load once no lease is left: every byte must have come back."""
-        deadline = time.monotonic() + seconds
-        while True:
+        def idle():
             load = self.load()
-            if load.running == load.waiting == load.cache.num_leases == 0:
-                assert all(pool.live_bytes == 0 for pool in load.cache.pools), load
-                return load
-            assert time.monotonic() < deadline, f"not idle after {seconds} s: {load}"
-            time.sleep(0.01)
+            return load if load.running == load.waiting == load.cache.num_leases == 0 else None
+
+        load = wait_until(idle, lambda: f"the server to be idle: {self.load()}", seconds)
+        assert all(pool.live_bytes == 0 for pool in load.cache.pools), load
+        return load
+
+
+def endless_server(model, *flags, **options):
+    """A server whose streams of endless_request() go on until they are cancelled or aborted, or the server ends: for
+    tests of what happens to a stream that still runs. A request that waits behind such a stream must have no deadline,
+    as the server may foresee that it cannot meet it."""
+    return BerthServer(model, *ENDLESS_FLAGS, *flags, **options)
+
+
+def endless_request(**fields):
+    return generate_request(max_tokens=ENDLESS_TOKENS, ignore_eos=True, **fields)
+
+
+def check_it_goes_on(server, stream):
+    """Reads a stream until it has a token that was computed after this call."""
+    before = server.load().generation_tokens
+    received = 0
+    for message in stream:
+        received += len(message.token_ids)
+        if received > before:
+            return
+    raise AssertionError(f"the stream ended after {received} tokens")
 
 
 def dry_run(model, *flags):
     """What --dry_run prints."""
-    result = subprocess.run([SERVER, f"--model={model}", *FLAGS, *flags, "--dry_run"], capture_output=True, text=True, timeout=600,
-                            env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
+    result = subprocess.run([SERVER, f"--model={model}", *FLAGS, *flags, "--dry_run"], capture_output=True, text=True,
+                            timeout=START_SECONDS, env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
     if result.returncode != 0:
         raise DidNotStart(result.stderr)
     return result.stdout

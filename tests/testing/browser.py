@@ -15,7 +15,7 @@ def run(url, *flags):
     with tempfile.TemporaryDirectory(prefix="berth-browser-") as profile:
         command = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={profile}",
                    "--enable-logging=stderr", f"--window-size={SIZE}", *flags, url]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120,
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300,
                                 env={**os.environ, "LD_LIBRARY_PATH": ""})
     assert result.returncode == 0, result.stderr
     return result.stdout, re.findall(r"CONSOLE[:(]\d+\)?\] (.*)", result.stderr)

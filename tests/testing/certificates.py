@@ -5,7 +5,7 @@ import subprocess
 
 
 def _openssl(*arguments):
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=120)
 
 
 class Ca:

@@ -18,7 +18,7 @@ class RawConnection:
 
     def __init__(self, address):
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.address = address
         self.buffer = b""
         self.window = FIRST_WINDOW

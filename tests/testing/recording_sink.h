@@ -13,6 +13,7 @@
 #include "scheduler/request.h"
 #include "scheduler/steady_clock.h"
 #include "tests/testing/request_record.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 
@@ -28,10 +29,10 @@ class RecordingSink : public EventSink {
     steps_.push_back(stats);
   }
 
-  // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it; after a minute what there
-  // is then.
+  // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it; after kHangLimit what
+  // there is then.
   RequestRecord WaitFor(RequestKey key, int64_t num_tokens = -1) {
-    const absl::Time until = SteadyNow() + absl::Minutes(1);
+    const absl::Time until = SteadyNow() + kHangLimit;
     MutexLock lock(&mutex_);
     const auto reached = [num_tokens](const RequestRecord& record) {
       return record.num_ends > 0 || (num_tokens >= 0 && static_cast<int64_t>(record.tokens.size()) >= num_tokens);

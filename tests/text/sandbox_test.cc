@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -71,7 +72,7 @@ TEST(SandboxTest, ATimeoutEndsAWorker) {
 }
 
 TEST(SandboxTest, ACallStopsWhenItIsTold) {
-  const auto sandbox = StartSandbox(absl::Seconds(2));  // ends the worker that spins on
+  const auto sandbox = StartSandbox();
   int asked = 0;
   EXPECT_EQ(sandbox->Call({"spin"}, [&asked] { return ++asked == 3; }).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(sandbox->Call({"echo", "on"}, [] { return false; }).value(), "on");
@@ -106,7 +107,7 @@ TEST(SandboxTest, ItsProcessesEndWithIt) {
   const pid_t worker = std::atoi(sandbox->Call({"pid"}, {}).value().c_str());
   EXPECT_EQ(kill(worker, 0), 0);
   sandbox.reset();
-  while (kill(worker, 0) == 0) std::this_thread::yield();
+  WaitUntil([worker] { return kill(worker, 0) != 0; }, "the worker to end");
 }
 
 }  // namespace

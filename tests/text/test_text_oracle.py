@@ -8,6 +8,7 @@ common families.
 import json
 import os
 import random
+import select
 import subprocess
 
 import pytest
@@ -16,6 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 BIN = os.environ.get("BERTH_BIN", os.path.join(os.path.dirname(__file__), "../../bazel-bin"))
+SECONDS = 120
 REPLACEMENT = "\ufffd"
 
 
@@ -28,6 +30,8 @@ class Oracle:
     def ask(self, **request):
         self.process.stdin.write(json.dumps(request, ensure_ascii=False) + "\n")
         self.process.stdin.flush()
+        # The answer is one line, so nothing is left in Python's buffer.
+        assert select.select([self.process.stdout], [], [], SECONDS)[0], f"no answer after {SECONDS} s to {request}"
         return json.loads(self.process.stdout.readline())
 
     def value(self, **request):
@@ -41,7 +45,7 @@ def oracle():
     oracle = Oracle()
     yield oracle
     oracle.process.stdin.close()
-    assert oracle.process.wait() == 0
+    assert oracle.process.wait(timeout=SECONDS) == 0
 
 
 WORDS = ("the quick brown fox can't won't it's naïve café Straße Ünïcödé привет мир 日本語 漢字 한국어 שלום مرحبا "

@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "tests/testing/fake_constraint.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -212,9 +212,14 @@ TEST(GrammarCompilerTest, StopsWhatTakesTooLong) {
   EXPECT_THAT(std::string(answer.Wait().status().message()), HasSubstr("over 20ms"));
   EXPECT_EQ(compiler.load().failed, 1);
   compile.Release();
-  Answer again;
-  compiler.Compile(2, Spec("a"), again.Callback());
-  EXPECT_TRUE(again.Wait().ok());
+  // A busy machine may take 20 ms for it, a few times.
+  WaitUntil(
+      [&] {
+        Answer again;
+        compiler.Compile(2, Spec("a"), again.Callback());
+        return again.Wait().ok();
+      },
+      "a compilation in time");
 }
 
 TEST(GrammarCompilerTest, CancelStopsWhatNobodyWaitsFor) {
@@ -288,7 +293,7 @@ TEST(GrammarCompilerTest, HoldsUnderManyThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  while (answered + cancelled < 800) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntil([&] { return answered + cancelled == 800; }, "the answers");
   EXPECT_EQ(compiler.load().waiting, 0);
   EXPECT_EQ(answered + cancelled, 800);
 }

@@ -11,12 +11,12 @@
 #include <memory>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/server/api/fake_identities.h"
 #include "tests/server/api/test_server.h"
 #include "tests/testing/fake_prefix_disk.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -97,6 +97,9 @@ class OperationsTest : public ::testing::Test {
       count += file.path().extension() == ".session";
     return count;
   }
+  void WaitForRequests(int64_t n) {
+    WaitUntil([this, n] { return server_->registry.size() == n; }, "the number of requests under way");
+  }
   // Makes the tokenizer take until the test ends for texts that begin with "slow".
   void HoldSlowTexts() {
     server_->codec.on_encode = [this](std::string_view text, const StopCheck&) {
@@ -141,7 +144,7 @@ TEST_F(OperationsTest, DrainAnswersWithWhatIsUnderWay) {
   Start();
   server_->gate.Close();
   const std::unique_ptr<Call> call = Generate(MakeRequest(1, 5), "alice");
-  while (server_->registry.size() == 0) std::this_thread::yield();
+  WaitForRequests(1);
   v1::DrainResponse response;
   const grpc::Status status = Operate(&v1::Control::Stub::Drain, v1::DrainRequest(), &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -204,28 +207,30 @@ TEST_F(OperationsTest, EraseLeavesNothingOfTheTenantAndEverythingOfOthers) {
     saved.set_session_id("ended");
     Run(saved, tenant);
   }
-  while (NumFiles() < 2) std::this_thread::yield();
+  WaitUntil([this] { return NumFiles() == 2; }, "the sessions' files");
   server_->gate.Close();
   std::vector<std::unique_ptr<Call>> calls;
   for (const std::string tenant : {"alice", "bob"}) {
-    v1::GenerateRequest running = MakeRequest(30, 50);
+    // alice's does not come to its end before it is ended.
+    v1::GenerateRequest running = MakeRequest(30, tenant == "alice" ? 5000 : 50);
     running.set_session_id("running");
     calls.push_back(Generate(running, tenant));
   }
-  while (server_->registry.size() < 2) std::this_thread::yield();
+  WaitForRequests(2);
   v1::GenerateRequest slow = MakeRequest(1, 50);
   slow.set_prompt("slow");  // is not registered before its text is tokenised
   calls.push_back(Generate(slow, "alice"));
-  while (server_->admission.totals().requests < 3) std::this_thread::yield();
+  WaitUntil([this] { return server_->admission.totals().requests == 3; }, "the slow request to arrive");
 
   v1::EraseTenantResponse response;
   std::future<grpc::Status> erased = std::async(std::launch::async, [&] { return Erase("alice", &response); });
-  while (server_->admission.Arrive("alice").ok()) std::this_thread::yield();
+  WaitUntil([this] { return !server_->admission.Arrive("alice").ok(); }, "the tenant to be closed");
   const Answer refused = Generate(MakeRequest(1, 5), "alice")->ReadAll();
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(refused.status.error_message(), "tenant \"alice\": an operator erases it now; retry later");
+  const auto read_first = [&] { return calls[0]->ReadAll().finish_reason(); };
+  EXPECT_EQ(server_->gate.AllowUntilReady(std::async(std::launch::async, read_first)), v1::FINISH_REASON_CANCELLED);
   server_->gate.Open();
-  EXPECT_EQ(calls[0]->ReadAll().finish_reason(), v1::FINISH_REASON_CANCELLED);
   EXPECT_EQ(erased.wait_for(std::chrono::seconds(0)), std::future_status::timeout) << "a text is not tokenised yet";
   released_.set_value();
   EXPECT_TRUE(calls[2]->ReadAll().status.ok()) << calls[2]->answer.status.error_message();
@@ -238,25 +243,25 @@ TEST_F(OperationsTest, EraseLeavesNothingOfTheTenantAndEverythingOfOthers) {
 
   EXPECT_EQ(calls[1]->ReadAll().finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(NumSessions("alice"), 0);
-  while (NumFiles() < 2) std::this_thread::yield();  // bob's session that has just ended
-  EXPECT_EQ(NumSessions("bob"), 2);
+  WaitUntil([this] { return NumSessions("bob") == 2; }, "the save of the session that has just ended");
+  EXPECT_EQ(NumFiles(), 2);
   EXPECT_EQ(Run(MakeRequest(1, 5, kTokens + 2), "alice"), 0) << "it is taken again, and finds nothing";
   EXPECT_EQ(Run(MakeRequest(1, 5, kTokens + 2), "bob"), kTokens);
   EXPECT_THAT(log_.str(), HasSubstr("tenant=\"alice\" outcome=OK"));
 }
 
 TEST_F(OperationsTest, EraseGivesUpOnRequestsThatDoNotEnd) {
-  options_.operations_timeout = absl::Milliseconds(1);
+  options_.operations_timeout = absl::Seconds(1);  // it has asked the request to end by then
   Start();
   server_->gate.Close();
   const std::unique_ptr<Call> call = Generate(MakeRequest(1, 50), "alice");
-  while (server_->registry.size() == 0) std::this_thread::yield();
+  WaitForRequests(1);
   // A step that does not end holds the request.
-  while (server_->Load().running() == 0) std::this_thread::yield();
+  WaitUntil([this] { return server_->Load().running() > 0; }, "the step");
   v1::EraseTenantResponse response;
   const grpc::Status status = Erase("alice", &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), HasSubstr("did not end within 1ms; nothing was deleted"));
+  EXPECT_THAT(status.error_message(), HasSubstr("did not end within 1s; nothing was deleted"));
   server_->gate.Open();
   EXPECT_EQ(call->ReadAll().finish_reason(), v1::FINISH_REASON_CANCELLED);
   EXPECT_EQ(Run(MakeRequest(40, 5), "alice"), 0) << "the tenant is open again";

@@ -17,11 +17,10 @@
 #include "server/metrics/metric_families.h"
 #include "tests/server/api/test_server.h"
 #include "tests/server/metrics/metrics_text.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
-
-constexpr absl::Duration kLong = absl::Seconds(60);  // fails the test rather than hangs it
 
 v1::GenerateRequest MakeRequest(const std::string& tenant, int prompt_tokens = 1, uint32_t max_tokens = 2) {
   v1::GenerateRequest request;
@@ -36,8 +35,8 @@ class RefusalsTest : public ::testing::Test {
   void Start(const TestServer::Options& options = {}) { server_ = std::make_unique<TestServer>(options); }
   void TearDown() override {
     server_->gate.Open();
-    EXPECT_TRUE(server_->engine->WaitUntilIdle(kLong));
-    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kLong));
+    EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
+    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kHangLimit));
     ExpectNothingHeld();
   }
   void ExpectNothingHeld() {
@@ -164,8 +163,7 @@ TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {
       {"queue_full",
        [&] {
          waiting = std::make_unique<Call>(server_.get(), MakeRequest(""));
-         while (server_->Load().waiting() < 1) {
-         }
+         WaitUntil([this] { return server_->Load().waiting() > 0; }, "the request to wait");
          return Generate(MakeRequest("other"));
        }},
       {"queue_full", [&] { return Generate(wrong_token); }},  // before anything else is looked at

@@ -12,11 +12,10 @@
 #include "server/api/control_service.h"
 #include "server/api/inference_service.h"
 #include "tests/server/api/test_server.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
-
-constexpr absl::Duration kLong = absl::Seconds(60);  // fails the test rather than hangs it
 
 v1::GenerateRequest MakeRequest(std::vector<int32_t> prompt, uint32_t max_tokens, uint64_t seed = 1) {
   v1::GenerateRequest request;
@@ -53,13 +52,13 @@ class ServicesTest : public ::testing::Test {
   void TearDown() override {
     if (server_ == nullptr) return;
     server_->gate.Open();
-    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kLong));
+    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kHangLimit));
     ExpectIdle();
     EXPECT_EQ(server_->registry.size(), 0);
     EXPECT_EQ(server_->runner.mismatch(), "");
   }
   void ExpectIdle() {
-    const bool idle = server_->engine->WaitUntilIdle(kLong);
+    const bool idle = server_->engine->WaitUntilIdle(kHangLimit);
     const EngineLoad load = server_->engine->GetLoad();
     ASSERT_TRUE(idle) << load.counts.num_running << " run, " << load.counts.num_waiting << " wait, "
                       << server_->registry.size() << " are registered";
@@ -71,9 +70,7 @@ class ServicesTest : public ::testing::Test {
   }
   // Steps until the engine has let go of every request; returns how many steps that took.
   int64_t StepUntilIdle(int64_t limit) {
-    int64_t steps = 0;
-    for (; steps < limit && !server_->engine->WaitUntilIdle(absl::Milliseconds(1)); ++steps) server_->gate.Allow(1);
-    return steps;
+    return server_->gate.AllowUntil([this] { return server_->engine->WaitUntilIdle(absl::ZeroDuration()); }, limit);
   }
 
   std::unique_ptr<TestServer> server_;
@@ -218,13 +215,17 @@ TEST_F(ServicesTest, AbortReachesARequestThatWaits) {
   v1::GenerateRequest request = MakeRequest({1}, 5);
   request.set_request_id("waiting");
   Call waiting(server_.get(), request);
-  v1::AbortResponse aborted;
-  while (aborted.aborted().empty()) {  // until the server knows it
-    grpc::ClientContext context;
-    v1::AbortRequest abort;
-    abort.add_request_ids("waiting");
-    ASSERT_TRUE(server_->control_stub->Abort(&context, abort, &aborted).ok());
-  }
+  v1::AbortRequest abort;
+  abort.add_request_ids("waiting");
+  WaitUntil(
+      [&] {
+        grpc::ClientContext context;
+        context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+        v1::AbortResponse aborted;
+        EXPECT_TRUE(server_->control_stub->Abort(&context, abort, &aborted).ok());
+        return !aborted.aborted().empty();
+      },
+      "the server to know the request");
   server_->gate.Open();
   EXPECT_EQ(waiting.ReadAll().finish_reason(), v1::FINISH_REASON_CANCELLED);
   EXPECT_TRUE(waiting.answer.tokens.empty());
@@ -252,8 +253,7 @@ TEST_F(ServicesTest, DisconnectOfACompleteReturnsTheLease) {
   v1::GenerateResponse response;
   grpc::Status status;
   std::thread client([&] { status = server_->inference_stub->Complete(&context, MakeRequest({1}, 9000), &response); });
-  while (server_->Load().running() + server_->Load().waiting() == 0) {
-  }
+  WaitUntil([this] { return server_->Load().running() + server_->Load().waiting() > 0; }, "the request to be known");
   context.TryCancel();
   EXPECT_LT(StepUntilIdle(9000), 9000);
   client.join();
@@ -261,11 +261,18 @@ TEST_F(ServicesTest, DisconnectOfACompleteReturnsTheLease) {
 }
 
 TEST_F(ServicesTest, DeadlineEndsTheRequest) {
-  Start();
-  server_->gate.Close();
-  Call call(server_.get(), MakeRequest({1}, 9000), absl::Now() + absl::Milliseconds(100));
-  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_LT(StepUntilIdle(9000), 9000);
+  TryLonger(
+      [this](absl::Duration time) {
+        Start();  // an engine that has measured no step does not refuse the request for its deadline
+        server_->gate.Close();
+        const absl::Time deadline = absl::Now() + time;
+        Call call(server_.get(), MakeRequest({1}, 9000), deadline);
+        const bool runs = HoldsBefore(deadline, [this] { return server_->engine->GetLoad().counts.num_running > 0; });
+        EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+        EXPECT_LT(StepUntilIdle(9000), 9000);
+        return runs;
+      },
+      "the request to run before its deadline");
 }
 
 TEST_F(ServicesTest, FullQueueSaysWhenToComeBack) {
@@ -279,8 +286,7 @@ TEST_F(ServicesTest, FullQueueSaysWhenToComeBack) {
       server_->gate.Allow(1);
       ASSERT_TRUE(calls[0]->ReadOne());
     }
-    while (server_->Load().waiting() < i) {
-    }
+    WaitUntil([&] { return server_->Load().waiting() >= i; }, "the request to wait");
   }
   Call extra(server_.get(), MakeRequest({1}, 4));
   const Answer& answer = extra.ReadAll();
@@ -379,7 +385,7 @@ TEST_F(ServicesTest, FailedStepIsAnInternalError) {
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_NE(call.answer.status.error_message().find("device lost"), std::string::npos)
       << call.answer.status.error_message();
-  ASSERT_TRUE(server_->engine->WaitUntilIdle(kLong));
+  ASSERT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
 }
 
 TEST_F(ServicesTest, InvalidRequestsAreRefusedOnTheWire) {

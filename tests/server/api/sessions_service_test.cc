@@ -4,12 +4,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <string>
 
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
 #include "tests/server/api/test_server.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -116,7 +118,7 @@ TEST_F(SessionsTest, WhatWasSavedOnTheWayGoesOnInAnotherServer) {
   server_->gate.Allow(21);  // one of prefill: 21 tokens
   while (call.answer.tokens.size() < 21) ASSERT_TRUE(call.ReadOne());
   // The file as it is now is what a crash would leave; what the server writes while it ends is not looked at.
-  while (server_->sessions->stats().num_saves < 2) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntil([this] { return server_->sessions->stats().num_saves == 2; }, "two saves");
   const fs::path file = File("s");
   const fs::path kept = folder_ + "/kept";
   fs::copy_file(file, kept);
@@ -156,7 +158,8 @@ TEST_F(SessionsTest, DeliverSavedOnlyNeverDeliversWhatACrashWouldLose) {
     ASSERT_TRUE(call.ReadOne());
     EXPECT_LE(call.answer.tokens.size(), in_file());
   }
-  while (server_->Load().generation_tokens() < 21 + 40) absl::SleepFor(absl::Milliseconds(1));  // Whole had 40
+  // Whole had 40.
+  WaitUntil([this] { return server_->Load().generation_tokens() == 21 + 40; }, "the steps to end");
   const fs::path kept = folder_ + "/kept";
   fs::copy_file(File("s"), kept);
   EXPECT_EQ(call.answer.tokens.size(), 16u);
@@ -200,11 +203,14 @@ TEST_F(SessionsTest, AClientThatLeftMayComeBack) {
     server_->gate.Open();
     call.ReadAll();
   }
-  while (server_->sessions->stats().num_saves < 1) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntil([this] { return server_->sessions->stats().num_saves == 1; }, "the save");
   Answer rest;
-  do {  // until the store has let go of it
-    rest = Resume(ResumeOf("s", 10));
-  } while (rest.status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  WaitUntil(
+      [&] {
+        rest = Resume(ResumeOf("s", 10));
+        return rest.status.error_code() != grpc::StatusCode::FAILED_PRECONDITION;
+      },
+      "the store to let go of the session");
   ExpectRest(rest, whole, 10);
 }
 
@@ -216,7 +222,7 @@ TEST_F(SessionsTest, AStopStringEndsItAgain) {
   const Answer whole = Whole(request);
   ASSERT_EQ(whole.finish_reason(), v1::FINISH_REASON_STOP);
   ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  server_->engine->WaitUntilIdle(kHangLimit);
   for (const size_t received : {size_t{0}, size_t{4}, whole.tokens.size()}) {
     Start();
     const Answer answer = Resume(ResumeOf("s", received));
@@ -232,23 +238,29 @@ TEST_F(SessionsTest, AStopStringEndsItAgain) {
 TEST_F(SessionsTest, SaveWaitsForTheFile) {
   Start();
   server_->gate.Close();
-  Call call(server_.get(), MakeRequest("s"));
+  constexpr uint32_t kTokens = 500;  // more than steps until the save is answered: the end saves the session again
+  v1::GenerateRequest request = MakeRequest("s");
+  request.mutable_stopping()->set_max_tokens(kTokens);
+  Call call(server_.get(), request);
   server_->gate.Allow(3);
   while (call.answer.tokens.size() < 3) ASSERT_TRUE(call.ReadOne());
   EXPECT_EQ(Save("s", "thief").error_code(), grpc::StatusCode::NOT_FOUND);
-  std::thread step([&] { server_->gate.Open(); });
   v1::Session session;
-  EXPECT_TRUE(Save("s", "tenant", &session).ok());
-  step.join();
+  const auto save = [&] { return Save("s", "tenant", &session); };
+  EXPECT_TRUE(server_->gate.AllowUntilReady(std::async(std::launch::async, save)).ok());
   EXPECT_GE(session.output_tokens(), 3);
   EXPECT_EQ(session.size_bytes(), static_cast<int64_t>(fs::file_size(File("s"))));
+  server_->gate.Open();
   EXPECT_TRUE(call.ReadAll().status.ok());
-  EXPECT_EQ(call.answer.tokens.size(), kMaxTokens);
+  EXPECT_EQ(call.answer.tokens.size(), kTokens);
   // For a request that has ended, Save describes the saved session.
-  do {
-    EXPECT_TRUE(Save("s", "tenant", &session).ok());
-  } while (!session.ended());
-  EXPECT_EQ(session.output_tokens(), kMaxTokens);
+  WaitUntil(
+      [&] {
+        EXPECT_TRUE(Save("s", "tenant", &session).ok());
+        return session.ended();
+      },
+      "the last save");
+  EXPECT_EQ(session.output_tokens(), kTokens);
 }
 
 TEST_F(SessionsTest, RefusesWithTheReason) {
@@ -277,7 +289,7 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   EXPECT_EQ(Delete("s").error_code(), Code::FAILED_PRECONDITION);
   server_->gate.Open();
   EXPECT_TRUE(call.ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  server_->engine->WaitUntilIdle(kHangLimit);
   Start();
   v1::ResumeSessionRequest other = ResumeOf("s");
   other.set_tenant("thief");
@@ -287,9 +299,12 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   EXPECT_EQ(Resume(ResumeOf("s", kMaxTokens + 1)).status.error_code(), Code::INVALID_ARGUMENT);
   EXPECT_TRUE(Resume(ResumeOf("s")).status.ok());
   grpc::Status deleted;
-  do {
-    deleted = Delete("s");
-  } while (deleted.error_code() == Code::FAILED_PRECONDITION);
+  WaitUntil(
+      [&] {
+        deleted = Delete("s");
+        return deleted.error_code() != Code::FAILED_PRECONDITION;
+      },
+      "the store to let go of the session");
   EXPECT_TRUE(deleted.ok());
   EXPECT_EQ(List().sessions_size(), 0);
   Start(/*with_sessions=*/false);
@@ -302,7 +317,7 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
 TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
   Start();
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  server_->engine->WaitUntilIdle(kHangLimit);
   Start();
   const std::string path = File("s");
   absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
@@ -324,7 +339,7 @@ TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
 TEST_F(SessionsTest, ErrorsTellNoPathOfTheServer) {
   Start();
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(absl::Seconds(60));
+  server_->engine->WaitUntilIdle(kHangLimit);
   Start();
   fs::resize_file(File("s"), 200);
   const grpc::Status status = Resume(ResumeOf("s")).status;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/server/api/test_server.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -160,7 +161,7 @@ class SeveralOutputsTest : public ::testing::Test {
  protected:
   void TearDown() override {
     server_.gate.Open();
-    ASSERT_TRUE(server_.engine->WaitUntilIdle(absl::Seconds(60)));
+    ASSERT_TRUE(server_.engine->WaitUntilIdle(kHangLimit));
     EXPECT_EQ(server_.engine->GetLoad().occupancy.num_leases, 0);
     EXPECT_EQ(server_.registry.size(), 0);
     EXPECT_EQ(server_.runner.mismatch(), "");
@@ -305,11 +306,15 @@ TEST_F(SeveralOutputsTest, AbortEndsAllWithWhatThereIs) {
     }
     v1::AbortRequest abort;
     abort.add_request_ids("mine");
-    v1::AbortResponse aborted;
-    while (aborted.aborted_size() == 0) {
-      grpc::ClientContext context;
-      ASSERT_TRUE(server_.control_stub->Abort(&context, abort, &aborted).ok());
-    }
+    WaitUntil(
+        [&] {
+          grpc::ClientContext context;
+          context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+          v1::AbortResponse aborted;
+          EXPECT_TRUE(server_.control_stub->Abort(&context, abort, &aborted).ok());
+          return aborted.aborted_size() == 1;
+        },
+        "the server to know the request");
     server_.gate.Open();
     ASSERT_TRUE(call.ReadAll().status.ok());
     std::map<uint32_t, Answer> outputs = ByOutput(call.answer);

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "tests/server/api/test_server.h"
 #include "tests/server/metrics/metrics_text.h"
 #include "tests/testing/fake_constraint.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -22,7 +24,6 @@ namespace {
 using ::testing::HasSubstr;
 using Tokens = std::vector<int32_t>;
 
-constexpr absl::Duration kLong = absl::Seconds(60);
 constexpr int32_t kEnd = 99;
 
 // Reads "1,2;3" as the choice of the tokens 1, 2 or the token 3.
@@ -94,14 +95,18 @@ class StructureTest : public ::testing::Test {
   // Once every call is over, nothing is held any more.
   void TearDown() override {
     server_->gate.Open();
-    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kLong));
-    EXPECT_TRUE(server_->engine->WaitUntilIdle(kLong));
+    server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kHangLimit));
+    EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
     EXPECT_EQ(server_->registry.size(), 0);
     if (server_->grammars != nullptr) {
       EXPECT_EQ(server_->grammars->load().waiting, 0);
     }
     EXPECT_EQ(server_->engine->GetLoad().occupancy.num_leases, 0);
     EXPECT_EQ(server_->runner.mismatch(), "");
+  }
+
+  void WaitUntilGone() {
+    WaitUntil([this] { return server_->registry.size() == 0; }, "the requests to leave the registry");
   }
 
   static v1::GenerateRequest MakeRequest(const std::string& choices = "") {
@@ -182,7 +187,7 @@ TEST_F(StructureTest, TwoRequestsShareACompilation) {
   v1::GenerateRequest request = MakeRequest("5,6");
   request.set_request_id("second");
   Call second(server_.get(), request);
-  while (server_->grammars->load().waiting < 2) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntil([this] { return server_->grammars->load().waiting == 2; }, "both requests to wait for their grammar");
   compile_.Release();
   EXPECT_TRUE(first.ReadAll().status.ok());
   EXPECT_TRUE(second.ReadAll().status.ok());
@@ -195,14 +200,22 @@ TEST_F(StructureTest, ACallThatIsCancelledWhileItWaitsEndsAtOnce) {
   compile_.WaitForRuns(1);
   call.context.TryCancel();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
-  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntilGone();
 }
 
 TEST_F(StructureTest, ADeadlineThatPassesWhileItWaitsEndsTheCall) {
   compile_.Hold();
-  Call call(server_.get(), MakeRequest("5,6"), absl::Now() + absl::Milliseconds(100));
-  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+  TryLonger(
+      [this](absl::Duration time) {
+        Start();
+        const absl::Time deadline = absl::Now() + time;
+        Call call(server_.get(), MakeRequest("5,6"), deadline);
+        const bool waited = HoldsBefore(deadline, [this] { return server_->grammars->load().waiting > 0; });
+        EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+        WaitUntilGone();
+        return waited;
+      },
+      "the request to wait for its grammar before its deadline");
 }
 
 TEST_F(StructureTest, AbortEndsACallThatWaits) {
@@ -279,7 +292,7 @@ TEST_F(StructureTest, ASessionStaysWhenItsResumeIsCancelledWhileItWaits) {
   compile_.WaitForRuns(2);
   call.context.TryCancel();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
-  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntilGone();
   compile_.Release();
   const Answer answer = Resume("s");
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -328,27 +341,37 @@ TEST_F(StructureTest, CallsMayEndAtAnyTime) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  while (server_->registry.size() > 0) absl::SleepFor(absl::Milliseconds(1));
+  WaitUntilGone();
 }
 
+// Nothing tells when the save waits, so the call ends some time after it was sent. If the save comes later than that,
+// there is no such session.
 TEST_F(StructureTest, ASaveOfASessionThatWaitsForItsGrammarIsAnswered) {
   compile_.Hold();
   v1::GenerateRequest request = MakeRequest("5,6");
   request.set_session_id("s");
-  Call call(server_.get(), request);
-  compile_.WaitForRuns(1);
-  std::thread save([&] {
-    grpc::ClientContext context;
-    v1::SaveSessionRequest saved;
-    saved.set_session_id("s");
-    v1::SaveSessionResponse response;
-    EXPECT_EQ(server_->sessions_stub->Save(&context, saved, &response).error_code(),
-              grpc::StatusCode::FAILED_PRECONDITION);
-  });
-  absl::SleepFor(absl::Milliseconds(50));
-  call.context.TryCancel();
-  call.ReadAll();
-  save.join();
+  int attempts = 0;
+  TryLonger(
+      [&](absl::Duration time) {
+        Call call(server_.get(), request);
+        compile_.WaitForRuns(++attempts);
+        std::future<grpc::StatusCode> save = std::async(std::launch::async, [this] {
+          grpc::ClientContext context;
+          v1::SaveSessionRequest saved;
+          saved.set_session_id("s");
+          v1::SaveSessionResponse response;
+          return server_->sessions_stub->Save(&context, saved, &response).error_code();
+        });
+        absl::SleepFor(time);
+        call.context.TryCancel();
+        call.ReadAll();
+        WaitUntilGone();
+        const grpc::StatusCode code = save.get();
+        if (code == grpc::StatusCode::NOT_FOUND) return false;
+        EXPECT_EQ(code, grpc::StatusCode::FAILED_PRECONDITION);
+        return true;
+      },
+      "a save to come before the end of its session");
 }
 
 TEST_F(StructureTest, SeveralOutputsFollowItEach) {

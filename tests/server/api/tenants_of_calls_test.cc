@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 
+#include <future>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -41,17 +42,11 @@ class TenantsOfCallsTest : public ::testing::Test {
     return std::make_unique<Call>(server_.get(), request,
                                   [&](grpc::ClientContext* context) { CallAs(tenant, "user", context); });
   }
-  int64_t NumSequences() const {
-    const EngineLoad load = server_->engine->GetLoad();
-    return load.counts.num_running + load.counts.num_waiting;
-  }
-  // One that runs until it is ended.
+  // One that runs until it is ended. REQUIRES: the gate is closed.
   std::unique_ptr<Call> Run(const std::string& id, const std::string& tenant) {
-    const int64_t before = NumSequences();
     std::unique_ptr<Call> call = Generate(MakeRequest(id), tenant);
-    while (NumSequences() == before) absl::SleepFor(absl::Milliseconds(1));
-    server_->gate.Allow(2);  // the step under way does not have it
-    EXPECT_TRUE(call->ReadOne()) << call->ReadAll().status.error_message();
+    const bool read = server_->gate.AllowUntilReady(std::async(std::launch::async, [&] { return call->ReadOne(); }));
+    EXPECT_TRUE(read) << call->ReadAll().status.error_message();
     return call;
   }
   grpc::Status Complete(const v1::GenerateRequest& request, const std::string& tenant) {

@@ -4,13 +4,18 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/internal/raw_logging.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
 #include "berth/v1/sessions.grpc.pb.h"
@@ -34,6 +39,7 @@
 #include "tests/server/api/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 
@@ -46,6 +52,22 @@ class StepGate {
     MutexLock lock(&mutex_);
     allowed_ += steps;
     changed_.SignalAll();
+  }
+  // Lets steps through one by one until the condition holds, at most `limit`; returns how many. They come slower and
+  // slower, down to 50 a second, so that another thread has done its part long before the last of many steps.
+  int64_t AllowUntil(const std::function<bool()>& condition, int64_t limit = 9000) ABSL_LOCKS_EXCLUDED(mutex_) {
+    int64_t steps = 0;
+    for (; steps < limit && !condition(); ++steps) {
+      Allow(1);
+      absl::SleepFor(absl::Milliseconds(std::min<int64_t>(1 + steps / 10, 20)));
+    }
+    return steps;
+  }
+  // Does that until the future has its result, and returns it.
+  template <typename T>
+  T AllowUntilReady(std::future<T> future) {
+    AllowUntil([&future] { return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+    return future.get();
   }
   // Called by a step.
   void Pass() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -81,7 +103,7 @@ struct TestServer {
     bool share_prefixes = false;
     int64_t host_tier_bytes = 0;
     PrefixDisk* disk = nullptr;
-    absl::Duration operations_timeout = absl::Minutes(1);
+    absl::Duration operations_timeout = kHangLimit;
     std::function<void()> drain = [] {};
   };
 
@@ -123,6 +145,7 @@ struct TestServer {
     if (options.compile_grammar) {
       GrammarCompiler::Options grammar_options;
       grammar_options.compile = options.compile_grammar;
+      grammar_options.timeout = absl::Hours(1);
       grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
     }
     inference_options.grammars = grammars.get();
@@ -197,6 +220,7 @@ struct TestServer {
 
   v1::GetLoadResponse Load() {
     grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
     v1::GetLoadResponse load;
     const grpc::Status status = control_stub->GetLoad(&context, {}, &load);
     if (!status.ok()) ABSL_RAW_LOG(FATAL, "GetLoad: %s", status.error_message().c_str());

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/wait_until.h"
+
 namespace berth {
 namespace {
 
@@ -60,7 +62,7 @@ class TextPoolTest : public ::testing::Test {
   }
   // Waits for everything that was submitted, also for what would have another thread.
   void Finish() {
-    while (pool_->load().waiting + pool_->load().running > 0) std::this_thread::yield();
+    WaitUntil([this] { return pool_->load().waiting + pool_->load().running == 0; }, "the pool's work");
   }
 
   void Note(RequestKey key, const absl::Status& status) {
@@ -115,7 +117,7 @@ TEST_F(TextPoolTest, OneClientLeavesAThreadToOthers) {
   Hold(1, "slow", release_.get_future().share());
   ASSERT_TRUE(pool_->Submit(MakeJob(2, "slow")).ok());
   ASSERT_TRUE(pool_->Submit(MakeJob(3, "other")).ok());
-  while (Order().empty()) std::this_thread::yield();
+  WaitUntil([this] { return !Order().empty(); }, "the other client's work");
   EXPECT_THAT(Order(), ElementsAre(3));
   EXPECT_EQ(pool_->load().waiting, 1);
   release_.set_value();

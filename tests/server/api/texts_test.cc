@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -10,11 +9,10 @@
 #include <vector>
 
 #include "tests/server/api/test_server.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
-
-constexpr absl::Duration kLong = absl::Seconds(60);  // fails the test rather than hangs it
 
 v1::GenerateRequest Prompt(const std::string& prompt) {
   v1::GenerateRequest request;
@@ -41,20 +39,22 @@ class TextsTest : public ::testing::Test {
   void Release() {
     if (!released_.exchange(true)) release_.set_value();
   }
-  void WaitUntil(const std::function<bool()>& condition) {
-    const absl::Time end = absl::Now() + kLong;
-    while (!condition() && absl::Now() < end) std::this_thread::yield();
-    ASSERT_TRUE(condition());
+  // Waits until this number of texts waits for a thread.
+  void WaitForWaiting(int64_t n) {
+    WaitUntil([this, n] { return server_.texts.load().waiting == n; }, "the number of texts that wait");
+  }
+  void WaitForEncoding() {
+    WaitUntil([this] { return encoding_ == 1; }, "a text to be tokenised");
   }
   // One text that a thread works on.
   std::unique_ptr<Call> StartSlow() {
-    auto call = std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong);
-    WaitUntil([this] { return encoding_ == 1; });
+    auto call = std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kHangLimit);
+    WaitForEncoding();
     return call;
   }
-  absl::StatusCode Tokenize(const std::string& text, absl::Duration timeout = kLong) {
+  absl::StatusCode Tokenize(const std::string& text, absl::Time deadline = absl::Now() + kHangLimit) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    context.set_deadline(absl::ToChronoTime(deadline));
     v1::TokenizeRequest request;
     request.set_text(text);
     v1::TokenizeResponse response;
@@ -72,13 +72,14 @@ class TextsTest : public ::testing::Test {
 TEST_F(TextsTest, ALongTextHoldsUpNoOtherKindOfCall) {
   std::unique_ptr<Call> slow = StartSlow();
   std::vector<std::unique_ptr<Call>> waiting;
-  for (int i = 0; i < 7; ++i) waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong));
-  WaitUntil([this] { return server_.texts.load().waiting == 7; });
+  for (int i = 0; i < 7; ++i)
+    waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kHangLimit));
+  WaitForWaiting(7);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(server_.Load().running(), 0);
   v1::GenerateRequest tokens;
   tokens.mutable_token_ids()->add_ids(5);
   tokens.mutable_stopping()->set_max_tokens(3);
-  Call call(&server_, tokens, absl::Now() + kLong);
+  Call call(&server_, tokens, absl::Now() + kHangLimit);
   EXPECT_TRUE(call.ReadAll().status.ok());
   EXPECT_EQ(encoding_, 1);  // the client's other texts wait
 }
@@ -86,10 +87,11 @@ TEST_F(TextsTest, ALongTextHoldsUpNoOtherKindOfCall) {
 TEST_F(TextsTest, TextsOverTheLimitAreRefusedAtOnce) {
   std::unique_ptr<Call> slow = StartSlow();
   std::vector<std::unique_ptr<Call>> waiting;
-  for (int i = 0; i < 8; ++i) waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kLong));
-  WaitUntil([this] { return server_.texts.load().waiting == 8; });
+  for (int i = 0; i < 8; ++i)
+    waiting.push_back(std::make_unique<Call>(&server_, Prompt("slow"), absl::Now() + kHangLimit));
+  WaitForWaiting(8);
   EXPECT_EQ(Tokenize("a"), absl::StatusCode::kResourceExhausted);
-  Call call(&server_, Prompt("a"), absl::Now() + kLong);
+  Call call(&server_, Prompt("a"), absl::Now() + kHangLimit);
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(call.context.GetServerTrailingMetadata().count("retry-after-ms"), 1u);
   Release();
@@ -98,39 +100,56 @@ TEST_F(TextsTest, TextsOverTheLimitAreRefusedAtOnce) {
 
 TEST_F(TextsTest, ADeadlineEndsATextThatWaits) {
   std::unique_ptr<Call> slow = StartSlow();
-  EXPECT_EQ(Tokenize("a", absl::Milliseconds(50)), absl::StatusCode::kDeadlineExceeded);
-  WaitUntil([this] { return server_.texts.load().waiting == 0; });
-  Call call(&server_, Prompt("a"), absl::Now() + absl::Milliseconds(50));
-  EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  WaitUntil([this] { return server_.texts.load().waiting == 0; });
+  // No step runs, so there is nothing to predict a wait from, and no request is refused for its deadline.
+  const auto waits = [this] { return server_.texts.load().waiting == 1; };
+  TryLonger(
+      [&](absl::Duration time) {
+        const absl::Time deadline = absl::Now() + time;
+        std::future<absl::StatusCode> code = std::async(std::launch::async, [&] { return Tokenize("a", deadline); });
+        const bool waited = HoldsBefore(deadline, waits);
+        EXPECT_EQ(code.get(), absl::StatusCode::kDeadlineExceeded);
+        WaitForWaiting(0);
+        return waited;
+      },
+      "the text to wait before its deadline");
+  TryLonger(
+      [&](absl::Duration time) {
+        const absl::Time deadline = absl::Now() + time;
+        Call call(&server_, Prompt("a"), deadline);
+        const bool waited = HoldsBefore(deadline, waits);
+        EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+        WaitForWaiting(0);
+        return waited;
+      },
+      "the prompt to wait before its deadline");
 }
 
 TEST_F(TextsTest, ACancelledTextIsNotTokenised) {
   std::unique_ptr<Call> slow = StartSlow();
-  Call call(&server_, Prompt("slow"), absl::Now() + kLong);
-  WaitUntil([this] { return server_.texts.load().waiting == 1; });
+  Call call(&server_, Prompt("slow"), absl::Now() + kHangLimit);
+  WaitForWaiting(1);
   call.context.TryCancel();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
-  WaitUntil([this] { return server_.texts.load().waiting == 0; });
+  WaitForWaiting(0);
   Release();
   EXPECT_TRUE(slow->ReadAll().status.ok());
   EXPECT_EQ(encoding_, 1);
 }
 
 TEST_F(TextsTest, ATextThatIsCancelledWhileItIsTokenisedStartsNoRequest) {
-  Call call(&server_, Prompt("until it is stopped"), absl::Now() + kLong);
-  WaitUntil([this] { return encoding_ == 1; });
+  Call call(&server_, Prompt("until it is stopped"), absl::Now() + kHangLimit);
+  WaitForEncoding();
   call.context.TryCancel();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
-  WaitUntil([this] { return server_.texts.load().running == 0; });
+  WaitUntil([this] { return server_.texts.load().running == 0; }, "the text to be stopped");
   EXPECT_EQ(server_.registry.size(), 0);
   EXPECT_EQ(server_.Load().prompt_tokens(), 0);
 }
 
 TEST_F(TextsTest, TheEndOfTheServerAnswersTextsThatWait) {
   std::unique_ptr<Call> slow = StartSlow();
-  Call call(&server_, Prompt("a"), absl::Now() + kLong);
-  WaitUntil([this] { return server_.texts.load().waiting == 1; });
+  Call call(&server_, Prompt("a"), absl::Now() + kHangLimit);
+  WaitForWaiting(1);
   server_.inference->EndAll();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Tokenize("a"), absl::StatusCode::kUnavailable);

@@ -166,7 +166,7 @@ class RpcTableTest : public testing::TestWithParam<bool> {
   StatusCode Call(const Row& row, const Credential& credential) {
     const MethodDescriptor& method = *FindMethod(row.method);
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
     if (!credential.token.empty()) context.AddMetadata("authorization", "Bearer secret-of-" + credential.token);
     if (!credential.tenant.empty()) context.AddMetadata("berth-tenant", credential.tenant);
     grpc::GenericStub stub(ChannelWith(credential.certificate));

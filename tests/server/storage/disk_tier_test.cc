@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "server/storage/prefix_file.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -55,11 +56,14 @@ class DiskTierTest : public ::testing::Test {
     return snapshot;
   }
   PrefixDisk::Result Result() {
-    while (true) {
-      std::vector<PrefixDisk::Result> results = tier_->TakeResults();
-      if (!results.empty()) return std::move(results[0]);
-      absl::SleepFor(absl::Milliseconds(1));
-    }
+    std::vector<PrefixDisk::Result> results;
+    WaitUntil(
+        [&] {
+          results = tier_->TakeResults();
+          return !results.empty();
+        },
+        "a result");
+    return std::move(results[0]);
   }
   uint64_t Write(int first = 0) {
     const uint64_t id = tier_->Write("salt", tokens_, Snapshot(first));

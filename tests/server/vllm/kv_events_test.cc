@@ -19,6 +19,7 @@
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
+#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
@@ -55,7 +56,7 @@ class Reader {
     events_->Unsubscribe(subscription_);
   }
 
-  // Waits for a batch, up to a minute. Null: the subscription has ended.
+  // Waits for a batch, up to kHangLimit. Null: the subscription has ended.
   KvBatch Next() {
     KvBatch batch;
     while (true) {
@@ -82,7 +83,7 @@ class Reader {
 
  private:
   void WaitUntilReady() {
-    const absl::Time until = SteadyNow() + absl::Minutes(1);
+    const absl::Time until = SteadyNow() + kHangLimit;
     MutexLock lock(&mutex_);
     while (!ready_ && SteadyNow() < until) changed_.WaitFor(&mutex_, until - SteadyNow());
     if (!ready_) ABSL_RAW_LOG(FATAL, "no batch came");
