@@ -276,3 +276,8 @@ CASES = {
         ZAMBA, num_key_value_heads=6, mamba_d_state=10, n_mamba_heads=6, num_mem_blocks=2, adapter_rank=9,
         chunk_size=16, use_shared_attention_adapter=True, use_mem_rope=True, add_bias_linear=True), 0.3),
 }
+
+# A case for each kind of cache and each kind of layer: full and windowed and chunked attention, sinks, Mamba and Mamba-2,
+# the gated delta net, RG-LRU, convolutions, experts, and an encoder. `./dev test` runs these, `./dev test --full` all.
+ONE_OF_EACH = ["llama", "gemma3_text", "gpt_oss", "llama4_text", "mamba", "falcon_h1", "qwen3_next", "recurrent_gemma",
+               "lfm2_moe", "t5"]

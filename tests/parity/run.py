@@ -1,7 +1,9 @@
 """Compares the running server with transformers: every case in every regime. `./dev parity` runs it.
 
-With --quick, as `./dev test` has it, an architecture's first case goes through every regime, its others through those
-of run_quick, which are about the model and not about the cache.
+With --first, as `./dev test` has it, the cases of cases.ONE_OF_EACH go through every regime, and no others run.
+
+With --quick, an architecture's first case goes through every regime, its others through those of run_quick, which are
+about the model and not about the cache.
 
 With --brief, every case goes through those.
 
@@ -12,10 +14,13 @@ Exits 1 on any miss, and when there are more ties than MAX_TIE_SHARE.
 
 import argparse
 import concurrent.futures
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
+import time
+import traceback
 
 import numpy as np
 
@@ -25,7 +30,7 @@ import embedded  # noqa: E402
 import forked as forked_oracle  # noqa: E402
 import oracle  # noqa: E402
 from berth_server import BerthServer, DidNotStart, api, dry_run, generate_request  # noqa: E402
-from cases import CASES, NEW_TOKENS, VOCAB  # noqa: E402
+from cases import CASES, NEW_TOKENS, ONE_OF_EACH, VOCAB  # noqa: E402
 
 TIE_MARGIN = 1e-4
 MAX_TIE_SHARE = 0.05
@@ -226,18 +231,25 @@ def together(server, answers, outcome, requests=16, more=0):
 REQUESTS_TOGETHER, TOKENS_TOGETHER = 40, 30
 
 
+def least_arena(groups, num_tokens):
+    """A sequence of this length takes no fewer bytes, and more where its blocks are not full."""
+    sequence = sum(group.bytes_per_sequence for group in groups)
+    tokens = sum(group.bytes_per_token * min(num_tokens, group.window or group.chunk or num_tokens) for group in groups)
+    return sequence + tokens
+
+
 def preempted(folder, base, groups, answers, outcome, swapped):
     """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
-    copied out and in. States alone, or windows of no more than a block, never grow, so never have to."""
+    copied out and in whatever that costs. States alone, or windows of no more than a block, never grow, so never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS + TOKENS_TOGETHER
     found = False  # an arena in which sequences gave way
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
-        arena = 128 << 10
+        arena = least_arena(groups, longest)
         while arena < 16 << 20:
-            arena = int(arena * step)
             flags = [*base, f"--arena={arena}", "--prefill_chunk_tokens=64"]
+            arena = int(arena * step)
             try:
                 with BerthServer(folder, *flags) as server:
                     if server.model_info().limits.max_sequence_tokens < longest:
@@ -248,7 +260,7 @@ def preempted(folder, base, groups, answers, outcome, swapped):
             except DidNotStart:
                 continue
             found = True
-            with BerthServer(folder, *flags, "--host_tier=1GiB") as server:
+            with BerthServer(folder, *flags, "--host_tier=1GiB", "--always_copy") as server:
                 # Whether an arena just too small is short of room once more depends on when the requests arrive. Then
                 # the next arena may be, or the finer steps find one.
                 for _ in range(10):
@@ -365,6 +377,7 @@ def bits(name, folder, base, answers, outcome):
 
 SAVED_TOKENS = (7, 16, 40)
 BESIDE_SAVED = 15
+MAX_TOKENS = 400  # of BASE_FLAGS
 
 
 def saved(folder, base, answers, outcome):
@@ -374,9 +387,10 @@ def saved(folder, base, answers, outcome):
         flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", f"--session_dir={sessions}"]
         with BerthServer(folder, *flags) as server:
             for i, n in picks:
-                request = generate_request(ids=answers["prompts"][i], max_tokens=NEW_TOKENS, ignore_eos=True,
+                # Alone, or with no more tokens than are compared, one could be done before its client cancels it.
+                longest = NEW_TOKENS if answers["forced_eos"] is not None else MAX_TOKENS - len(answers["prompts"][i]) - 1
+                request = generate_request(ids=answers["prompts"][i], max_tokens=longest, ignore_eos=True,
                                            **answers["request"])
-                # Alone, one would be done before a client on a busy machine cancels it.
                 others = [server.inference.Generate(request, timeout=300) for _ in range(BESIDE_SAVED)]
                 request.session_id = f"s{i}-{n}"
                 call = server.inference.Generate(request, timeout=300)
@@ -399,7 +413,8 @@ def saved(folder, base, answers, outcome):
                 for i, n in picks:
                     request = api().sessions_pb2.ResumeSessionRequest(session_id=f"s{i}-{n}")
                     tokens = [t for message in server.sessions.Resume(request, timeout=300) for t in message.token_ids]
-                    outcome.compare(tokens, answers, i, f"prompt of {len(answers['prompts'][i])}, saved after {n}")
+                    outcome.compare(tokens[:NEW_TOKENS], answers, i,
+                                    f"prompt of {len(answers['prompts'][i])}, saved after {n}")
                 server.wait_idle()
             shutil.rmtree(sessions + "-again")
 
@@ -517,32 +532,84 @@ def run_case(name, device):
     return outcomes
 
 
+def run_one(name, quick, device):
+    """What came of one case, by regime. Its fault is a miss, and ends no other case."""
+    try:
+        return run_quick(name) if quick else run_case(name, device)
+    except Exception:  # noqa: BLE001
+        outcomes = {regime: Outcome() for regime in REGIMES}
+        outcomes["alone"].miss(traceback.format_exc())
+        return outcomes
+
+
+class Table:
+    """Prints a row for each case, and the sum at the end."""
+
+    def __init__(self, log):
+        self.log = open(log, "w", encoding="utf-8") if log else None  # noqa: SIM115
+        self.rows = self.ties = self.misses = 0
+        self.missed = []
+        self.print(f"{'case':22}" + "".join(f"{regime:>14}" for regime in REGIMES))
+
+    def print(self, line):
+        for file in (sys.stdout, self.log):
+            if file:
+                print(line, file=file, flush=True)
+
+    def add(self, name, outcomes):
+        self.print(f"{name:22}" + "".join(f"{outcomes[regime].cell():>14}" for regime in REGIMES))
+        for regime, outcome in outcomes.items():
+            self.rows, self.ties, self.misses = (self.rows + outcome.rows, self.ties + outcome.ties,
+                                                 self.misses + outcome.misses)
+            for note in outcome.notes[:4]:
+                self.print(f"    {regime}: {note}")
+            if outcome.misses:
+                self.missed += [f"{name}, {regime}: {note}" for note in outcome.notes if not note.startswith("tie: ")][:1]
+
+    def end(self):
+        self.print(f"{self.rows} comparisons, {self.ties} ties (margin below {TIE_MARGIN}), {self.misses} misses")
+        for note in self.missed:  # again, where the end of a log shows them
+            self.print(f"MISS {note}")
+        return self.misses > 0 or self.ties > MAX_TIE_SHARE * self.rows
+
+
+def set_device(device):
+    BASE_FLAGS.append(f"--device={device}")
+
+
+def run_all(names, is_quick, arguments, table):
+    """Runs the cases in processes of their own, each with a server at a time. Begins none when the time has passed."""
+    until = time.monotonic() + arguments.seconds if arguments.seconds is not None else float("inf")
+    waiting, running = list(names), {}
+    context = multiprocessing.get_context("spawn")  # gRPC has threads
+    with concurrent.futures.ProcessPoolExecutor(arguments.processes, context, set_device, (arguments.device,)) as pool:
+        while waiting or running:
+            while waiting and len(running) < arguments.processes and time.monotonic() < until:
+                name = waiting.pop(0)
+                running[pool.submit(run_one, name, is_quick(name), arguments.device)] = name
+            if not running:
+                break
+            for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
+                table.add(running.pop(future), future.result())
+    for name in waiting:
+        table.print(f"NOT REACHED {name}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="which cases; default: all")
+    parser.add_argument("--first", action="store_true", help="a case of each kind of cache and of layer")
     parser.add_argument("--quick", action="store_true", help="all regimes for an architecture's first case only")
     parser.add_argument("--brief", action="store_true", help="the regimes of run_quick for every case")
     parser.add_argument("--device", default="cpu", help="the server's; on a GPU nothing is compared to the bit")
+    parser.add_argument("--processes", type=int, default=1, help="cases at once")
+    parser.add_argument("--seconds", type=float, help="begin no case after this time, and name those that are left")
+    parser.add_argument("--log", help="write the output to this file too")
     arguments = parser.parse_args()
-    BASE_FLAGS.append(f"--device={arguments.device}")
-    names = arguments.cases or list(CASES)
-    print(f"{'case':22}" + "".join(f"{regime:>14}" for regime in REGIMES), flush=True)
-    rows = ties = misses = 0
-    missed = []
-    for name in names:
-        quick = arguments.brief or arguments.quick and not is_first(name)
-        outcomes = run_quick(name) if quick else run_case(name, arguments.device)
-        print(f"{name:22}" + "".join(f"{outcomes[regime].cell():>14}" for regime in REGIMES), flush=True)
-        for regime, outcome in outcomes.items():
-            rows, ties, misses = rows + outcome.rows, ties + outcome.ties, misses + outcome.misses
-            for note in outcome.notes[:4]:
-                print(f"    {regime}: {note}")
-            if outcome.misses:
-                missed += [f"{name}, {regime}: {note}" for note in outcome.notes if not note.startswith("tie: ")][:1]
-    print(f"{rows} comparisons, {ties} ties (margin below {TIE_MARGIN}), {misses} misses")
-    for note in missed:  # again, where the end of a log shows them
-        print(f"MISS {note}")
-    if misses or ties > MAX_TIE_SHARE * rows:
+    table = Table(arguments.log)
+    names = arguments.cases or (ONE_OF_EACH if arguments.first else list(CASES))
+    run_all(names, lambda name: arguments.brief or arguments.quick and not is_first(name), arguments, table)
+    if table.end():
         sys.exit(1)
 
 
