@@ -55,7 +55,7 @@ def berth_binary(name, deps = [], copts = [], **kwargs):
     )
 
 def berth_fuzz_test(name, deps = [], data = [], dictionary = None, **kwargs):
-    """A libFuzzer target of <name>.cc, built and run with --config=fuzz.
+    """A libFuzzer target of <name>.cc, built and run with --config=asan.
 
     It runs the inputs in corpus/<name>, then new ones (tests/fuzz/fuzz_main.cc says how long). `dictionary`: a file of
     words that are put into inputs.

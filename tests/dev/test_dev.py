@@ -1,12 +1,19 @@
-"""The choice of `./dev test --changed`, and the counting of results."""
+"""What `./dev test` is made of: the choice of --changed, the counting of results, limits of time, the table, the records."""
 
+import json
 import os
+import signal
+import subprocess
 import sys
+import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/dev"))
 
 import changed  # noqa: E402
+import process  # noqa: E402
+import record  # noqa: E402
 import results  # noqa: E402
+import test as dev_test  # noqa: E402
 
 TREE = {"cache/BUILD", "cache/lease.cc", "server/BUILD", "server/config.cc", "server/api/BUILD", "server/api/validation.cc",
         "tests/e2e/test_server.py", "tests/docs/lint_text.py", "models/kernels/BUILD", "models/kernels/cpu/BUILD",
@@ -74,3 +81,113 @@ def test_parity_cases_are_counted():
 
 def test_a_step_that_left_no_file_has_no_results(tmp_path):
     assert results.read("bazel", str(tmp_path / "none")) == ([], [])
+
+
+def test_a_run_that_was_ended_leaves_what_it_had(tmp_path):
+    events = tmp_path / "events"
+    events.write_text('{"id":{"testSummary":{"label":"//a:x"}},"testSummary":{"overallStatus":"PASSED"}}\n{"id":{"te')
+    assert results.read("bazel", str(events)) == (["//a:x"], [])
+
+
+def test_a_group_is_not_a_part_of_a_tests_name():
+    xml = '<testsuite><testcase classname="m" name="bad[a@b]@tests/e2e/test_x.py"><failure/></testcase></testsuite>'
+    assert results.pytest_results(xml) == ([], ["m.bad[a@b]"])
+
+
+def test_a_command_past_its_limit_is_ended_with_all_that_it_started(tmp_path):
+    # The child holds the pipe's other end open for as long as it runs, and ignores interrupts as a hanging one does.
+    end, other = os.pipe()
+    script = f"bash -c 'trap \"\" INT; echo ready >&{other}; sleep 1000' & wait"
+    command = process.Background(["bash", "-c", script], 0.01, str(tmp_path / "log"), pass_fds=[other])
+    os.close(other)
+    with open(end, encoding="utf-8") as pipe:
+        assert pipe.readline() == "ready\n"
+        assert command.finish() is None
+        assert pipe.read() == ""  # returns once no process has the other end
+
+
+def test_the_exit_status_and_the_environment_are_the_commands():
+    assert process.run(["sh", "-c", 'exit "$CODE"'], 600, env={"CODE": "7"}) == 7
+
+
+def new_run(tmp_path, **fields):
+    return dev_test.TestRun(str(tmp_path), **fields)
+
+
+def test_a_step_that_fails_or_hangs_is_named_and_the_next_one_runs(tmp_path, capsys):
+    run = new_run(tmp_path)
+    assert not run.step("one", "one", ["sh", "-c", "exit 3"], 10)
+    assert not run.step("two", "one", ["sleep", "1000"], 0.0001)
+    assert run.step("three", "one", ["true"], 10)
+    assert run.report() == 1
+    printed = capsys.readouterr().out
+    assert "FAILED one: exit status 3" in printed
+    assert "FAILED two: ran longer than its limit of 0.0001 minutes: sleep 1000" in printed
+    assert printed.endswith("1 passed, 2 failed\n")
+
+
+def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):
+    run = new_run(tmp_path, until=time.monotonic() + 30)
+    assert run.step("late", "one", ["false"], 10, optional=True, names=["//a:x", "//a:y"])
+    run.until = time.monotonic() + 3600
+    assert run.step("in time", "one", ["true"], 10, optional=True)
+    assert run.report() == 0
+    printed = capsys.readouterr().out
+    assert "NOT REACHED //a:x\nNOT REACHED //a:y\n" in printed and "1 passed, 0 failed" in printed
+
+
+def repository(folder):
+    def git(*arguments):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=True,
+                       capture_output=True, timeout=60)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    return git
+
+
+def test_the_status_is_of_head(tmp_path):
+    root, cache = tmp_path / "root", str(tmp_path / "cache")
+    root.mkdir()
+    git = repository(root)
+    assert "has no record, and no commit before it a green one" in record.status(root, cache)
+    run = new_run(tmp_path)
+    run.step("one", "one", ["true"], 10)
+    record.write(root, cache, record.commit_of(root), "first", run)
+    assert record.status(root, cache).endswith("green")
+    git("commit", "-q", "--allow-empty", "-m", "second")
+    assert "has no record; 1 commits since" in record.status(root, cache)
+    run.step("two", "one", ["false"], 10)
+    record.write(root, cache, record.commit_of(root), "first", run)
+    assert record.status(root, cache).endswith("red: 1 failed\n  two: exit status 1")
+    (root / "file").write_text("x")
+    assert record.status(root, cache).startswith("files differ from HEAD")
+
+
+def test_a_run_on_changed_files_is_no_record_of_head(tmp_path):
+    root, cache = tmp_path / "root", str(tmp_path / "cache")
+    root.mkdir()
+    repository(root)
+    commit = record.commit_of(root)
+    (root / "file").write_text("x")
+    record.write(root, cache, commit, "first", new_run(tmp_path))
+    assert "has no record" in record.status(root, cache)
+
+
+def test_old_records_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "KEPT", 2)
+    folder = tmp_path / "test-records"
+    folder.mkdir()
+    for day in range(1, 5):
+        (folder / f"2020010{day}T000000-abc.json").write_text(json.dumps({"clean": True}))
+    record.write(tmp_path, str(tmp_path), ("", False), "first", new_run(tmp_path))
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_busy_cores_end_with_the_run():
+    with process.BusyCores(2) as _:
+        pass
+    busy = process.BusyCores(1)
+    with busy:
+        assert busy.loops[0].poll() is None
+    assert busy.loops[0].poll() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""THIRD_PARTY.md names every dependency that a lock file, a requirements file or `dev` names."""
+"""THIRD_PARTY.md names every dependency that a lock file, a requirements file or a script of tools/dev names."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_third_party_lists_every_python_package(requirements):
 
 
 def test_third_party_lists_every_debian_package():
-    lists = re.findall(r"^(?:\w+_)?APT_PACKAGES=\((.*?)\)", read("dev"), re.M | re.S)
+    lists = re.findall(r"^(?:\w+_)?APT_PACKAGES=\((.*?)\)", read("tools/dev/common.sh"), re.M | re.S)
     assert len(lists) == 4
     for listed in lists:
         for package in re.sub(r'"\S+"', "", listed).split():
@@ -48,7 +48,7 @@ def test_third_party_lists_every_debian_package():
 
 
 def test_third_party_lists_every_go_module():
-    tools = re.findall(r"([\w./-]+)/cmd/[\w-]+@v([\d.]+)", read("dev"))
+    tools = re.findall(r"([\w./-]+)/cmd/[\w-]+@v([\d.]+)", read("tools/dev/install.sh"))
     assert len(tools) == 5
     needed = re.findall(r"^(?:require)?\s+([\w./-]+) v([\w.-]+)(?: // indirect)?$", read("tests/clients/go/go.mod"), re.M)
     assert len(needed) >= 2

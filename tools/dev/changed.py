@@ -1,10 +1,7 @@
-"""Chooses the tests of `./dev test --changed`: those that depend on a changed file.
-
-Reads the changed files from stdin, one a line. Prints one choice a line: `bazel PATTERN`, a part of a Bazel query whose
-dependent tests are to run, or `python PATH`, a Python test or a folder of them.
-"""
+"""Chooses the tests of `./dev test --changed`: those that depend on a changed file."""
 
 import os
+import subprocess
 import sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
@@ -32,6 +29,7 @@ PYTHON_TESTS = {
     "tests/parity/": ["tests/parity"],
     "tests/testing/": ["tests/models", "tests/text", "tests/e2e", "tests/clients", "tests/docs", "tests/gateway"],
     "tools/": ["tests/gateway"],
+    "tools/dev/": ["tests/dev"],
     "docs/": ["tests/docs"],
     "flags/": ["tests/e2e", "tests/docs"],
     "dev": ["tests/dev"],
@@ -82,14 +80,33 @@ def choose(files, exists):
     return (["//..."] if "//..." in patterns else sorted(patterns)), tests
 
 
-def main():
-    files = [line.strip() for line in sys.stdin if line.strip()]
-    patterns, tests = choose(files, lambda path: os.path.exists(os.path.join(ROOT, path)))
-    for pattern in patterns:
-        print("bazel", pattern)
-    for test in tests:
-        print("python", test)
+def git(*arguments):
+    result = subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            timeout=60)
+    return result.stdout.split("\n")[:-1] if result.returncode == 0 else []
 
 
-if __name__ == "__main__":
-    main()
+def files():
+    """The files that differ from where this branch left main, committed or not."""
+    main = git("rev-parse", "-q", "--verify", "main") or git("rev-parse", "-q", "--verify", "origin/main") or ["HEAD"]
+    base = git("merge-base", main[0], "HEAD")[0]
+    return git("diff", "--name-only", "--no-renames", base) + git("ls-files", "--others", "--exclude-standard")
+
+
+def dependent_tests(patterns, query):
+    """The Bazel tests that depend on the patterns. A pattern that no target names is passed over. `query` runs a Bazel
+    query and returns its labels."""
+    named = query(f"set({' '.join(patterns)})", "--keep_going") if patterns else []
+    if not named:
+        return []
+    return query(f"""let tests = tests(//... except attr(tags, manual, //...)) in
+        rdeps($tests, set({' '.join(named)})) intersect $tests""")
+
+
+def chosen(query):
+    """The Bazel targets and the Python tests that the changes of this branch concern."""
+    differ = files()
+    if not differ:
+        sys.exit("[dev] error: nothing differs from main; name the tests, or run the first tier: ./dev test")
+    patterns, tests = choose(differ, lambda path: os.path.exists(os.path.join(ROOT, path)))
+    return dependent_tests(patterns, query), tests

@@ -1,17 +1,11 @@
-"""Says how many tests of a step passed, and names those that failed. `./dev test` calls it after each step.
+"""The tests of a step that passed, and those that failed, from the file that the step leaves: of Bazel, pytest or parity.
 
-    results.py bazel EVENTS    reads the file of --build_event_json_file
-    results.py pytest XML      reads the file of --junitxml
-    results.py parity LOG      reads the output of tests/parity/run.py
-
-Prints the number that passed, then each failed test on a line of its own. A cached pass counts as a pass. A missing or
-empty file gives 0.
+A cached pass counts as a pass. A missing or empty file has no tests.
 """
 
 import json
 import os
 import re
-import sys
 import xml.etree.ElementTree
 
 PASSED = ("PASSED", "FLAKY")
@@ -21,7 +15,10 @@ def bazel_results(lines):
     """The targets of the tests that passed, and of those that did not. lines: JSON, one event each."""
     passed, failed = [], []
     for line in lines:
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:  # the last line of a run that was ended
+            break
         if "testSummary" in event:
             status = event["testSummary"]["overallStatus"]
             (passed if status in PASSED else failed).append(event["id"]["testSummary"]["label"])
@@ -33,6 +30,7 @@ def pytest_results(text):
     passed, failed = [], []
     for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
         name = f"{case.get('classname', '')}.{case.get('name')}".lstrip(".")
+        name = re.sub(r"@tests/\S*$", "", name)  # its group of tests/conftest.py
         kinds = {child.tag for child in case}
         if kinds & {"failure", "error"}:
             failed.append(name)
@@ -50,21 +48,18 @@ def parity_results(lines):
     return passed, failed
 
 
+def parity_unreached(path):
+    """The cases that parity had no time for."""
+    if not path or not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [f"parity of {line.split()[2]}" for line in file if line.startswith("NOT REACHED ")]
+
+
 def read(kind, path):
-    if not os.path.exists(path) or os.path.getsize(path) == 0:
+    if not path or not os.path.exists(path) or os.path.getsize(path) == 0:
         return [], []
     with open(path, encoding="utf-8") as file:
         if kind == "bazel":
             return bazel_results(file)
         return pytest_results(file.read()) if kind == "pytest" else parity_results(file)
-
-
-def main():
-    passed, failed = read(*sys.argv[1:])
-    print(len(passed))
-    for name in failed:
-        print(name)
-
-
-if __name__ == "__main__":
-    main()

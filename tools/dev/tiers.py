@@ -1,0 +1,41 @@
+"""Which tests there are, and in which of the two tiers of `./dev test` each is.
+
+The first tier finds what a change broke. The second goes on for as long as there is time: more cases of the same tests,
+and what takes longest. tests/dev/test_tiers.py lists each test that is in neither.
+"""
+
+# What the programs of a Python test are built from, for a run that does not build everything.
+PROGRAMS = ["//server/...", "//client/...", "//tests/text/...", "//tests/models/sampling:all"]
+
+# Built by `bazel build` only where it is named: CUDA's kernels, and tests of the compiled code.
+CUDA_LIBRARIES = ["//server:libberth_cuda", "//server:libberth_cuda_graph"]
+CUDA_TESTS = ["//tests/models/ops:cuda_library_test", "//tests/models/ops:cuda_code_test"]
+
+FUZZERS = "//tests/fuzz"
+
+# Python tests, by folder. All but tests/dev drive a built program; those of the gateway have packages of their own.
+PYTHON_TESTS = ["tests/dev", "tests/models", "tests/text", "tests/deploy", "tests/e2e", "tests/clients", "tests/docs",
+                "tests/bench", "tests/parity"]
+GATEWAY_TESTS = ["tests/gateway"]
+
+# Of the second tier: what packs programs for a machine with a GPU, and runs them on the CPU.
+GPU_TESTS = ["tests/gpu"]
+
+# The tests that read BERTH_FULL. With it they run many more cases, for minutes to hours.
+LONG_BAZEL_TESTS = ["//tests/cache:cache_property_test", "//tests/cache:prefix_mirror_test",
+                    "//tests/models/families:config_changes_test", "//tests/models/sampling:sample_step_test",
+                    "//tests/scheduler:engine_stress_test", "//tests/scheduler:scheduler_property_test"]
+LONG_PYTHON_TESTS = ["tests/clients/test_other_languages.py", "tests/deploy/test_image.py", "tests/e2e/test_demo.py",
+                     "tests/e2e/test_soak.py", "tests/e2e/test_structure.py"]
+LONG_GATEWAY_TESTS = ["tests/gateway/test_conformance.py", "tests/gateway/test_guidellm.py"]
+
+# Tests that do not need LibTorch, which no sanitizer has seen and whose headers take longest to compile. Each sanitizer
+# checks them all, but for those tagged otherwise (berth.bzl).
+TORCH_FREE_TESTS = """
+    let tests = tests(//tests/...) except attr(tags, manual, //tests/...) in
+    $tests except rdeps($tests, @libtorch//:torch)"""
+
+# The targets with LibTorch under the address sanitizer, in the second tier.
+TORCH_TESTS = """
+    let tests = tests(//tests/models/...) except attr(tags, manual, //tests/models/...) in
+    rdeps($tests, @libtorch//:torch) intersect $tests"""
