@@ -7,6 +7,16 @@ Each takes all other attributes of its cc_ rule. Abseil is a dependency of every
 # reported as a race.
 USES_GRPC = ["no-tsan"]
 
+# The tag of a test with map fields: they have other bytes in code that is compiled for ThreadSanitizer than in the
+# system's libprotobuf.
+HAS_PROTO_MAPS = ["no-tsan"]
+
+# The tag of a test whose processes have limits of memory. They leave the address sanitizer no room.
+LIMITS_MEMORY = ["no-asan"]
+
+# The tags of a test that is compiled with the hooks of a sanitizer, and has its own functions behind them.
+HAS_OWN_SANITIZER = ["no-asan", "no-tsan"]
+
 _COMMON_DEPS = ["@system//:absl"]
 
 _TORCH = "@libtorch//:torch"

@@ -89,10 +89,11 @@ uint32_t ThreadPool::AwaitCallAfter(uint32_t seen, int thread, Reading* reading)
   const char* const begin = ahead_.load(std::memory_order_acquire);
   const int64_t end = ahead_bytes_.load(std::memory_order_relaxed);
   if (reading->begin != begin) *reading = {begin, (thread - 1) * kPieceBytes};
+  const auto address = reinterpret_cast<uintptr_t>(begin);  // of bytes that need not be there
   for (int64_t& at = reading->asked; at < end; at += static_cast<int64_t>(workers_.size()) * kPieceBytes) {
     for (int64_t line = 0; line < kPieceBytes; line += kLineBytes) {
       if (come()) return call;
-      __builtin_prefetch(begin + at + line, 0, 2);
+      __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(at + line)), 0, 2);
     }
   }
   for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < kLookOut;) {

@@ -277,7 +277,7 @@ class FlushedText : public std::stringbuf {
 };
 
 TEST(Generate, CtrlCEndsTheWaitForARetry) {
-  constexpr absl::Duration kDelay = absl::Seconds(30);
+  static constexpr absl::Duration kDelay = absl::Seconds(30);
   const FakeServer server({.refuse = [](int) { return Busy(kDelay); }});
   Interrupt interrupt([] {});
   std::istringstream in;
