@@ -388,7 +388,10 @@ def saved(folder, base, answers, outcome):
         with BerthServer(folder, *flags) as server:
             for i, n in picks:
                 # Alone, or with no more tokens than are compared, one could be done before its client cancels it.
-                longest = NEW_TOKENS if answers["forced_eos"] is not None else MAX_TOKENS - len(answers["prompts"][i]) - 1
+                longest = NEW_TOKENS
+                if answers["forced_eos"] is None:
+                    started = answers["request"].get("decoder_token_ids", {}).get("ids", [])
+                    longest = MAX_TOKENS - 1 - max(len(answers["prompts"][i]), len(started) + 1)
                 request = generate_request(ids=answers["prompts"][i], max_tokens=longest, ignore_eos=True,
                                            **answers["request"])
                 others = [server.inference.Generate(request, timeout=300) for _ in range(BESIDE_SAVED)]

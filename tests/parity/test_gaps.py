@@ -18,6 +18,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracle  # noqa: E402
 import run  # noqa: E402
+from berth_server import ENDLESS_LIMIT, endless_request  # noqa: E402
 from run import BASE_FLAGS, BerthServer, Outcome, complete  # noqa: E402
 
 FLAGS = [*BASE_FLAGS, "--arena=64MiB"]
@@ -62,14 +63,16 @@ def test_c_a_hybrid_says_its_limit(name):
 def test_d_a_window_of_one_holds_one_block():
     def check(server, answers, outcome):
         run.alone(server, answers, outcome)
+        stream = server.inference.Generate(endless_request(ids=answers["prompts"][0]), timeout=600)
         most = 0
-        for message in server.inference.Generate(run.generate_request(
-                ids=answers["prompts"][0], max_tokens=200, ignore_eos=True), timeout=120):
+        for message, _ in zip(stream, range(200)):
             live = [pool for pool in server.load().cache.pools if pool.kind == "sliding"]
             most = max(most, live[0].live_units + live[0].shared_units)
+        stream.cancel()
+        server.wait_idle()
         assert 1 <= most <= 2, most
 
-    expect_oracle("mistral-window-1", check, "--share_prefixes=false")
+    expect_oracle("mistral-window-1", check, "--share_prefixes=false", f"--max_sequence_tokens={ENDLESS_LIMIT}")
 
 
 @pytest.mark.parametrize("name", ["llama", "falcon_h1"])

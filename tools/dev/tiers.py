@@ -1,7 +1,7 @@
 """Which tests there are, and in which of the two tiers of `./dev test` each is.
 
 The first tier finds what a change broke. The second goes on for as long as there is time: more cases of the same tests,
-and what takes longest. tests/dev/test_tiers.py lists each test that is in neither.
+and what takes longest. tests/dev/test_which_tests.py lists each test that is in neither.
 """
 
 # What the programs of a Python test are built from, for a run that does not build everything.
