@@ -35,9 +35,21 @@ class Server(BerthServer):
         found.update(re.findall(r"request ended: id=\"?([\w.-]+)\"? .*?reason=(\w+)", text))
         return found
 
+    def halt(self):
+        """Stops the process where it is, until SIGCONT."""
+        self.process.send_signal(signal.SIGSTOP)
+
+        def stopped():
+            with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as file:
+                return file.read().rpartition(")")[2].split()[0] == "T"
+
+        wait_until(stopped, "the process to stop")
+
     def drain(self, while_it_drains):
-        """Sends SIGTERM, calls the function, and waits for the end. Returns the requests of this start."""
+        """Sends SIGTERM, also to a process that is halted, calls the function, and waits for the end. Returns the requests
+        of this start."""
         self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGCONT)
         while_it_drains()
         code = self.process.wait(timeout=600)
         served = self.requests()

@@ -210,10 +210,10 @@ class TestRun:
         if any(path.startswith("tests/gpu") for path in paths):
             self.step("nvcc", "one", install("cuda_compiler"), INSTALL_MINUTES)
             self.step("GPU programs", "one", bazel("build", *gpu_targets()), BUILD_MINUTES)
-        if gateway:
-            self.pytest("gateway tests", GATEWAY_PYTHON, gateway)
-        if paths:
-            self.pytest("Python tests", ORACLE_PYTHON, paths)
+        for name, python, several in (("Python tests", ORACLE_PYTHON, paths), ("gateway tests", GATEWAY_PYTHON, gateway)):
+            whole = any(os.path.isdir(os.path.join(ROOT, path)) for path in several)
+            if several:
+                self.pytest(name, python, several, processes=os.cpu_count() if whole else None)
 
     def changed(self):
         labels, paths = changed.chosen(query)
