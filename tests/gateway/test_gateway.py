@@ -13,7 +13,7 @@ from berth_server import ENDLESS_FLAGS, ENDLESS_LIMIT, ENDLESS_TOKENS, api, gene
 QUESTION = [{"role": "user", "content": "What is 23 + 45?"}]
 STORY = [{"role": "user", "content": "Tell me a story about a fox."}]
 # The last flag: what is found in the cache changes no bit of the logprobs.
-LONG = [*ENDLESS_FLAGS, "--chunk_invariant_scans"]
+LONG = [*ENDLESS_FLAGS, "--chunk_invariant_scans", "--log_level=debug"]
 RECORD = [{"role": "user", "content": "Make a record: Lily the fox lives in the forest."}]
 # The demo model fills JSON that it was not trained on with spaces.
 FEW_SPACES = 1

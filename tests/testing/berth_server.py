@@ -169,7 +169,7 @@ class BerthServer:
             load = self.load()
             return load if load.running == load.waiting == load.cache.num_leases == 0 else None
 
-        load = wait_until(idle, lambda: f"the server to be idle: {self.load()}", seconds)
+        load = wait_until(idle, lambda: f"the server to be idle: {self.load()}\n{self.end_of_log()}", seconds)
         assert all(pool.live_bytes == 0 for pool in load.cache.pools), load
         return load
 
