@@ -185,9 +185,48 @@ def test_old_records_go(tmp_path, monkeypatch):
 
 
 def test_busy_cores_end_with_the_run():
-    with process.BusyCores(2) as _:
-        pass
     busy = process.BusyCores(1)
     with busy:
         assert busy.loops[0].poll() is None
     assert busy.loops[0].poll() == -signal.SIGKILL
+
+
+def commands_of(monkeypatch, run, *chosen):
+    """What the steps would run, and their limits."""
+    ran = []
+
+    def record_command(command, limit_s, env=None, cwd=None):
+        ran.append((command, limit_s, env or {}))
+        return 0
+
+    monkeypatch.setattr(process, "run", record_command)
+    run.some(chosen)
+    return ran
+
+
+def test_what_is_chosen_runs_in_its_long_version_if_asked(tmp_path, monkeypatch):
+    soak, fuzzers = "tests/gateway/test_guidellm.py", "//tests/fuzz"
+    for long in (False, True):
+        ran = commands_of(monkeypatch, new_run(tmp_path, long=long), soak, fuzzers)
+        (pytest_command, limit, env), = (step for step in ran if "pytest" in step[0])
+        assert (env.get("BERTH_FULL"), "--timeout=0" in pytest_command) == (("1", True) if long else (None, False))
+        assert (limit > 60 * 60) == long
+        bazel_command, = (step[0] for step in ran if "test" in step[0] and "--config=asan" in step[0])
+        assert ("--test_env=BERTH_FULL=1" in bazel_command) == long
+        assert any("guidellm" in step[0] for step in ran) == long
+
+
+def test_a_run_that_is_told_to_end_ends_its_step(tmp_path):
+    end, other = os.pipe()
+    # The command and its child hold the pipe's other end open for as long as they run.
+    program = ("import os, sys; sys.path.insert(0, sys.argv[1]); import process; process.interrupt_on_sigterm()\n"
+               "script = f'exec 3>/proc/{os.getpid()}/fd/{sys.argv[2]}; echo ready >&3; sleep 300; true'\n"
+               "process.run(['bash', '-c', script], 1000)")
+    tools = os.path.join(changed.ROOT, "tools/dev")
+    run = subprocess.Popen([sys.executable, "-c", program, tools, str(other)], pass_fds=[other], stderr=subprocess.DEVNULL)
+    os.close(other)
+    with open(end, encoding="utf-8") as pipe:
+        assert pipe.readline() == "ready\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=600) != 0
+        assert pipe.read() == ""

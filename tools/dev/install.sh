@@ -85,7 +85,7 @@ build_text_crate() { build_crate libberth_text.a release --release; }
 
 # The text crate as --config=fuzz links it. LLVM's coverage pass needs no nightly Rust, and its callbacks are the same for
 # libFuzzer of another LLVM. Rust's address sanitizer would need nightly; the C code within the crate has it.
-build_fuzz_crate() {
+install_fuzz_crate() {
   install_packages "${CLANG_APT_PACKAGES[@]}"
   local host pass=-Cllvm-args=-sanitizer-coverage
   host="$(rustc -vV | sed -n 's/^host: //p')"
@@ -307,9 +307,6 @@ install_client_tools() {
   timed "Go tools" install_go_tools
   timed "Node client" install_node_client
 }
-
-# The text crate for the fuzzers: see build_fuzz_crate.
-install_fuzz_crate() { build_fuzz_crate; }
 
 # The packages of Debian that the tests and the linters use.
 install_test_packages() { install_packages "${TEST_APT_PACKAGES[@]}"; }

@@ -22,6 +22,11 @@ def end(process):
             pass
 
 
+def interrupt_on_sigterm():
+    """SIGTERM ends this process as an interrupt does, with its commands: they have process groups of their own."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def run(command, limit_s, *, env=None, cwd=None):
     """Runs the command in a process group of its own, and returns its exit status: None if it ran past the limit.
 

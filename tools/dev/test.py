@@ -64,10 +64,10 @@ def install(*parts):
 class TestRun:
     """The steps of one run, one after the other, with what came of them."""
 
-    def __init__(self, folder, until=None, full=False):
+    def __init__(self, folder, until=None, long=False):
         self.folder = folder  # for the files that steps leave
         self.until = until    # of time.monotonic(): no optional step runs longer; None: no limit
-        self.full = full      # optional steps run as if there were time
+        self.long = long      # every test in its long version
         self.table = []       # (step, seconds, passed, failed)
         self.failures = []
         self.unreached = []
@@ -115,30 +115,35 @@ class TestRun:
             self.step(f"packages, {', '.join(parts).replace('_', ' ')}", "one", install(*parts), INSTALL_MINUTES)
         self.background = []
 
-    def bazel_tests(self, name, targets, *flags, optional=False, minutes=TEST_MINUTES):
+    def bazel_tests(self, name, targets, *flags, long=False, optional=False):
         file = self.path(f"{name}.json")
         pattern_file = self.path(f"{name}.targets")
         with open(pattern_file, "w", encoding="utf-8") as patterns:
             patterns.write("\n".join(targets) + "\n")
-        full = ["--test_env=BERTH_FULL=1", "--test_timeout=14400"] if "BERTH_FULL" in os.environ else []
-        command = bazel("test", f"--build_event_json_file={file}", "--keep_going", "--build_tests_only", *full, *flags,
+        long = long or self.long
+        command = bazel("test", f"--build_event_json_file={file}", "--keep_going", "--build_tests_only",
+                        *(["--test_env=BERTH_FULL=1", "--test_timeout=14400"] if long else []), *flags,
                         f"--target_pattern_file={pattern_file}")
-        return self.step(name, "bazel", command, minutes, file, optional=optional,
-                         names=[target for target in targets if "..." not in target])
+        return self.step(name, "bazel", command, FULL_MINUTES if long or optional else TEST_MINUTES, file,
+                         optional=optional, names=[target for target in targets if "..." not in target])
 
-    def pytest(self, name, python, paths, *, processes=None, env=None, optional=False, minutes=TEST_MINUTES):
+    def pytest(self, name, python, paths, *, processes=None, long=False, optional=False):
         file = self.path(f"{name}.xml")
-        timeout = 0 if env and "BERTH_FULL" in env else PYTEST_TIMEOUT_S
+        long = long or self.long
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", "--durations=10",
-                   f"--timeout={timeout}", *(["-n", str(processes), "--dist=loadgroup"] if processes else []), *paths]
-        env = {"BERTH_BIN": f"{ROOT}/bazel-bin", "BERTH_CLIENTS_VENV": f"{CACHE}/clients-venv", **(env or {})}
-        return self.step(name, "pytest", command, minutes, file, env, optional, names=paths)
+                   f"--timeout={0 if long else PYTEST_TIMEOUT_S}",
+                   *(["-n", str(processes), "--dist=loadgroup"] if processes else []), *paths]
+        env = {"BERTH_BIN": f"{ROOT}/bazel-bin", "BERTH_CLIENTS_VENV": f"{CACHE}/clients-venv",
+               **({"BERTH_FULL": "1"} if long else {})}
+        return self.step(name, "pytest", command, FULL_MINUTES if long or optional else TEST_MINUTES, file, env, optional,
+                         names=paths)
 
-    def parity(self, name, *arguments, optional=False, minutes=TEST_MINUTES):
+    def parity(self, name, *arguments, optional=False):
         file = self.path(f"{name}.log")
         if optional and self.until is not None:
             arguments = [*arguments, f"--seconds={max(0, int(self.until - time.monotonic()))}"]
         command = [ORACLE_PYTHON, "tests/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
+        minutes = FULL_MINUTES if optional else TEST_MINUTES
         passed = self.step(name, "parity", command, minutes, file, {"BERTH_BIN": f"{ROOT}/bazel-bin"}, optional)
         self.unreached += results.parity_unreached(file)
         return passed
@@ -167,20 +172,18 @@ class TestRun:
 
     def second_tier(self):
         """What is shortest and finds most comes first."""
-        optional = {"optional": True, "minutes": FULL_MINUTES}
-        self.parity("parity, all cases", "--quick", **optional)
+        self.parity("parity, all cases", "--quick", optional=True)
         self.step("GPU programs", "one", bazel("build", *gpu_targets()), BUILD_MINUTES, optional=True)
-        self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, **optional)
-        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch", **optional)
-        long = {"env": {"BERTH_FULL": "1"}, **optional}
-        self.bazel_tests("long Bazel tests", tiers.LONG_BAZEL_TESTS, "--test_env=BERTH_FULL=1", "--test_timeout=14400",
-                         **optional)
-        self.parity("parity, all cases in all regimes", **optional)
+        self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, optional=True)
+        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch",
+                         optional=True)
+        long = {"long": True, "optional": True}
+        self.bazel_tests("long Bazel tests", tiers.LONG_BAZEL_TESTS, **long)
+        self.parity("parity, all cases in all regimes", optional=True)
         self.pytest("long Python tests", ORACLE_PYTHON, tiers.LONG_PYTHON_TESTS, **long)
         self.step("GuideLLM", "one", install("guidellm"), INSTALL_MINUTES, optional=True)
         self.pytest("long gateway tests", GATEWAY_PYTHON, tiers.LONG_GATEWAY_TESTS, **long)
-        self.bazel_tests("Fuzzers, an hour each", [tiers.FUZZERS], "--config=asan", "--test_env=BERTH_FULL=1",
-                         "--test_timeout=14400", **optional)
+        self.bazel_tests("Fuzzers, an hour each", [tiers.FUZZERS], "--config=asan", **long)
 
     def some(self, chosen):
         """chosen: Bazel targets and paths of Python tests."""
@@ -206,6 +209,8 @@ class TestRun:
         parts = [part for part, folder in (("gateway", "tests/gateway"), ("client_tools", "tests/clients"),
                                            ("test_packages", "tests/e2e"), ("deploy_tools", "tests/deploy"))
                  if any(path.startswith(folder) for path in [*paths, *gateway])]
+        if self.long and gateway:
+            parts.append("guidellm")
         self.step("packages", "one", install("oracle", *parts), INSTALL_MINUTES)
         if any(path.startswith("tests/gpu") for path in paths):
             self.step("nvcc", "one", install("cuda_compiler"), INSTALL_MINUTES)
@@ -260,8 +265,6 @@ def parse(argv):
 def execute(run, arguments):
     """Runs what the arguments ask for. Returns the tier of the record; None: it was not a whole tier."""
     if arguments.chosen:
-        if arguments.full:
-            os.environ["BERTH_FULL"] = "1"
         run.some(arguments.chosen)
     elif arguments.changed:
         run.changed()
@@ -278,6 +281,7 @@ def execute(run, arguments):
 
 
 def main():
+    process.interrupt_on_sigterm()
     arguments = parse(sys.argv[1:])
     if arguments.status:
         print(record.status(ROOT, CACHE))
@@ -285,7 +289,7 @@ def main():
     until = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
     commit = record.commit_of(ROOT)
     with tempfile.TemporaryDirectory(prefix="berth-test-run-") as folder:
-        run = TestRun(folder, until)
+        run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen))
         try:
             with process.BusyCores(os.cpu_count() if arguments.stress else 0):
                 tier = execute(run, arguments)
