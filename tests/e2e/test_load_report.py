@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
 import browser  # noqa: E402
-from berth_server import BIN, ROOT, BerthServer  # noqa: E402
+from berth_server import BIN, ROOT, BerthServer, endless_request, endless_server, wait_until  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 CLI = os.path.join(BIN, "client/berth-cli")
@@ -108,13 +108,20 @@ def test_the_page_needs_no_other_file(documented_page):
 
 
 def test_a_run_without_an_answer_is_drawn(tmp_path):
-    """All requests are refused: there is no latency to draw."""
+    """All requests are refused, by a queue that stays full: there is no latency to draw."""
     path = tmp_path / "report.html"
-    with BerthServer(DEMO, "--max_sequence_tokens=64") as small:
-        done = load(small, "--requests=3", "--timeout=1us", f"--html_out={path}", "--allow_errors")
+    with endless_server(DEMO, "--max_running=1", "--max_queue=1") as full:
+        streams = [full.inference.Generate(endless_request(prompt="x"))]
+        next(streams[0])  # runs: the next one waits
+        streams.append(full.inference.Generate(endless_request(prompt="x")))
+        wait_until(lambda: (full.load().running, full.load().waiting) == (1, 1), "a stream that runs and one that waits")
+        done = load(full, "--requests=3", f"--html_out={path}", "--allow_errors")
+        for stream in streams:
+            stream.cancel()
+        full.wait_idle()
     assert done.returncode == 0, done.stderr
     page = drawn(path)
-    assert "Failed" in page.texts and "3 DEADLINE_EXCEEDED" in page.texts
+    assert "Failed" in page.texts and any(text.startswith("3 RESOURCE_EXHAUSTED") for text in page.texts), page.texts
     assert page.texts.count("no measurement") == len(HISTOGRAMS)
 
 
