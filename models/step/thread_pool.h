@@ -1,7 +1,7 @@
 // The threads that share a step's kernels. A worker that has done its share spins for kLookOut, then sleeps, so an idle
 // server uses no core. On a virtual machine of two cores, handing work over takes 0.8 microseconds if the workers spin
 // and 400 if they sleep. The measurement:
-//   bazel run -c opt //tests/bench:matmul_bench -- --threads=2 --benchmark_filter=HandOver
+//   bazel run -c opt //bench:matmul_bench -- --threads=2 --benchmark_filter=HandOver
 //
 // While workers spin, they read ahead what ReadAhead named: memory would else be idle during the scalar work between
 // two products.

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "peers")]
+BENCH = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../bench"))
+sys.path[:0] = [BENCH, os.path.join(BENCH, "peers")]
 
 import gguf  # noqa: E402
 import gguf_file  # noqa: E402

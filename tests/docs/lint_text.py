@@ -27,6 +27,7 @@ COVERED = [
     "CONTRIBUTING.md",
     "README.md",
     "THIRD_PARTY.md",
+    "bench/*",
     "cache/*",
     "client/*",
     "clients/*",

@@ -26,10 +26,9 @@ def test_third_party_lists_every_crate():
     assert listed.count("\n| ") > len(crates()) > 100
 
 
-@pytest.mark.parametrize("requirements", ["tests/oracle-requirements.txt", "tests/bench/peers/requirements.txt",
-                                          "tests/bench/peers/openvino-requirements.txt",
-                                          "tests/bench/peers/requirements-vllm.txt",
-                                          "tests/bench/peers/requirements-ctranslate2.txt",
+@pytest.mark.parametrize("requirements", ["tests/oracle-requirements.txt", "bench/peers/requirements.txt",
+                                          "bench/peers/openvino-requirements.txt", "bench/peers/requirements-vllm.txt",
+                                          "bench/peers/requirements-ctranslate2.txt",
                                           "tests/clients/requirements.txt", "tests/clients/requirements-lm-eval.txt",
                                           "tests/gateway/requirements.txt", "tests/gateway/requirements-guidellm.txt"])
 def test_third_party_lists_every_python_package(requirements):

@@ -1,11 +1,11 @@
-"""tests/bench/gateway_bench.py on a short trace: cache_aware keeps conversations on their server. No time is asserted."""
+"""bench/gateway_bench.py on a short trace: cache_aware keeps conversations on their server. No time is asserted."""
 
 import os
 import sys
 
 from gateway_server import ROOT
 
-sys.path.insert(0, os.path.join(ROOT, "tests/bench"))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gateway_bench  # noqa: E402
 
 

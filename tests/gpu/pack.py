@@ -20,9 +20,9 @@ import tempfile
 from stages import BIN, DEVICE_TESTS, ROOT
 
 PROGRAMS = ["server/berth-server", "client/berth-cli", "server/libberth_cuda.so", "server/libberth_cuda_graph.so",
-            "tests/bench/kernel_bench", *DEVICE_TESTS]
+            "bench/kernel_bench", *DEVICE_TESTS]
 FILES = ["dev", "tools/dev", "LICENSE", "THIRD_PARTY.md", "docs/cuda.md", "models/demo", "tests/gpu", "tests/testing", "tests/parity",
-         "tests/bench/peers", "tests/e2e"]
+         "bench/peers", "tests/e2e"]
 KINDS = (".py", ".sh", ".md", ".json", ".safetensors", ".jinja", "/dev", "/LICENSE")
 # Of the other machine: glibc, libstdc++, and what torch brings.
 NOT_PACKED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp|torch.*|c10.*|cud.*|cupti|nv.*))\.so.*")

@@ -71,7 +71,7 @@ def kernels(setup):
     rows = []
     for model in models:
         environment = {"BERTH_TEST_DEVICE": setup.device} if setup.on_gpu else {}
-        log = run_program(BIN / "tests/bench/kernel_bench", model, setup.size(20, 3), **environment)
+        log = run_program(BIN / "bench/kernel_bench", model, setup.size(20, 3), **environment)
         rows += [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     lines = [f"{'model':10}{'kernel':26}{'rows':>5}{'context':>8}{'us':>10}{'GB/s':>9}{'TFLOP/s':>9}{'% of ceiling':>14}"]
     for row in rows:
@@ -212,7 +212,7 @@ def profile(setup):
     if not shutil.which("ncu"):
         raise Skip("ncu is not installed")
     command = ["ncu", "--clock-control", "none", "--set", "basic", "--launch-count", "60", "--kernel-name",
-               "regex:[Aa]ttention|ByMatrices|ByLanes|[Gg]reedy|gemv|gemm|cutlass|Norm", str(BIN / "tests/bench/kernel_bench"),
+               "regex:[Aa]ttention|ByMatrices|ByLanes|[Gg]reedy|gemv|gemm|cutlass|Norm", str(BIN / "bench/kernel_bench"),
                "llama-1b", "1"]
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                           env=program_environment(BERTH_TEST_DEVICE=setup.device))

@@ -41,8 +41,8 @@ BF16_TOLERANCE = 2e-2
 # bfloat16 leaves 0.0017, but bfloat16 rounds every product too: 0.00 to 1.50 was measured on 16 families.
 INT8_OVER_BF16 = 2
 # Of requests that go on from an int8 checkpoint, against cold ones: the most mean KL divergence, in nats, and the least
-# share of equal greedy tokens. Random weights forget slowly: up to 8e-3 and 89 % were measured (tests/bench/
-# quantised_bench.py), where a wrong or lost state gives more than 1e-1.
+# share of equal greedy tokens. Random weights forget slowly: up to 8e-3 and 89 % were measured
+# (bench/quantised_bench.py), where a wrong or lost state gives more than 1e-1.
 CHECKPOINT_KL = 2e-2
 CHECKPOINT_AGREEMENT = 0.85
 CHECKPOINT_STEPS = range(0, NEW_TOKENS, 8)

@@ -1,4 +1,4 @@
-# `./dev bench`: sourced by `dev`. A bench NAME is tests/bench/NAME_bench.py, run by the oracle's Python unless it says
+# `./dev bench`: sourced by `dev`. A bench NAME is bench/NAME_bench.py, run by the oracle's Python unless it says
 # otherwise below. To add a bench: write that file, and a line in the help of `dev`.
 # shellcheck shell=bash
 
@@ -26,7 +26,7 @@ cmd_bench() {
     -*) ;;
     *) name="$1"; shift ;;
   esac
-  local script="tests/bench/${name}_bench.py"
+  local script="bench/${name}_bench.py"
   [ -e "$script" ] || die "no bench is called '$name'; ./dev help lists them"
   cmd_setup
   bazel_build //server:berth-server //client:berth-cli
@@ -45,7 +45,7 @@ cmd_bench() {
       flags=(--ghz="$GO_TOOLS_DIR/ghz")
       ;;
     structure)
-      bazel_build //tests/bench:grammar_bench
+      bazel_build //bench:grammar_bench
       case " $* " in *" --peers "*) install_peers ;; esac
       flags=(--llama_cpp_python="$PEERS_DIR/bin/python")
       ;;
@@ -64,7 +64,7 @@ cmd_bench() {
         install_ctranslate2
         flags+=(--ctranslate2_python="$CTRANSLATE2_DIR/bin/python")
       fi
-      bazel_build //tests/bench:read_bandwidth //tests/bench:matmul_bench
+      bazel_build //bench:read_bandwidth //bench:matmul_bench
       ;;
   esac
   exec "$ORACLE_DIR/bin/python" "$script" "${flags[@]}" "$@"

@@ -11,6 +11,8 @@ BUILDS_ALL = (".bazelrc", "WORKSPACE", "berth.bzl", "third_party/")
 
 # The Python tests that a change in each folder concerns, beside those in the folder itself. Each drives a built program.
 PYTHON_TESTS = {
+    "bench/": ["tests/bench"],
+    "bench/gateway_bench.py": ["tests/gateway"],
     "cache/": ["tests/e2e"],
     "client/": ["tests/e2e", "tests/docs"],
     "clients/": ["tests/clients", "tests/docs"],
@@ -22,8 +24,6 @@ PYTHON_TESTS = {
     "scheduler/": ["tests/e2e"],
     "server/": ["tests/e2e", "tests/clients", "tests/docs", "tests/deploy", "tests/gateway"],
     "text/": ["tests/text", "tests/e2e"],
-    "tests/bench/": ["tests/bench"],
-    "tests/bench/gateway_bench.py": ["tests/gateway"],
     "tests/clients/": ["tests/clients"],
     "tests/gpu/": ["tests/gpu"],
     "tests/parity/": ["tests/parity"],

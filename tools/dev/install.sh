@@ -225,7 +225,7 @@ install_node_client() {
 # builds kernels for AMX that end with an illegal instruction. clang 14 has other names for AMX than llama.cpp looks for,
 # which are given here. With its own threads, as clang's OpenMP is not there; without pip's cache of wheels by g++.
 install_peers() {
-  local requirements=tests/bench/peers/requirements.txt
+  local requirements=bench/peers/requirements.txt
   local complete
   complete="$PEERS_DIR/complete-amx-$(cksum <"$requirements" | cut -d' ' -f1)"
   [ -e "$complete" ] && return
@@ -248,7 +248,7 @@ install_peers() {
 # OpenVINO GenAI and what exports checkpoints for it, for `./dev bench peers` alone. The exporter needs another transformers
 # than the oracle's. It takes torch from the oracle: a path file adds the oracle's packages behind its own.
 install_openvino() {
-  local requirements=tests/bench/peers/openvino-requirements.txt
+  local requirements=bench/peers/openvino-requirements.txt
   local complete
   complete="$OPENVINO_DIR/complete-$(cat "$requirements" tests/oracle-requirements.txt | cksum | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
@@ -267,7 +267,7 @@ install_openvino() {
 # libraries, and leaves out what only other models need. numactl's library is its own need; the documentation of vLLM asks
 # for tcmalloc.
 install_vllm() {
-  local requirements=tests/bench/peers/requirements-vllm.txt overrides=tests/bench/peers/overrides-vllm.txt
+  local requirements=bench/peers/requirements-vllm.txt overrides=bench/peers/overrides-vllm.txt
   local complete
   complete="$VLLM_DIR/complete-$(cat "$requirements" "$overrides" | cksum | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
@@ -283,7 +283,7 @@ install_vllm() {
 
 # CTranslate2, for the encoder-decoder models of `./dev bench peers`.
 install_ctranslate2() {
-  local requirements=tests/bench/peers/requirements-ctranslate2.txt complete
+  local requirements=bench/peers/requirements-ctranslate2.txt complete
   complete="$CTRANSLATE2_DIR/complete-$(cksum <"$requirements" | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing CTranslate2 (250 MB on disk)"

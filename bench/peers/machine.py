@@ -7,8 +7,8 @@ import statistics
 import subprocess
 import time
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
-READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "tests/bench/read_bandwidth")
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "bench/read_bandwidth")
 MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
 PRODUCTS = {"bf16": ("MultiplyRegisters", "Berth/kBFloat16", "ATen/kBFloat16"),
             "int8": ("MultiplyRegisters", "Berth/kInt8"), "int4": ("MultiplyRegisters", "Berth/kInt4")}

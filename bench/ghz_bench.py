@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
 from berth_server import BIN, ROOT, BerthServer  # noqa: E402
 

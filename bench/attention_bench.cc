@@ -1,6 +1,6 @@
 // Attention over a long cache, by how keys and values are stored: of decode, and of a prompt's last chunk. One layer,
 // one thread. Run:
-//   bazel run -c opt //tests/bench:attention_bench
+//   bazel run -c opt //bench:attention_bench
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>

@@ -1,7 +1,7 @@
 // Dense products of LLaMA's shapes, beside at::linear and beside plain reads of memory, in the same run. Reports GB/s
 // of weights for few rows (decode), and GFLOP/s for many (prefill). Weights are taken in turn from more than the last
 // cache holds. Run:
-//   bazel run -c opt //tests/bench:matmul_bench -- --threads=1
+//   bazel run -c opt //bench:matmul_bench -- --threads=1
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>

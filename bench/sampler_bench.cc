@@ -1,5 +1,5 @@
 // Time to choose one row's token on one CPU thread, beside a sort of the row and beside copying it.
-//   bazel run -c opt //tests/bench:sampler_bench
+//   bazel run -c opt //bench:sampler_bench
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

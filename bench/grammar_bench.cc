@@ -1,5 +1,5 @@
 // Measures the time of one row's mask, over random walks through grammars of several kinds. Run it by
-// `bazel run -c opt //tests/bench:grammar_bench`.
+// `bazel run -c opt //bench:grammar_bench`.
 // The vocabulary has 128,000 tokens that are made up from common letters. `-- --tokenizer=FOLDER` reads one instead.
 #include <benchmark/benchmark.h>
 

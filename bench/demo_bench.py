@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 SERVER = os.path.join(ROOT, "bazel-bin/server/berth-server")
 CLI = os.path.join(ROOT, "bazel-bin/client/berth-cli")
 

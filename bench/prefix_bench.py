@@ -13,11 +13,11 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
 from berth_server import BerthServer, generate_request  # noqa: E402
 
-DEMO = os.path.join(HERE, "../../models/demo/falcon_h1-demo")
+DEMO = os.path.join(HERE, "../models/demo/falcon_h1-demo")
 
 
 def prompts(arguments, vocab, generator):

@@ -15,7 +15,7 @@ import time
 import grpc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
 from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
 

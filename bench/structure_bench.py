@@ -24,7 +24,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "peers"), os.path.join(HERE, "../testing")]
+sys.path[:0] = [HERE, os.path.join(HERE, "peers"), os.path.join(HERE, "../tests/testing")]
 
 import bench_tokenizer  # noqa: E402
 import gguf_file  # noqa: E402
@@ -64,7 +64,7 @@ def measure_masks():
     with_name.mkdir(exist_ok=True)
     shutil.copy(folder, with_name / "tokenizer.json")
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [os.path.join(BIN, "tests/bench/grammar_bench"), f"--tokenizer={with_name}",
+        command = [os.path.join(BIN, "bench/grammar_bench"), f"--tokenizer={with_name}",
                    "--benchmark_filter=BM_Mask", f"--benchmark_out={out.name}", "--benchmark_out_format=json"]
         subprocess.run(command, check=True, capture_output=True)
         report = json.load(out)

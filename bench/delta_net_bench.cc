@@ -1,6 +1,6 @@
 // The gated delta net's prefill and decode on one layer of usual sizes, one thread. Below kDeltaChunked tokens a step
 // goes token by token: its items per second beside those of longer steps show what the chunks bring. Run:
-//   bazel run -c opt //tests/bench:delta_net_bench
+//   bazel run -c opt //bench:delta_net_bench
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rand.h>

@@ -1,5 +1,5 @@
 // The recurrences' prefill and decode on one layer of usual sizes, one thread. Run:
-//   bazel run -c opt //tests/bench:mamba_bench
+//   bazel run -c opt //bench:mamba_bench
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rand.h>

@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
-sys.path.insert(0, os.path.join(HERE, "../e2e"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/e2e"))
 
 from berth_server import BerthServer, generate_request  # noqa: E402
 from random_models import save  # noqa: E402

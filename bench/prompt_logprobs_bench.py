@@ -14,8 +14,8 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
-sys.path.insert(0, os.path.join(HERE, "../e2e"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/e2e"))
 
 from agents_bench import MODELS, VOCAB  # noqa: E402
 from berth_server import BerthServer, generate_request  # noqa: E402

@@ -16,7 +16,7 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../testing"))
+sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
 from berth_server import BerthServer, generate_request  # noqa: E402
 

@@ -20,12 +20,12 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "../testing"), os.path.join(HERE, "peers")]
+sys.path[:0] = [os.path.join(HERE, "../tests/testing"), os.path.join(HERE, "peers")]
 
 import machine  # noqa: E402
 from berth_server import BerthServer, generate_request  # noqa: E402
 
-DEMO = os.path.join(HERE, "../../models/demo/falcon_h1-demo")
+DEMO = os.path.join(HERE, "../models/demo/falcon_h1-demo")
 FLAGS = ["--max_running=8", "--max_queue=4096", "--max_sequence_tokens=512", "--log_level=warning"]
 SHARE_WITHIN, JAIN, ALONE = 0.05, 0.95, 0.99
 

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../testing"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/testing"))
 
 import grpc  # noqa: E402
 from berth_server import BIN, BerthServer, DidNotStart, generate_request  # noqa: E402
