@@ -16,7 +16,7 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../tests/gateway"))
+sys.path[:0] = [os.path.join(HERE, "../tests/gateway"), os.path.join(HERE, "../tests/testing")]
 
 import openai  # noqa: E402
 from fleet import Fleet  # noqa: E402

@@ -5,6 +5,7 @@ installed it, and asks for one token. Prints the time of each step, and the size
 and answering take LIMIT_SECONDS or more. The download is not counted: the wheel's size says what it takes.
 """
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -39,6 +40,7 @@ def first_token(server):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         print("| step | takes |\n|---|---|")

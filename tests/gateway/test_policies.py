@@ -1,12 +1,19 @@
 """bench/gateway_bench.py on a short trace: cache_aware keeps conversations on their server. No time is asserted."""
 
 import os
+import subprocess
 import sys
 
 from gateway_server import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gateway_bench  # noqa: E402
+
+
+def test_the_bench_starts_as_a_program(tmp_path):
+    printed = subprocess.run([sys.executable, gateway_bench.__file__, "--help"], cwd=tmp_path, check=True, text=True,
+                             capture_output=True).stdout
+    assert printed.startswith("usage: gateway_bench.py ")
 
 
 def test_cache_aware_routing_hits_more_than_round_robin():
