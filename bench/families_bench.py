@@ -11,7 +11,7 @@ import statistics
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../tests/parity"))
+sys.path.insert(0, os.path.join(HERE, "../tools/parity"))
 
 import oracle  # noqa: E402
 from cases import CASES  # noqa: E402

@@ -21,7 +21,7 @@ import sys
 import numpy as np
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-sys.path[:0] = [os.path.join(ROOT, "tests/testing"), os.path.join(ROOT, "tests/parity")]
+sys.path[:0] = [os.path.join(ROOT, "tests/testing"), os.path.join(ROOT, "tools/parity")]
 
 import oracle  # noqa: E402
 from berth_server import BerthServer, api, generate_request  # noqa: E402

@@ -4,7 +4,7 @@
 //   1. write one .cc here that reads its configuration and builds a Model from models/layers/. It holds only what
 //      differs, and honours or refuses every field that changes the computation;
 //   2. add one line to the table of families.cc;
-//   3. add one case to tests/parity/cases.py;
+//   3. add one case to tools/parity/cases.py;
 //   4. add a small configuration to tests/models/families/configs.json, and rows to tests/models/test_refusals.py;
 //   5. run models/families/models_doc.py > docs/models.md.
 // Code that two families share belongs in models/layers/. A multimodal model that wraps a text model is one more line

@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-sys.path.insert(0, os.path.join(ROOT, "tests/parity"))
+sys.path.insert(0, os.path.join(ROOT, "tools/parity"))
 sys.dont_write_bytecode = True
 from cases import CASES  # noqa: E402
 
@@ -63,7 +63,7 @@ def families():
 def variants(model_type):
     names = [name for name in CASES if name.split("-")[0] == model_type]
     if not names:
-        raise SystemExit(f"tests/parity/cases.py has no case of {model_type}")
+        raise SystemExit(f"tools/parity/cases.py has no case of {model_type}")
     return ", ".join(name[len(model_type) + 1:] or "base" for name in names)
 
 

@@ -1,5 +1,5 @@
 """The two Pythons of these tests: the one that runs them, with the oldest versions that the client supports
-(tests/oracle-requirements.txt), and one with the newest (requirements.txt), which ./dev installs."""
+(tools/parity/requirements.txt), and one with the newest (requirements.txt), which ./dev installs."""
 
 import os
 

@@ -16,8 +16,8 @@ import results  # noqa: E402
 import test as dev_test  # noqa: E402
 
 TREE = {"cache/BUILD", "cache/lease.cc", "server/BUILD", "server/config.cc", "server/api/BUILD", "server/api/validation.cc",
-        "tests/e2e/test_server.py", "tests/docs/lint_text.py", "models/kernels/BUILD", "models/kernels/cpu/BUILD",
-        "models/kernels/cpu/exp.inc", "README.md", "berth.bzl"}
+        "tests/e2e/structures.py", "tests/e2e/test_server.py", "tools/lint/lint_text.py", "models/kernels/BUILD",
+        "models/kernels/cpu/BUILD", "models/kernels/cpu/exp.inc", "README.md", "berth.bzl"}
 
 
 def choose(*files):
@@ -40,7 +40,11 @@ def test_the_rules_concern_everything():
 
 def test_a_python_test_concerns_itself_and_a_helper_its_folder():
     assert choose("tests/e2e/test_server.py") == ([], ["tests/e2e/test_server.py"])
-    assert choose("tests/docs/lint_text.py") == ([], ["tests/docs"])
+    assert choose("tests/e2e/structures.py") == ([], ["tests/e2e"])
+
+
+def test_a_tool_concerns_the_tests_of_its_folder():
+    assert choose("tools/lint/lint_text.py") == ([], ["tests/docs"])
 
 
 def test_a_folder_stands_for_its_files():

@@ -7,7 +7,7 @@ import sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "tools/dev"))
-sys.path.insert(0, os.path.join(ROOT, "tests/parity"))
+sys.path.insert(0, os.path.join(ROOT, "tools/parity"))
 
 import cases  # noqa: E402
 import tiers  # noqa: E402

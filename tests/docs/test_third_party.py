@@ -26,7 +26,7 @@ def test_third_party_lists_every_crate():
     assert listed.count("\n| ") > len(crates()) > 100
 
 
-@pytest.mark.parametrize("requirements", ["tests/oracle-requirements.txt", "bench/peers/requirements.txt",
+@pytest.mark.parametrize("requirements", ["tools/parity/requirements.txt", "bench/peers/requirements.txt",
                                           "bench/peers/openvino-requirements.txt", "bench/peers/requirements-vllm.txt",
                                           "bench/peers/requirements-ctranslate2.txt",
                                           "tests/clients/requirements.txt", "tests/clients/requirements-lm-eval.txt",

@@ -14,8 +14,8 @@ import textwrap
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GPU = ROOT / "tools/gpu"
 BIN = pathlib.Path(os.environ.get("BERTH_BIN", ROOT / "bazel-bin"))
 # These need the device itself; every other stage must pass.
 GPU_STAGES = {"A": {"probe", "memcheck", "racecheck", "initcheck", "synccheck"},
@@ -27,7 +27,7 @@ def archive(tmp_path_factory):
     """The unpacked archive, in another folder than the tree."""
     folder = tmp_path_factory.mktemp("gpu")
     packed = folder / "berth-gpu.tar.xz"
-    subprocess.run([sys.executable, HERE / "pack.py", f"--archive={packed}", "--preset=0"], check=True,
+    subprocess.run([sys.executable, GPU / "pack.py", f"--archive={packed}", "--preset=0"], check=True,
                    timeout=1800)
     with tarfile.open(packed) as tar:
         tar.extractall(folder, filter="fully_trusted")
@@ -95,7 +95,7 @@ def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
         STAGES = [Stage(wrong, 60), Stage(blocking, 60), Stage(skipped, 60), Stage(crashes, 60), Stage(hangs, 4),
                   Stage(fine, 60), Stage(late, 600), Stage(never, 60)]
     """))
-    code, stages = check([sys.executable, HERE / "check.py"], "planted", f"--out={tmp_path}", "--budget=40",
+    code, stages = check([sys.executable, GPU / "check.py"], "planted", f"--out={tmp_path}", "--budget=40",
                          BERTH_BIN=str(BIN), PYTHONPATH=str(tmp_path))
     assert code == 1
     assert [result for result, _ in stages.values()] == ["FAIL", "FAIL", "SKIP", "FAIL", "FAIL", "PASS", "FAIL", "FAIL"]
@@ -110,7 +110,7 @@ def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
 
 
 def test_another_token_is_a_miss_unless_it_is_a_tie():
-    sys.path.insert(0, str(HERE))
+    sys.path.insert(0, str(GPU))
     from correctness import compare
 
     class Response:

@@ -15,7 +15,7 @@ import sys
 import grpc
 import pytest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/parity"))
 import oracle  # noqa: E402
 import run  # noqa: E402
 from berth_server import ENDLESS_LIMIT, endless_request  # noqa: E402

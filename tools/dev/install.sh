@@ -96,12 +96,12 @@ install_fuzz_crate() {
 
 # The parity oracle: transformers with its full torch, apart from what the server links.
 install_oracle() {
-  [ -e "$ORACLE_DIR/complete-$(cksum <tests/oracle-requirements.txt | cut -d' ' -f1)" ] && return
+  [ -e "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)" ] && return
   say "installing the parity oracle (transformers; 5 GB, 1-3 minutes)"
   python3 -m venv "$ORACLE_DIR"
-  "$ORACLE_DIR/bin/pip" install -q --disable-pip-version-check -r tests/oracle-requirements.txt ||
-    die "pip could not install tests/oracle-requirements.txt"
-  touch "$ORACLE_DIR/complete-$(cksum <tests/oracle-requirements.txt | cut -d' ' -f1)"
+  "$ORACLE_DIR/bin/pip" install -q --disable-pip-version-check -r tools/parity/requirements.txt ||
+    die "pip could not install tools/parity/requirements.txt"
+  touch "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)"
 }
 
 # A second Python for tests/clients: the newest versions that clients/python supports, and lm-eval, without what only tasks
@@ -250,7 +250,7 @@ install_peers() {
 install_openvino() {
   local requirements=bench/peers/openvino-requirements.txt
   local complete
-  complete="$OPENVINO_DIR/complete-$(cat "$requirements" tests/oracle-requirements.txt | cksum | cut -d' ' -f1)"
+  complete="$OPENVINO_DIR/complete-$(cat "$requirements" tools/parity/requirements.txt | cksum | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing OpenVINO GenAI (610 MB on disk, 1-2 minutes)"
   rm -rf "$OPENVINO_DIR"

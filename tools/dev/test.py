@@ -142,7 +142,7 @@ class TestRun:
         file = self.path(f"{name}.log")
         if optional and self.until is not None:
             arguments = [*arguments, f"--seconds={max(0, int(self.until - time.monotonic()))}"]
-        command = [ORACLE_PYTHON, "tests/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
+        command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
         minutes = FULL_MINUTES if optional else TEST_MINUTES
         passed = self.step(name, "parity", command, minutes, file, {"BERTH_BIN": f"{ROOT}/bazel-bin"}, optional)
         self.unreached += results.parity_unreached(file)
@@ -245,7 +245,7 @@ class TestRun:
 
 
 def gpu_targets():
-    return subprocess.run([sys.executable, "tests/gpu/pack.py", "--targets"], cwd=ROOT, check=True, timeout=60,
+    return subprocess.run([sys.executable, "tools/gpu/pack.py", "--targets"], cwd=ROOT, check=True, timeout=60,
                           stdout=subprocess.PIPE, text=True).stdout.split()
 
 

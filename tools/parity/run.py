@@ -24,7 +24,7 @@ import traceback
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/testing"))
 
 import embedded  # noqa: E402
 import forked as forked_oracle  # noqa: E402

@@ -287,11 +287,11 @@ def sampling(setup):
 
 
 def run_parity(setup, names, *flags):
-    """tests/parity/run.py over the cases, in several processes."""
+    """tools/parity/run.py over the cases, in several processes."""
     workers = min(len(names), setup.size(max(2, (os.cpu_count() or 2) // 2), 2))
 
     def run(n):
-        command = [sys.executable, str(ROOT / "tests/parity/run.py"), f"--device={setup.device}", *flags, *names[n::workers]]
+        command = [sys.executable, str(ROOT / "tools/parity/run.py"), f"--device={setup.device}", *flags, *names[n::workers]]
         done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         return done.returncode, done.stdout
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Packs what `./dev gpu-check` needs into one archive, for a machine with a GPU that has neither compiler nor network.
 
-It holds the built programs, stripped, with the shared libraries of Debian that they need; the Python test code and the
-modules that protoc generates for it; the demo models; and `dev` with tools/dev. The other machine has the driver, Python with torch,
+It holds the built programs, stripped, with the shared libraries of Debian that they need; the Python code and the modules
+that protoc generates for it; the demo models; and `dev` with tools/dev. The other machine has the driver, Python with torch,
 transformers and grpcio, glibc and libstdc++. `./dev gpu-pack` builds the programs and runs this.
 """
 
@@ -21,8 +21,8 @@ from stages import BIN, DEVICE_TESTS, ROOT
 
 PROGRAMS = ["server/berth-server", "client/berth-cli", "server/libberth_cuda.so", "server/libberth_cuda_graph.so",
             "bench/kernel_bench", *DEVICE_TESTS]
-FILES = ["dev", "tools/dev", "LICENSE", "THIRD_PARTY.md", "docs/cuda.md", "models/demo", "tests/gpu", "tests/testing", "tests/parity",
-         "bench/peers", "tests/e2e"]
+FILES = ["dev", "tools/dev", "tools/gpu", "tools/parity", "bench/peers", "tests/e2e", "tests/testing", "models/demo",
+         "docs/cuda.md", "LICENSE", "THIRD_PARTY.md"]
 KINDS = (".py", ".sh", ".md", ".json", ".safetensors", ".jinja", "/dev", "/LICENSE")
 # Of the other machine: glibc, libstdc++, and what torch brings.
 NOT_PACKED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp|torch.*|c10.*|cud.*|cupti|nv.*))\.so.*")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lints the texts that users and newcomers read: plain sentences of at most 30 words, without certain patterns.
 
-    tests/docs/lint_text.py            checks everything that COVERED lists; exits 1 when it finds something
-    tests/docs/lint_text.py FILE...    checks these files, covered or not
+    tools/lint/lint_text.py            checks everything that COVERED lists; exits 1 when it finds something
+    tools/lint/lint_text.py FILE...    checks these files, covered or not
 
 What it reads of a file depends on its name. Markdown: all text but code blocks. Code (C++, CUDA, protos): the comments.
 Sources (.cc): also the string literals of errors and log lines, that is of absl::...Error(...), StrCat, StrFormat and

@@ -24,7 +24,7 @@ DEVICE_TESTS = [
     "tests/models/runner/decode_graphs_test",
 ]
 
-for folder in ("tests/testing", "tests/parity", "bench/peers"):
+for folder in ("tests/testing", "tools/parity", "bench/peers"):
     sys.path.insert(0, str(ROOT / folder))
 
 
