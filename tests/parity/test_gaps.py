@@ -15,11 +15,12 @@ import sys
 import grpc
 import pytest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/parity"))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+sys.path[:0] = [os.path.join(ROOT, "tools/parity"), os.path.join(ROOT, "tests/testing")]
 import oracle  # noqa: E402
-import run  # noqa: E402
-from berth_server import ENDLESS_LIMIT, endless_request  # noqa: E402
-from run import BASE_FLAGS, BerthServer, Outcome, complete  # noqa: E402
+import regimes  # noqa: E402
+from berth_server import ENDLESS_LIMIT, BerthServer, endless_request  # noqa: E402
+from comparison import BASE_FLAGS, Outcome, complete  # noqa: E402
 
 FLAGS = [*BASE_FLAGS, "--arena=64MiB"]
 
@@ -36,7 +37,7 @@ def expect_oracle(name, check, *flags):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "mamba2", "falcon_h1", "recurrent_gemma", "lfm2"])
 def test_a_every_kind_is_cropped(name):
-    expect_oracle(name, run.alone, "--crop_every=5")
+    expect_oracle(name, regimes.alone, "--crop_every=5")
 
 
 @pytest.mark.parametrize("name", ["llama", "falcon_h1"])
@@ -62,7 +63,7 @@ def test_c_a_hybrid_says_its_limit(name):
 
 def test_d_a_window_of_one_holds_one_block():
     def check(server, answers, outcome):
-        run.alone(server, answers, outcome)
+        regimes.alone(server, answers, outcome)
         stream = server.inference.Generate(endless_request(ids=answers["prompts"][0]), timeout=600)
         most = 0
         for message, _ in zip(stream, range(200)):
@@ -77,18 +78,18 @@ def test_d_a_window_of_one_holds_one_block():
 
 @pytest.mark.parametrize("name", ["llama", "falcon_h1"])
 def test_e_rows_are_cropped_and_come_alone(name):
-    expect_oracle(name, run.together, "--crop_every=7")
+    expect_oracle(name, regimes.together, "--crop_every=7")
 
 
 @pytest.mark.parametrize("name", ["mamba2", "falcon_h1", "qwen3_next-plain"])
 def test_f_guesses_are_taken_back_on_recurrent_models(name):
     def check(server, answers, outcome):
-        run.alone(server, answers, outcome, draft_tokens=8)
+        regimes.alone(server, answers, outcome, draft_tokens=8)
 
     load = expect_oracle(name, check)
     assert load.draft_tokens > load.accepted_draft_tokens, "nothing was ever taken back"
 
 
 def test_g_recurrent_gemma_in_every_regime():
-    expect_oracle("recurrent_gemma", run.together, "--prefill_chunk_tokens=7")
-    expect_oracle("recurrent_gemma", run.hit)
+    expect_oracle("recurrent_gemma", regimes.together, "--prefill_chunk_tokens=7")
+    expect_oracle("recurrent_gemma", regimes.hit)
