@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/dev"))
 
 import changed  # noqa: E402
@@ -234,3 +236,19 @@ def test_a_run_that_is_told_to_end_ends_its_step(tmp_path):
         run.send_signal(signal.SIGTERM)
         assert run.wait(timeout=600) != 0
         assert pipe.read() == ""
+
+
+def test_an_interrupt_while_a_step_starts_ends_it(tmp_path, monkeypatch):
+    """It comes when the command runs, and nothing has its process yet."""
+    started = []
+
+    def interrupted(*arguments, **keywords):
+        started.append(popen(*arguments, **keywords))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(["sleep", "1000"], 1000)
+    assert started[0].returncode is not None

@@ -7,6 +7,7 @@ import sys
 
 # What a command has to clean up after it was interrupted.
 GRACE_S = 30
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def end(process):
@@ -22,6 +23,22 @@ def end(process):
             pass
 
 
+def start(command, **arguments):
+    """Starts the command in a process group of its own. An interrupt that comes meanwhile ends it, and is raised then: as an
+    exception inside of Popen it would lose the process."""
+    came = []
+    handlers = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **arguments)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in came:
+        end(process)
+        signal.raise_signal(number)
+    return process
+
+
 def interrupt_on_sigterm():
     """SIGTERM ends this process as an interrupt does, with its commands: they have process groups of their own."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -32,8 +49,7 @@ def run(command, limit_s, *, env=None, cwd=None):
 
     env: variables beside those of this process. An interrupt of this process ends the command too.
     """
-    process = subprocess.Popen(command, env={**os.environ, **(env or {})}, cwd=cwd, stdin=subprocess.DEVNULL,
-                               start_new_session=True)
+    process = start(command, env={**os.environ, **(env or {})}, cwd=cwd)
     try:
         return process.wait(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -51,8 +67,7 @@ class Background:
         self.limit_s = limit_s
         self.log = log
         with open(log, "wb") as file:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                                            start_new_session=True, pass_fds=pass_fds)
+            self.process = start(command, stdout=file, stderr=file, pass_fds=pass_fds)
 
     def finish(self):
         """Its exit status; None if it ran past the limit."""
