@@ -252,3 +252,25 @@ def test_an_interrupt_while_a_step_starts_ends_it(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         process.run(["sleep", "1000"], 1000)
     assert started[0].returncode is not None
+
+
+def test_a_step_runs_again_only_if_a_file_changed(tmp_path, monkeypatch):
+    root, ran = tmp_path / "root", tmp_path / "ran"
+    root.mkdir()
+    repository(root)
+    monkeypatch.setattr(dev_test, "ROOT", str(root))
+    monkeypatch.setattr(dev_test, "CACHE", str(tmp_path / "cache"))
+
+    def step(command="true", **fields):
+        run = new_run(tmp_path, **fields)
+        run.step_of_files("one", "one", ["sh", "-c", f"echo >>{ran}; {command}"], None, {})
+        return run.table[0][0], run.table[0][2], len(ran.read_text())
+
+    assert step(again=False) == ("one", 1, 1)
+    assert step(again=False) == ("one (as before)", 1, 1)
+    assert step(again=True) == ("one", 1, 2)
+    (root / "new").write_text("x")
+    assert step("false", again=False) == ("one", 0, 3)
+    assert step("false", again=False) == ("one", 0, 4)
+    assert step("echo x >>new", again=False) == ("one", 1, 5)
+    assert step(again=False) == ("one", 1, 6)

@@ -50,5 +50,13 @@ def test_every_test_with_a_long_version_is_in_the_second_tier():
     assert named == readers
 
 
+def test_the_first_tier_sanitizes_what_parses_and_what_has_threads():
+    parsers = tiers.parsers(["//tests/server:a", "//tests/server/api:b", "//tests/servers:c", "//tests/cache:d"])
+    assert parsers == ["//tests/server:a", "//tests/server/api:b"]
+    assert [folder for folder in tiers.PARSERS if not os.path.isdir(os.path.join(ROOT, folder.removeprefix("//")))] == []
+    for text, starts in (("std::thread worker_;", True), ("std::jthread t", True), ("std::this_thread::yield()", False)):
+        assert bool(re.search(tiers.STARTS_THREAD, text)) == starts
+
+
 def test_the_first_tier_has_cases_of_parity():
     assert set(cases.ONE_OF_EACH) < set(cases.CASES)

@@ -1,24 +1,58 @@
-"""The record that a run of `./dev test` leaves in Berth's cache folder, and what `./dev test --status` prints of it."""
+"""The records that a run of `./dev test` leaves in Berth's cache folder: of the whole run, which `./dev test --status`
+reads, and of each step that needs not run again on the same files."""
 
 import datetime
 import glob
 import json
 import os
 import subprocess
+import tempfile
 
 # Older records are removed.
 KEPT = 100
 
 
-def git(root, *arguments):
+def git(root, *arguments, env=None):
     result = subprocess.run(["git", *arguments], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                            timeout=60)
+                            timeout=60, env={**os.environ, **(env or {})})
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def commit_of(root):
     """HEAD's commit, and whether the files are HEAD's."""
     return git(root, "rev-parse", "HEAD"), not git(root, "status", "--porcelain")
+
+
+def files_of(root):
+    """The name of git's tree of all files but ignored ones, committed or not: it changes with any of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
+        git(root, "read-tree", "HEAD", env=index)
+        git(root, "add", "--all", env=index)
+        return git(root, "write-tree", env=index)
+
+
+def step_path(cache, step):
+    return os.path.join(cache, "test-records", "steps", step.replace(" ", "-").replace(",", "") + ".json")
+
+
+def keep_pass(cache, step, files, num_passed):
+    """Keeps that the step passed on these files, with the number of its tests."""
+    path = step_path(cache, step)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump({"files": files, "num_passed": num_passed}, file)
+    os.rename(path + ".new", path)
+
+
+def passed_before(cache, step, files):
+    """The number of the step's tests, if the last time that it passed was on these files; else None."""
+    try:
+        with open(step_path(cache, step), encoding="utf-8") as file:
+            kept = json.load(file)
+    except FileNotFoundError:
+        return None
+    return kept["num_passed"] if files and kept["files"] == files else None
 
 
 def write(root, cache, commit, tier, run):

@@ -7,6 +7,7 @@
   ./dev test --changed      the tests that depend on files that differ from main, committed or not
   ./dev test TARGET...      Bazel targets (//tests/cache/...) and Python tests (tests/e2e/test_server.py)
   ./dev test --stress ...   any of these, with every core kept busy by other work
+  ./dev test --again ...    any of these, with what passed before on the same files
   ./dev test --status       what the newest record says of HEAD
 
 Every step has a limit of time, so what hangs is named. A failure ends neither this program nor the next steps. At the end
@@ -35,6 +36,8 @@ GATEWAY_PYTHON = f"{CACHE}/gateway-venv/bin/python"
 INSTALL_MINUTES, BUILD_MINUTES, TEST_MINUTES, FULL_MINUTES = 30, 60, 60, 24 * 60
 # One Python test. It ends with the stacks of all threads.
 PYTEST_TIMEOUT_S = 900
+# Python tests wait for servers and for rests of clients as often as they compute.
+PYTEST_PROCESSES = os.cpu_count() + 1
 
 
 def say(words):
@@ -57,6 +60,15 @@ def query(expression, *flags):
     return result.stdout.split()
 
 
+def threaded(tests):
+    """Those of the Bazel tests that need a source that starts a thread."""
+    found = subprocess.run(["git", "grep", "-lE", tiers.STARTS_THREAD, "--", "*.cc", "*.h"], cwd=ROOT, check=True,
+                           stdout=subprocess.PIPE, text=True, timeout=60).stdout.split()
+    exists = lambda path: os.path.exists(os.path.join(ROOT, path))  # noqa: E731
+    sources = [label for path in found for label in changed.bazel_patterns(path, exists)]
+    return query(tiers.threaded_query(tests, sources), "--keep_going")
+
+
 def install(*parts):
     return ["tools/dev/install.sh", *parts]
 
@@ -64,10 +76,11 @@ def install(*parts):
 class TestRun:
     """The steps of one run, one after the other, with what came of them."""
 
-    def __init__(self, folder, until=None, long=False):
+    def __init__(self, folder, until=None, long=False, again=True):
         self.folder = folder  # for the files that steps leave
         self.until = until    # of time.monotonic(): no optional step runs longer; None: no limit
         self.long = long      # every test in its long version
+        self.again = again    # also what passed before on the same files
         self.table = []       # (step, seconds, passed, failed)
         self.failures = []
         self.unreached = []
@@ -103,6 +116,20 @@ class TestRun:
         say(f"{name}: {seconds:.0f} s")
         return not failed
 
+    def step_of_files(self, name, kind, command, file, env):
+        """A step of the first tier whose outcome depends on the files of the tree alone. It need not run again on the same
+        files, as Bazel does with its tests."""
+        files = record.files_of(ROOT)
+        before = None if self.again else record.passed_before(CACHE, name, files)
+        if before is not None:
+            say(f"{name}: passed before on the same files")
+            self.table.append((f"{name} (as before)", 0, before, 0))
+            return True
+        passed = self.step(name, kind, command, TEST_MINUTES, file, env)
+        if passed and record.files_of(ROOT) == files:
+            record.keep_pass(CACHE, name, files, self.table[-1][2])
+        return passed
+
     def begin_install(self, *parts):
         """Installs beside the next steps. `finish_installs` waits."""
         log = self.path(f"install {'-'.join(parts)}.log")
@@ -127,7 +154,8 @@ class TestRun:
         return self.step(name, "bazel", command, FULL_MINUTES if long or optional else TEST_MINUTES, file,
                          optional=optional, names=[target for target in targets if "..." not in target])
 
-    def pytest(self, name, python, paths, *, processes=None, long=False, optional=False):
+    def pytest(self, name, python, paths, *, processes=None, long=False, optional=False, whole=False):
+        """whole: the paths are all of this step in the first tier."""
         file = self.path(f"{name}.xml")
         long = long or self.long
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", "--durations=10",
@@ -135,6 +163,8 @@ class TestRun:
                    *(["-n", str(processes), "--dist=loadgroup"] if processes else []), *paths]
         env = {"BERTH_BIN": f"{ROOT}/bazel-bin", "BERTH_CLIENTS_VENV": f"{CACHE}/clients-venv",
                **({"BERTH_FULL": "1"} if long else {})}
+        if whole and not long and not optional:
+            return self.step_of_files(name, "pytest", command, file, env)
         return self.step(name, "pytest", command, FULL_MINUTES if long or optional else TEST_MINUTES, file, env, optional,
                          names=paths)
 
@@ -143,18 +173,26 @@ class TestRun:
         if optional and self.until is not None:
             arguments = [*arguments, f"--seconds={max(0, int(self.until - time.monotonic()))}"]
         command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
-        minutes = FULL_MINUTES if optional else TEST_MINUTES
-        passed = self.step(name, "parity", command, minutes, file, {"BERTH_BIN": f"{ROOT}/bazel-bin"}, optional)
+        env = {"BERTH_BIN": f"{ROOT}/bazel-bin"}
+        if not optional:
+            return self.step_of_files(name, "parity", command, file, env)
+        passed = self.step(name, "parity", command, FULL_MINUTES, file, env, optional)
         self.unreached += results.parity_unreached(file)
         return passed
 
+    def asan(self, name, tests, **options):
+        self.bazel_tests(f"{name}, asan+ubsan", tests, "--config=asan", **options)
+
+    def tsan(self, name, tests, **options):
+        self.bazel_tests(f"{name}, tsan", tests, "--config=tsan", **options)
+
     # The address sanitizer and the fuzzers share a configuration, and so what clang compiles.
-    def sanitizers(self):
-        torch_free = query(tiers.TORCH_FREE_TESTS)
+    def sanitizers(self, parsers, threaded):
+        """Runs the first tests under the address sanitizer, then the fuzzers, then the second under the thread sanitizer."""
         self.step("fuzz crate", "one", install("fuzz_crate"), INSTALL_MINUTES)
-        self.bazel_tests("Bazel tests, asan+ubsan", torch_free, "--config=asan")
+        self.asan("Bazel tests", parsers)
         self.bazel_tests("Fuzzers", [tiers.FUZZERS], "--config=asan")
-        self.bazel_tests("Bazel tests, tsan", torch_free, "--config=tsan")
+        self.tsan("Bazel tests", threaded)
 
     def first_tier(self):
         self.step("packages", "one", install("test_packages", "cuda_compiler"), INSTALL_MINUTES)
@@ -162,12 +200,13 @@ class TestRun:
         self.begin_install("deploy_tools")
         self.step("build", "one", bazel("build", "--keep_going", "//...", *tiers.CUDA_LIBRARIES), BUILD_MINUTES)
         self.bazel_tests("Bazel tests", ["//...", *tiers.CUDA_TESTS])
-        self.sanitizers()
+        torch_free = query(tiers.TORCH_FREE_TESTS)
+        self.sanitizers(tiers.parsers(torch_free), threaded(torch_free))
         self.step("lint", "one", ["./dev", "lint"], 10)
         self.finish_installs()
-        cores = os.cpu_count()
-        self.pytest("Python tests", ORACLE_PYTHON, tiers.PYTHON_TESTS, processes=cores)
-        self.pytest("gateway tests", GATEWAY_PYTHON, tiers.GATEWAY_TESTS, processes=cores)
+        for name, python, paths in (("Python tests", ORACLE_PYTHON, tiers.PYTHON_TESTS),
+                                    ("gateway tests", GATEWAY_PYTHON, tiers.GATEWAY_TESTS)):
+            self.pytest(name, python, paths, processes=PYTEST_PROCESSES, whole=True)
         self.parity("parity, one of each kind", "--first")
 
     def second_tier(self):
@@ -175,6 +214,9 @@ class TestRun:
         self.parity("parity, all cases", "--quick", optional=True)
         self.step("GPU programs", "one", bazel("build", *gpu_targets()), BUILD_MINUTES, optional=True)
         self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, optional=True)
+        torch_free = query(tiers.TORCH_FREE_TESTS)
+        self.asan("all torch-free tests", torch_free, optional=True)
+        self.tsan("all torch-free tests", torch_free, optional=True)
         self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch",
                          optional=True)
         long = {"long": True, "optional": True}
@@ -218,7 +260,7 @@ class TestRun:
         for name, python, several in (("Python tests", ORACLE_PYTHON, paths), ("gateway tests", GATEWAY_PYTHON, gateway)):
             whole = any(os.path.isdir(os.path.join(ROOT, path)) for path in several)
             if several:
-                self.pytest(name, python, several, processes=os.cpu_count() if whole else None)
+                self.pytest(name, python, several, processes=PYTEST_PROCESSES if whole else None)
 
     def changed(self):
         labels, paths = changed.chosen(query)
@@ -258,6 +300,8 @@ def parse(argv):
     parser.add_argument("--changed", action="store_true", help="what depends on files that differ from main")
     parser.add_argument("--sanitizers", action="store_true", help="the sanitizers and fuzzers of the first tier alone")
     parser.add_argument("--stress", action="store_true", help="keep every core busy meanwhile")
+    parser.add_argument("--again", action="store_true",
+                        help="run Python tests and parity although they passed before on the same files")
     parser.add_argument("--status", action="store_true", help="print what the newest record says of HEAD")
     return parser.parse_args(argv)
 
@@ -270,7 +314,8 @@ def execute(run, arguments):
         run.changed()
     elif arguments.sanitizers:
         run.step("packages", "one", install("test_packages"), INSTALL_MINUTES)
-        run.sanitizers()
+        torch_free = query(tiers.TORCH_FREE_TESTS)
+        run.sanitizers(torch_free, torch_free)
     else:
         run.first_tier()
         if arguments.full or arguments.minutes is not None:
@@ -289,7 +334,8 @@ def main():
     until = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
     commit = record.commit_of(ROOT)
     with tempfile.TemporaryDirectory(prefix="berth-test-run-") as folder:
-        run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen))
+        run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen),
+                      again=arguments.again or arguments.stress or bool(arguments.chosen))
         try:
             with process.BusyCores(os.cpu_count() if arguments.stress else 0):
                 tier = execute(run, arguments)

@@ -29,11 +29,30 @@ LONG_PYTHON_TESTS = ["tests/clients/test_other_languages.py", "tests/deploy/test
                      "tests/e2e/test_soak.py", "tests/e2e/test_structure.py"]
 LONG_GATEWAY_TESTS = ["tests/gateway/test_conformance.py", "tests/gateway/test_guidellm.py"]
 
-# Tests that do not need LibTorch, which no sanitizer has seen and whose headers take longest to compile. Each sanitizer
-# checks them all, but for those tagged otherwise (berth.bzl).
+# Tests that do not need LibTorch, which no sanitizer has seen and whose headers take longest to compile. Tags say which
+# of them a sanitizer cannot check (berth.bzl).
 TORCH_FREE_TESTS = """
     let tests = tests(//tests/...) except attr(tags, manual, //tests/...) in
     $tests except rdeps($tests, @libtorch//:torch)"""
+
+# The folders of the code that parses what others send: checkpoints, texts, requests, flags, files that were saved. In the
+# first tier the address sanitizer checks these; in the second, all torch-free tests.
+PARSERS = ["//tests/client", "//tests/flags", "//tests/models/checkpoint", "//tests/server", "//tests/text"]
+
+# What starts a thread. In the first tier the thread sanitizer checks the tests that need a source with one of these; in the
+# second, all torch-free tests.
+STARTS_THREAD = r"std::j?thread\b|std::async|pthread_create"
+
+
+def parsers(tests):
+    """Those of the Bazel labels that are in PARSERS."""
+    return [label for label in tests if label.startswith(tuple(f"{folder}{end}" for folder in PARSERS for end in "/:"))]
+
+
+def threaded_query(tests, sources):
+    """The Bazel query of those tests that need one of the sources. Both are lists of labels."""
+    return f"""let tests = set({" ".join(tests)}) in rdeps($tests, set({" ".join(sources)})) intersect $tests"""
+
 
 # The targets with LibTorch under the address sanitizer, in the second tier.
 TORCH_TESTS = """
