@@ -26,6 +26,14 @@ _TORCH = "@libtorch//:torch"
 def _reads_precompiled(deps, copts):
     return _TORCH in deps and not copts
 
+# What a test is compiled with, where it includes no LibTorch: it is compiled about as often as it runs, so -O1 is enough,
+# and it reads GoogleTest's headers precompiled. clang, for asan, cannot read what g++ precompiles.
+_TEST_COPTS = ["-O1"] + select({
+    "//:asan": [],
+    "//conditions:default": ["-include", "third_party/precompiled/gtest.h", "-fpch-deps"],
+})
+_TEST_DEPS = select({"//:asan": [], "//conditions:default": ["//third_party/precompiled:gtest"]})
+
 def _common_deps(deps, copts):
     return deps + _COMMON_DEPS + (["//third_party/precompiled:torch"] if _reads_precompiled(deps, copts) else [])
 
@@ -46,12 +54,13 @@ def berth_library(name, srcs = None, hdrs = None, deps = [], copts = [], **kwarg
 
 def berth_test(name, srcs = None, size = "small", deps = [], copts = [], **kwargs):
     """A GoogleTest of <name>.cc."""
+    plain = _TORCH not in deps and not copts
     native.cc_test(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
         size = size,
-        deps = _common_deps(deps, copts) + ["@system//:gtest_main"],
-        copts = _common_copts(deps, copts),
+        deps = _common_deps(deps, copts) + ["@system//:gtest_main"] + (_TEST_DEPS if plain else []),
+        copts = _common_copts(deps, copts) + (_TEST_COPTS if plain else []),
         **kwargs
     )
 

@@ -23,7 +23,7 @@ def _precompiled_header_impl(ctx):
         source_file = header.path,
         output_file = compiled.path,
         use_pic = toolchain.needs_pic_for_dynamic_libraries(feature_configuration = features),
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts,
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts,
         include_directories = context.includes,
         quote_include_directories = context.quote_includes,
         system_include_directories = context.system_includes,
@@ -57,6 +57,7 @@ def _precompiled_header_impl(ctx):
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
+        "copts": attr.string_list(doc = "Those of the targets that read it."),
         "header": attr.label(allow_single_file = [".h"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
