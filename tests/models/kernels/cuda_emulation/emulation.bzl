@@ -7,7 +7,12 @@ EMULATION_COPTS = [
     # A load of four numbers from an address that a GPU would refuse ends the program.
     "-fsanitize=alignment",
     "-fsanitize-undefined-trap-on-error",
+] + select({
+    # The address sanitizer checks the accesses instead.
+    "//:asan_torch": [],
     # Calls hooks at each access to memory, which races.cc has. Nothing is linked for it.
-    "-fsanitize=thread",
-    "--param=tsan-instrument-func-entry-exit=0",
-]
+    "//conditions:default": [
+        "-fsanitize=thread",
+        "--param=tsan-instrument-func-entry-exit=0",
+    ],
+})
