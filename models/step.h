@@ -5,6 +5,7 @@
 #ifndef BERTH_MODELS_STEP_H_
 #define BERTH_MODELS_STEP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -72,6 +73,7 @@ struct StepRow {
 
   int64_t num_drafts() const { return static_cast<int64_t>(drafts.size()); }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_drafts(); }
+  bool past_prompt() const { return start >= prompt_length; }
 };
 
 // Rows that decode come first, then prefill chunks.
@@ -81,6 +83,11 @@ struct StepPlan {
   int64_t num_decode_rows = 0;  // rows of one token that are past their prompt
 
   bool empty() const { return rows.empty(); }
+  // Rows past their prompt: those that decode, check drafts, or catch up with tokens that are known already. The first
+  // token of each is decoding to whoever measures steps; all other tokens of the step are prefill.
+  int64_t num_rows_past_prompt() const {
+    return std::count_if(rows.begin(), rows.end(), [](const StepRow& row) { return row.past_prompt(); });
+  }
   void Clear() {
     rows.clear();
     num_tokens = 0;

@@ -375,8 +375,8 @@ absl::Status Engine::MadeToFail(bool after) const {
 }
 
 void Engine::Measure(const StepPlan& plan, absl::Duration time) {
-  const bool prefills = plan.num_decode_rows < static_cast<int64_t>(plan.rows.size());
-  wait_estimator_.OnStep(time, prefills ? plan.num_tokens - plan.num_decode_rows : 0, plan.num_decode_rows);
+  const int64_t num_past_prompt = plan.num_rows_past_prompt();
+  wait_estimator_.OnStep(time, plan.num_tokens - num_past_prompt, num_past_prompt);
   const Scheduler::Counts& counts = scheduler_->counts();
   wait_estimator_.OnPrefixes(counts.prefix_queried_tokens, counts.prefix_hit_tokens);
 }

@@ -242,7 +242,8 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
     committer_.Commit(row, result.rows[i], &sequence, now, events);
   }
   CommitForced(now, events);
-  pacer_.OnStep(time, plan_.num_tokens - plan_.num_decode_rows, plan_.num_decode_rows);
+  const int64_t num_past_prompt = plan_.num_rows_past_prompt();
+  pacer_.OnStep(time, plan_.num_tokens - num_past_prompt, num_past_prompt);
   policy_->OnStep(running_, time);
   const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
   if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();

@@ -17,7 +17,8 @@ constexpr double kFall = 0.2;
 // The margin moves by this share, times 99 when a step exceeds it. So one step in a hundred does.
 constexpr double kMarginStep = 0.0005;
 constexpr double kMaxMargin = 2;
-// One step in this many only decodes.
+// One step in this many, the probe, only decodes. It is over after one step, whatever that computed: while it lasts,
+// nothing is admitted.
 constexpr int64_t kProbeEvery = 64;
 // Until a token's time is known.
 constexpr int64_t kFirstTokens = 32;
@@ -29,20 +30,22 @@ absl::Duration Follow(absl::Duration estimate, absl::Duration measured) {
 
 }  // namespace
 
+bool StepPacer::probes() const { return num_mixed_ + 1 >= kProbeEvery; }
+
 absl::Duration StepPacer::TimeForPrefill() const {
   return std::max(kLeastShare * target_, target_ / margin_ - decode_time_);
 }
 
 int64_t StepPacer::MostPrefillTokens() const {
   if (target_ == absl::ZeroDuration()) return std::numeric_limits<int64_t>::max();
-  if (num_mixed_ + 1 >= kProbeEvery) return 0;
+  if (probes()) return 0;
   if (token_time_ == absl::ZeroDuration()) return kFirstTokens;
   return std::max<int64_t>(1, static_cast<int64_t>(absl::FDivDuration(TimeForPrefill(), token_time_)));
 }
 
 void StepPacer::OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows) {
-  if (prefill_tokens == 0) {
-    decode_time_ = num_mixed_ + 1 >= kProbeEvery ? time : Follow(decode_time_, time);
+  if (prefill_tokens == 0 || (probes() && decode_rows > 0)) {
+    decode_time_ = probes() ? time : Follow(decode_time_, time);
     num_mixed_ = 0;
     return;
   }

@@ -21,22 +21,24 @@ class StepPacer {
   // With a target of 0 there is no limit.
   explicit StepPacer(absl::Duration target) : target_(target) {}
 
-  // The most tokens that a step may prefill beside sequences that decode. At least 1, but 0 in every 64th step in a row
-  // with prefill, which shows what decoding alone takes.
+  // The most tokens that a step may prefill beside sequences past their prompts. At least 1, but 0 in every 64th step
+  // in a row with prefill, which shows what decoding alone takes.
   int64_t MostPrefillTokens() const;
 
-  // Takes in a step that succeeded: its time, the tokens that it prefilled (drafts and encoder input included), and
-  // the sequences that decoded.
+  // Takes in a step that succeeded: its time, the sequences past their prompts, and all tokens beside one of each of
+  // those (drafts and encoder input included).
   void OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows);
 
  private:
+  // Whether the step is one that shows what decoding alone takes.
+  bool probes() const;
   // What the target leaves for prefill.
   absl::Duration TimeForPrefill() const;
 
   const absl::Duration target_;
   absl::Duration decode_time_;  // of a step that only decodes; 0: not known
   absl::Duration token_time_;   // of a prefilled token; 0: not known
-  int64_t num_mixed_ = 0;       // steps with prefill since the last that only decoded
+  int64_t num_mixed_ = 0;       // steps with prefill since the last without
   double margin_ = 1;           // a step of 99 in 100 takes at most this times what is predicted
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -61,6 +62,15 @@ TEST(StepPacerTest, NowAndThenAStepOnlyDecodes) {
   EXPECT_NEAR(static_cast<double>(pacer.MostPrefillTokens()), 200, 10) << "20 ms are left of the target";
 }
 
+// Nothing is admitted in it.
+TEST(StepPacerTest, AProbeLastsOneStepWhateverThatComputed) {
+  StepPacer pacer(kTarget);
+  for (int i = 0; i < 63; ++i) pacer.OnStep(absl::Milliseconds(40), 100, 4);
+  EXPECT_EQ(pacer.MostPrefillTokens(), 0);
+  pacer.OnStep(absl::Milliseconds(10), 1, 31);
+  EXPECT_GT(pacer.MostPrefillTokens(), 0);
+}
+
 // The last chunk of a prompt may have one token, and take as long as a step that decodes.
 TEST(StepPacerTest, AFewTokensSayLittle) {
   StepPacer pacer(kTarget);
@@ -105,18 +115,31 @@ class PacedScheduler {
   }
   absl::Duration decode_time() const { return DecodeTime(4); }
   int64_t prefilled() const { return prefilled_; }
+  // Adds a session that resumes after `output` tokens. Their cache is lost, so they are computed again.
+  void AddResumed(int64_t prompt, int64_t output) {
+    auto progress = std::make_shared<Progress>();
+    progress->tokens.assign(output, 1);
+    Add(prompt, output + 1, std::move(progress));
+  }
+  // Tokens of the step that no stream decoded.
+  int64_t StepWithoutPrompts() {
+    const int64_t before = prefilled_;
+    Step();
+    return prefilled_ - before;
+  }
 
  private:
   absl::Duration DecodeTime(int64_t rows) const {
     return slowness_ * (absl::Milliseconds(8) + absl::Microseconds(500) * rows);
   }
-  void Add(int64_t prompt, int64_t output) {
+  void Add(int64_t prompt, int64_t output, std::shared_ptr<Progress> progress = nullptr) {
     Request request;
     request.key = ++last_key_;
     request.prompt.assign(prompt, 1);
     request.max_tokens = output;
     request.encoder_tokens.assign(encoder_tokens_, 1);
     request.arrival = now_;
+    request.progress = std::move(progress);
     scheduler_->Add(std::move(request));
   }
   absl::Duration Step() {
@@ -167,6 +190,19 @@ TEST(StepPacerTest, LongPromptsDoNotStallStreams) {
     const absl::Duration dearest = slowness * (absl::Microseconds(60) + absl::Nanoseconds(10) * 8000);
     EXPECT_GT((paced.prefilled() - before) * dearest, 0.2 * kTarget * 1000) << slowness;
   }
+}
+
+// A sequence past its prompt gets a token in each step, as one that decodes. So it ends no probe by catching up.
+TEST(StepPacerTest, WhatCatchesUpIsHeldBackInProbesOnly) {
+  PacedScheduler paced(/*target_ms=*/11);
+  paced.AddResumed(10, 12000);
+  int num_probes = 0;
+  for (int i = 0; i < 192; ++i) {
+    const int64_t tokens = paced.StepWithoutPrompts();
+    ASSERT_GT(tokens, 0) << "it has caught up after " << i << " steps; the test needs more tokens";
+    num_probes += tokens == 1 ? 1 : 0;
+  }
+  EXPECT_LE(num_probes, 3);
 }
 
 // The encoder's 300 tokens are far over what a step of this target may prefill.
