@@ -30,7 +30,7 @@ CacheSnapshot SnapshotOf(const Sequence& sequence, StepCopies* copies) {
 void Saver::Ask(Sequence* sequence) {
   if (!Saves(*sequence) || sequence->save_due) return;
   sequence->save_due = true;
-  ++num_due_;
+  due_.push_back(sequence);
 }
 
 void Saver::OnToken(Sequence* sequence) {
@@ -40,7 +40,7 @@ void Saver::OnToken(Sequence* sequence) {
 
 void Saver::OnEnd(FinishReason reason, Sequence* sequence) {
   if (!Saves(*sequence)) return;
-  if (std::exchange(sequence->save_due, false)) --num_due_;
+  if (std::exchange(sequence->save_due, false)) std::erase(due_, sequence);
   SavedRequest saved = {.key = sequence->request.key, .last = true};
   if (reason != FinishReason::kError) {
     saved.progress = ProgressOf(*sequence);
@@ -55,15 +55,10 @@ void Saver::OnEnd(FinishReason reason, Sequence* sequence) {
   sink_->Take(std::move(saved));
 }
 
-void Saver::HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
-                     const std::deque<std::unique_ptr<Sequence>>& waiting,
-                     const std::vector<std::unique_ptr<Sequence>>& paused) {
-  if (num_due_ == 0 || !sink_->ready()) return;
-  const auto done = [this](const std::unique_ptr<Sequence>& s) { return !s->save_due || Save(s.get()); };
-  // The first that has no room ends it.
-  [[maybe_unused]] const bool all = std::all_of(running.begin(), running.end(), done) &&
-                                    std::all_of(waiting.begin(), waiting.end(), done) &&
-                                    std::all_of(paused.begin(), paused.end(), done);
+// The first that has no room ends it, and is the first of the next time. So a sequence that soon asks again goes behind
+// all that wait.
+void Saver::HandOver() {
+  due_.erase(due_.begin(), std::find_if_not(due_.begin(), due_.end(), [this](Sequence* s) { return Save(s); }));
 }
 
 bool Saver::Save(Sequence* sequence) {
@@ -74,7 +69,6 @@ bool Saver::Save(Sequence* sequence) {
   if (ever) saved.progress->snapshot = SnapshotOf(*sequence, copies_);
   sink_->Take(std::move(saved));
   sequence->save_due = false;
-  --num_due_;
   return true;
 }
 

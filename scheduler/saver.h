@@ -1,15 +1,15 @@
 // Hands requests to the save sink: what they need to resume later, perhaps in another process. Engine thread only.
 //
 // A save is due when a client asks for it, and after every autosave_tokens output tokens. It happens after a step,
-// within the step's copy budget. While the budget or the sink has no room, it waits for a later step. A cache that is
-// larger than any step's budget is left out, and computed again by whoever resumes. When a request with `saved` ends,
-// it is handed over for the last time.
+// within the step's copy budget, and the saves that are due longest come first. While the budget or the sink has no
+// room, they wait for a later step. A cache that is larger than any step's budget is left out, and computed again by
+// whoever resumes. When a request with `saved` ends, it is handed over for the last time.
+//
+// Invariant: the sequences with save_due are those in due_, once each.
 #ifndef BERTH_SCHEDULER_SAVER_H_
 #define BERTH_SCHEDULER_SAVER_H_
 
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -46,10 +46,8 @@ class Saver {
   // Call before the sequence goes. REQUIRES: no step writes to its lease.
   void OnEnd(FinishReason reason, Sequence* sequence);
   // Hands over the saves that are due. REQUIRES: between steps.
-  void HandOver(const std::vector<std::unique_ptr<Sequence>>& running,
-                const std::deque<std::unique_ptr<Sequence>>& waiting,
-                const std::vector<std::unique_ptr<Sequence>>& paused);
-  bool any_due() const { return num_due_ > 0; }
+  void HandOver();
+  bool any_due() const { return !due_.empty(); }
 
  private:
   bool Saves(const Sequence& sequence) const { return sink_ != nullptr && sequence.request.saved; }
@@ -58,7 +56,7 @@ class Saver {
 
   SaveSink* const sink_;
   StepCopies* const copies_;
-  int64_t num_due_ = 0;
+  std::vector<Sequence*> due_;  // in the order in which their saves became due
 };
 
 }  // namespace berth

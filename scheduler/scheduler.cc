@@ -163,7 +163,7 @@ void Scheduler::UnpauseDue(absl::Time now) {
 void Scheduler::RunIdleWork(absl::Time now) {
   swap_.RunIdleWork(now);
   if (swap_.swapping_out() != nullptr) CountSwapOut(swap_.FinishSwapOut());  // of a paused sequence
-  saver_.HandOver(running_, waiting_, paused_);
+  saver_.HandOver();
 }
 
 absl::Time Scheduler::NextIdleWork(absl::Time now) const {
@@ -247,7 +247,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   policy_->OnStep(running_, time);
   const auto finished = [](const Sequence* sequence) { return sequence->finished(); };
   if (std::any_of(planned_.begin(), planned_.end(), finished)) RemoveFinished();
-  saver_.HandOver(running_, waiting_, paused_);
+  saver_.HandOver();
 }
 
 ComputedTokens Scheduler::CountComputed(const StepRow& row, Sequence* sequence) {

@@ -1,6 +1,7 @@
 // What is handed over to be saved, when, and that whoever resumes from it comes to the same end.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 
 #include "tests/scheduler/scheduler_harness.h"
@@ -88,6 +89,26 @@ TEST(Saver, WaitsForTheSinkAndTheBudgetAndLeavesOutWhatIsTooLarge) {
   ASSERT_EQ(sink.taken.size(), 3u);
   EXPECT_TRUE(sink.taken.back().progress->snapshot.empty());
   EXPECT_EQ(sink.taken.back().progress->tokens.size(), 13u);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+// Each asks again before the next step, and a step copies one of them.
+TEST(Saver, WhoAsksAgainGoesBehindThoseThatWait) {
+  RecordingSaveSink sink;
+  SchedulerHarness h({StaticLayer()}, 64, Saving(&sink, /*step_bytes=*/128 * 8));  // 32 tokens
+  std::map<RequestKey, int> num_saves;
+  for (int i = 0; i < 3; ++i) num_saves[h.Add(Saved(&h, 18, 13, /*autosave_tokens=*/1))] = 0;
+  do h.Step();
+  while (h.num_decode_rows < 3);
+  sink.taken.clear();
+  while (sink.taken.size() < 6) h.Step();
+  for (const SavedRequest& saved : sink.taken) {
+    ++num_saves[saved.key];
+    EXPECT_FALSE(saved.last);
+    EXPECT_FALSE(saved.progress->snapshot.empty());
+  }
+  for (const auto& [key, num] : num_saves) EXPECT_EQ(num, 2) << key;
   h.RunToEnd();
   h.ExpectAllEnded();
 }
