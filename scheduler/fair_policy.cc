@@ -74,8 +74,14 @@ int64_t FairPolicy::TokenLimit(const Sequence& sequence, TokenUse use, int64_t l
   if (use != TokenUse::kPrefill || !divides_prefill_) return left;
   TenantAccount* const account = sequence.turn.account;
   const int64_t limit = std::min(left, account->prefill_left);
-  account->prefill_left -= std::min(limit, sequence.num_remaining());
+  account->prefill_left -= std::min(limit, PrefillTokens(sequence));
   return limit;
+}
+
+int64_t FairPolicy::PrefillTokens(const Sequence& sequence) const {
+  if (sequence.parked || sequence.decoding()) return 0;
+  const int64_t set_aside = sequence.catching_up() ? 1 : 0;
+  return std::min(sequence.num_remaining(), chunk_tokens_) - set_aside;
 }
 
 void FairPolicy::OnArrival(const Sequence& sequence) {
@@ -99,14 +105,14 @@ void FairPolicy::OnPlan(const StepBudget& step, RunningSequences running) {
   board_.Publish(now_, /*at_once=*/false, &accounts_);
   first_running_ = running.empty() ? 0 : running.front()->request.key;
   steps_until_retry_ = std::exchange(pick_failed_, false) ? kRetrySteps : std::max<int64_t>(0, steps_until_retry_ - 1);
+  chunk_tokens_ = step.chunk_tokens;
   divides_prefill_ = false;
   reserved_ = 0;
   if (accounts_.num_busy() < 2) return;
   claims_.clear();
   int64_t budget = step.num_tokens;
   for (const std::unique_ptr<Sequence>& sequence : running) {
-    if (sequence->parked || sequence->decoding()) continue;
-    const int64_t tokens = std::min(sequence->num_remaining(), step.chunk_tokens);
+    const int64_t tokens = PrefillTokens(*sequence);
     if (SameRequest(*sequence, *running.front())) {
       budget -= tokens;  // it gets what it wants in any case
     } else {

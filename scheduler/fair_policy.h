@@ -88,6 +88,8 @@ class FairPolicy : public SchedulingPolicy {
     return IsOverdueTurn() ? accounts_.waiting_longest() : accounts_.furthest_behind();
   }
   void TakeNewWeights();
+  // What a running sequence can prefill in the step, beside the token that is set aside for it.
+  int64_t PrefillTokens(const Sequence& sequence) const;
   // Adds to what the sequence's tenant wants to prefill in the step.
   void Claim(const Sequence& sequence, int64_t tokens);
   // Divides the step's `budget` among the claims. `for_admission` tokens of that of `next` are for an admission.
@@ -106,6 +108,7 @@ class FairPolicy : public SchedulingPolicy {
   // For the step being planned:
   RequestKey first_running_ = 0;        // 0: none
   std::vector<TenantAccount*> claims_;  // tenants that want to prefill
+  int64_t chunk_tokens_ = 0;            // the most that one sequence may prefill
   bool divides_prefill_ = false;        // they want more than there is
   int64_t reserved_ = 0;                // tokens that drafts leave to the next admission
   // An admission that lacks room needs no tokens: after a failed one, none are kept for the next few steps.

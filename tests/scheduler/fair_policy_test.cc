@@ -248,6 +248,59 @@ TEST(FairPolicy, GivesPrefillToTheTenantsFurthestBehindFirst) {
   EXPECT_EQ(stage.policy.TokenLimit(*running[1], TokenUse::kPrefill, 62), 22);
 }
 
+// What one sequence leaves of its tenant's part of a step is for the tenant's others.
+TEST(FairPolicy, ASequenceTakesAtMostAChunkOfItsTenantsTokens) {
+  Stage stage;
+  std::vector<Sequence*> running;
+  for (const auto& [tenant, tokens] :
+       std::vector<std::pair<std::string, int64_t>>{{"first", 1}, {"a", 600}, {"a", 600}, {"a", 600}, {"b", 2000}}) {
+    stage.Add(tenant, tokens);
+    running.push_back(stage.Admit());
+  }
+  const auto plan = [&] {
+    stage.policy.OnPlan({.now = stage.now, .num_tokens = 501, .chunk_tokens = 256}, stage.running);
+  };
+  plan();  // the first takes a token; b has been charged more
+  EXPECT_EQ(stage.policy.TokenLimit(*running[1], TokenUse::kPrefill, 500), 500);
+  EXPECT_EQ(stage.policy.TokenLimit(*running[2], TokenUse::kPrefill, 244), 244);
+  EXPECT_EQ(stage.policy.TokenLimit(*running[4], TokenUse::kPrefill, 0), 0);
+  running[1]->parked = true;  // it takes none until its group's first member is there
+  plan();
+  EXPECT_EQ(stage.policy.TokenLimit(*running[1], TokenUse::kPrefill, 500), 500);
+  EXPECT_EQ(stage.policy.TokenLimit(*running[2], TokenUse::kPrefill, 500), 500);
+  EXPECT_EQ(stage.policy.TokenLimit(*running[3], TokenUse::kPrefill, 244), 244);
+}
+
+// The same in steps of the scheduler.
+TEST(FairPolicy, TheStepsOfTwoTenantsAreFull) {
+  FairPolicy policy({});
+  Scheduler::Options options = {.max_running = 8,
+                                .max_step_tokens = 64,
+                                .prefill_chunk_tokens = 32,
+                                .max_sequence_tokens = 1000,
+                                .policy = &policy};
+  SchedulerHarness h({StaticLayer()}, 2000, options);
+  const auto add = [&](const char* tenant, int64_t prompt, int64_t output) {
+    Request request = h.MakeRequest(prompt, output);
+    request.cache_salt = tenant;
+    return h.Add(std::move(request));
+  };
+  add("first", 4, 200);
+  h.Step();
+  add("a", 300, 2);
+  add("a", 300, 2);
+  h.Step();
+  add("b", 900, 2);  // from its admission on it has been charged more
+  for (int i = 0; i < 8; ++i) {
+    h.Step();
+    int64_t tokens = 0;
+    for (const RowShape& row : h.shapes) tokens += row.num_tokens;
+    EXPECT_EQ(tokens, options.max_step_tokens) << "step " << i;
+  }
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
 // Sequences with leases of these many tokens, in order of admission.
 struct Holders {
   Holders(Stage* stage, const std::vector<std::pair<std::string, int64_t>>& wanted) : tiny({StaticLayer()}, 200) {
