@@ -65,8 +65,12 @@ absl::Status CheckQueue(const QueueLimits& limits, const QueueState& queue, cons
                         absl::StrCat("the request would wait ", InMilliseconds(wait), "; max_wait is ",
                                      InMilliseconds(limits.max_wait), "; retry later"));
   }
-  const absl::Duration first_token =
-      wait + PredictPrefill(queue.rates, queue.step, request.num_tokens, request.shares_prefix);
+  // With no prefill before it, a request is tried, whatever its own is thought to take: only what is prefilled corrects
+  // the rates. If every request were refused by an old measurement, that would stay.
+  absl::Duration first_token = wait;
+  if (queue.backlog.prefill_tokens > 0) {
+    first_token += PredictPrefill(queue.rates, queue.step, request.num_tokens, request.shares_prefix);
+  }
   if (request.time_left <= absl::ZeroDuration() || first_token <= request.time_left) return absl::OkStatus();
   // Less of a queue helps, less of a prompt does not.
   const absl::Duration late = std::min(wait, first_token - request.time_left);

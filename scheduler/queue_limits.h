@@ -35,6 +35,7 @@ struct QueueRequest {
 
 // RESOURCE_EXHAUSTED with a Refusal: the queue is at a limit, or the first token would come after the deadline. The
 // code of the latter is not DEADLINE_EXCEEDED: nothing was tried, and the same request may succeed elsewhere or later.
+// A request that has no other's prefill before it and a free place is never refused for what is predicted.
 absl::Status CheckQueue(const QueueLimits& limits, const QueueState& queue, const QueueRequest& request);
 
 }  // namespace berth

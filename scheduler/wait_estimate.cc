@@ -74,6 +74,23 @@ absl::Duration PredictPrefill(const WaitRates& rates, const StepLimits& limits, 
   return absl::Seconds(PrefillSeconds(rates, computed, limits.chunk_tokens));
 }
 
+void WaitEstimator::MiddleRatio::Add(double above, double below) {
+  terms_[num_added_++ % kSize] = {.above = above, .below = below};
+}
+
+double WaitEstimator::MiddleRatio::value() const {
+  const int64_t count = std::min(num_added_, kSize);
+  std::array<Term, kSize> sorted = terms_;
+  std::sort(sorted.begin(), sorted.begin() + count,
+            [](const Term& a, const Term& b) { return a.above * b.below < b.above * a.below; });
+  Term sum;
+  for (int64_t i = count / 4; i < count - (count + 2) / 4; ++i) {
+    sum.above += sorted[i].above;
+    sum.below += sorted[i].below;
+  }
+  return sum.below > 0 ? sum.above / sum.below : 0;
+}
+
 void WaitEstimator::FadingRatio::Add(double more_above, double more_below) {
   above = above * kOlder + more_above;
   below = below * kOlder + more_below;

@@ -11,11 +11,15 @@
 // as many as its counter leaves it until then. A prefilled token counts for what the last prompts had to compute: the
 // rest of them was in the prefix cache. The request's own prefill takes the same times, with at most a chunk in a step.
 //
-// All times are means in which the newest measurement has a weight of 1/8. What was never measured takes no time, so
-// nothing is predicted before the first steps.
+// The times of steps are those of the middle half of the last 16 measurements. So a step that took far longer than the
+// others, such as one that read the weights from the disk, counts for nothing as soon as there is a second one. Waits
+// for places are sums over many sequences, which may differ much, so the time of a sequence is a mean, in which the
+// newest measurement has a weight of 1/8. What was never measured takes no time, so nothing is predicted before the
+// first steps.
 #ifndef BERTH_SCHEDULER_WAIT_ESTIMATE_H_
 #define BERTH_SCHEDULER_WAIT_ESTIMATE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -68,7 +72,7 @@ absl::Duration PredictPrefill(const WaitRates& rates, const StepLimits& limits, 
 
 class WaitEstimator {
  public:
-  // A step computed `prefill_tokens`, and a token for each of `decode_rows` sequences.
+  // A step computed a token for each of `decode_rows` sequences past their prompts, and `prefill_tokens` others.
   void OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows);
   // A sequence ended so long after its first step.
   void OnSequenceEnd(absl::Duration time);
@@ -78,6 +82,23 @@ class WaitEstimator {
   const WaitRates& rates() const { return rates_; }
 
  private:
+  // The ratio of two sums over the middle half of the last kSize terms, by their own ratios. Of two terms that is the
+  // one with the smaller ratio: a wait that is predicted too long costs a request, one that is too short does not.
+  class MiddleRatio {
+   public:
+    // REQUIRES: below > 0.
+    void Add(double above, double below);
+    double value() const;  // 0: no terms
+
+   private:
+    static constexpr int64_t kSize = 16;
+    struct Term {
+      double above = 0;
+      double below = 0;
+    };
+    std::array<Term, kSize> terms_;
+    int64_t num_added_ = 0;
+  };
   // A ratio of two sums, in which older terms fade.
   struct FadingRatio {
     double above = 0;
@@ -87,8 +108,8 @@ class WaitEstimator {
   };
 
   WaitRates rates_;
-  FadingRatio decode_;    // seconds, steps
-  FadingRatio prefill_;   // seconds, tokens
+  MiddleRatio decode_;    // seconds, steps
+  MiddleRatio prefill_;   // seconds, tokens
   FadingRatio sequence_;  // seconds, sequences
   FadingRatio cached_;    // tokens
   int64_t queried_tokens_ = 0;

@@ -340,14 +340,24 @@ TEST_F(EngineTest, RefusesByThePredictedWaitAndTheDeadline) {
   engine_->Start();
   ExpectIdle();
 
-  // Its own prefill: 13 chunks of 8 tokens, 18 ms each.
+  // Its own prefill: 13 chunks of 8 tokens, 18 ms each. An idle engine tries it all the same.
   hurried.deadline = clock_.Now() + absl::Milliseconds(150);
+  ASSERT_TRUE(engine_->Submit(hurried).ok());
+  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kDeadline);
+  ExpectIdle();
+  // Another's prefill is before it.
+  gate_.Close();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(3, 100, 1)).ok());
+  hurried = MakeRequest(4, 100, 1);
+  hurried.deadline = clock_.Now() + absl::Milliseconds(300);
   const absl::Status late = engine_->Submit(hurried);
   ASSERT_TRUE(RefusalOf(late).has_value()) << late;
   EXPECT_EQ(RefusalOf(late)->reason, RefusalReason::kDeadline);
-  hurried.deadline = clock_.Now() + absl::Milliseconds(400);
+  hurried.deadline = clock_.Now() + absl::Milliseconds(800);
   EXPECT_TRUE(engine_->Submit(hurried).ok());
-  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kLength);
+  gate_.Open();
+  EXPECT_EQ(sink_.WaitFor(4).finish, FinishReason::kLength);
+  ExpectIdle();
 
   // 100 tokens take about 170 ms, so about 6 requests fit a second.
   gate_.Close();

@@ -74,10 +74,31 @@ TEST(QueueLimitsTest, RefusesWhatCannotMeetItsDeadline) {
                      .limit = "1.499s",
                      .value = "1.5s"}));
   EXPECT_EQ(RefusalIn(check(Measured(1000), 500, absl::Milliseconds(800))).retry_after, absl::Milliseconds(700));
-  // Its own prompt takes too long, whatever the queue.
-  EXPECT_EQ(RefusalIn(check(Measured(0), 500, absl::Milliseconds(400))).retry_after, absl::ZeroDuration());
+  // Its own prompt takes too long, however short the queue.
+  EXPECT_EQ(RefusalIn(check(Measured(1), 500, absl::Milliseconds(400))).retry_after, absl::Milliseconds(100));
   EXPECT_TRUE(check(Measured(1000), 500, absl::InfiniteDuration()).ok());
   EXPECT_TRUE(check(Measured(1000), 500, -absl::Seconds(1)).ok()) << "it ends with DEADLINE_EXCEEDED";
+}
+
+// If the first step was slow, only others can show that, and they must be tried for that.
+TEST(QueueLimitsTest, TriesARequestThatNothingIsBefore) {
+  WaitEstimator estimator;
+  estimator.OnStep(absl::Seconds(16), 10, 0);
+  const QueueLimits limits = {.max_wait = absl::Seconds(1)};
+  const QueueRequest request = {.num_tokens = 100, .time_left = absl::Seconds(60)};
+  QueueState queue = Measured(0);
+  queue.rates = estimator.rates();
+  EXPECT_TRUE(CheckQueue(limits, queue, request).ok()) << "an idle server";
+  queue.backlog.num_sequences = 3;
+  EXPECT_TRUE(CheckQueue(limits, queue, request).ok()) << "three of four places decode, and measure no prefill";
+  queue.backlog.prefill_tokens = 1;
+  EXPECT_EQ(RefusalIn(CheckQueue({}, queue, request)).reason, RefusalReason::kDeadline) << "one is tried at a time";
+  estimator.OnStep(absl::Milliseconds(100), 100, 0);
+  queue.rates = estimator.rates();
+  EXPECT_TRUE(CheckQueue(limits, queue, request).ok()) << "the first step is forgotten";
+  // All places are taken: the sequences in them end, and correct what is known of their time.
+  queue = Measured(0, 6);
+  EXPECT_EQ(RefusalIn(CheckQueue({}, queue, {.time_left = absl::Seconds(1)})).reason, RefusalReason::kDeadline);
 }
 
 TEST(QueueLimitsTest, PredictsNothingBeforeAMeasurement) {
