@@ -30,8 +30,6 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kTemporary = ".tmp";
 constexpr absl::string_view kTemporarySuffix = ".session.tmp";
-// Caches that may wait for the disk; while more do, the engine saves no other.
-constexpr int64_t kMaxPendingBytes = 1 << 30;
 // One request on a full disk fails to save hundreds of times a second.
 constexpr absl::Duration kWarningInterval = absl::Seconds(10);
 // How often to look for sessions that are too old. A request finds none of those anyway.
@@ -43,6 +41,17 @@ absl::Status IsRunning(const std::string& id) {
 
 SessionPlace PlaceOf(const std::string& tenant, const std::string& id) {
   return {.tenant_hash = TenantHash(tenant), .id = id};
+}
+
+// The memory that the save takes.
+int64_t BytesOf(const SavedRequest& saved) {
+  if (!saved.progress.has_value()) return 0;
+  const Progress& progress = *saved.progress;
+  int64_t bytes = progress.snapshot.size_bytes + static_cast<int64_t>(progress.tokens.size() * sizeof(int32_t));
+  for (const OutputLogprobs& entry : progress.logprobs) {
+    bytes += static_cast<int64_t>(sizeof(entry) + entry.top.size() * sizeof(entry.top[0]));
+  }
+  return bytes;
 }
 
 absl::Status BadFolder(const std::string& folder, absl::string_view why) {
@@ -130,12 +139,25 @@ void SessionStore::AddFile(const std::string& name, SessionPlace place) {
 
 std::string SessionStore::PathOf(const std::string& file) const { return absl::StrCat(options_.folder, "/", file); }
 
-bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_relaxed) < kMaxPendingBytes; }
+bool SessionStore::ready() const { return pending_bytes_.load(std::memory_order_relaxed) < options_.max_pending_bytes; }
 
 void SessionStore::Take(SavedRequest saved) {
-  if (saved.progress.has_value()) pending_bytes_ += saved.progress->snapshot.size_bytes;
-  // A std::function must be able to copy what it holds.
-  queue_.Add([this, shared = std::make_shared<SavedRequest>(std::move(saved))] { Write(*shared); });
+  const RequestKey key = saved.key;
+  const int64_t size_bytes = BytesOf(saved);
+  SavedRequest replaced;  // freed without the lock
+  {
+    MutexLock lock(&pending_mutex_);
+    const auto [found, is_new] = pending_.try_emplace(key);
+    SavedRequest& pending = found->second;
+    if (!is_new && !saved.progress.has_value()) {
+      pending.last |= saved.last;  // what was handed over before stands
+      return;
+    }
+    replaced = std::exchange(pending, std::move(saved));
+    pending_bytes_ += size_bytes - BytesOf(replaced);
+    if (!is_new) return;
+  }
+  queue_.Add([this, key] { WritePending(key); });
 }
 
 absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
@@ -267,6 +289,16 @@ void SessionStore::WarnOf(const std::string& id, const absl::Status& status) {
   unwarned_ = 0;
 }
 
+void SessionStore::WritePending(RequestKey key) {
+  SavedRequest saved;
+  {
+    MutexLock lock(&pending_mutex_);
+    saved = std::move(pending_.extract(key).mapped());
+  }
+  Write(saved);
+  pending_bytes_ -= BytesOf(saved);
+}
+
 void SessionStore::Write(const SavedRequest& saved) {
   SessionPlace place;
   v1::SessionFile file;
@@ -281,7 +313,6 @@ void SessionStore::Write(const SavedRequest& saved) {
   if (saved.progress.has_value()) {
     SetProgress(*saved.progress, &file);
     status = WriteFile(place, file, saved.progress->snapshot);
-    pending_bytes_ -= saved.progress->snapshot.size_bytes;
     if (!status.ok()) WarnOf(place.id, status);
   }
   std::vector<SaveCallback> waiting;

@@ -12,6 +12,9 @@
 // Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. Only one process
 // may use the folder at a time.
 //
+// If the disk is slow, a save that is handed over replaces the one of its session that is not yet being written. So at
+// most one save of each session waits. While max_pending_bytes wait, the engine hands over last saves only.
+//
 // Invariants: used_bytes() is the size of the sessions' files, and at most the limit unless the files found at the
 // start exceed it. A running session is in live_, from Begin until the engine's last hand-over is on the disk.
 #ifndef BERTH_SERVER_STORAGE_SESSION_STORE_H_
@@ -56,6 +59,7 @@ class SessionStore final : public SaveSink {
     int64_t limit_bytes = 0;
     // The tenant's quota; read for each save, and to find sessions that are too old.
     std::function<SessionQuota(const std::string& tenant)> quota = [](const std::string&) { return SessionQuota(); };
+    int64_t max_pending_bytes = 1 << 30;          // of the saves that wait for the disk: see ready()
     std::function<absl::Time()> now = absl::Now;  // the wall clock, as that of files
     std::string model;                            // the model's fingerprint, which sessions must have
     // Called on the store's thread when a save of a request with deliver_saved_only has ended. The error names no path.
@@ -76,7 +80,7 @@ class SessionStore final : public SaveSink {
 
   // The engine's thread.
   bool ready() const override;
-  void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(pending_mutex_);
 
   // Ties the session to the request that will be submitted with this key. FAILED_PRECONDITION: the session is running,
   // or its file has another version. A damaged file is replaced.
@@ -130,6 +134,8 @@ class SessionStore final : public SaveSink {
   // Called on the store's thread only.
   // Logs that a save failed, now and then.
   void WarnOf(const std::string& id, const absl::Status& status);
+  // Writes what was handed over last under the key.
+  void WritePending(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_, pending_mutex_);
   void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReportSave(const SavedRequest& saved, const absl::Status& status) const;
   absl::Status WriteFile(const SessionPlace& place, const v1::SessionFile& file, const CacheSnapshot& snapshot)
@@ -154,7 +160,10 @@ class SessionStore final : public SaveSink {
 
   const Options options_;
   std::unique_ptr<File> lock_;
-  std::atomic<int64_t> pending_bytes_{0};  // caches handed over and not yet written
+
+  std::atomic<int64_t> pending_bytes_{0};  // of saves that were handed over and are not yet written
+  Mutex pending_mutex_;  // the engine's thread takes it; no lock is taken and no file touched under it
+  std::unordered_map<RequestKey, SavedRequest> pending_ ABSL_GUARDED_BY(pending_mutex_);  // not yet being written
 
   // When WarnOf last logged, and how many saves have failed since.
   absl::Time last_warning_ = absl::InfinitePast();

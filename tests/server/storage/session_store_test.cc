@@ -52,13 +52,15 @@ class SessionStoreTest : public ::testing::Test {
  protected:
   SessionStoreTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/sessions") { fs::remove_all(folder_); }
 
-  void Open(int64_t limit_bytes = 1 << 20, const std::string& model = "model") {
+  void Open(int64_t limit_bytes = 1 << 20, const std::string& model = "model", int64_t max_pending_bytes = 1 << 30) {
     store_.reset();
     auto store = SessionStore::Open({.folder = folder_,
                                      .limit_bytes = limit_bytes,
                                      .quota = [this](const std::string& tenant) { return quotas_[tenant]; },
+                                     .max_pending_bytes = max_pending_bytes,
                                      .now = [this] { return now_; },
-                                     .model = model});
+                                     .model = model,
+                                     .on_save = [this](const SaveEvent& event) { events_.push_back(event); }});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -114,7 +116,19 @@ class SessionStoreTest : public ::testing::Test {
 
   const std::string folder_;
   absl::Time now_ = absl::Now();  // moved by tests, while the store's thread has nothing to do
+  // A disk that does nothing from Stall on.
+  void Stall() {
+    store_->Load("nobody", "tenant", [this](const auto&) { resume_.get_future().wait(); });
+  }
+  void Resume() {
+    resume_.set_value();
+    WaitUntilWritten();
+  }
+
   std::map<std::string, SessionQuota> quotas_;
+  std::promise<void> resume_;
+  std::vector<SaveEvent>
+      events_;  // of requests with deliver_saved_only; read it while the store's thread has nothing to do
   std::unique_ptr<SessionStore> store_;
 };
 
@@ -142,6 +156,62 @@ TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
   EXPECT_EQ(snapshot.groups, wanted.snapshot.groups);
   ASSERT_EQ(snapshot.size_bytes, 128);
   EXPECT_EQ(std::memcmp(snapshot.bytes.get(), wanted.snapshot.bytes.get(), 128), 0);
+}
+
+TEST_F(SessionStoreTest, ASlowDiskGetsTheNewestSaveOfEachSession) {
+  Open();
+  for (RequestKey key : {1, 2, 3}) {
+    v1::SessionFile header = Header(std::to_string(key));
+    header.mutable_request()->set_deliver_saved_only(true);
+    ASSERT_TRUE(store_->Begin(key, std::move(header)).ok());
+  }
+  Stall();
+  for (int64_t i = 1; i <= 50; ++i) {
+    for (RequestKey key : {1, 2, 3}) store_->Take({.key = key, .progress = SomeProgress(i)});
+  }
+  store_->Take({.key = 2, .progress = SomeProgress(60), .last = true});
+  store_->Take({.key = 3, .last = true});  // it failed: what was saved before stands
+  Resume();
+  EXPECT_EQ(store_->stats().num_saves, 3);
+  ASSERT_EQ(events_.size(), 3u);
+  const int64_t num_tokens[] = {50, 60, 50};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(events_[i].key, i + 1);
+    EXPECT_EQ(events_[i].num_tokens, num_tokens[i]);
+    EXPECT_EQ(events_[i].last, i > 0);
+  }
+  EXPECT_FALSE(Load("1").ok()) << "it runs";
+  EXPECT_EQ(Load("2")->file.output_size(), 60);
+  EXPECT_EQ(Load("3")->file.output_size(), 50);
+  store_->Take({.key = 1, .progress = SomeProgress(51), .last = true});
+  WaitUntilWritten();
+  EXPECT_EQ(Load("1")->file.output_size(), 51);
+}
+
+TEST_F(SessionStoreTest, TokensThatWaitForTheDiskCountAsMemory) {
+  Open(1 << 20, "model", /*max_pending_bytes=*/4000);
+  ASSERT_TRUE(Begin(1, "1").ok());
+  ASSERT_TRUE(Begin(2, "2").ok());
+  Stall();
+  const auto take = [this](RequestKey key, int64_t num_tokens, int64_t num_logprobs, bool last) {
+    Progress progress;
+    progress.tokens.resize(num_tokens);
+    progress.logprobs.resize(num_logprobs, {.top = std::vector<TokenLogprob>(20)});
+    store_->Take({.key = key, .progress = std::move(progress), .last = last});
+  };
+  EXPECT_TRUE(store_->ready());
+  take(1, 900, 0, false);
+  EXPECT_TRUE(store_->ready());
+  take(1, 999, 0, false);
+  EXPECT_TRUE(store_->ready()) << "it replaces the one before";
+  take(2, 1, 0, false);
+  EXPECT_FALSE(store_->ready());
+  take(1, 1, 1, true);
+  EXPECT_TRUE(store_->ready());
+  take(2, 25, 25, true);
+  EXPECT_FALSE(store_->ready()) << "logprobs take memory too";
+  Resume();
+  EXPECT_TRUE(store_->ready());
 }
 
 TEST_F(SessionStoreTest, ATornFileIsRefusedWhereverItIsCutOrChanged) {
