@@ -133,7 +133,9 @@ void Admission::Ticket::OnFirstToken() {
 
 void Admission::Ticket::OnEnded(int64_t output_tokens) {
   MutexLock lock(&admission_->mutex_);
-  admission_->End(this, /*return_request=*/false, std::max<int64_t>(0, cost_.output_tokens - output_tokens));
+  // One that was cancelled while its tokens were replayed has generated none.
+  const int64_t generated = std::max<int64_t>(0, output_tokens - cost_.replayed_tokens);
+  admission_->End(this, /*return_request=*/false, std::max<int64_t>(0, cost_.output_tokens - generated));
 }
 
 void Admission::Ticket::Withdraw() {

@@ -40,8 +40,9 @@ namespace berth {
 struct RequestCost {
   int64_t sequences = 1;
   int64_t prompt_tokens = 0;
-  int64_t output_tokens = 0;  // of all outputs
-  int64_t cache_bytes = 0;    // of all sequences at their longest, without shared prefixes
+  int64_t output_tokens = 0;    // of all outputs, without those that are replayed
+  int64_t replayed_tokens = 0;  // of a resumed session's output: they are sent again and cost nothing
+  int64_t cache_bytes = 0;      // of all sequences at their longest, without shared prefixes
 };
 
 class Admission {
@@ -65,7 +66,7 @@ class Admission {
     absl::Status Pay(const RequestCost& cost);
     // The request waits no more.
     void OnFirstToken();
-    // The request has ended with `output_tokens`. Nothing may follow.
+    // The request has ended with `output_tokens`, replayed ones included. Nothing may follow.
     void OnEnded(int64_t output_tokens);
     // The request was refused elsewhere: gives everything back, as if it had not come. Only a Withdraw may follow.
     void Withdraw();

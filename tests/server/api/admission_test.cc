@@ -146,6 +146,25 @@ TEST_F(AdmissionTest, ATokenRateCountsWhatWasUsedAndNoMore) {
   second->OnEnded(600);
 }
 
+// A session of 600 tokens, of which 500 were generated before it was resumed.
+TEST_F(AdmissionTest, ReplayedTokensCostNothing) {
+  SetLimits(R"({"default": {"tokens_per_second": 1, "burst_seconds": 100}})");
+  const RequestCost cost = {.output_tokens = 100, .replayed_tokens = 500};
+  const auto left_after = [&](int64_t output_tokens) -> int64_t {
+    ArriveAndPay(cost)->OnEnded(output_tokens);
+    EXPECT_EQ(ArriveAndPay({.output_tokens = 100}), nullptr);
+    const int64_t left = 100 - absl::ToInt64Seconds(refused_.retry_after);
+    clock_.Advance(absl::Seconds(100));
+    return left;
+  };
+  EXPECT_EQ(left_after(520), 80) << "it generated 20";
+  EXPECT_EQ(left_after(599), 1);
+  const Ticket cancelled = ArriveAndPay(cost);
+  ASSERT_NE(cancelled, nullptr);
+  cancelled->OnEnded(200);  // it was cancelled while the tokens were replayed
+  EXPECT_NE(ArriveAndPay({.output_tokens = 100}), nullptr);
+}
+
 TEST_F(AdmissionTest, ARequestLargerThanTheBurstWaitsForAFullBucketAndLeavesADebt) {
   SetLimits(R"({"default": {"tokens_per_second": 100, "burst_seconds": 10}})");
   const Ticket large = ArriveAndPay({.prompt_tokens = 5000});
