@@ -140,7 +140,7 @@ std::string GrammarVocabulary::Bytes(int32_t token) const {
 
 absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                               const GrammarLimits& limits, std::stop_token stop) {
+                                               const GrammarLimits& limits, std::stop_token stop, CompileWork* work) {
   if (absl::Status status = CheckSize(spec, limits); !status.ok()) return status;
   std::vector<BerthView> choices;
   for (const std::string& choice : spec.choices) choices.push_back(ViewOf(choice));
@@ -151,6 +151,7 @@ absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
   BerthGrammar* grammar = nullptr;
   BerthBytes error{};
   const int32_t result = berth_grammar_compile(vocabulary->get(), &abi_spec, cancel.get(), &grammar, &error);
+  if (work != nullptr) berth_cancel_work(cancel.get(), &work->steps, &work->longest);
   if (absl::Status status = TakeStatus(absl::StatusCode::kInvalidArgument, result, error); !status.ok()) {
     return stop.stop_requested() ? absl::CancelledError("compiling the grammar was cancelled") : status;
   }

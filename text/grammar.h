@@ -45,14 +45,21 @@ class GrammarVocabulary {
   int64_t vocab_size_;
 };
 
+// What a compilation took of Berth's own work, in steps of some microseconds at most. llguidance's is not in it.
+struct CompileWork {
+  uint64_t steps = 0;
+  uint64_t longest = 0;  // the most from one look at the request to stop to the next
+};
+
 // Compiles `spec`. May take long: not for the engine's threads or gRPC's (server/api/grammar_compiler.h). A request to
-// stop is seen between the steps of compiling; `limits` bound what one step takes.
-// INVALID_ARGUMENT: the text has an error (the message says where), needs a byte that no token spells, or is over a
-// limit. A schema has a keyword that is unknown or not supported (the message has its name and JSON pointer).
-// CANCELLED: `stop` was requested.
+// stop is seen at once in Berth's own work, and between the steps of llguidance's; `limits` bound what one of these
+// takes. INVALID_ARGUMENT: the text has an error (the message says where), needs a byte that no token spells, or is
+// over a limit. A schema has a keyword that is unknown or not supported (the message has its name and JSON pointer).
+// CANCELLED: `stop` was requested. `work`, if not null, is written in any case.
 absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                               const GrammarLimits& limits, std::stop_token stop);
+                                               const GrammarLimits& limits, std::stop_token stop,
+                                               CompileWork* work = nullptr);
 
 }  // namespace berth
 

@@ -50,10 +50,12 @@ void berth_vocabulary_free(BerthVocabulary* vocabulary);
 // The token's bytes; those of a control token after 0xFF; none if it may never come.
 int32_t berth_vocabulary_word(const BerthVocabulary* vocabulary, uint32_t id, BerthBytes* out, BerthBytes* error);
 
-// Any thread may request.
+// For one compilation (crate/src/work.rs). Any thread may request.
 struct BerthCancel;
 BerthCancel* berth_cancel_create();
 void berth_cancel_request(const BerthCancel* cancel);
+// How many steps of Berth's own work it took, and the most between two looks at the request.
+void berth_cancel_work(const BerthCancel* cancel, uint64_t* steps, uint64_t* longest);
 void berth_cancel_free(BerthCancel* cancel);
 
 struct BerthView {

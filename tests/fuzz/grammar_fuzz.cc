@@ -39,7 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = berth::TextOf(data + 2, size - 2);
   const berth::GrammarSpec spec = berth::MakeSpec(berth::Kinds().at(static_cast<char>(data[0])), data[1], text);
   const berth::TestVocabulary& vocabulary = (*vocabularies)[data[1] % vocabularies->size()];
-  const auto grammar = berth::CompileGrammar(spec, vocabulary.vocabulary, {}, {});
+  berth::CompileWork work;
+  const auto grammar = berth::CompileGrammar(spec, vocabulary.vocabulary, {}, {}, &work);
+  FUZZ_CHECK(work.longest <= berth::kMostStepsBetweenLooks, text);
   if (!grammar.ok()) {
     FUZZ_CHECK(!berth::HasPanicked(grammar.status(), text), grammar.status().ToString());
     return 0;

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <thread>
 
 #include "absl/base/config.h"
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/text/grammar_test_util.h"
+#include "tests/text/hostile_grammars.h"
 #include "text/grammar.h"
 
 namespace berth {
@@ -25,87 +25,6 @@ using Kind = GrammarSpec::Kind;
 
 // No compilation takes nearly as long: this tells a hang from a slow machine, under sanitizers too.
 constexpr absl::Duration kHang = absl::Minutes(5);
-
-std::string Repeat(const std::string& text, int count) {
-  std::string all;
-  for (int i = 0; i < count; ++i) all += text;
-  return all;
-}
-
-// Chains of `count` names, each of which names the next.
-std::string Chain(int count, const std::string& head, const std::string& middle, const std::string& end,
-                  const std::string& last) {
-  std::string all;
-  for (int i = 0; i < count; ++i) absl::StrAppend(&all, head, i, middle, i + 1, end);
-  return absl::StrCat(all, head, count, last);
-}
-
-std::map<std::string, GrammarSpec> Hostile() {
-  std::map<std::string, GrammarSpec> all;
-  const auto regex = [&](const std::string& name, const std::string& text) {
-    all["regex: " + name] = {.kind = Kind::kRegex, .text = text};
-  };
-  regex("repeat of repeat", "(a{1000}){1000}");
-  regex("repeat of repeat of repeat", "((a{1000}){1000}){1000}");
-  regex("states", "(a|b)*a(a|b){30}");
-  regex("large bound", "[a-z]{0,1000000}");
-  regex("letters", "(\\p{L}{0,500}b){0,500}");
-  regex("nesting", Repeat("(", 5000) + "a" + Repeat(")?", 5000));
-  regex("alternatives", Repeat("[a-z]{3}x|", 20000) + "b");
-  regex("and of many", Repeat("(a?b?c?)*", 3000));
-  const auto lark = [&](const std::string& name, const std::string& text) {
-    all["lark: " + name] = {.kind = Kind::kLark, .text = text};
-  };
-  lark("chain of rules", "start: r0\n" + Chain(14000, "r", ": r", "\n", ": \"x\"\n"));
-  lark("chain of right-recursive rules", "start: r0\n" + Chain(10000, "r", ": \"a\" | r", "\n", ": \"x\"\n"));
-  lark("chain of terminals", "start: T0\n" + Chain(10000, "T", ": \"a\" T", "\n", ": \"x\"\n"));
-  lark("chain of optional terminals", "start: T0\n" + Chain(10000, "T", ": \"a\"? T", "?\n", ": \"x\"\n"));
-  lark("brackets", "start: " + Repeat("(", 100000) + "\"a\"");
-  lark("brackets that close", "start: " + Repeat("(", 199) + "\"a\"" + Repeat(")", 199));
-  lark("tildes", "start: A\nA: " + Repeat("~", 5000) + "\"a\"");
-  lark("nothing", "start: start");
-  lark("ambiguous", "start: e\ne: e e | \"a\" | e e e |");
-  lark("large repeat", "start: (\"a\" | \"b\"){0,1000000} \"c\"");
-  lark("repeat of repeat", "start: ((\"a\"{1,1000}){1,1000}){1,1000}");
-  lark("substring", "start: A\nA: %regex {\"substring_chars\": \"" + Repeat("ab c", 20000) + "\"}");
-  lark("not of not", "start: A\nA: ~(/.*a.{20}/ & ~/.*b.{20}/)");
-  lark("strings that do not end", Repeat("\"", 1001));
-  const auto schema = [&](const std::string& name, const std::string& text) {
-    all["schema: " + name] = {.kind = Kind::kJsonSchema, .text = text};
-  };
-  schema("chain of references", R"({"$ref": "#/$defs/d0", "$defs": {)" +
-                                    Chain(20000, "\"d", "\": {\"$ref\": \"#/$defs/d", "\"}, ", "\": {}}}"));
-  schema("reference to itself", R"({"$ref": "#"})");
-  schema("endless object", R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})");
-  schema("nesting", Repeat("{\"items\": ", 100) + "{}" + Repeat("}", 100));
-  schema("more nesting", Repeat("{\"items\": ", 50000) + "{}" + Repeat("}", 50000));
-  schema("many options", "{\"anyOf\": [" + Repeat("{\"type\": \"object\", \"required\": [\"a\"]}, ", 5000) + "{}]}");
-  schema("crossed options",
-         "{\"allOf\": [" + Repeat(R"({"anyOf": [{"type": "object"}, {"type": "array"}, {"minLength": 2}]}, )", 12) +
-             "{}]}");
-  schema("large counts", R"({"type": "array", "minItems": 100000000, "items": {"maxLength": 1000000000}})");
-  schema("large numbers", R"({"type": "number", "minimum": 1e-300, "maximum": 1e300, "multipleOf": 0.0000001})");
-  schema("multiples",
-         R"({"allOf": [{"multipleOf": 65537}, {"multipleOf": 65539}, {"multipleOf": 65543}], "type": "integer"})");
-  schema("one multiple", R"({"multipleOf": 9973, "type": "integer"})");
-  schema("one small multiple", R"({"multipleOf": 997, "type": "integer"})");
-  std::string properties;
-  for (int i = 0; i < 2000; ++i)
-    absl::StrAppend(&properties, i > 0 ? "," : "", "\"p", i, "\": {\"type\": \"integer\"}");
-  schema("many properties", "{\"type\": \"object\", \"properties\": {" + properties + "}}");
-  std::string patterns;
-  for (int i = 0; i < 60; ++i)
-    absl::StrAppend(&patterns, i > 0 ? "," : "", "\"^p", i, "_.*x\": {\"type\": \"integer\"}");
-  schema("many patterns", "{\"type\": \"object\", \"patternProperties\": {" + patterns + "}}");
-  schema(
-      "costly pattern",
-      R"({"type": "string", "pattern": "^(\\p{L}+[\\.-]?\\w+)*@(\\w+[\\.-]?\\w+)*(\\.\\w{2,300})+$", "minLength": 600})");
-  GrammarSpec choice = {.kind = Kind::kChoice};
-  for (int i = 0; i < 50000; ++i) choice.choices.push_back(absl::StrCat("choice ", i * 7919));
-  all["choice: many"] = choice;
-  all["choice: long"] = {.kind = Kind::kChoice, .choices = {Repeat("abc ", 200000)}};
-  return all;
-}
 
 class GrammarCostTest : public ::testing::Test {
  protected:
@@ -131,12 +50,33 @@ class GrammarCostTest : public ::testing::Test {
 
 TEST_F(GrammarCostTest, CostlyGrammarsEnd) {
   std::mt19937 random(1);
-  for (const auto& [name, spec] : Hostile()) {
+  for (const auto& [name, spec] : HostileGrammars()) {
     SCOPED_TRACE(name);
     const absl::Time start = absl::Now();
     const absl::Duration taken = Run(vocabularies_[0], spec, &random);
     std::cout << name << ": compiled in " << absl::ToInt64Milliseconds(taken) << " ms, all "
-              << absl::ToInt64Milliseconds(absl::Now() - start) << " ms\n";
+              << absl::ToInt64Milliseconds(absl::Now() - start) << " ms" << std::endl;
+  }
+}
+
+size_t SizeOf(const GrammarSpec& spec) {
+  size_t size = spec.text.size();
+  for (const std::string& choice : spec.choices) size += choice.size();
+  return size;
+}
+
+// Counted, so that it holds on every machine: Berth's own work is linear in the text, and looks at the stop often.
+TEST_F(GrammarCostTest, WorkIsLinearAndLooksAtTheStop) {
+  for (const auto& [name, spec] : HostileGrammars()) {
+    CompileWork work;
+    (void)CompileGrammar(spec, vocabularies_[0].vocabulary, {}, {}, &work);
+    EXPECT_LE(work.longest, kMostStepsBetweenLooks) << name;
+    EXPECT_LE(work.steps, 5000 + 8 * SizeOf(spec)) << name;
+    std::stop_source stopped;
+    stopped.request_stop();
+    const auto grammar = CompileGrammar(spec, vocabularies_[0].vocabulary, {}, stopped.get_token(), &work);
+    EXPECT_TRUE(absl::IsCancelled(grammar.status())) << name << ": " << grammar.status();
+    EXPECT_LE(work.steps, kMostStepsBetweenLooks) << name;
   }
 }
 
@@ -161,7 +101,7 @@ absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& 
 TEST_F(GrammarCostTest, AStopIsSeen) {
   absl::Duration longest;
   std::string of;
-  for (const auto& [name, spec] : Hostile()) {
+  for (const auto& [name, spec] : HostileGrammars()) {
     for (int64_t delay_ms : {2, 60, 400}) {
       const absl::Duration latency = StopLatency(vocabularies_[0], spec, absl::Milliseconds(delay_ms));
       EXPECT_LT(latency, kHang) << name;

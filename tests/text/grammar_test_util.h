@@ -33,6 +33,9 @@ bool HasBit(const std::vector<uint32_t>& mask, int32_t token);
 std::vector<int32_t> BitsOf(const std::vector<uint32_t>& mask);
 std::vector<uint32_t> MaskOf(TokenConstraint* constraint, int64_t vocab_size);
 
+// Steps of a compilation from one look at the request to stop to the next: less than 100 ms.
+inline constexpr uint64_t kMostStepsBetweenLooks = 24'000;
+
 struct Walk {
   std::vector<int32_t> tokens;  // without the end token
   bool complete = false;

@@ -42,6 +42,7 @@ pub fn message(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     let end = ["\n<non-verbose/>", "\n<state>", "\n<backtrace>"].iter().filter_map(|mark| text.find(mark)).min();
     match &text[..end.unwrap_or(text.len())] {
+        text if text.contains("grammar.symbols.len() < u16::MAX") => "the grammar has over 65,000 symbols".to_string(),
         "NoExtensionBias" => "no token spells what the grammar asks for here".to_string(),
         text => text.trim_end().to_string(),
     }

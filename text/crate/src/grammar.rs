@@ -1,15 +1,17 @@
 //! Compiles grammars by llguidance.
 //!
-//! Compiling cannot be stopped in the midst: its work is bounded by ParserLimits and by the text's length instead. A
-//! request to stop is seen between the steps, and by the parser itself in the last one.
+//! llguidance cannot be stopped in the midst: its work is bounded by ParserLimits, by the text's length and, for schemas,
+//! by schema_cost.rs. A request to stop is seen between its steps, and at once in Berth's own.
 
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
 use crate::vocabulary::Vocabulary;
-use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
-use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
-use llguidance::{CancellationHandle, Matcher, TokenParser};
+use crate::work::Work;
+use crate::{guard, json, lark, schema, schema_bytes, schema_cost, structural_tag, text, Bytes, Ids};
+use aho_corasick::{AhoCorasick, MatchKind};
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::{Matcher, TokenParser};
 use serde_json::{json, Value};
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ pub struct Spec {
 /// What a spec says, in Rust's types.
 struct Job<'a> {
     vocabulary: &'a Arc<Vocabulary>,
-    cancel: &'a CancellationHandle,
+    work: &'a Work,
     kind: i32,
     whitespace: i32,
     begin: Option<u32>,
@@ -68,16 +70,8 @@ struct Job<'a> {
 type Grammars = Vec<GrammarWithLexer>;
 
 impl Job<'_> {
-    fn check_cancel(&self) -> Result<(), String> {
-        if self.cancel.is_cancelled() {
-            return Err("cancelled".to_string());
-        }
-        Ok(())
-    }
-
     /// The schema with the options of its whitespace. A key has one spelling: it could pass for another key otherwise.
-    fn with_options(&self, schema: &Value) -> Value {
-        let mut schema = schema.clone();
+    fn with_options(&self, mut schema: Value) -> Value {
         let (item, key) = if self.whitespace == 2 { (", ", ": ") } else { (",", ":") };
         schema["x-guidance"] = json!({
             "item_separator": item,
@@ -88,10 +82,17 @@ impl Job<'_> {
         schema
     }
 
+    /// The schema as llguidance is to read it. `prefix`: the pointer to it in the text.
+    fn read(&self, value: &Value, prefix: &str) -> Result<Value, String> {
+        let schema = schema::Reader::new(value, prefix, self.work).read()?;
+        schema_cost::charge(&schema, self.work)?;
+        Ok(self.with_options(schema))
+    }
+
     fn schema(&self, value: &Value) -> Result<GrammarWithLexer, String> {
-        let schema = schema::Reader::new(value, "").read()?;
-        self.check_bytes(&schema::required_bytes(&schema))?;
-        Ok(GrammarWithLexer::from_json_schema(self.with_options(&schema)))
+        let schema = self.read(value, "")?;
+        self.check_bytes(&schema_bytes::required_bytes(&schema, self.work)?)?;
+        Ok(GrammarWithLexer::from_json_schema(schema))
     }
 
     fn check_bytes(&self, needed: &[bool; 256]) -> Result<(), String> {
@@ -119,6 +120,7 @@ impl Job<'_> {
             return Err("0 choices; at least 1 is needed".to_string());
         }
         for (i, choice) in self.choices.iter().enumerate() {
+            self.work.text(choice)?;
             if choice.is_empty() {
                 return Err(format!("choice {i} is empty"));
             }
@@ -133,7 +135,7 @@ impl Job<'_> {
         if self.text.len() > MAX_LARK_BYTES {
             return Err(format!("{} bytes are over {MAX_LARK_BYTES}", self.text.len()));
         }
-        let text = lark::read(self.text, &|schema| self.with_options(schema))?;
+        let text = lark::read(self.text, &|schema| self.read(schema, ""), self.work)?;
         Ok(GrammarWithLexer::from_lark(text))
     }
 
@@ -144,14 +146,13 @@ impl Job<'_> {
             .filter_map(|id| std::str::from_utf8(&trie.token(id)[1..]).ok().map(str::to_string))
             .filter(|name| name.starts_with('<') && name.ends_with('>') && !name.contains(char::is_whitespace))
             .collect();
-        let find = |text: &str| {
-            let first = controls.iter().filter_map(|name| text.find(name.as_str()).map(|at| (at, name.clone())));
-            first.min_by_key(|(at, name)| (*at, usize::MAX - name.len()))
-        };
-        let translated = structural_tag::translate(self.text, &find)?;
+        let controls = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(controls);
+        let controls = controls.map_err(|e| format!("internal error: {e}"))?;
+        let read = |schema: &Value, prefix: &str| self.read(schema, prefix);
+        let translated = structural_tag::translate(self.text, &controls, &read, self.work)?;
         let mut grammars = vec![GrammarWithLexer::from_lark(translated.lark)];
-        for (i, schema) in translated.schemas.iter().enumerate() {
-            let mut grammar = GrammarWithLexer::from_json_schema(self.with_options(schema));
+        for (i, schema) in translated.schemas.into_iter().enumerate() {
+            let mut grammar = GrammarWithLexer::from_json_schema(schema);
             grammar.name = Some(format!("schema_{i}"));
             grammars.push(grammar);
         }
@@ -160,7 +161,7 @@ impl Job<'_> {
 
     fn body(&self) -> Result<Grammars, String> {
         Ok(match self.kind {
-            0 => vec![self.schema(&json::parse(self.text)?)?],
+            0 => vec![self.schema(&json::parse(self.text, self.work)?)?],
             1 => vec![self.schema(&json!({"type": "object"}))?],
             2 => {
                 let pattern = translate(self.text)?;
@@ -215,17 +216,20 @@ impl Job<'_> {
 
     fn compile(&self) -> Result<Constraint, String> {
         let grammars = self.grammars()?;
-        self.check_cancel()?;
+        self.work.look()?;
         let top = TopLevelGrammar { grammars, max_tokens: None };
         let factory = &self.vocabulary.factory;
         let logger = llguidance::Logger::new(0, 0);
         let caps = Default::default();
-        let init = llguidance::api::GrammarInit::Serialized(top);
+        let init = GrammarInit::Serialized(top).to_internal(Some(factory.tok_env().clone()), self.limits.clone());
+        let (grammar, lexer) = init.map_err(message)?;
+        self.work.look()?;
+        let init = GrammarInit::Internal(grammar, lexer);
         let parser = factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;
         check_features(&parser)?;
         let states = self.states()?;
         let size = estimate_size(&parser, self.text.len()) + states.as_ref().map_or(0, States::max_bytes) as u64;
-        self.check_cancel()?;
+        self.work.look()?;
         let own_text = self.own_text && self.begin.is_none();
         let mut matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
@@ -236,7 +240,7 @@ impl Job<'_> {
         let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, size);
         let mut probe = constraint.copy();
         probe.check_start()?;
-        self.check_cancel()?;
+        self.work.look()?;
         Ok(constraint)
     }
 }
@@ -293,7 +297,7 @@ fn limits(spec: &Spec) -> ParserLimits {
 unsafe fn job<'a>(
     vocabulary: &'a Arc<Vocabulary>,
     spec: &'a Spec,
-    cancel: &'a CancellationHandle,
+    work: &'a Work,
 ) -> Result<Job<'a>, String> {
     let views = if spec.num_choices == 0 { &[] } else { std::slice::from_raw_parts(spec.choices, spec.num_choices) };
     let mut begin = u32::try_from(spec.begin_token).ok();
@@ -313,7 +317,7 @@ unsafe fn job<'a>(
     }
     Ok(Job {
         vocabulary,
-        cancel,
+        work,
         kind: spec.kind,
         whitespace: spec.whitespace,
         begin,
@@ -334,21 +338,28 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> R
 }
 
 #[no_mangle]
-pub extern "C" fn berth_cancel_create() -> *mut CancellationHandle {
+pub extern "C" fn berth_cancel_create() -> *mut Work {
     Box::into_raw(Box::default())
 }
 
 /// # Safety
 /// `cancel` came from `berth_cancel_create` and is alive.
 #[no_mangle]
-pub unsafe extern "C" fn berth_cancel_request(cancel: *const CancellationHandle) {
+pub unsafe extern "C" fn berth_cancel_request(cancel: *const Work) {
     (*cancel).cancel();
+}
+
+/// # Safety
+/// `cancel` came from `berth_cancel_create` and is alive; `steps` and `longest` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn berth_cancel_work(cancel: *const Work, steps: *mut u64, longest: *mut u64) {
+    (*steps, *longest) = (*cancel).counts();
 }
 
 /// # Safety
 /// `cancel` came from `berth_cancel_create` and is freed once.
 #[no_mangle]
-pub unsafe extern "C" fn berth_cancel_free(cancel: *mut CancellationHandle) {
+pub unsafe extern "C" fn berth_cancel_free(cancel: *mut Work) {
     drop(Box::from_raw(cancel));
 }
 
@@ -358,7 +369,7 @@ pub unsafe extern "C" fn berth_cancel_free(cancel: *mut CancellationHandle) {
 pub unsafe extern "C" fn berth_grammar_compile(
     vocabulary: *const Arc<Vocabulary>,
     spec: *const Spec,
-    cancel: *const CancellationHandle,
+    cancel: *const Work,
     out: *mut *mut Constraint,
     error: *mut Bytes,
 ) -> i32 {

@@ -1,20 +1,23 @@
-//! JSON with the errors that serde_json leaves out: a key that comes twice.
+//! JSON with the errors that serde_json leaves out: a key that comes twice. And JSON pointers.
 
+use crate::work::Work;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use std::fmt;
 
-struct Strict;
+struct Strict<'a>(&'a Work);
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.0.step().map_err(D::Error::custom)?;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
-    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("a JSON value")
     }
     fn visit_unit<E>(self) -> Result<Value, E> {
@@ -32,12 +35,13 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
         Ok(v.into())
     }
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, v: &str) -> Result<Value, E> {
+        self.0.text(v).map_err(E::custom)?;
         Ok(v.into())
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut list = vec![];
-        while let Some(value) = seq.next_element_seed(Strict)? {
+        while let Some(value) = seq.next_element_seed(Strict(self.0))? {
             list.push(value);
         }
         Ok(Value::Array(list))
@@ -45,32 +49,46 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            self.0.text(&key).map_err(A::Error::custom)?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key {key:?} comes twice")));
             }
-            map.insert(key, access.next_value_seed(Strict)?);
+            map.insert(key, access.next_value_seed(Strict(self.0))?);
         }
         Ok(Value::Object(map))
     }
 }
 
 /// The error says the line and the column.
-pub fn parse(text: &str) -> Result<Value, String> {
+pub fn parse(text: &str, work: &Work) -> Result<Value, String> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = Strict.deserialize(&mut reader).map_err(|e| e.to_string())?;
+    let value = Strict(work).deserialize(&mut reader).map_err(|e| e.to_string())?;
     reader.end().map_err(|e| e.to_string())?;
     Ok(value)
 }
 
 /// The value that `text` begins with, and how many bytes it takes. The error says line and column within `text`.
-pub fn parse_prefix(text: &str) -> Result<(Value, usize), String> {
+pub fn parse_prefix(text: &str, work: &Work) -> Result<(Value, usize), String> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
     let raw = stream.next().ok_or("no JSON value")?.map_err(|e| e.to_string())?;
-    let value = parse(raw.get())?;
+    let value = parse(raw.get(), work)?;
     Ok((value, stream.byte_offset()))
 }
 
-/// `pointer` and one more step, as RFC 6901 spells it.
-pub fn step(pointer: &str, key: &str) -> String {
-    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
+/// A place in a JSON value. It is written as RFC 6901 spells it, and only for an error: long ones would cost much.
+#[derive(Clone, Copy)]
+pub enum At<'a> {
+    Root(&'a str), // a pointer to what the value stands in
+    Key(&'a At<'a>, &'a str),
+    Index(&'a At<'a>, usize),
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            At::Root(pointer) => f.write_str(pointer),
+            At::Key(parent, key) => write!(f, "{parent}/{}", key.replace('~', "~0").replace('/', "~1")),
+            At::Index(parent, index) => write!(f, "{parent}/{index}"),
+        }
+    }
 }

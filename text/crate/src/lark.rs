@@ -1,7 +1,7 @@
 //! What Berth reads in a Lark grammar before llguidance does: the schemas in it, and what it may not ask for.
 
 use crate::json;
-use crate::schema;
+use crate::work::Work;
 
 /// Brackets within brackets: llguidance's parser calls itself for each.
 const MAX_DEPTH: usize = 200;
@@ -9,8 +9,8 @@ const MAX_DEPTH: usize = 200;
 /// Options that would make forced tokens or masks wrong.
 const REFUSED: [&str; 2] = ["no_forcing", "allow_invalid_utf8"];
 
-/// Writes a schema, as llguidance is to read it, for the schema in a grammar.
-pub type Rewrite<'a> = &'a dyn Fn(&serde_json::Value) -> serde_json::Value;
+/// Reads a schema in a grammar, and writes it as llguidance is to read it.
+pub type Rewrite<'a> = &'a dyn Fn(&serde_json::Value) -> Result<serde_json::Value, String>;
 
 fn position(text: &str, at: usize) -> String {
     let line = text[..at].matches('\n').count() + 1;
@@ -35,11 +35,12 @@ fn skip(text: &str, at: usize) -> Option<usize> {
 }
 
 /// The grammar with its schemas read (`%json`) and rewritten. Lines keep their numbers.
-pub fn read(text: &str, rewrite: Rewrite) -> Result<String, String> {
+pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String> {
     let mut out = String::new();
     let mut at = 0;
     let mut depth = 0usize;
     while at < text.len() {
+        work.step()?;
         if let Some(end) = skip(text, at) {
             let end = (end..=text.len()).find(|&i| text.is_char_boundary(i)).unwrap();
             out.push_str(&text[at..end]);
@@ -48,8 +49,8 @@ pub fn read(text: &str, rewrite: Rewrite) -> Result<String, String> {
         }
         if let Some(rest) = text[at..].strip_prefix("%json") {
             let error = |e: String| format!("%json at {}: {e}", position(text, at));
-            let (value, len) = json::parse_prefix(rest).map_err(error)?;
-            let value = rewrite(&schema::Reader::new(&value, "").read().map_err(error)?);
+            let (value, len) = json::parse_prefix(rest, work).map_err(error)?;
+            let value = rewrite(&value).map_err(error)?;
             // The line breaks go between the keyword and the value.
             out.push_str(&format!("%json{} {value}", "\n".repeat(rest[..len].matches('\n').count())));
             at += "%json".len() + len;
@@ -57,7 +58,7 @@ pub fn read(text: &str, rewrite: Rewrite) -> Result<String, String> {
         }
         if let Some(rest) = text[at..].strip_prefix("%llguidance") {
             let error = |e: String| format!("%llguidance at {}: {e}", position(text, at));
-            let (options, _) = json::parse_prefix(rest).map_err(error)?;
+            let (options, _) = json::parse_prefix(rest, work).map_err(error)?;
             // Bytes that are no text would let control tokens pass for text.
             if let Some(name) = REFUSED.iter().find(|name| options.get(**name).is_some()) {
                 return Err(error(format!("{name} is not supported")));

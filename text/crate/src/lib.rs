@@ -11,10 +11,14 @@ mod mask_cache;
 mod pattern;
 mod pyformat;
 mod schema;
+mod schema_bytes;
+mod schema_cost;
+mod schema_refs;
 mod structural_tag;
 mod template;
 mod tokenizer;
 mod vocabulary;
+mod work;
 
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
 use std::sync::Once;

@@ -4,14 +4,18 @@
 //! tells at the trigger's last byte, and nowhere else, that a region begins.
 //!
 //!   start: (PRE_0 (tag_0 | tag_1) | PRE_1 (tag_2))* TEXT?
+//!   PRE_0: /.*trigger 0/ & ~PAST
+//!   PAST: /.*(trigger 0|trigger 1).+/
 //!   tag_0: /rest of begin/ @schema_0 /end/
 //!
 //! A control token is no text. A trigger, begin or end that has one in its text stands for the token.
 
-use crate::json;
+use crate::json::{self, At};
 use crate::pattern::escape;
-use crate::schema;
+use crate::work::Work;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 pub struct Translated {
     pub lark: String,
@@ -19,18 +23,18 @@ pub struct Translated {
     pub schemas: Vec<Value>,
 }
 
-/// The longest name of a control token that `text` has at its start or after it: where, and the name.
-pub type FindControl<'a> = &'a dyn Fn(&str) -> Option<(usize, String)>;
+/// Reads a schema at a JSON pointer, and writes it as llguidance is to read it.
+pub type ReadSchema<'a> = &'a dyn Fn(&Value, &str) -> Result<Value, String>;
 
-fn fields<'v>(value: &'v Value, at: &str, names: &[&str]) -> Result<&'v Map<String, Value>, String> {
+fn fields<'v>(value: &'v Value, at: &At, names: &[&str]) -> Result<&'v Map<String, Value>, String> {
     let Some(object) = value.as_object() else { return Err(format!("{at}: must be an object")) };
     for key in object.keys() {
         if !names.contains(&key.as_str()) {
-            return Err(format!("{}: no such field", json::step(at, key)));
+            return Err(format!("{}: no such field", At::Key(at, key)));
         }
     }
     match names.iter().find(|name| !object.contains_key(**name)) {
-        Some(name) => Err(format!("{}: missing", json::step(at, name))),
+        Some(name) => Err(format!("{}: missing", At::Key(at, name))),
         None => Ok(object),
     }
 }
@@ -50,19 +54,16 @@ fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, String> {
 }
 
 /// `text` as terms of a rule, with control tokens by their names.
-fn terms(mut text: &str, find: FindControl) -> String {
+fn terms(text: &str, controls: &AhoCorasick) -> String {
+    let literal = |part: &str| if part.is_empty() { String::new() } else { format!(" /{}/", escape(part)) };
     let mut out = String::new();
-    while !text.is_empty() {
-        let (at, name) = find(text).unwrap_or((text.len(), String::new()));
-        if at > 0 {
-            out.push_str(&format!(" /{}/", escape(&text[..at])));
-        }
-        if !name.is_empty() {
-            out.push_str(&format!(" {name}"));
-        }
-        text = &text[at + name.len()..];
+    let mut done = 0;
+    for control in controls.find_iter(text) {
+        out.push_str(&literal(&text[done..control.start()]));
+        out.push_str(&format!(" {}", &text[control.range()]));
+        done = control.end();
     }
-    out
+    out + &literal(&text[done..])
 }
 
 struct Trigger {
@@ -71,30 +72,45 @@ struct Trigger {
     tags: Vec<usize>,
 }
 
-fn read_triggers(value: &Value, find: FindControl) -> Result<Vec<Trigger>, String> {
-    let mut triggers: Vec<Trigger> = vec![];
+fn read_triggers(value: &Value, controls: &AhoCorasick, work: &Work) -> Result<Vec<Trigger>, String> {
+    let mut triggers = vec![];
     for (i, value) in list(value, "/triggers")?.iter().enumerate() {
         let at = format!("/triggers/{i}");
         let text = text(value, &at, false)?;
-        let control = find(text);
-        let is_control = control.as_ref().is_some_and(|(start, name)| *start == 0 && name == text);
+        work.text(text)?;
+        let control = controls.find(text);
+        let is_control = control.is_some_and(|found| found.range() == (0..text.len()));
         if control.is_some() && !is_control {
             return Err(format!("{at}: a control token must be a trigger of its own"));
         }
-        if let Some(other) = triggers.iter().find(|t| t.text.contains(text) || text.contains(&t.text)) {
-            return Err(format!("{at}: {text:?} and {:?} contain each other", other.text));
-        }
         triggers.push(Trigger { text: text.to_string(), is_control, tags: vec![] });
     }
+    check_apart(&triggers, work)?;
     Ok(triggers)
+}
+
+/// That no trigger is within another.
+fn check_apart(triggers: &[Trigger], work: &Work) -> Result<(), String> {
+    // The other kinds take the square of a long trigger to build.
+    let mut builder = AhoCorasick::builder();
+    let all = builder.kind(Some(AhoCorasickKind::NoncontiguousNFA)).build(triggers.iter().map(|t| &t.text));
+    let all = all.map_err(|e| format!("/triggers: {e}"))?;
+    for (i, trigger) in triggers.iter().enumerate() {
+        work.text(&trigger.text)?;
+        if let Some(other) = all.find_overlapping_iter(&trigger.text).find(|found| found.pattern().as_usize() != i) {
+            let other = &triggers[other.pattern().as_usize()].text;
+            return Err(format!("/triggers/{i}: {:?} and {other:?} contain each other", trigger.text));
+        }
+    }
+    Ok(())
 }
 
 fn write(triggers: &[Trigger], tags: &[String]) -> String {
     let texts: Vec<String> = triggers.iter().filter(|t| !t.is_control).map(|t| escape(&t.text)).collect();
-    let any = format!("(?:{})", texts.join("|"));
     let mut lark = String::from("TEXT: /(?s:.+)/");
     if !texts.is_empty() {
-        lark.push_str(&format!(" & ~/(?s:.*){any}(?s:.*)/"));
+        let any = format!("(?:{})", texts.join("|"));
+        lark.push_str(&format!(" & ~HAS\nHAS: /(?s:.*){any}(?s:.*)/\nPAST: /(?s:.*){any}(?s:.+)/"));
     }
     let mut regions = vec![];
     for (i, trigger) in triggers.iter().enumerate().filter(|(_, t)| !t.tags.is_empty()) {
@@ -103,35 +119,41 @@ fn write(triggers: &[Trigger], tags: &[String]) -> String {
             regions.push(format!("TEXT? {} ({})", trigger.text, names.join(" | ")));
         } else {
             regions.push(format!("PRE_{i} ({})", names.join(" | ")));
-            lark.push_str(&format!("\nPRE_{i}: /(?s:.*){}/ & ~/(?s:.*){any}(?s:.+)/", escape(&trigger.text)));
+            lark.push_str(&format!("\nPRE_{i}: /(?s:.*){}/ & ~PAST", escape(&trigger.text)));
         }
     }
     format!("start: ({})* TEXT?\n{lark}\n{}\n", regions.join(" | "), tags.join("\n"))
 }
 
-pub fn translate(source: &str, find: FindControl) -> Result<Translated, String> {
-    let value = json::parse(source)?;
+/// `controls` finds the names of control tokens, the longest first.
+pub fn translate(source: &str, controls: &AhoCorasick, read: ReadSchema, work: &Work) -> Result<Translated, String> {
+    let value = json::parse(source, work)?;
     if value.get("format").is_some() {
         return Err("/format: structural tags with \"format\" are not supported; use \"structures\" and \"triggers\"".into());
     }
-    let object = fields(&value, "", &["type", "structures", "triggers"])?;
+    let object = fields(&value, &At::Root(""), &["type", "structures", "triggers"])?;
     if object["type"] != "structural_tag" {
         return Err(format!("/type: {} is not \"structural_tag\"", object["type"]));
     }
-    let mut triggers = read_triggers(&object["triggers"], find)?;
+    let mut triggers = read_triggers(&object["triggers"], controls, work)?;
+    // A text begins with one trigger at most, and that is the last one up to it in alphabetical order.
+    let sorted: BTreeMap<String, usize> = triggers.iter().enumerate().map(|(i, t)| (t.text.clone(), i)).collect();
     let (mut schemas, mut tags) = (vec![], vec![]);
     for (i, value) in list(&object["structures"], "/structures")?.iter().enumerate() {
         let at = format!("/structures/{i}");
-        let structure = fields(value, &at, &["begin", "schema", "end"])?;
+        let structure = fields(value, &At::Root(&at), &["begin", "schema", "end"])?;
         let begin = text(&structure["begin"], &format!("{at}/begin"), false)?;
         let end = text(&structure["end"], &format!("{at}/end"), true)?;
-        let Some(trigger) = triggers.iter_mut().find(|t| begin.starts_with(&t.text)) else {
+        work.text(begin)?;
+        work.text(end)?;
+        let before = sorted.range(..=begin.to_string()).next_back();
+        let Some((trigger, &index)) = before.filter(|(trigger, _)| begin.starts_with(trigger.as_str())) else {
             return Err(format!("{at}/begin: {begin:?} begins with none of the triggers"));
         };
-        trigger.tags.push(i);
-        let rest = terms(&begin[trigger.text.len()..], find);
-        tags.push(format!("tag_{i}:{rest} @schema_{i}{}", terms(end, find)));
-        schemas.push(schema::Reader::new(&structure["schema"], &format!("{at}/schema")).read()?);
+        triggers[index].tags.push(i);
+        let rest = terms(&begin[trigger.len()..], controls);
+        tags.push(format!("tag_{i}:{rest} @schema_{i}{}", terms(end, controls)));
+        schemas.push(read(&structure["schema"], &format!("{at}/schema"))?);
     }
     if let Some(i) = triggers.iter().position(|t| t.tags.is_empty()) {
         return Err(format!("/triggers/{i}: no structure begins with {:?}", triggers[i].text));

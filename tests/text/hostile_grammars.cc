@@ -1,0 +1,200 @@
+#include "tests/text/hostile_grammars.h"
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace berth {
+namespace {
+
+using Kind = GrammarSpec::Kind;
+
+// Chains of `count` names, each of which names the next.
+std::string Chain(int count, const std::string& head, const std::string& middle, const std::string& end,
+                  const std::string& last) {
+  std::string all;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&all, head, i, middle, i + 1, end);
+  return absl::StrCat(all, head, count, last);
+}
+
+// A list of `count` texts that `make` gives.
+std::string List(int count, const std::function<std::string(int)>& make) {
+  std::string all;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&all, i > 0 ? ", " : "", make(i));
+  return all;
+}
+
+// {"d0": SCHEMA, ...}, where `make` gives the schemas.
+std::string Definitions(int count, const std::function<std::string(int)>& make) {
+  return "{" + List(count, [&](int i) { return absl::StrCat("\"d", i, "\": ", make(i)); }) + "}";
+}
+
+std::string Reference(int definition) { return absl::StrCat(R"({"$ref": "#/$defs/d)", definition, "\"}"); }
+
+// `count` definitions, each of which names the next one twice, or all of them.
+std::string SharedReferences(int count, const std::string& keyword) {
+  return R"({"$ref": "#/$defs/d0", "$defs": )" +
+         Definitions(count,
+                     [&](int i) {
+                       if (i + 1 == count) return std::string("{}");
+                       return absl::StrCat("{\"", keyword, "\": [", Reference(i + 1), ", ", Reference(i + 1), "]}");
+                     }) +
+         "}";
+}
+std::string MutualReferences(int count) {
+  const std::string all = List(count, Reference);
+  return R"({"$ref": "#/$defs/d0", "$defs": )" +
+         Definitions(count,
+                     [&](int i) {
+                       return absl::StrCat(R"({"type": "object", "properties": {"p)", i, R"(": {"anyOf": [)", all,
+                                           R"(]}}, "required": ["p)", i, "\"]}");
+                     }) +
+         "}";
+}
+
+// Schemas whose size lets a loop within a loop run for minutes.
+std::map<std::string, std::string> LongSchemas() {
+  const auto number = [](int i) { return absl::StrCat(i); };
+  const auto name = [](int i) { return absl::StrCat("\"p", i, "\""); };
+  const auto any = [](int i) { return absl::StrCat("\"p", i, "\": true"); };
+  std::map<std::string, std::string> all;
+  all["shared options"] = SharedReferences(60, "anyOf");
+  all["shared parts"] = SharedReferences(60, "allOf");
+  all["mutual references"] = MutualReferences(60);
+  // Each reference names the same place in its own words.
+  all["one place by many references"] = R"({"$defs": {"~~~~~~~~~~~~": {"enum": [)" + List(2000, number) +
+                                        R"(]}}, "anyOf": [)" +
+                                        List(4096,
+                                             [](int i) {
+                                               std::string key;
+                                               for (int bit = 0; bit < 12; ++bit)
+                                                 key += (i >> bit & 1) != 0 ? "~0" : "~";
+                                               return R"({"$ref": "#/$defs/)" + key + "\"}";
+                                             }) +
+                                        "]}";
+  all["long pointers"] = Repeat("{\"properties\": {\"" + Repeat("k", 4000) + "\": ", 60) + "{\"enum\": [" +
+                         List(60000, number) + "]}" + Repeat("}}", 60);
+  all["references into each other"] =
+      Repeat("{\"items\": ", 100) + "{\"enum\": [" + List(50000, number) + "]}" + Repeat("}", 99) + ", \"anyOf\": [" +
+      List(90, [](int i) { return "{\"$ref\": \"#" + Repeat("/items", i + 1) + "\"}"; }) + "]}";
+  all["many required names"] = R"({"type": "object", "required": [)" + List(90000, name) + "]}";
+  all["required twice"] = R"({"type": "object", "required": [)" + List(90000, name) + R"(, "p89999"]})";
+  all["large enum"] = "{\"enum\": [" + List(80000, name) + "]}";
+  all["large enum of a type"] = R"({"type": "string", "enum": [)" + List(80000, name) + "]}";
+  all["large constant object"] = "{\"const\": {" + List(50000, any) + "}}";
+  all["large constant array"] = "{\"const\": [" + List(120000, number) + "]}";
+  all["types that come twice"] =
+      R"({"type": [)" + Repeat("\"object\", ", 40000) + R"("object"], "properties": {)" + List(2000, any) + "}}";
+  all["many options of many items"] = R"({"type": "array", "prefixItems": [)" + Repeat("true, ", 60000) +
+                                      R"(true], "anyOf": [)" + Repeat("{\"type\": \"null\"}, ", 10000) + "{}]}";
+  all["many objects of many properties"] =
+      R"({"prefixItems": [)" + List(20, [&](int) { return "{\"properties\": {" + List(2000, any) + "}}"; }) + "]}";
+  all["properties of many parts"] =
+      R"({"allOf": [)" +
+      List(10,
+           [](int part) {
+             const auto of_part = [part](int i) { return absl::StrCat("\"p", part, "_", i, "\": true"); };
+             return "{\"properties\": {" + List(1500, of_part) + "}}";
+           }) +
+      "]}";
+  all["very many patterns"] =
+      R"({"patternProperties": {)" + List(400, [](int i) { return absl::StrCat("\"^p", i, "_.*x\": true"); }) + "}}";
+  return all;
+}
+
+// Structural tags with `count` triggers and one structure, or one for each.
+std::string Triggers(int count, bool structures, const std::string& prefix) {
+  const auto trigger = [&](int i) { return absl::StrCat("\"", prefix, i, ";\""); };
+  const auto structure = [&](int i) {
+    return absl::StrCat("{\"begin\": ", trigger(i), R"(, "schema": true, "end": ""})");
+  };
+  return R"({"type": "structural_tag", "triggers": [)" + List(count, trigger) + R"(], "structures": [)" +
+         List(structures ? count : 1, structure) + "]}";
+}
+
+}  // namespace
+
+std::string Repeat(const std::string& text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+std::map<std::string, GrammarSpec> HostileGrammars() {
+  std::map<std::string, GrammarSpec> all;
+  const auto regex = [&](const std::string& name, const std::string& text) {
+    all["regex: " + name] = {.kind = Kind::kRegex, .text = text};
+  };
+  regex("repeat of repeat", "(a{1000}){1000}");
+  regex("repeat of repeat of repeat", "((a{1000}){1000}){1000}");
+  regex("states", "(a|b)*a(a|b){30}");
+  regex("large bound", "[a-z]{0,1000000}");
+  regex("letters", "(\\p{L}{0,500}b){0,500}");
+  regex("nesting", Repeat("(", 5000) + "a" + Repeat(")?", 5000));
+  regex("alternatives", Repeat("[a-z]{3}x|", 20000) + "b");
+  regex("and of many", Repeat("(a?b?c?)*", 3000));
+  const auto lark = [&](const std::string& name, const std::string& text) {
+    all["lark: " + name] = {.kind = Kind::kLark, .text = text};
+  };
+  lark("chain of rules", "start: r0\n" + Chain(14000, "r", ": r", "\n", ": \"x\"\n"));
+  lark("chain of right-recursive rules", "start: r0\n" + Chain(10000, "r", ": \"a\" | r", "\n", ": \"x\"\n"));
+  lark("chain of terminals", "start: T0\n" + Chain(10000, "T", ": \"a\" T", "\n", ": \"x\"\n"));
+  lark("chain of optional terminals", "start: T0\n" + Chain(10000, "T", ": \"a\"? T", "?\n", ": \"x\"\n"));
+  lark("brackets", "start: " + Repeat("(", 100000) + "\"a\"");
+  lark("brackets that close", "start: " + Repeat("(", 199) + "\"a\"" + Repeat(")", 199));
+  lark("tildes", "start: A\nA: " + Repeat("~", 5000) + "\"a\"");
+  lark("nothing", "start: start");
+  lark("ambiguous", "start: e\ne: e e | \"a\" | e e e |");
+  lark("large repeat", "start: (\"a\" | \"b\"){0,1000000} \"c\"");
+  lark("repeat of repeat", "start: ((\"a\"{1,1000}){1,1000}){1,1000}");
+  lark("substring", "start: A\nA: %regex {\"substring_chars\": \"" + Repeat("ab c", 20000) + "\"}");
+  lark("not of not", "start: A\nA: ~(/.*a.{20}/ & ~/.*b.{20}/)");
+  lark("strings that do not end", Repeat("\"", 1001));
+  const auto schema = [&](const std::string& name, const std::string& text) {
+    all["schema: " + name] = {.kind = Kind::kJsonSchema, .text = text};
+  };
+  schema("chain of references", R"({"$ref": "#/$defs/d0", "$defs": {)" +
+                                    Chain(20000, "\"d", "\": {\"$ref\": \"#/$defs/d", "\"}, ", "\": {}}}"));
+  schema("reference to itself", R"({"$ref": "#"})");
+  schema("endless object", R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})");
+  schema("nesting", Repeat("{\"items\": ", 100) + "{}" + Repeat("}", 100));
+  schema("more nesting", Repeat("{\"items\": ", 50000) + "{}" + Repeat("}", 50000));
+  schema("many options", "{\"anyOf\": [" + Repeat("{\"type\": \"object\", \"required\": [\"a\"]}, ", 5000) + "{}]}");
+  schema("crossed options",
+         "{\"allOf\": [" + Repeat(R"({"anyOf": [{"type": "object"}, {"type": "array"}, {"minLength": 2}]}, )", 12) +
+             "{}]}");
+  schema("large counts", R"({"type": "array", "minItems": 100000000, "items": {"maxLength": 1000000000}})");
+  schema("large numbers", R"({"type": "number", "minimum": 1e-300, "maximum": 1e300, "multipleOf": 0.0000001})");
+  schema("multiples",
+         R"({"allOf": [{"multipleOf": 65537}, {"multipleOf": 65539}, {"multipleOf": 65543}], "type": "integer"})");
+  schema("one multiple", R"({"multipleOf": 9973, "type": "integer"})");
+  schema("one small multiple", R"({"multipleOf": 997, "type": "integer"})");
+  std::string properties;
+  for (int i = 0; i < 2000; ++i)
+    absl::StrAppend(&properties, i > 0 ? "," : "", "\"p", i, "\": {\"type\": \"integer\"}");
+  schema("many properties", "{\"type\": \"object\", \"properties\": {" + properties + "}}");
+  std::string patterns;
+  for (int i = 0; i < 60; ++i)
+    absl::StrAppend(&patterns, i > 0 ? "," : "", "\"^p", i, "_.*x\": {\"type\": \"integer\"}");
+  schema("many patterns", "{\"type\": \"object\", \"patternProperties\": {" + patterns + "}}");
+  schema(
+      "costly pattern",
+      R"({"type": "string", "pattern": "^(\\p{L}+[\\.-]?\\w+)*@(\\w+[\\.-]?\\w+)*(\\.\\w{2,300})+$", "minLength": 600})");
+  for (const auto& [name, text] : LongSchemas()) schema(name, text);
+  const auto tag = [&](const std::string& name, const std::string& text) {
+    all["tag: " + name] = {.kind = Kind::kStructuralTag, .text = text};
+  };
+  tag("many triggers", Triggers(80000, /*structures=*/false, "<"));
+  tag("many triggers with a structure each", Triggers(10000, /*structures=*/true, "<"));
+  tag("long triggers", Triggers(2, /*structures=*/false, Repeat("a", 250000)));
+  tag("control tokens", R"({"type": "structural_tag", "triggers": ["<"], "structures": [{"begin": "<)" +
+                            Repeat("<|im_end|>", 40000) + R"(", "schema": true, "end": ""}]})");
+  GrammarSpec choice = {.kind = Kind::kChoice};
+  for (int i = 0; i < 50000; ++i) choice.choices.push_back(absl::StrCat("choice ", i * 7919));
+  all["choice: many"] = choice;
+  all["choice: long"] = {.kind = Kind::kChoice, .choices = {Repeat("abc ", 200000)}};
+  return all;
+}
+
+}  // namespace berth
