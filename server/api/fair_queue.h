@@ -15,6 +15,12 @@
 
 namespace berth {
 
+// Who takes turns.
+struct Caller {
+  std::string client;  // who takes turns with others: the address, or the tenant of a credential
+  std::string tenant;  // a name that the client gives, or ""
+};
+
 // Lists of T by name. Next() serves the names in turn.
 template <typename T>
 class TurnList {

@@ -1,6 +1,8 @@
 #include "server/api/grammar_compiler.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/refusal.h"
@@ -35,8 +37,9 @@ GrammarCompiler::~GrammarCompiler() {
     MutexLock lock(&mutex_);
     closed_ = true;
     for (const auto& [name, job] : jobs_) stops.push_back(job->stop);
-    for (const std::shared_ptr<Job>& job : waiting_) {
-      for (Waiter& waiter : job->waiters) left.push_back(std::move(waiter.done));
+    while (const std::optional<Turn> turn = turns_.Pop([](const std::string&) { return true; })) {
+      if (turn->job->begun) continue;
+      for (Waiter& waiter : std::exchange(turn->job->waiters, {})) left.push_back(std::move(waiter.done));
     }
     work_.SignalAll();
     watch_.SignalAll();
@@ -46,7 +49,7 @@ GrammarCompiler::~GrammarCompiler() {
   for (const Callback& done : left) done(absl::UnavailableError(kShuttingDown));
 }
 
-void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done) {
+void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller) {
   std::string name = NameOf(spec);
   Constraint constraint;
   {
@@ -55,7 +58,7 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
       kept_.splice(kept_.begin(), kept_, kept->second);
       ++load_.hits;
       constraint = kept_.front().grammar.start;
-    } else if (static_cast<int64_t>(requests_.size()) < options_.max_waiting) {
+    } else if (Fits(caller.client)) {
       std::shared_ptr<Job>& job = jobs_[name];
       if (job != nullptr) {
         ++load_.hits;
@@ -63,11 +66,14 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
         job = std::make_shared<Job>();
         job->spec = spec;
         job->name = std::move(name);
-        waiting_.push_back(job);
+      }
+      job->waiters.push_back({key, caller.client, std::move(done)});
+      ++shares_[caller.client].waiting;
+      requests_.emplace(key, job);
+      if (!job->begun) {
+        turns_.Push({key, caller.client, caller.tenant, job});
         work_.Signal();
       }
-      job->waiters.push_back({key, std::move(done)});
-      requests_.emplace(key, job);
       return;
     }
   }
@@ -86,14 +92,16 @@ bool GrammarCompiler::Cancel(RequestKey key) {
     if (found == requests_.end()) return false;
     const std::shared_ptr<Job> job = found->second;
     requests_.erase(found);
+    turns_.Remove(key);
     const auto waiter = std::find_if(job->waiters.begin(), job->waiters.end(),
                                      [key](const Waiter& waiter) { return waiter.key == key; });
     dropped = std::move(*waiter);
     job->waiters.erase(waiter);
+    --shares_[dropped.client].waiting;
+    DropShareIfUnused(dropped.client);
     if (!job->waiters.empty()) return true;
     stop = job->stop;
     jobs_.erase(job->name);
-    std::erase(waiting_, job);
   }
   stop.request_stop();
   return true;
@@ -114,18 +122,44 @@ GrammarLoad GrammarCompiler::load() const {
   return load;
 }
 
+bool GrammarCompiler::Fits(const std::string& client) const {
+  const auto own = shares_.find(client);
+  return (own == shares_.end() || own->second.waiting < options_.max_waiting) &&
+         static_cast<int64_t>(requests_.size()) < 2 * options_.max_waiting;
+}
+
+void GrammarCompiler::DropShareIfUnused(const std::string& client) {
+  const auto share = shares_.find(client);
+  if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
+}
+
+std::shared_ptr<GrammarCompiler::Job> GrammarCompiler::Begin() {
+  const int64_t most = std::max<int64_t>(1, options_.threads - 1);
+  const auto may_run = [&](const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto share = shares_.find(client);
+    return share == shares_.end() || share->second.running < most;
+  };
+  while (std::optional<Turn> turn = turns_.Pop(may_run)) {
+    std::shared_ptr<Job> job = std::move(turn->job);
+    if (job->begun) continue;
+    job->begun = true;
+    job->client = std::move(turn->client);
+    ++shares_[job->client].running;
+    job->deadline = SteadyNow() + options_.timeout;
+    running_.insert(job);
+    watch_.Signal();
+    return job;
+  }
+  return nullptr;
+}
+
 void GrammarCompiler::Loop() {
   while (true) {
     std::shared_ptr<Job> job;
     {
       MutexLock lock(&mutex_);
-      while (waiting_.empty() && !closed_) work_.Wait(&mutex_);
-      if (closed_) return;
-      job = std::move(waiting_.front());
-      waiting_.pop_front();
-      job->deadline = SteadyNow() + options_.timeout;
-      running_.insert(job);
-      watch_.Signal();
+      while (!closed_ && (job = Begin()) == nullptr) work_.Wait(&mutex_);
+      if (job == nullptr) return;
     }
     absl::StatusOr<CompiledGrammar> grammar = options_.compile(job->spec, job->stop.get_token());
     for (const Waiter& waiter : Finish(job, grammar)) {
@@ -156,7 +190,13 @@ std::vector<GrammarCompiler::Waiter> GrammarCompiler::Finish(const std::shared_p
   if (grammar.ok()) Keep(job->name, *grammar);
   // Where the job was given up, another one may have its place.
   if (const auto found = jobs_.find(job->name); found != jobs_.end() && found->second == job) jobs_.erase(found);
-  for (const Waiter& waiter : job->waiters) requests_.erase(waiter.key);
+  for (const Waiter& waiter : job->waiters) {
+    requests_.erase(waiter.key);
+    --shares_[waiter.client].waiting;
+    DropShareIfUnused(waiter.client);
+  }
+  --shares_[job->client].running;
+  DropShareIfUnused(job->client);
   return std::move(job->waiters);
 }
 

@@ -1,15 +1,18 @@
 // Compiles grammars on threads of its own, and keeps the compiled ones. Requests with equal specs share one
 // compilation, also while it is under way. Thread-safe. Torch-free.
 //
+// Clients take turns, and the tenants of a client (see fair_queue.h). One client has all threads but one at most, so
+// that its slow grammars delay only itself. A grammar that several wait for is compiled at the first turn of any.
+//
 // A compilation is asked to stop when its time is over, or when no request waits for it any more. Its thread is free
 // again when the compile function has reacted to the stop token.
 #ifndef BERTH_SERVER_API_GRAMMAR_COMPILER_H_
 #define BERTH_SERVER_API_GRAMMAR_COMPILER_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <set>
 #include <stop_token>
@@ -25,6 +28,7 @@
 #include "models/token_constraint.h"
 #include "scheduler/mutex.h"
 #include "scheduler/request.h"
+#include "server/api/fair_queue.h"
 #include "server/metrics/load_table.h"
 #include "text/grammar_spec.h"
 
@@ -38,7 +42,7 @@ class GrammarCompiler {
   using CompileFunction = std::function<absl::StatusOr<CompiledGrammar>(const GrammarSpec&, std::stop_token)>;
   struct Options {
     int64_t threads = 2;                         // so that one slow grammar does not hold up all others
-    int64_t max_waiting = 1024;                  // requests whose grammar is not compiled yet
+    int64_t max_waiting = 1024;                  // of a client's requests; of all together twice as many
     int64_t cache_bytes = int64_t{64} << 20;     // the least recently used grammars go first
     absl::Duration timeout = absl::Seconds(10);  // of one compilation
     CompileFunction compile;
@@ -51,9 +55,11 @@ class GrammarCompiler {
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   // Gives `done` the grammar, at its beginning. `key` names the request for Cancel; no two that wait have the same.
+  // `caller` says whose turn it takes.
   // Errors are those of the compile function, and RESOURCE_EXHAUSTED (too many requests wait), INVALID_ARGUMENT (the
   // compilation took too long) and UNAVAILABLE (the compiler is destroyed).
-  void Compile(RequestKey key, const GrammarSpec& spec, Callback done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Takes the request out, and returns true: its callback will not be called. If no other request waits for the
   // compilation, it is stopped. Returns false if the request does not wait, or its callback has begun.
@@ -67,6 +73,7 @@ class GrammarCompiler {
  private:
   struct Waiter {
     RequestKey key = 0;
+    std::string client;
     Callback done;
   };
   // A compilation that waits or is under way.
@@ -74,9 +81,23 @@ class GrammarCompiler {
     GrammarSpec spec;
     std::string name;
     std::vector<Waiter> waiters;
+    std::string client;  // whose turn began it
+    bool begun = false;
     std::stop_source stop;
     absl::Time deadline = absl::InfiniteFuture();  // once it is under way
     bool timed_out = false;
+  };
+  // A request's place in the queue. Its job may have begun already, at another request's turn.
+  struct Turn {
+    RequestKey key = 0;
+    std::string client;
+    std::string tenant;
+    std::shared_ptr<Job> job;
+  };
+  // What a client has in the compiler.
+  struct Share {
+    int64_t waiting = 0;  // requests
+    int64_t running = 0;  // compilations that its turns began
   };
   struct Kept {
     std::string name;
@@ -84,6 +105,10 @@ class GrammarCompiler {
   };
 
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next compilation, begun; null: no client that waits may have another thread.
+  std::shared_ptr<Job> Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Fits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropShareIfUnused(const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
   // The compilations whose time is over, to be stopped without the lock: whoever reacts to a stop runs in the call.
   // Waits until there are some, or the compiler closes.
@@ -99,7 +124,8 @@ class GrammarCompiler {
   CondVar work_;   // for Loop
   CondVar watch_;  // for Watch
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::shared_ptr<Job>> waiting_ ABSL_GUARDED_BY(mutex_);
+  FairQueue<Turn> turns_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);  // by client
   std::set<std::shared_ptr<Job>> running_ ABSL_GUARDED_BY(mutex_);
   // The jobs that others may join, by what is a spec's name: a text that equal specs share.
   std::unordered_map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);

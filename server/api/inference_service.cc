@@ -36,6 +36,12 @@ uint64_t RandomSeed() {
 // "ipv4:10.0.0.1:1234" without its port.
 std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
+// `named`: the tenant that the request names.
+Caller CallerOf(const Identity& identity, const std::string& peer, const std::string& named) {
+  if (identity.authenticated) return {.client = identity.tenant, .tenant = ""};
+  return {.client = AddressOf(peer), .tenant = named};
+}
+
 // Ties the request's id to the trace that the client belongs to.
 void LogBegin(const grpc::CallbackServerContext& context, const RequestOutput& output, int64_t prompt_tokens) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
@@ -205,11 +211,11 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 
 absl::Status InferenceService::SubmitText(grpc::CallbackServerContext* context, RequestKey key,
                                           const std::string& named, int64_t bytes, TextPool::Work work) {
-  const Identity identity = IdentityOf(options_.identities, *context);
+  Caller caller = CallerOf(IdentityOf(options_.identities, *context), context->peer(), named);
   TextPool::Job job;
   job.key = key;
-  job.client = identity.authenticated ? identity.tenant : AddressOf(context->peer());
-  job.tenant = identity.authenticated ? "" : named;
+  job.client = std::move(caller.client);
+  job.tenant = std::move(caller.tenant);
   job.bytes = bytes;
   job.deadline = DeadlineOf(*context);
   job.work = std::move(work);
@@ -299,7 +305,9 @@ absl::StatusOr<InferenceService::RegisteredRequest> InferenceService::Register(g
     return output.status();
   }
   LogBegin(*context, **output, static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()));
-  return RegisteredRequest{std::move(request), std::move(ticket), *std::move(output), std::move(valid.structure)};
+  Caller caller = CallerOf(identity, context->peer(), request.cache_salt);
+  return RegisteredRequest{std::move(request), std::move(ticket), *std::move(output), std::move(valid.structure),
+                           std::move(caller)};
 }
 
 absl::StatusOr<std::shared_ptr<RequestOutput>> InferenceService::AddOutput(ValidatedRequest* valid,
@@ -327,11 +335,14 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
   const Ticket ticket = registered.ticket;
   if (registered.structure.has_value()) {
     const GrammarSpec spec = *registered.structure;
+    const Caller caller = registered.caller;
     auto waiting = std::make_shared<RegisteredRequest>(std::move(registered));
-    options_.grammars->Compile(output->key(), spec,
-                               [this, context, waiting](absl::StatusOr<GrammarCompiler::Constraint> constraint) {
-                                 OnCompiled(context, std::move(*waiting), std::move(constraint));
-                               });
+    options_.grammars->Compile(
+        output->key(), spec,
+        [this, context, waiting](absl::StatusOr<GrammarCompiler::Constraint> constraint) {
+          OnCompiled(context, std::move(*waiting), std::move(constraint));
+        },
+        caller);
     output->OnSubmitted();  // repeats a cancellation that the compiler did not know of
     return absl::OkStatus();
   }

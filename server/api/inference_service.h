@@ -104,6 +104,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     Ticket ticket;
     std::shared_ptr<RequestOutput> output;
     std::optional<GrammarSpec> structure;
+    Caller caller;  // whose turn the structure takes
   };
   // Starts a request in two steps. Register gives it to the caller's tenant, pays for it with its ticket, gives it an
   // output that writes to `writer`, and takes its id. Keep the output, then call Submit: from then on it writes, and

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/fake_constraint.h"
@@ -16,6 +17,7 @@
 namespace berth {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 GrammarSpec Spec(const std::string& text) {
@@ -45,6 +47,11 @@ class FakeCompile {
     std::lock_guard<std::mutex> lock(mutex_);
     return runs_;
   }
+  // The texts of the specs, in the order in which they came.
+  std::vector<std::string> order() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return order_;
+  }
 
  private:
   absl::StatusOr<CompiledGrammar> Run(const GrammarSpec& spec, const std::stop_token& stop) {
@@ -54,6 +61,7 @@ class FakeCompile {
     });
     std::unique_lock<std::mutex> lock(mutex_);
     ++runs_;
+    order_.push_back(spec.text);
     changed_.notify_all();
     changed_.wait(lock, [&] { return !held_ || stop.stop_requested(); });
     if (stop.stop_requested()) return absl::CancelledError("stopped");
@@ -64,6 +72,7 @@ class FakeCompile {
   std::mutex mutex_;
   std::condition_variable changed_;
   int runs_ = 0;
+  std::vector<std::string> order_;
   std::atomic<bool> held_{false};
 };
 
@@ -200,6 +209,58 @@ TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
   compile.Release();
   EXPECT_TRUE(running.Wait().ok());
   EXPECT_TRUE(waiting.Wait().ok());
+}
+
+TEST(GrammarCompilerTest, AClientLeavesAThreadToOthers) {
+  FakeCompile compile;
+  compile.Hold();
+  GrammarCompiler compiler({.threads = 2, .compile = compile.Function()});
+  std::vector<Answer> answers(4);
+  for (int i = 0; i < 3; ++i) {
+    compiler.Compile(i + 1, Spec(absl::StrCat("slow", i)), answers[i].Callback(), {.client = "a"});
+  }
+  compile.WaitForRuns(1);
+  compiler.Compile(4, Spec("other"), answers[3].Callback(), {.client = "b"});
+  compile.WaitForRuns(2);
+  EXPECT_THAT(compile.order(), ElementsAre("slow0", "other"));
+  compile.Release();
+  for (Answer& answer : answers) EXPECT_TRUE(answer.Wait().ok());
+}
+
+TEST(GrammarCompilerTest, ClientsAndTheirTenantsTakeTurns) {
+  FakeCompile compile;
+  compile.Hold();
+  std::vector<Answer> answers(7);
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  RequestKey key = 0;
+  const auto submit = [&](const std::string& text, const Caller& caller) {
+    compiler.Compile(key + 1, Spec(text), answers[key].Callback(), caller);
+    ++key;
+  };
+  submit("first", {.client = "z"});
+  compile.WaitForRuns(1);
+  for (const char* text : {"a1", "a2"}) submit(text, {.client = "a", .tenant = "one"});
+  submit("a of another tenant", {.client = "a", .tenant = "two"});
+  for (const char* text : {"b1", "b2"}) submit(text, {.client = "b"});
+  submit("a2", {.client = "c"});  // at its own turn, which is before the other's
+  compile.Release();
+  for (Answer& answer : answers) EXPECT_TRUE(answer.Wait().ok());
+  EXPECT_THAT(compile.order(), ElementsAre("first", "a1", "b1", "a2", "a of another tenant", "b2"));
+}
+
+TEST(GrammarCompilerTest, AClientThatFillsItsShareLeavesRoomToOthers) {
+  FakeCompile compile;
+  compile.Hold();
+  std::vector<Answer> answers(4);
+  GrammarCompiler compiler({.threads = 2, .max_waiting = 2, .compile = compile.Function()});
+  for (int i = 0; i < 3; ++i) {
+    compiler.Compile(i + 1, Spec(absl::StrCat(i)), answers[i].Callback(), {.client = "a"});
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(answers[2].Wait().status()));
+  compiler.Compile(4, Spec("other"), answers[3].Callback(), {.client = "b"});
+  EXPECT_FALSE(answers[3].called());
+  compile.Release();
+  for (int i : {0, 1, 3}) EXPECT_TRUE(answers[i].Wait().ok());
 }
 
 TEST(GrammarCompilerTest, StopsWhatTakesTooLong) {
