@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace berth {
 namespace {
@@ -24,13 +25,6 @@ absl::StatusOr<std::string> Detokenizer::Decode(size_t first, size_t last) const
   return tokenizer_->Decode(absl::MakeConstSpan(ids_).subspan(first, last - first), skip_special_tokens_);
 }
 
-bool Detokenizer::IsSkipped(int32_t id) const {
-  if (!skip_special_tokens_) return false;
-  const absl::StatusOr<std::string> shown = tokenizer_->Decode({id}, /*skip_special_tokens=*/true);
-  const absl::StatusOr<std::string> whole = tokenizer_->Decode({id}, /*skip_special_tokens=*/false);
-  return shown.ok() && whole.ok() && shown->empty() && !whole->empty();
-}
-
 absl::StatusOr<std::string> Detokenizer::Step(bool last) {
   const absl::StatusOr<std::string> before = Decode(prefix_, read_);
   if (!before.ok()) return before.status();
@@ -48,11 +42,8 @@ absl::StatusOr<std::string> Detokenizer::Step(bool last) {
     if (!alone.ok()) return alone.status();
     text = *std::move(alone);
   }
-  if (text.empty() && !last) {
-    // Other tokens without text stay: a space at the beginning may decide on that of the next word.
-    if (IsSkipped(ids_.back())) ids_.pop_back();
-    return "";
-  }
+  // Tokens without text stay: a space at the beginning may decide on that of the next word.
+  if (text.empty() && !last) return "";
   prefix_ = read_;
   read_ = ids_.size();
   // Tokens before the context can no longer change anything.
@@ -65,6 +56,9 @@ absl::StatusOr<std::string> Detokenizer::Step(bool last) {
 absl::StatusOr<std::string> Detokenizer::Add(absl::Span<const int32_t> ids) {
   std::string text;
   for (int32_t id : ids) {
+    if (id < 0) return absl::InvalidArgumentError(absl::StrCat("token id ", id, " is negative"));
+    // Any number of tokens that decoding leaves out may come within a character.
+    if (!tokenizer_->Reads(id, skip_special_tokens_)) continue;
     ids_.push_back(id);
     absl::StatusOr<std::string> piece = Step(/*last=*/false);
     if (!piece.ok()) return piece.status();

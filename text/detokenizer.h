@@ -31,10 +31,11 @@ class Detokenizer {
   // Returns the text that was held back, with incomplete bytes as U+FFFD. Call it once, at the end.
   absl::StatusOr<std::string> Flush();
 
+  // How many tokens are kept: what the next one costs.
+  int64_t num_kept() const { return static_cast<int64_t>(ids_.size()); }
+
  private:
   absl::StatusOr<std::string> Decode(size_t first, size_t last) const;
-  // Whether the token is special and left out, so that the decoder never sees it.
-  bool IsSkipped(int32_t id) const;
   // Returns the text of ids_[read_..) after that of ids_[prefix_..read_); empty while it ends within a character.
   absl::StatusOr<std::string> Step(bool last);
 

@@ -32,6 +32,7 @@ int32_t berth_tokenizer_decode(const BerthTokenizer* tokenizer, const uint32_t* 
                                bool skip_special_tokens, BerthBytes* out, BerthBytes* error);
 int32_t berth_tokenizer_token(const BerthTokenizer* tokenizer, uint32_t id, BerthBytes* out, BerthBytes* error);
 int64_t berth_tokenizer_id(const BerthTokenizer* tokenizer, const uint8_t* token, size_t len);
+bool berth_tokenizer_reads(const BerthTokenizer* tokenizer, uint32_t id, bool skip_special_tokens);
 int64_t berth_tokenizer_size(const BerthTokenizer* tokenizer);
 int64_t berth_tokenizer_longest_token(const BerthTokenizer* tokenizer);
 

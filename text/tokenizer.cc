@@ -82,6 +82,10 @@ absl::StatusOr<std::string> Tokenizer::Decode(absl::Span<const int32_t> ids, boo
   return TakeString(text);
 }
 
+bool Tokenizer::Reads(int32_t id, bool skip_special_tokens) const {
+  return id >= 0 && berth_tokenizer_reads(tokenizer_, static_cast<uint32_t>(id), skip_special_tokens);
+}
+
 int32_t Tokenizer::TokenId(absl::string_view token) const {
   return static_cast<int32_t>(berth_tokenizer_id(tokenizer_, BytesOf(token), token.size()));
 }

@@ -35,6 +35,9 @@ class Tokenizer {
   // Ids without an entry in the vocabulary decode to nothing. INVALID_ARGUMENT: a negative id.
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
 
+  // Whether Decode reads the id at all: it has an entry in the vocabulary, and is not left out as a special token.
+  bool Reads(int32_t id, bool skip_special_tokens) const;
+
   // The token's id, or -1.
   int32_t TokenId(absl::string_view token) const;
   // Returns the token's own text. For a part of a character, which has no text, returns its vocabulary entry. Returns

@@ -3,45 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <set>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "tests/text/test_tokenizers.h"
 
 namespace berth {
 namespace {
-
-using nlohmann::json;
-
-constexpr char kSpace[] = "\u2581";
-constexpr char kAscii[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789{}[]\":,.-+_/\\<>()|=@!?'";
-
-std::string Spaced(const std::string& text) { return absl::StrReplaceAll(text, {{" ", kSpace}}); }
-
-json Special(int id, const char* text) {
-  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", true}};
-}
-
-std::vector<std::string> Characters() {
-  std::vector<std::string> characters = {kSpace, "\u00e9", "\u00e8", "\u65e5"};
-  for (char c : std::string(kAscii)) characters.emplace_back(1, c);
-  return characters;
-}
-
-std::vector<std::string> SplitCharacters(const std::string& text) {
-  std::vector<std::string> characters;
-  for (char c : text) {
-    if ((static_cast<uint8_t>(c) & 0xC0) == 0x80) {
-      characters.back() += c;
-    } else {
-      characters.emplace_back(1, c);
-    }
-  }
-  return characters;
-}
 
 void CheckDrafts(const TestVocabulary& vocabulary, TokenConstraint* constraint, std::mt19937* random) {
   const int64_t vocab_size = vocabulary.vocabulary->vocab_size();
@@ -92,65 +58,6 @@ void CheckPlace(const TestVocabulary& vocabulary, TokenConstraint* constraint, c
 
 }  // namespace
 
-std::string SentencePieceJson(const std::vector<std::string>& words) {
-  json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
-  json merges = json::array();
-  int next = 3;
-  const auto add = [&](const std::string& token) {
-    if (vocab.contains(token)) return false;
-    vocab[token] = next++;
-    return true;
-  };
-  for (int b = 0; b < 256; ++b) add(absl::StrFormat("<0x%02X>", b));
-  for (const std::string& character : Characters()) add(character);
-  for (const std::string& word : words) {
-    std::string left;
-    for (const std::string& character : SplitCharacters(Spaced(word))) {
-      if (!left.empty() && add(left + character)) merges.push_back({left, character});
-      left += character;
-    }
-  }
-  const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
-  const json replace_back = {{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}};
-  const json normalizers = json::array({json{{"type", "Prepend"}, {"prepend", kSpace}}, replace});
-  const json decoders = {replace_back,
-                         {{"type", "ByteFallback"}},
-                         {{"type", "Fuse"}},
-                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
-  const json model = {{"type", "BPE"},  {"dropout", nullptr},    {"unk_token", "<unk>"}, {"fuse_unk", true},
-                      {"vocab", vocab}, {"byte_fallback", true}, {"merges", merges}};
-  return json({{"version", "1.0"},
-               {"added_tokens", {Special(0, "<unk>"), Special(1, "<s>"), Special(2, "</s>")}},
-               {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
-               {"pre_tokenizer", nullptr},
-               {"post_processor", nullptr},
-               {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
-               {"model", model}})
-      .dump();
-}
-
-std::string UnigramJson(const std::vector<std::string>& words) {
-  json vocab = json::array();
-  std::set<std::string> seen;
-  for (const char* token : {"<pad>", "</s>", "<unk>"}) vocab.push_back({token, 0.0});
-  const auto add = [&](const std::string& token, double score) {
-    if (seen.insert(token).second) vocab.push_back({token, score});
-  };
-  for (const std::string& character : Characters()) add(character, -8);
-  add(absl::StrCat(kSpace, kSpace), -9);
-  for (const std::string& word : words) add(Spaced(word), -5);
-  const json metaspace = {
-      {"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "always"}, {"split", true}};
-  return json({{"version", "1.0"},
-               {"added_tokens", {Special(0, "<pad>"), Special(1, "</s>"), Special(2, "<unk>")}},
-               {"normalizer", nullptr},
-               {"pre_tokenizer", metaspace},
-               {"post_processor", nullptr},
-               {"decoder", metaspace},
-               {"model", {{"type", "Unigram"}, {"unk_id", 2}, {"vocab", vocab}, {"byte_fallback", false}}}})
-      .dump();
-}
-
 std::vector<TestVocabulary> TestVocabularies() {
   const std::vector<std::string> words = {" the", " name", "name", "{\"", "\":",   "\": \"", "\",", "\"}",
                                           "true", "false", "null", " \"", "10",    "2024",   "ing", "ab",
@@ -160,12 +67,14 @@ std::vector<TestVocabulary> TestVocabularies() {
   all[0].name = "byte-level";
   all[0].tokenizer = *Tokenizer::Load("models/demo/falcon_h1-demo");
   all[0].end_token = all[0].tokenizer->TokenId("<|im_end|>");
+  const TestTokenizer sentencepiece = SentencePieceTokenizer(words, ByteTokens::kFirst);
   all[1].name = "sentencepiece";
-  all[1].tokenizer = *Tokenizer::Parse(SentencePieceJson(words));
-  all[1].end_token = 2;
+  all[1].tokenizer = *Tokenizer::Parse(sentencepiece.json);
+  all[1].end_token = sentencepiece.end_token;
+  const TestTokenizer unigram = UnigramTokenizer(words);
   all[2].name = "unigram";
-  all[2].tokenizer = *Tokenizer::Parse(UnigramJson(words));
-  all[2].end_token = 1;
+  all[2].tokenizer = *Tokenizer::Parse(unigram.json);
+  all[2].end_token = unigram.end_token;
   all[2].spells_all_bytes = false;
   for (TestVocabulary& each : all) {
     // More ids than tokens, as models often have.

@@ -1,4 +1,4 @@
-// Small tokenizers of each kind, and walks through a grammar that check what TokenConstraint promises.
+// Vocabularies of each kind of tokenizer, and walks through a grammar that check what TokenConstraint promises.
 #ifndef BERTH_TESTS_TEXT_GRAMMAR_TEST_UTIL_H_
 #define BERTH_TESTS_TEXT_GRAMMAR_TEST_UTIL_H_
 
@@ -13,11 +13,6 @@
 
 namespace berth {
 
-// What tokenizer.json holds: BPE with fallback to bytes as sentencepiece's, and Unigram without such a fallback.
-// `words` get tokens of their own.
-std::string SentencePieceJson(const std::vector<std::string>& words);
-std::string UnigramJson(const std::vector<std::string>& words);
-
 struct TestVocabulary {
   std::string name;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -26,7 +21,7 @@ struct TestVocabulary {
   bool spells_all_bytes = true;
 };
 
-// The demo model's tokenizer (byte-level BPE), and the two above.
+// Vocabularies of the demo model's tokenizer (byte-level BPE), of one of sentencepiece's kind, and of one of T5's.
 std::vector<TestVocabulary> TestVocabularies();
 
 bool HasBit(const std::vector<uint32_t>& mask, int32_t token);

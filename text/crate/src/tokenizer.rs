@@ -108,6 +108,16 @@ pub unsafe extern "C" fn berth_tokenizer_decode(
     })
 }
 
+/// Whether decoding reads the token at all: it has an entry, and is not left out as a special token.
+///
+/// # Safety
+/// As `berth_tokenizer_encode`.
+#[no_mangle]
+pub unsafe extern "C" fn berth_tokenizer_reads(tokenizer: *const Tokenizer, id: u32, skip_special_tokens: bool) -> bool {
+    let added = (*tokenizer).get_added_vocabulary();
+    (*tokenizer).id_to_token(id).is_some_and(|token| !(skip_special_tokens && added.is_special_token(&token)))
+}
+
 /// The token's entry in the vocabulary, as the file spells it. An error when there is none.
 ///
 /// # Safety

@@ -2,7 +2,8 @@
 //!
 //! A token's bytes are those it adds in the middle of a text: what a neutral token and this one decode to, less what the
 //! neutral token alone does. A token that is part of a character has no text; its bytes are then in its entry in the
-//! vocabulary. Control tokens are no text: in the trie they stand behind the byte 0xFF, which no text has.
+//! vocabulary. Tokens of one byte (<0x41>) are always read from their entries: next to another such token they decode
+//! together with it. Control tokens are no text: in the trie they stand behind the byte 0xFF, which no text has.
 
 use crate::mask_cache::MaskCache;
 use crate::{guard, Bytes};
@@ -193,6 +194,12 @@ fn byte_level_alphabet() -> HashMap<char, u8> {
         .collect()
 }
 
+/// The byte of a token that decoders with a fallback to bytes take for one: that of <0x41>, for example.
+fn fallback_byte(entry: &str) -> Option<u8> {
+    let digits = entry.strip_prefix("<0x")?.strip_suffix('>').filter(|digits| digits.len() == 2)?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
 struct Reader<'a> {
     tokenizer: &'a Tokenizer,
     kind: DecoderKind,
@@ -227,14 +234,11 @@ impl<'a> Reader<'a> {
 
     fn bytes(&self, id: u32) -> Vec<u8> {
         let Some(entry) = self.tokenizer.id_to_token(id) else { return vec![] };
+        if let Some(byte) = fallback_byte(&entry).filter(|_| self.kind.byte_fallback) {
+            return vec![byte];
+        }
         let text = self.text(&[id]).unwrap_or_default();
-        if !text.contains('\u{FFFD}') {
-            return text.into_bytes();
-        }
-        if self.kind.byte_fallback && entry.len() == 6 && entry.starts_with("<0x") {
-            return u8::from_str_radix(&entry[3..5], 16).map_or(vec![], |b| vec![b]);
-        }
-        if !self.kind.byte_level {
+        if !text.contains('\u{FFFD}') || !self.kind.byte_level {
             return text.into_bytes();
         }
         let bytes: Option<Vec<u8>> = entry.chars().map(|c| self.alphabet.get(&c).copied()).collect();
