@@ -21,6 +21,11 @@ void berth_bytes_free(BerthBytes bytes);
 void berth_ids_free(BerthIds ids);
 
 struct BerthTokenizer;
+// `bytes`: none if they are those of `text`.
+struct BerthTokenText {
+  BerthBytes text;
+  BerthBytes bytes;
+};
 int32_t berth_tokenizer_load(const uint8_t* json, size_t len, BerthTokenizer** out, BerthBytes* error);
 void berth_tokenizer_free(BerthTokenizer* tokenizer);
 // Gives the first words' ids alone if they are more than `max_tokens` (0: no limit). `stop`, which may be null, is
@@ -30,7 +35,8 @@ int32_t berth_tokenizer_encode(const BerthTokenizer* tokenizer, const uint8_t* t
                                const void* stop_data, BerthIds* out, BerthBytes* error);
 int32_t berth_tokenizer_decode(const BerthTokenizer* tokenizer, const uint32_t* ids, size_t len,
                                bool skip_special_tokens, BerthBytes* out, BerthBytes* error);
-int32_t berth_tokenizer_token(const BerthTokenizer* tokenizer, uint32_t id, BerthBytes* out, BerthBytes* error);
+int32_t berth_tokenizer_token_text(const BerthTokenizer* tokenizer, uint32_t id, bool first, BerthTokenText* out,
+                                   BerthBytes* error);
 int64_t berth_tokenizer_id(const BerthTokenizer* tokenizer, const uint8_t* token, size_t len);
 bool berth_tokenizer_reads(const BerthTokenizer* tokenizer, uint32_t id, bool skip_special_tokens);
 int64_t berth_tokenizer_size(const BerthTokenizer* tokenizer);

@@ -8,12 +8,6 @@
 #include "text/abi_call.h"
 
 namespace berth {
-namespace {
-
-constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json";
   std::ifstream file(path, std::ios::binary);
@@ -90,14 +84,13 @@ int32_t Tokenizer::TokenId(absl::string_view token) const {
   return static_cast<int32_t>(berth_tokenizer_id(tokenizer_, BytesOf(token), token.size()));
 }
 
-std::string Tokenizer::TokenText(int32_t id) const {
-  if (id < 0) return "";
-  const absl::StatusOr<std::string> text = Decode({id}, /*skip_special_tokens=*/false);
-  if (text.ok() && text->find(std::string(kReplacement)) == std::string::npos && !text->empty()) return *text;
-  BerthBytes token{};
+TokenText Tokenizer::TextOf(int32_t id, bool first) const {
+  if (id < 0) return {};
+  BerthTokenText found{};
   BerthBytes error{};
-  const int32_t result = berth_tokenizer_token(tokenizer_, static_cast<uint32_t>(id), &token, &error);
-  return CallStatus(result, error, "token").ok() ? TakeString(token) : "";
+  const int32_t result = berth_tokenizer_token_text(tokenizer_, static_cast<uint32_t>(id), first, &found, &error);
+  if (!CallStatus(result, error, "token").ok()) return {};
+  return {.text = TakeString(found.text), .bytes = TakeString(found.bytes)};
 }
 
 }  // namespace berth

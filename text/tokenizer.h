@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "text/encode_bounds.h"
 #include "text/text_abi.h"
+#include "text/token_text.h"
 
 namespace berth {
 
@@ -40,9 +41,8 @@ class Tokenizer {
 
   // The token's id, or -1.
   int32_t TokenId(absl::string_view token) const;
-  // Returns the token's own text. For a part of a character, which has no text, returns its vocabulary entry. Returns
-  // "" for an unknown id.
-  std::string TokenText(int32_t id) const;
+  // What the token adds to a text. `first`: as its first token, which may lose a space. Nothing for an unknown id.
+  TokenText TextOf(int32_t id, bool first = false) const;
   // The largest id plus one.
   int64_t vocab_size() const { return vocab_size_; }
   // No token stands for more bytes of text than this. Spaces that a special token swallows do not count. 0: unknown, as

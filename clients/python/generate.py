@@ -55,6 +55,7 @@ HEAD = '"""{}"""\n\n# Written by clients/python/generate.py from proto/. Do not 
 
 TYPES_HEAD = """from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -131,6 +132,8 @@ def scalar_type(field: FieldDescriptor) -> str:
         return field.enum_type.name
     if field.message_type is not None:
         return python_name(field.message_type)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return "builtins.bytes"  # a field may have the name "bytes"
     return {FieldDescriptor.CPPTYPE_BOOL: "bool", FieldDescriptor.CPPTYPE_STRING: "str",
             FieldDescriptor.CPPTYPE_FLOAT: "float", FieldDescriptor.CPPTYPE_DOUBLE: "float"}.get(field.cpp_type, "int")
 

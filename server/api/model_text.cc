@@ -92,8 +92,6 @@ absl::StatusOr<std::string> ModelText::Decode(absl::Span<const int32_t> tokens, 
   return tokenizer_->Decode(tokens, skip_special_tokens);
 }
 
-std::string ModelText::TokenText(int32_t token) const { return tokenizer_->TokenText(token); }
-
 absl::StatusOr<std::string> ModelText::RenderChat(const std::string& messages_json, const std::string& tools_json,
                                                   bool add_generation_prompt, const std::string& extra_json,
                                                   const StopCheck& stop) const {

@@ -28,7 +28,10 @@ class ModelText : public TextCodec {
                                               const EncodeBounds& bounds) const override;
   int64_t longest_token_bytes() const override { return tokenizer_->longest_token_bytes(); }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const override;
-  std::string TokenText(int32_t token) const override;
+  bool Reads(int32_t token, bool skip_special_tokens) const override {
+    return tokenizer_->Reads(token, skip_special_tokens);
+  }
+  TokenText TextOf(int32_t token, bool first) const override { return tokenizer_->TextOf(token, first); }
   absl::Span<const int32_t> message_end_tokens() const override { return message_end_tokens_; }
   bool has_chat_template() const override { return chat_template_ != nullptr; }
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,

@@ -26,10 +26,13 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 OutputAssembler::OutputAssembler(const TextCodec* codec, OutputOptions options, int64_t num_prompt_tokens)
     : codec_(codec),
-      text_(codec->NewStream(std::move(options.text))),
       logprobs_(options.logprobs),
+      skip_special_tokens_(options.text.skip_special_tokens),
+      at_text_start_(options.text.context.empty()),
       num_prompt_tokens_(num_prompt_tokens),
-      skip_tokens_(options.skip_tokens) {}
+      skip_tokens_(options.skip_tokens) {
+  text_ = codec->NewStream(std::move(options.text));
+}
 
 bool OutputAssembler::AddPiece(TextPiece piece, v1::GenerateResponse* message) {
   message->mutable_text()->append(piece.text);
@@ -39,24 +42,26 @@ bool OutputAssembler::AddPiece(TextPiece piece, v1::GenerateResponse* message) {
   return true;
 }
 
-void OutputAssembler::WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest,
+void OutputAssembler::WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest, bool first,
                                     v1::TokenLogprobs* out) const {
-  out->set_token_id(own.token);
-  out->set_logprob(own.logprob);
-  out->set_text(codec_->TokenText(own.token));
+  const auto set = [&](const TokenLogprob& token, auto* entry) {
+    TokenText text = codec_->TextOf(token.token, first);
+    entry->set_token_id(token.token);
+    entry->set_logprob(token.logprob);
+    entry->set_text(std::move(text.text));
+    if (!text.bytes.empty()) entry->set_bytes(std::move(text.bytes));
+  };
+  set(own, out);
   for (const TokenLogprob& likely : likeliest) {
     if (std::isnan(likely.logprob)) continue;  // fewer tokens are possible
-    v1::TopLogprob* top = out->add_top();
-    top->set_token_id(likely.token);
-    top->set_logprob(likely.logprob);
-    top->set_text(codec_->TokenText(likely.token));
+    set(likely, out->add_top());
   }
 }
 
 void OutputAssembler::AddPromptLogprobs(const PromptLogprobs& logprobs, v1::GenerateResponse* message) const {
   for (absl::Span<const TokenLogprob> left = logprobs.entries; !left.empty();) {
     const absl::Span<const TokenLogprob> entries = left.first(logprobs.entries_per_token);
-    WriteLogprobs(entries[0], entries.subspan(1), message->add_prompt_logprobs());
+    WriteLogprobs(entries[0], entries.subspan(1), /*first=*/false, message->add_prompt_logprobs());
     left.remove_prefix(entries.size());
   }
 }
@@ -73,8 +78,9 @@ absl::StatusOr<bool> OutputAssembler::AddToken(const TokenEvent& event, v1::Gene
   ++num_tokens_;
   message->add_token_ids(event.token);
   if (logprobs_) {
-    WriteLogprobs({.token = event.token, .logprob = event.logprob}, event.top, message->add_logprobs());
+    WriteLogprobs({.token = event.token, .logprob = event.logprob}, event.top, at_text_start_, message->add_logprobs());
   }
+  at_text_start_ = at_text_start_ && !codec_->Reads(event.token, skip_special_tokens_);
   AddPromptLogprobs(event.prompt_logprobs, message);
   FillUsage(message->mutable_usage());
   return AddPiece(*std::move(piece), message);

@@ -43,12 +43,16 @@ class OutputAssembler {
   bool AddPiece(TextPiece piece, v1::GenerateResponse* message);
   void FillUsage(v1::Usage* usage) const;
   // Writes a token's own logprob and those of the likeliest in its place.
-  void WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest, v1::TokenLogprobs* out) const;
+  // `first`: at the beginning of a text.
+  void WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest, bool first,
+                     v1::TokenLogprobs* out) const;
   void AddPromptLogprobs(const PromptLogprobs& logprobs, v1::GenerateResponse* message) const;
 
   const TextCodec* codec_;
   std::unique_ptr<TextStream> text_;
   bool logprobs_;
+  bool skip_special_tokens_;
+  bool at_text_start_;  // the next token is the first of a text of its own
   int64_t num_prompt_tokens_;
   int64_t skip_tokens_;
   int64_t num_cached_tokens_ = 0;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "text/encode_bounds.h"
+#include "text/token_text.h"
 
 namespace berth {
 
@@ -54,8 +55,10 @@ class TextCodec {
   // No token stands for more bytes of text than this. 0: unknown.
   virtual int64_t longest_token_bytes() const { return 0; }
   virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> tokens, bool skip_special_tokens) const = 0;
-  // One token's own text, as logprobs show it.
-  virtual std::string TokenText(int32_t token) const = 0;
+  // Whether Decode reads the token at all: it is one, and is not left out as a special token.
+  virtual bool Reads(int32_t token, bool skip_special_tokens) const = 0;
+  // What the token adds to a text. `first`: as its first token, which may lose a space.
+  virtual TokenText TextOf(int32_t token, bool first) const = 0;
 
   // The special tokens after which a message of a chat ends, ascending, as far as the tokenizer's files tell.
   virtual absl::Span<const int32_t> message_end_tokens() const { return {}; }

@@ -19,7 +19,8 @@ class TokensOnly final : public TextCodec {
     return NoTokenizer();
   }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t>, bool) const override { return NoTokenizer(); }
-  std::string TokenText(int32_t) const override { return ""; }
+  bool Reads(int32_t, bool) const override { return false; }
+  TokenText TextOf(int32_t, bool) const override { return {}; }
   bool has_chat_template() const override { return false; }
   absl::StatusOr<std::string> RenderChat(const std::string&, const std::string&, bool, const std::string&,
                                          const StopCheck&) const override {

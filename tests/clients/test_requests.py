@@ -43,6 +43,8 @@ def sample(field):
     if field.enum_type is not None:
         value = field.enum_type.values[-1]
         return value.name.rsplit("_", 1)[-1].lower(), value.number
+    if field.type == field.TYPE_BYTES:
+        return b"\xe8", b"\xe8"
     return {field.CPPTYPE_BOOL: (True, True), field.CPPTYPE_STRING: ("text", "text"),
             field.CPPTYPE_FLOAT: (0.5, 0.5), field.CPPTYPE_DOUBLE: (0.5, 0.5)}.get(field.cpp_type, (3, 3))
 

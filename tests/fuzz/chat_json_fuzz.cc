@@ -31,7 +31,8 @@ class CheckingCodec final : public TextCodec {
     return absl::UnimplementedError("");
   }
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t>, bool) const override { return ""; }
-  std::string TokenText(int32_t) const override { return ""; }
+  bool Reads(int32_t, bool) const override { return false; }
+  TokenText TextOf(int32_t, bool) const override { return {}; }
   std::unique_ptr<TextStream> NewStream(TextStreamOptions) const override { return nullptr; }
 
  private:

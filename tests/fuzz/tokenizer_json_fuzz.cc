@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto ids = (*tokenizer)->Encode(text, /*add_special_tokens=*/true, {.max_tokens = 64});
     if (ids.ok()) (*tokenizer)->Decode(*ids, /*skip_special_tokens=*/false).IgnoreError();
   }
-  for (int32_t id = 0; id < 16; ++id) (*tokenizer)->TokenText(id);
+  for (int32_t id = 0; id < 16; ++id) (*tokenizer)->TextOf(id);
   (*tokenizer)->Decode({1 << 30, 3}, /*skip_special_tokens=*/true).IgnoreError();
   FUZZ_CHECK((*tokenizer)->vocab_size() >= 0 && (*tokenizer)->longest_token_bytes() >= 0, "sizes");
   berth::GrammarVocabulary::Create(tokenizer->get(), /*vocab_size=*/300, {2}).IgnoreError();

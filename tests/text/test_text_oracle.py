@@ -194,6 +194,23 @@ def test_streams_of_random_tokens(make, oracle, tmp_path):
             assert text == reference.decode(ids, skip_special_tokens=False)
 
 
+def test_tokenizers_of_families(oracle, tmp_path):
+    """With the ids in the order of real families: test_tokenizers.h."""
+    families = oracle.value(families=True)
+    assert {"llama-2", "llama-3.1", "gemma-3", "qwen-3", "deepseek-v3", "gpt-oss"} <= set(families)
+    for name, text in families.items():
+        reference = tokenizers.Tokenizer.from_str(text)
+        (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+        assert oracle.value(load=str(tmp_path)) == max(reference.get_vocab().values()) + 1, name
+        for string in varied_strings(150, seed=23):
+            ids = reference.encode(string, add_special_tokens=False).ids
+            assert oracle.value(encode=string, special=False) == ids, (name, string)
+            for skip in (False, True):
+                whole = reference.decode(ids, skip_special_tokens=skip)
+                assert oracle.value(decode=ids, skip=skip) == whole, (name, string)
+                check_stream(oracle.value(stream=ids, skip=skip), whole)
+
+
 def check_stream(pieces, whole):
     assert "".join(pieces) == whole
     if REPLACEMENT not in whole:

@@ -3,6 +3,8 @@
 #ifndef BERTH_TESTS_TEXT_TEST_TOKENIZERS_H_
 #define BERTH_TESTS_TEXT_TEST_TOKENIZERS_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -17,8 +19,9 @@ struct TestTokenizer {
   int32_t end_token = 0;
 };
 
-// How GoogleTest shows one.
+// How GoogleTest shows one, and a test of it.
 inline void PrintTo(const TestTokenizer& tokenizer, std::ostream* out) { *out << tokenizer.name; }
+std::string NameOfFamily(const ::testing::TestParamInfo<TestTokenizer>& info);
 
 // Where the tokens of one byte are: after the special tokens (llama-2, mistral, phi-3), after some tokens of text
 // (gemma), or after all.
@@ -33,8 +36,8 @@ TestTokenizer UnigramTokenizer(const std::vector<std::string>& words);
 TestTokenizer ByteLevelTokenizer(const std::vector<std::string>& first, const std::vector<std::string>& last,
                                  const std::vector<std::string>& texts);
 
-// llama-2, gemma-3, byte tokens at the end, t5, gpt-2, llama-3.1, qwen-3, deepseek-v3, gpt-oss. Those with byte tokens
-// have no token of U+8A9E and of U+1F642, and the others only parts of them.
+// llama-2, gemma-3, two with byte tokens later, t5, gpt-2, llama-3.1, qwen-3, deepseek-v3, gpt-oss. None has a token of
+// U+8A9E or U+1F642 alone; all but t5 spell them in parts.
 std::vector<TestTokenizer> FamilyTokenizers();
 
 }  // namespace berth

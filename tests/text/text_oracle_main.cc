@@ -1,5 +1,6 @@
 // Answers the oracle test: one JSON request a line on stdin, one JSON answer a line on stdout.
 //
+//     {"families": true}: the tokenizers of test_tokenizers.h, by name
 //     {"load": DIR}
 //     {"encode": TEXT, "special": BOOL}
 //     {"stream": [ID...], "skip": BOOL}
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/text/test_tokenizers.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
@@ -30,6 +32,7 @@ Json Answer(const absl::StatusOr<T>& value) {
 class Oracle {
  public:
   Json Handle(const Json& request) {
+    if (request.contains("families")) return Families();
     if (request.contains("load")) return Load(request["load"]);
     if (request.contains("template")) return LoadTemplate(request);
     if (request.contains("encode"))
@@ -42,6 +45,12 @@ class Oracle {
   }
 
  private:
+  static Json Families() {
+    Json all = Json::object();
+    for (const TestTokenizer& each : FamilyTokenizers()) all[each.name] = each.json;
+    return {{"value", all}};
+  }
+
   Json Load(const std::string& dir) {
     auto tokenizer = Tokenizer::Load(dir);
     if (!tokenizer.ok()) return {{"error", std::string(tokenizer.status().message())}};

@@ -57,7 +57,7 @@ TEST_F(TextTest, KnowsTheBytesOfItsLongestToken) {
   ASSERT_GT(tokenizer_->longest_token_bytes(), 0);
   size_t longest = 0;
   for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
-    longest = std::max(longest, tokenizer_->TokenText(id).size());
+    longest = std::max(longest, tokenizer_->TextOf(id).all_bytes().size());
   }
   EXPECT_GE(tokenizer_->longest_token_bytes(), static_cast<int64_t>(longest));
 }

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "tests/text/grammar_test_util.h"
 #include "tests/text/test_tokenizers.h"
@@ -18,7 +18,7 @@ namespace {
 // More ids than tokens, as models often have.
 constexpr int64_t kUnusedIds = 37;
 // The most tokens that a stream keeps, whatever came before.
-constexpr int64_t kMostKept = 20;
+constexpr int64_t kMostKept = 12;
 
 class TokenFamiliesTest : public ::testing::TestWithParam<TestTokenizer> {
  protected:
@@ -79,7 +79,8 @@ class TokenFamiliesTest : public ::testing::TestWithParam<TestTokenizer> {
       all += *piece;
       EXPECT_LE(detokenizer.num_kept(), kMostKept);
     }
-    return all + *detokenizer.Flush();
+    all += *detokenizer.Flush();
+    return all;
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -91,9 +92,13 @@ TEST_P(TokenFamiliesTest, EachTokenHasItsBytes) {
   for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
     const std::string& bytes = GetParam().bytes[static_cast<size_t>(id)];
     EXPECT_EQ(vocabulary_->Bytes(id), bytes == "\xFF" ? "" : bytes) << "of token " << id;  // no text has 0xFF
+    const TokenText text = tokenizer_->TextOf(id);
+    EXPECT_EQ(text.all_bytes(), is_special(id) ? bytes.substr(1) : bytes) << "of token " << id;
+    EXPECT_EQ(text.text.find("\uFFFD") == std::string::npos, text.bytes.empty());
   }
   for (int64_t id = tokenizer_->vocab_size(); id < num_ids(); ++id) {
     EXPECT_EQ(vocabulary_->Bytes(static_cast<int32_t>(id)), "");
+    EXPECT_EQ(tokenizer_->TextOf(static_cast<int32_t>(id)).all_bytes(), "");
   }
 }
 
@@ -143,12 +148,61 @@ TEST_P(TokenFamiliesTest, TokensWithoutTextChangeNothing) {
   EXPECT_EQ(Stream(unused, false), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TokenFamiliesTest, ::testing::ValuesIn(FamilyTokenizers()), [](const auto& info) {
-  std::string name = info.param.name;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !absl::ascii_isalnum(c); }, '_');
-  return name;
-});
+// A character that the prompt began is the output's; if the output does not complete it, its mark is not.
+TEST_P(TokenFamiliesTest, ACharacterMayBeSplitAnywhereBetweenPromptAndOutput) {
+  if (!spells_all_bytes()) return;
+  const std::string text = "ab\u8a9e\U0001F642\u8a9e\u8a9ec\u8a9e\u8a9e\u8a9e\u8a9ed";
+  const std::vector<int32_t> ids = ByteByByte(text);
+  for (size_t split = 1; split < ids.size(); ++split) {
+    for (const size_t context : {size_t{1}, size_t{4}, size_t{8}, split}) {
+      const size_t from = split - std::min(split, context);
+      Detokenizer detokenizer(tokenizer_.get(), true, absl::MakeConstSpan(ids).subspan(from, split - from));
+      std::string all;
+      for (size_t i = split; i < ids.size(); ++i) all += *detokenizer.Add({ids[i]});
+      all += *detokenizer.Flush();
+      size_t begin = split;  // of the character that the split is in, unless the context has none of its beginning
+      while (begin > from && (text[begin] & 0xC0) == 0x80) --begin;
+      if ((text[begin] & 0xC0) == 0x80) continue;
+      EXPECT_EQ(all, text.substr(begin)) << "split at " << split << ", context " << context;
+    }
+    const size_t from = split - std::min<size_t>(split, 8);
+    Detokenizer other(tokenizer_.get(), true, absl::MakeConstSpan(ids).subspan(from, split - from));
+    std::string all = *other.Add({tokenizer_->TokenId("z"), tokenizer_->TokenId("!")});
+    all += *other.Flush();
+    EXPECT_EQ(all, "z!");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenFamiliesTest, ::testing::ValuesIn(FamilyTokenizers()), NameOfFamily);
+
+// Tokens that decoding reads, but that have no text.
+TEST(TokensWithoutText, KeepTheStreamsCostFlat) {
+  const std::vector<TestTokenizer> families = FamilyTokenizers();
+  const TestTokenizer& gemma = families[1];
+  nlohmann::json json = nlohmann::json::parse(gemma.json);
+  nlohmann::json& decoders = json["decoder"]["decoders"];
+  const nlohmann::json drop = {{"type", "Replace"}, {"pattern", {{"String", "<unused0>"}}}, {"content", ""}};
+  decoders.insert(decoders.begin(), /*cnt=*/1, drop);
+  const auto tokenizer = Tokenizer::Parse(json.dump());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const int32_t empty = (*tokenizer)->TokenId("<unused0>");
+  ASSERT_EQ((*tokenizer)->TextOf(empty).text, "");
+  std::vector<int32_t> ids;
+  for (const char* token : {"<0xE8>", "<0xAA>", "<0x9E>", "a", "\u2581", "b"}) {
+    ids.push_back((*tokenizer)->TokenId(token));
+    ids.insert(ids.end(), token[0] == '<' && token[3] != '9' ? 0 : 500, empty);
+  }
+  for (const auto& all : {ids, std::vector<int32_t>(1000, empty)}) {
+    Detokenizer detokenizer(tokenizer->get(), true);
+    std::string text;
+    for (int32_t id : all) {
+      text += *detokenizer.Add({id});
+      EXPECT_LE(detokenizer.num_kept(), kMostKept);
+    }
+    text += *detokenizer.Flush();
+    EXPECT_EQ(text, *(*tokenizer)->Decode(all, true));
+  }
+}
 
 }  // namespace
 }  // namespace berth

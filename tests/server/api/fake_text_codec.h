@@ -91,7 +91,8 @@ class FakeTextCodec final : public TextCodec {
     for (const int32_t token : tokens) text += FakeTokenText(token, skip_special_tokens);
     return text;
   }
-  std::string TokenText(int32_t token) const override { return FakeTokenText(token, false); }
+  bool Reads(int32_t token, bool skip_special_tokens) const override { return token < 95 || !skip_special_tokens; }
+  TokenText TextOf(int32_t token, bool) const override { return {.text = FakeTokenText(token, false), .bytes = ""}; }
   bool has_chat_template() const override { return with_template; }
   absl::StatusOr<std::string> RenderChat(const std::string& messages_json, const std::string& tools_json,
                                          bool add_generation_prompt, const std::string& extra_json,

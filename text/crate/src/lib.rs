@@ -16,6 +16,7 @@ mod schema_cost;
 mod schema_refs;
 mod structural_tag;
 mod template;
+mod token_bytes;
 mod tokenizer;
 mod vocabulary;
 mod work;

@@ -1,5 +1,6 @@
 //! The tokenizers crate: text to ids and back.
 
+use crate::token_bytes::LoadedTokenizer;
 use crate::{guard, text, Bytes, Ids};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -47,7 +48,7 @@ fn encode(
 pub unsafe extern "C" fn berth_tokenizer_load(
     json: *const u8,
     len: usize,
-    out: *mut *mut Tokenizer,
+    out: *mut *mut LoadedTokenizer,
     error: *mut Bytes,
 ) -> i32 {
     guard(out, error, || {
@@ -58,14 +59,14 @@ pub unsafe extern "C" fn berth_tokenizer_load(
         // The file may carry the padding and truncation of some training run: a server wants neither.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|e| format!("{e}"))?;
-        Ok(Box::into_raw(Box::new(tokenizer)))
+        Ok(Box::into_raw(Box::new(LoadedTokenizer::new(tokenizer))))
     })
 }
 
 /// # Safety
 /// `tokenizer` came from `berth_tokenizer_load` and is freed once.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_free(tokenizer: *mut Tokenizer) {
+pub unsafe extern "C" fn berth_tokenizer_free(tokenizer: *mut LoadedTokenizer) {
     drop(Box::from_raw(tokenizer));
 }
 
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn berth_tokenizer_free(tokenizer: *mut Tokenizer) {
 /// As `berth_tokenizer_load`; `tokenizer` is alive; `stop` may be called with `stop_data`.
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_encode(
-    tokenizer: *const Tokenizer,
+    tokenizer: *const LoadedTokenizer,
     data: *const u8,
     len: usize,
     add_special_tokens: bool,
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn berth_tokenizer_encode(
 /// `ids` points to `len` ids; otherwise as `berth_tokenizer_encode`.
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_decode(
-    tokenizer: *const Tokenizer,
+    tokenizer: *const LoadedTokenizer,
     ids: *const u32,
     len: usize,
     skip_special_tokens: bool,
@@ -113,25 +114,39 @@ pub unsafe extern "C" fn berth_tokenizer_decode(
 /// # Safety
 /// As `berth_tokenizer_encode`.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_reads(tokenizer: *const Tokenizer, id: u32, skip_special_tokens: bool) -> bool {
+pub unsafe extern "C" fn berth_tokenizer_reads(tokenizer: *const LoadedTokenizer, id: u32, skip_special_tokens: bool) -> bool {
     let added = (*tokenizer).get_added_vocabulary();
     (*tokenizer).id_to_token(id).is_some_and(|token| !(skip_special_tokens && added.is_special_token(&token)))
 }
 
-/// The token's entry in the vocabulary, as the file spells it. An error when there is none.
+/// What a token adds to a text.
+#[repr(C)]
+pub struct TokenText {
+    text: Bytes,  // with U+FFFD for parts of characters
+    bytes: Bytes, // none if they are those of `text`
+}
+
+/// What the token adds to a text, as its first token or in its middle. Nothing for an id without a token.
 ///
 /// # Safety
 /// As `berth_tokenizer_encode`.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_token(
-    tokenizer: *const Tokenizer,
+pub unsafe extern "C" fn berth_tokenizer_token_text(
+    tokenizer: *const LoadedTokenizer,
     id: u32,
-    out: *mut Bytes,
+    first: bool,
+    out: *mut TokenText,
     error: *mut Bytes,
 ) -> i32 {
-    guard(out, error, || match (*tokenizer).id_to_token(id) {
-        Some(token) => Ok(token.into()),
-        None => Err(format!("no token has id {id}")),
+    guard(out, error, || {
+        let bytes = if first { (*tokenizer).first_bytes(id) } else { (*tokenizer).bytes(id) };
+        Ok(match String::from_utf8(bytes) {
+            Ok(text) => TokenText { text: text.into(), bytes: vec![].into() },
+            Err(parts) => TokenText {
+                text: String::from_utf8_lossy(parts.as_bytes()).into_owned().into(),
+                bytes: parts.into_bytes().into(),
+            },
+        })
     })
 }
 
@@ -140,7 +155,7 @@ pub unsafe extern "C" fn berth_tokenizer_token(
 /// # Safety
 /// As `berth_tokenizer_encode`.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_id(tokenizer: *const Tokenizer, data: *const u8, len: usize) -> i64 {
+pub unsafe extern "C" fn berth_tokenizer_id(tokenizer: *const LoadedTokenizer, data: *const u8, len: usize) -> i64 {
     match text(data, len) {
         Ok(token) => (*tokenizer).token_to_id(token).map_or(-1, i64::from),
         Err(_) => -1,
@@ -152,7 +167,7 @@ pub unsafe extern "C" fn berth_tokenizer_id(tokenizer: *const Tokenizer, data: *
 /// # Safety
 /// As `berth_tokenizer_encode`.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_size(tokenizer: *const Tokenizer) -> i64 {
+pub unsafe extern "C" fn berth_tokenizer_size(tokenizer: *const LoadedTokenizer) -> i64 {
     (*tokenizer).get_vocab(true).values().max().map_or(0, |id| i64::from(*id) + 1)
 }
 
@@ -162,7 +177,7 @@ pub unsafe extern "C" fn berth_tokenizer_size(tokenizer: *const Tokenizer) -> i6
 /// # Safety
 /// As `berth_tokenizer_encode`.
 #[no_mangle]
-pub unsafe extern "C" fn berth_tokenizer_longest_token(tokenizer: *const Tokenizer) -> i64 {
+pub unsafe extern "C" fn berth_tokenizer_longest_token(tokenizer: *const LoadedTokenizer) -> i64 {
     longest_token(&*tokenizer).unwrap_or(0)
 }
 

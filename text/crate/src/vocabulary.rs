@@ -1,18 +1,13 @@
-//! The bytes of every token as the tokenizer itself decodes them, in llguidance's trie.
-//!
-//! A token's bytes are those it adds in the middle of a text: what a neutral token and this one decode to, less what the
-//! neutral token alone does. A token that is part of a character has no text; its bytes are then in its entry in the
-//! vocabulary. Tokens of one byte (<0x41>) are always read from their entries: next to another such token they decode
-//! together with it. Control tokens are no text: in the trie they stand behind the byte 0xFF, which no text has.
+//! The bytes of every token (token_bytes.rs) in llguidance's trie. Control tokens are no text: in the trie they stand
+//! behind the byte 0xFF, which no text has.
 
 use crate::mask_cache::MaskCache;
+use crate::token_bytes::LoadedTokenizer;
 use crate::{guard, Bytes};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv, INVALID_TOKEN};
 use llguidance::ParserFactory;
-use std::collections::HashMap;
 use std::sync::Arc;
-use tokenizers::Tokenizer;
 
 const MARKER: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 /// The trie's nodes know at most 1024 ancestors. Longer tokens are never needed.
@@ -21,7 +16,7 @@ const MAX_TOKEN_BYTES: usize = 1000;
 const CHECKED_TEXTS: usize = 300;
 
 /// The tokenizer outlives the vocabulary: berth_vocabulary_create says so.
-struct Shared(*const Tokenizer);
+struct Shared(*const LoadedTokenizer);
 unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
@@ -69,7 +64,7 @@ impl Vocabulary {
         self.trie().get_special_token(name)
     }
 
-    fn tokenizer(&self) -> &Tokenizer {
+    fn tokenizer(&self) -> &LoadedTokenizer {
         unsafe { &*self.tokenizer.0 }
     }
 
@@ -141,133 +136,6 @@ impl Vocabulary {
     }
 }
 
-/// What is in a tokenizer's decoder.
-struct DecoderKind {
-    byte_level: bool,
-    byte_fallback: bool,
-}
-
-fn collect_types(value: &serde_json::Value, types: &mut Vec<String>) {
-    match value {
-        serde_json::Value::Object(map) => {
-            if let Some(serde_json::Value::String(name)) = map.get("type") {
-                types.push(name.clone());
-                if name == "WordPiece" && map.get("cleanup") == Some(&serde_json::Value::Bool(true)) {
-                    types.push("WordPiece with cleanup".to_string());
-                }
-            }
-            map.values().for_each(|v| collect_types(v, types));
-        }
-        serde_json::Value::Array(list) => list.iter().for_each(|v| collect_types(v, types)),
-        _ => {}
-    }
-}
-
-fn decoder_kind(tokenizer: &Tokenizer) -> Result<DecoderKind, String> {
-    let mut types = vec![];
-    if let Some(decoder) = tokenizer.get_decoder() {
-        collect_types(&serde_json::to_value(decoder).map_err(|e| e.to_string())?, &mut types);
-    }
-    for name in ["CTC", "BPEDecoder", "WordPiece with cleanup"] {
-        if types.iter().any(|t| t == name) {
-            return Err(format!("the decoder {name} is not supported: its text depends on later tokens"));
-        }
-    }
-    let has = |name: &str| types.iter().any(|t| t == name);
-    Ok(DecoderKind { byte_level: has("ByteLevel"), byte_fallback: has("ByteFallback") })
-}
-
-/// GPT-2's characters for bytes, the other way round.
-fn byte_level_alphabet() -> HashMap<char, u8> {
-    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut next = 256;
-    (0..=255u8)
-        .map(|b| {
-            let code = if printable(b) {
-                u32::from(b)
-            } else {
-                next += 1;
-                next - 1
-            };
-            (char::from_u32(code).unwrap(), b)
-        })
-        .collect()
-}
-
-/// The byte of a token that decoders with a fallback to bytes take for one: that of <0x41>, for example.
-fn fallback_byte(entry: &str) -> Option<u8> {
-    let digits = entry.strip_prefix("<0x")?.strip_suffix('>').filter(|digits| digits.len() == 2)?;
-    u8::from_str_radix(digits, 16).ok()
-}
-
-struct Reader<'a> {
-    tokenizer: &'a Tokenizer,
-    kind: DecoderKind,
-    alphabet: HashMap<char, u8>,
-    context: u32,
-    before: String,
-}
-
-impl<'a> Reader<'a> {
-    fn new(tokenizer: &'a Tokenizer, count: u32) -> Result<Self, String> {
-        let kind = decoder_kind(tokenizer)?;
-        let decode = |ids: &[u32]| tokenizer.decode(ids, false).unwrap_or_default();
-        let added = tokenizer.get_added_tokens_decoder();
-        let neutral = |id: &u32| {
-            let text = decode(&[*id]);
-            !added.contains_key(id)
-                && text.bytes().any(|b| b.is_ascii_alphanumeric())
-                && text.is_ascii()
-                && decode(&[*id, *id]).starts_with(&text)
-        };
-        let context = (0..count).find(neutral).ok_or("no token of the tokenizer has text")?;
-        Ok(Reader { tokenizer, kind, alphabet: byte_level_alphabet(), context, before: decode(&[context]) })
-    }
-
-    /// The text that `ids` add in the middle of a text.
-    fn text(&self, ids: &[u32]) -> Option<String> {
-        let mut all = vec![self.context];
-        all.extend_from_slice(ids);
-        let text = self.tokenizer.decode(&all, false).ok()?;
-        text.strip_prefix(&self.before).map(str::to_string)
-    }
-
-    fn bytes(&self, id: u32) -> Vec<u8> {
-        let Some(entry) = self.tokenizer.id_to_token(id) else { return vec![] };
-        if let Some(byte) = fallback_byte(&entry).filter(|_| self.kind.byte_fallback) {
-            return vec![byte];
-        }
-        let text = self.text(&[id]).unwrap_or_default();
-        if !text.contains('\u{FFFD}') || !self.kind.byte_level {
-            return text.into_bytes();
-        }
-        let bytes: Option<Vec<u8>> = entry.chars().map(|c| self.alphabet.get(&c).copied()).collect();
-        bytes.unwrap_or_else(|| entry.into_bytes())
-    }
-
-    /// Decoders whose text is not the tokens' bytes one after the other cannot be followed byte by byte.
-    fn check(&self, words: &[Vec<u8>]) -> Result<(), String> {
-        let texts: Vec<u32> =
-            (0..words.len() as u32).filter(|&id| usable(&words[id as usize]) && is_text(&words[id as usize])).collect();
-        if texts.is_empty() {
-            return Err("no token of the tokenizer has text".to_string());
-        }
-        let mut state = 12345u64;
-        let mut random = move |n: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) as usize % n
-        };
-        for _ in 0..CHECKED_TEXTS {
-            let ids: Vec<u32> = (0..2 + random(5)).map(|_| texts[random(texts.len())]).collect();
-            let want: Vec<u8> = ids.iter().flat_map(|&id| words[id as usize].iter().copied()).collect();
-            if self.text(&ids).map(String::into_bytes) != Some(want) {
-                return Err(format!("the tokenizer's decoder is not supported: the text of {ids:?} is not that of each"));
-            }
-        }
-        Ok(())
-    }
-}
-
 fn usable(word: &[u8]) -> bool {
     !word.is_empty() && word.len() <= MAX_TOKEN_BYTES && word[0] != MARKER
 }
@@ -276,8 +144,31 @@ fn is_text(word: &[u8]) -> bool {
     std::str::from_utf8(word).is_ok()
 }
 
+/// Decoders whose text is not the tokens' bytes one after the other cannot be followed byte by byte.
+fn check(tokenizer: &LoadedTokenizer, words: &[Vec<u8>]) -> Result<(), String> {
+    let reader = tokenizer.reader()?;
+    let texts: Vec<u32> =
+        (0..words.len() as u32).filter(|&id| usable(&words[id as usize]) && is_text(&words[id as usize])).collect();
+    if texts.is_empty() {
+        return Err("no token of the tokenizer has text".to_string());
+    }
+    let mut state = 12345u64;
+    let mut random = move |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for _ in 0..CHECKED_TEXTS {
+        let ids: Vec<u32> = (0..2 + random(5)).map(|_| texts[random(texts.len())]).collect();
+        let want: Vec<u8> = ids.iter().flat_map(|&id| words[id as usize].iter().copied()).collect();
+        if reader.text(tokenizer, &ids).map(String::into_bytes) != Some(want) {
+            return Err(format!("the tokenizer's decoder is not supported: the text of {ids:?} is not that of each"));
+        }
+    }
+    Ok(())
+}
+
 /// The bytes of all tokens, and those of control tokens behind the marker.
-fn read_words(tokenizer: &Tokenizer, reader: &Reader, size: usize, end_tokens: &[u32]) -> Vec<Vec<u8>> {
+fn read_words(tokenizer: &LoadedTokenizer, size: usize, end_tokens: &[u32]) -> Vec<Vec<u8>> {
     let added = tokenizer.get_added_tokens_decoder();
     (0..size as u32)
         .map(|id| {
@@ -286,7 +177,7 @@ fn read_words(tokenizer: &Tokenizer, reader: &Reader, size: usize, end_tokens: &
                 let name = tokenizer.id_to_token(id).unwrap_or_default();
                 return if name.is_empty() { vec![] } else { [&[MARKER], name.as_bytes()].concat() };
             }
-            let word = reader.bytes(id);
+            let word = tokenizer.bytes(id);
             if usable(&word) {
                 word
             } else {
@@ -297,7 +188,7 @@ fn read_words(tokenizer: &Tokenizer, reader: &Reader, size: usize, end_tokens: &
 }
 
 /// Whether a text loses a space at its start, and the tokens that lose something else.
-fn read_first(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> (bool, Vec<u32>) {
+fn read_first(tokenizer: &LoadedTokenizer, words: &[Vec<u8>]) -> (bool, Vec<u32>) {
     let alone = |id: u32| tokenizer.decode(&[id], false).unwrap_or_default().into_bytes();
     let is_word = |word: &[u8]| usable(word) && is_text(word) && word[0] == b' ';
     let ids = || (0..words.len() as u32).filter(|&id| is_word(&words[id as usize]));
@@ -308,13 +199,12 @@ fn read_first(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> (bool, Vec<u32>) {
     (true, ids().filter(|&id| alone(id) != words[id as usize][1..]).collect())
 }
 
-fn create(tokenizer: *const Tokenizer, size: usize, end_tokens: Vec<u32>, mask_bytes: usize) -> Result<Vocabulary, String> {
+fn create(tokenizer: *const LoadedTokenizer, size: usize, end_tokens: Vec<u32>, mask_bytes: usize) -> Result<Vocabulary, String> {
     let shared = Shared(tokenizer);
     let tokenizer = unsafe { &*shared.0 };
     let known = tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1).min(size);
-    let reader = Reader::new(tokenizer, known as u32)?;
-    let mut words = read_words(tokenizer, &reader, known, &end_tokens);
-    reader.check(&words)?;
+    let mut words = read_words(tokenizer, known, &end_tokens);
+    check(tokenizer, &words)?;
     let (strips_space, bad_first) = read_first(tokenizer, &words);
     words.resize(size, vec![]);
     let mut spelled = [false; 256];
@@ -357,7 +247,7 @@ fn create(tokenizer: *const Tokenizer, size: usize, end_tokens: Vec<u32>, mask_b
 /// `error` to writable places.
 #[no_mangle]
 pub unsafe extern "C" fn berth_vocabulary_create(
-    tokenizer: *const Tokenizer,
+    tokenizer: *const LoadedTokenizer,
     vocab_size: i64,
     end_tokens: *const u32,
     len: usize,

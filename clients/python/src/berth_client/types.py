@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -83,15 +84,17 @@ class GenerateOptions(CallOptions, total=False):
     Default: all that the model's limit leaves after the prompt, or after decoder_token_ids, but at most the server's
     default_max_tokens."""
     min_tokens: int
-    """Minimum number of tokens before an end token. Default: 0."""
+    """Minimum number of tokens before an end token. A stop string that ends in the text of these tokens does not count.
+    Default: 0."""
     stop: Sequence[str]
-    """End the text before the first of these strings. At most 16, each of 1 to 256 bytes."""
+    """End the text before the first of these strings. The name of a special token ends it at that token. At most 16,
+    each of 1 to 256 bytes."""
     stop_token_ids: Sequence[int]
     """End after one of these tokens. At most 64."""
     ignore_eos: bool
     """Continue past the model's own end tokens. Default: false."""
     include_stop: bool
-    """Include the stop string in the text. Default: false."""
+    """Include the stop string in the text, or the text of the end token or stop token. Default: false."""
     logprobs: int
     """Return the log-probability of each output token and of the n most likely tokens at its position. 0: of the output
     token only. At most the server's max_logprobs. Default: none."""
@@ -275,6 +278,8 @@ class TopLogprob:
     token_id: int = 0
     logprob: float = 0.0
     text: str = ""
+    """As in TokenLogprobs."""
+    bytes: builtins.bytes | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,8 +288,12 @@ class TokenLogprobs:
     token_id: int = 0
     logprob: float = 0.0
     text: str = ""
+    """What the token adds to the text, with U+FFFD for parts of characters. Special tokens have their names."""
     top: list[TopLogprob] = field(default_factory=list)
     """Most likely first."""
+    bytes: builtins.bytes | None = None
+    """The token's bytes, if it has a part of a character. Those of all tokens, or else their text, join to the
+    output."""
 
 
 @dataclass(slots=True, kw_only=True)
