@@ -294,6 +294,7 @@ bool Engine::Replay(const Request& request) {
   for (size_t i = 0; i < progress.tokens.size(); ++i) {
     TokenEvent& event = add();
     event.token = progress.tokens[i];
+    if (i + 1 == progress.tokens.size()) event.stop_token = progress.stop_token;
     if (i >= progress.logprobs.size()) continue;
     event.logprob = progress.logprobs[i].logprob;
     event.top = progress.logprobs[i].top;

@@ -147,11 +147,13 @@ struct TokenEvent {
   PromptLogprobs prompt_logprobs;  // with the first token of a request that asks for them
   std::vector<float> embedding;    // with the end, kStop, of a request that asks for one; not normalised
   FinishReason finish = FinishReason::kNone;
-  int32_t stop_token = -1;  // when finish == kStop: the token that ended the output; it is in `token` too
-  absl::Status error;       // when finish == kError
-  RequestTimes times;       // set with the first token and with the end
-  bool replayed = false;    // from the request's Progress, not from a step; no figure counts it
-  int64_t num_cached = 0;   // prompt tokens that were in the cache already; set with `times`
+  // The token that ended the output, in the event that has it in `token`. Replayed, its end comes in the next event,
+  // which has it here too.
+  int32_t stop_token = -1;
+  absl::Status error;      // when finish == kError
+  RequestTimes times;      // set with the first token and with the end
+  bool replayed = false;   // from the request's Progress, not from a step; no figure counts it
+  int64_t num_cached = 0;  // prompt tokens that were in the cache already; set with `times`
 };
 
 // A save of a request has ended.

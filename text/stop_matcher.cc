@@ -10,14 +10,16 @@ namespace berth {
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
     : stops_(std::move(stops)), include_stop_(include_stop) {}
 
-StopMatcher::Result StopMatcher::Add(absl::string_view piece) {
+StopMatcher::Result StopMatcher::Add(absl::string_view piece, bool may_match) {
   Result result;
   if (matched_) return result;
+  const size_t num_held = held_.size();
   held_.append(piece.data(), piece.size());
   size_t first = std::string::npos;
   for (const std::string& stop : stops_) {
-    const size_t found = held_.find(stop);
-    if (found == std::string::npos) continue;
+    // It ends in the piece: what is held may have one that was not to match.
+    const size_t found = held_.find(stop, num_held - std::min(num_held, stop.size() - 1));
+    if (!may_match || found == std::string::npos) continue;
     if (first == std::string::npos || found < first || (found == first && stop.size() > result.stop.size())) {
       first = found;
       result.stop = stop;

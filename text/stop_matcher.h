@@ -21,8 +21,9 @@ class StopMatcher {
   // REQUIRES: no stop string is empty. include_stop: the match itself is shown too.
   StopMatcher(std::vector<std::string> stops, bool include_stop);
 
-  // Adds a piece and returns the text to show. After a match it returns no more text.
-  Result Add(absl::string_view piece);
+  // Adds a piece and returns the text to show. After a match it returns no more text. `may_match`: whether a stop
+  // string may end in this piece.
+  Result Add(absl::string_view piece, bool may_match = true);
   // Returns the text that was held back. Call it at the end of the text.
   std::string Flush();
 

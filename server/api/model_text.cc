@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/memory/memory.h"
@@ -15,9 +16,19 @@ class ModelTextStream : public TextStream {
  public:
   ModelTextStream(const Tokenizer* tokenizer, TextStreamOptions options)
       : detokenizer_(tokenizer, options.skip_special_tokens, options.context),
-        matcher_(std::move(options.stop), options.include_stop) {}
+        matcher_(options.stop, options.include_stop),
+        include_stop_(options.include_stop),
+        min_tokens_(options.min_tokens) {
+    for (std::string& stop : options.stop) {
+      const int32_t token = tokenizer->TokenId(stop);
+      if (token >= 0 && !tokenizer->Reads(token, options.skip_special_tokens)) stop_tokens_[token] = std::move(stop);
+    }
+  }
 
   absl::StatusOr<TextPiece> Add(int32_t token) override {
+    ++num_tokens_;
+    const auto stop = stop_tokens_.find(token);
+    if (may_stop() && stop != stop_tokens_.end()) return StopAt(stop->second);
     absl::StatusOr<std::string> text = detokenizer_.Add({token});
     if (!text.ok()) return text.status();
     return Match(*text);
@@ -32,13 +43,29 @@ class ModelTextStream : public TextStream {
   }
 
  private:
+  bool may_stop() const { return num_tokens_ > min_tokens_; }
+
+  // At a special token that is a stop string: the text leaves it out, so the matcher does not see it.
+  absl::StatusOr<TextPiece> StopAt(const std::string& stop) {
+    absl::StatusOr<TextPiece> piece = Flush();
+    if (!piece.ok() || piece->stopped) return piece;
+    if (include_stop_) piece->text += stop;
+    piece->stopped = true;
+    piece->stop_string = stop;
+    return piece;
+  }
+
   TextPiece Match(const std::string& text) {
-    StopMatcher::Result result = matcher_.Add(text);
+    StopMatcher::Result result = matcher_.Add(text, may_stop());
     return {.text = std::move(result.text), .stopped = result.matched, .stop_string = std::move(result.stop)};
   }
 
   Detokenizer detokenizer_;
   StopMatcher matcher_;
+  const bool include_stop_;
+  const int64_t min_tokens_;
+  std::map<int32_t, std::string> stop_tokens_;  // stop strings that are special tokens, which the text leaves out
+  int64_t num_tokens_ = 0;
 };
 
 // What ends a message in widespread chat templates. The model's own end token comes from its files.

@@ -27,6 +27,7 @@ v1::FinishReason ToProto(FinishReason reason) {
 OutputAssembler::OutputAssembler(const TextCodec* codec, OutputOptions options, int64_t num_prompt_tokens)
     : codec_(codec),
       logprobs_(options.logprobs),
+      include_stop_(options.text.include_stop),
       skip_special_tokens_(options.text.skip_special_tokens),
       at_text_start_(options.text.context.empty()),
       num_prompt_tokens_(num_prompt_tokens),
@@ -72,8 +73,14 @@ void OutputAssembler::FillUsage(v1::Usage* usage) const {
   usage->set_cached_tokens(static_cast<uint32_t>(num_cached_tokens_));
 }
 
+absl::StatusOr<TextPiece> OutputAssembler::AddText(const TokenEvent& event) {
+  // The text ends before the token that ends the output, as before a stop string.
+  if (event.stop_token >= 0 && !include_stop_) return TextPiece();
+  return text_->Add(event.token);
+}
+
 absl::StatusOr<bool> OutputAssembler::AddToken(const TokenEvent& event, v1::GenerateResponse* message) {
-  absl::StatusOr<TextPiece> piece = text_->Add(event.token);
+  absl::StatusOr<TextPiece> piece = AddText(event);
   if (!piece.ok()) return piece.status();
   ++num_tokens_;
   message->add_token_ids(event.token);

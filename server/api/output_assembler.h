@@ -1,7 +1,8 @@
 // Turns one request's tokens into messages: text, token ids, logprobs, usage, and how it ended. Detokenises
 // incrementally and ends the text at a stop string. Thread-compatible; only the delivery thread uses it.
 //
-// Invariant: the texts of all messages together are what the codec makes of their token ids, up to a stop string.
+// Invariant: the texts of all messages together are what the codec makes of their token ids, up to a stop string or the
+// token that ends the output.
 #ifndef BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_
 #define BERTH_SERVER_API_OUTPUT_ASSEMBLER_H_
 
@@ -42,6 +43,8 @@ class OutputAssembler {
   // Appends the piece; true when it found a stop string.
   bool AddPiece(TextPiece piece, v1::GenerateResponse* message);
   void FillUsage(v1::Usage* usage) const;
+  // The text that the event's token adds.
+  absl::StatusOr<TextPiece> AddText(const TokenEvent& event);
   // Writes a token's own logprob and those of the likeliest in its place.
   // `first`: at the beginning of a text.
   void WriteLogprobs(const TokenLogprob& own, absl::Span<const TokenLogprob> likeliest, bool first,
@@ -51,6 +54,7 @@ class OutputAssembler {
   const TextCodec* codec_;
   std::unique_ptr<TextStream> text_;
   bool logprobs_;
+  bool include_stop_;
   bool skip_special_tokens_;
   bool at_text_start_;  // the next token is the first of a text of its own
   int64_t num_prompt_tokens_;

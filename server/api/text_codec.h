@@ -19,8 +19,10 @@ namespace berth {
 
 struct TextStreamOptions {
   bool skip_special_tokens = true;
-  std::vector<std::string> stop;  // the text ends before the first of these
+  std::vector<std::string> stop;  // the text ends before the first of these, a special token that is left out included
   bool include_stop = false;      // keep that stop string in the text
+  int64_t min_tokens = 0;         // stop strings that end in the text of these first tokens do not count
+
   // The prompt's last tokens, where the text continues theirs and keeps the space before its first word; empty: the
   // text stands alone.
   std::vector<int32_t> context;

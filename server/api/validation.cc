@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/steady_clock.h"
 #include "server/api/chat_input.h"
@@ -37,7 +38,23 @@ absl::Status ReadLogitBias(const v1::Sampling& in, int64_t vocab_size, SamplingP
   return absl::OkStatus();
 }
 
-// Stop strings and end tokens. The lengths are read when the prompt's is known.
+// The text leaves special tokens out, so that no stop string with one in it is found. One that is a special token and
+// nothing else ends the text all the same.
+absl::Status CheckFound(int index, const std::string& stop, const TextCodec& text) {
+  const absl::StatusOr<std::vector<int32_t>> tokens = text.Encode(stop, /*add_special_tokens=*/false, {});
+  if (!tokens.ok()) return absl::OkStatus();
+  for (int32_t token : *tokens) {
+    if (text.Reads(token, /*skip_special_tokens=*/true)) continue;
+    const std::string name = text.TextOf(token, /*first=*/false).text;
+    if (name.empty() || name == stop || !absl::StrContains(stop, name)) continue;
+    return Invalid("stopping.stop[", index, "]: has the special token ", name,
+                   ", which the text leaves out; use stop_token_ids, or skip_special_tokens=false");
+  }
+  return absl::OkStatus();
+}
+
+// Stop strings and end tokens. The lengths are read when the prompt's is known. REQUIRES: text->skip_special_tokens is
+// read.
 absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context, Request* request,
                        TextStreamOptions* text) {
   const ModelInfo& model = *context.model;
@@ -50,6 +67,8 @@ absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context,
     if (bytes < 1 || bytes > kMaxStopBytes) {
       return Invalid("stopping.stop[", i, "]: ", bytes, " bytes are outside [1, ", kMaxStopBytes, "]");
     }
+    if (!text->skip_special_tokens) continue;
+    if (absl::Status s = CheckFound(i, in.stop(i), *context.text); !s.ok()) return s;
   }
   Checks checks;
   checks.Add(CheckCount("stopping.stop_token_ids", in.stop_token_ids_size(), kMaxStopTokens));
@@ -366,6 +385,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   }
   request.saved = in.has_session_id();
   out.output.text.context = TextContext(in, request);
+  out.output.text.min_tokens = request.min_tokens;
   if (out.structure.has_value()) out.structure->own_text = out.output.text.context.empty();
   if (request.saved) out.session_request = SessionRequest(in, out, context);
   return out;

@@ -52,6 +52,17 @@ TEST(StopMatcher, KeepsTheStopWhenAsked) {
   EXPECT_EQ(matcher.Add("One. Two.").text, "One.");
 }
 
+TEST(StopMatcher, AStopThatMayNotMatchIsText) {
+  StopMatcher matcher({"ab", "xabcd", "q"}, false);
+  EXPECT_EQ(matcher.Add("abq x", /*may_match=*/false).text, "abq ");
+  EXPECT_EQ(matcher.Add("ab", /*may_match=*/false).text, "");  // may become the second
+  EXPECT_EQ(matcher.Add("c").text, "") << "what ended before does not match later";
+  const StopMatcher::Result result = matcher.Add("d ab");
+  EXPECT_TRUE(result.matched);
+  EXPECT_EQ(result.stop, "xabcd") << "it ends where it may match, wherever it began";
+  EXPECT_EQ(result.text, "");
+}
+
 TEST(StopMatcher, PiecesDoNotChangeTheText) {
   std::mt19937 random(5);
   for (int round = 0; round < 2000; ++round) {

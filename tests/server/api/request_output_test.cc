@@ -312,6 +312,20 @@ TEST_F(RequestOutputTest, LastMessageCarriesReasonUsageAndTimings) {
   EXPECT_TRUE(cancels_.empty());
 }
 
+// An ordinary token may end a text too: as stop_token_ids, or as an end token that the tokenizer does not call special.
+TEST_F(RequestOutputTest, TheTextOfTheEndTokenComesOnlyIfAsked) {
+  for (const bool include : {false, true}) {
+    options_.output.text.include_stop = include;
+    Forget();
+    writer_ = {};
+    SendAll("ab");
+    EXPECT_FALSE(Send('c', FinishReason::kStop, 'c' - ' '));
+    Written();
+    EXPECT_EQ(writer_.Text(), include ? "abc" : "ab");
+    EXPECT_EQ(writer_.Tokens().size(), 3u);
+  }
+}
+
 TEST_F(RequestOutputTest, StopStringAcrossTokensEndsAtOnceAndDropsTheRest) {
   options_.output.text.stop = {"zz", "cde"};
   SendAll("abcd");

@@ -235,6 +235,23 @@ TEST_F(SessionsTest, AStopStringEndsItAgain) {
   }
 }
 
+TEST_F(SessionsTest, TheTextOfAStopTokenDoesNotComeAfterAllWhenItIsResumed) {
+  Start();
+  v1::GenerateRequest request = MakeRequest("s");
+  request.mutable_stopping()->add_stop_token_ids(Whole(request).tokens[12]);
+  const Answer whole = Whole(request);
+  ASSERT_EQ(whole.finish_reason(), v1::FINISH_REASON_STOP);
+  const absl::Span<const int32_t> tokens = whole.tokens;
+  ASSERT_EQ(whole.text, *server_->codec.Decode(tokens.first(tokens.size() - 1), true));
+  ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
+  server_->engine->WaitUntilIdle(kHangLimit);
+  Start();
+  const Answer answer = Resume(ResumeOf("s", 0));
+  EXPECT_EQ(answer.tokens, whole.tokens);
+  EXPECT_EQ(answer.text, whole.text);
+  EXPECT_EQ(answer.messages.back().stop_token_id(), whole.tokens.back());
+}
+
 TEST_F(SessionsTest, SaveWaitsForTheFile) {
   Start();
   server_->gate.Close();

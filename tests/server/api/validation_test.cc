@@ -176,6 +176,7 @@ TEST_F(ValidationTest, MinTokens) {
   request_.mutable_stopping()->set_max_tokens(4);
   request_.mutable_stopping()->set_min_tokens(4);
   EXPECT_EQ(Validate()->request.min_tokens, 4);
+  EXPECT_EQ(Validate()->output.text.min_tokens, 4);
   request_.mutable_stopping()->set_min_tokens(std::numeric_limits<uint32_t>::max());
   EXPECT_EQ(Message(), "stopping.min_tokens: 4294967295 is over max_tokens 4");
 }
@@ -193,6 +194,20 @@ TEST_F(ValidationTest, StopStrings) {
   *stopping->mutable_stop(3) = "x";
   stopping->add_stop("x");
   EXPECT_EQ(Message(), "stopping.stop: 17 entries are over the limit of 16");
+}
+
+// The fake tokenizer reads what it does not know as special token 95.
+TEST_F(ValidationTest, StopStringsWithSpecialTokensAreRefusedUnlessTheTextHasThem) {
+  request_.mutable_stopping()->add_stop("<95>");
+  EXPECT_EQ(Message(), "");
+  request_.mutable_stopping()->add_stop("\n");
+  EXPECT_EQ(Message(), "");
+  request_.mutable_stopping()->add_stop("\n<95>");
+  EXPECT_EQ(Message(),
+            "stopping.stop[2]: has the special token <95>, which the text leaves out; use stop_token_ids, or "
+            "skip_special_tokens=false");
+  request_.set_skip_special_tokens(false);
+  EXPECT_EQ(Message(), "");
 }
 
 TEST_F(ValidationTest, StopTokens) {
