@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <thread>
@@ -237,11 +238,13 @@ void Server::StartGrammarCompiler() {
   options.max_waiting = config_.engine.max_queue;
   options.compile = parts_.compile_grammar;
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
-  // What the first grammar needs of the tokenizer is then there before the first request. No request has the key 0.
-  grammars_->Compile(0, GrammarSpec(), [](const absl::StatusOr<GrammarCompiler::Constraint>& compiled) {
-    if (compiled.ok() || absl::IsUnavailable(compiled.status())) return;  // UNAVAILABLE: the server stops already
-    spdlog::warn("structured output does not work: {}", compiled.status().ToString());
+  // What every grammar needs of the tokenizer is then there before the first request. No request has the key 0.
+  std::promise<absl::Status> compiled;
+  grammars_->Compile(0, GrammarSpec(), [&compiled](const absl::StatusOr<GrammarCompiler::Constraint>& grammar) {
+    compiled.set_value(grammar.status());
   });
+  const absl::Status status = compiled.get_future().get();
+  if (!status.ok()) spdlog::warn("structured output does not work: {}", status.ToString());
 }
 
 void Server::StartTextPool() {
