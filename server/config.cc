@@ -1,8 +1,6 @@
 #include "server/config.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <iostream>
 #include <utility>
 #include <vector>
 
@@ -301,11 +299,6 @@ absl::Status ValidateListeners(const Config& config) {
   return absl::OkStatus();
 }
 
-void PrintAndExit(absl::string_view text) {
-  std::cout << text << std::flush;
-  std::exit(0);
-}
-
 }  // namespace
 
 FlagSet ServerFlags(Config* config) {
@@ -381,9 +374,10 @@ absl::StatusOr<Config> ParseCommandLine(int argc, char** argv) {
   const absl::StatusOr<FlagSet::Parsed> parsed =
       ServerFlags(&config).Parse(std::vector<std::string>(argv + 1, argv + argc));
   if (!parsed.ok()) return parsed.status();
-  if (parsed->markdown) PrintAndExit(FlagsMarkdown());
-  if (parsed->help) PrintAndExit(HelpText());
-  if (config.version) PrintAndExit(absl::StrCat("berth-server ", kVersion, "\n"));
+  if (config.version) config.printed = absl::StrCat("berth-server ", kVersion, "\n");
+  if (parsed->help) config.printed = HelpText();
+  if (parsed->markdown) config.printed = FlagsMarkdown();
+  if (!config.printed.empty()) return config;
   if (!parsed->positional.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument ", parsed->positional[0], "; write flags as --name=value"));

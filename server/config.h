@@ -92,14 +92,15 @@ struct Config {
   bool list_models = false;   // print the supported architectures and exit
   bool list_kernels = false;  // print the sets of CPU kernels and exit
   bool version = false;       // print the version and exit
+  std::string printed;        // not a flag: what --help or --version prints; "": the server is to run
 };
 
 // All flags of the server, bound to the fields of `*config`, which must outlive the set.
 FlagSet ServerFlags(Config* config);
 
-// Reads the arguments and checks them. --help and --version print and exit with 0. INVALID_ARGUMENT naming flag, value
-// and limit: an unknown flag, a value that is malformed or out of range, or what Validate refuses. With --list_models
-// and --list_kernels only the flags themselves are checked.
+// Reads the arguments and checks them. INVALID_ARGUMENT naming flag, value and limit: an unknown flag, a value that is
+// malformed or out of range, or what Validate refuses. With --help, --version, --list_models and --list_kernels only
+// the flags themselves are checked.
 absl::StatusOr<Config> ParseCommandLine(int argc, char** argv);
 
 // Completes the settings whose default depends on the device. A GPU computes larger steps in the same time: with

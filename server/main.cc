@@ -347,6 +347,10 @@ absl::Status RunAndCatch(const Config& config, const CommandLine& command_line, 
 int Main(int argc, char** argv) {
   absl::InitializeSymbolizer(argv[0]);
   const absl::StatusOr<Config> config = ParseCommandLine(argc, argv);
+  if (config.ok() && !config->printed.empty()) {
+    std::fputs(config->printed.c_str(), stdout);
+    return 0;
+  }
   if (config.ok() && config->list_models) {
     PrintModels();
     return 0;

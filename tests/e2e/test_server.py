@@ -410,6 +410,10 @@ def test_signals_that_do_not_stop_the_server(tmp_path):
         endless.cancel()
         assert health(server, "liveness") == health(server, "readiness") == SERVING
         assert "hangs" not in server.log()
+        # What would only print something at a start does not end a server that runs.
+        flags.write_text("--log_level=debug\n--version\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("reload: --log_level=debug")
         # What is wrong leaves the former settings.
         flags.write_text("--log_level=loud\n")
         tenants.write_text("{")

@@ -16,7 +16,6 @@
 namespace berth {
 namespace {
 
-using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
 
 absl::StatusOr<Config> Parse(std::vector<std::string> arguments) {
@@ -371,13 +370,15 @@ TEST(ConfigTest, ListingKernelsNeedsNoModel) {
   EXPECT_TRUE(config->list_kernels);
 }
 
-TEST(ConfigDeathTest, HelpAndVersionExitWithZero) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(Parse({"--help"}).IgnoreError(), ExitedWithCode(0), "");
-  EXPECT_EXIT(Parse({"-h"}).IgnoreError(), ExitedWithCode(0), "");
-  EXPECT_EXIT(Parse({"--help=markdown"}).IgnoreError(), ExitedWithCode(0), "");
-  EXPECT_EXIT(Parse({"--model=/m", "--version"}).IgnoreError(), ExitedWithCode(0), "");
-  EXPECT_EXIT(Parse({"--version"}).IgnoreError(), ExitedWithCode(0), "");
+// Also while the server runs, for a reload.
+TEST(ConfigTest, HelpAndVersionAreReturned) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{{"--help"}, {"-h"}}) {
+    EXPECT_EQ(Parse(arguments)->printed, HelpText());
+  }
+  EXPECT_EQ(Parse({"--help=markdown"})->printed, FlagsMarkdown());
+  EXPECT_EQ(Parse({"--version"})->printed, Parse({"--model=/m", "--version"})->printed);
+  EXPECT_THAT(Parse({"--version"})->printed, HasSubstr("berth-server "));
+  EXPECT_EQ(Parse({"--model=/m"})->printed, "");
 }
 
 TEST(ConfigTest, HelpNamesEachFlagOnceWithItsDefault) {
