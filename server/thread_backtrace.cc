@@ -22,6 +22,8 @@ constexpr int kMaxFrames = 32;
 constexpr int kShownFrames = 12;
 constexpr int kPatienceMilliseconds = 1000;
 
+constexpr char kNoAnswer[] = "unknown: the thread does not answer";
+
 // A handler can reach nothing but globals.
 enum State : int { kNobodyAsks, kAsked, kAnswering, kAnswered };
 std::atomic<int> g_state{kNobodyAsks};
@@ -64,12 +66,15 @@ std::string NameOf(void* frame) {
 std::string BacktraceOf(pid_t thread) {
   static const bool installed = Install();
   if (!installed) return "unknown: no signal handler";
+  if (g_state.load() == kAnswering) return kNoAnswer;  // to an earlier call
   g_state.store(kAsked);
   if (syscall(SYS_tgkill, getpid(), thread, SIGRTMIN) != 0) return "unknown: there is no such thread";
   for (int waited = 0; g_state.load() != kAnswered; ++waited) {
-    int asked = kAsked;
-    if (waited >= kPatienceMilliseconds && g_state.compare_exchange_strong(asked, kNobodyAsks)) {
-      return "unknown: the thread does not answer";
+    if (waited >= kPatienceMilliseconds) {
+      int asked = kAsked;
+      g_state.compare_exchange_strong(asked,
+                                      kNobodyAsks);  // a handler that has begun writes its answer later, or never
+      return kNoAnswer;
     }
     const timespec millisecond = {.tv_sec = 0, .tv_nsec = 1'000'000};
     nanosleep(&millisecond, nullptr);

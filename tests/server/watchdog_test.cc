@@ -1,8 +1,11 @@
 #include "server/watchdog.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +15,17 @@
 #include "server/logging.h"
 #include "server/thread_backtrace.h"
 #include "tests/testing/wait_until.h"
+
+// The thread whose frames are never found, as where it was interrupted within the loader, whose lock the unwinder
+// needs.
+std::atomic<pid_t> g_blocked_thread{0};
+
+// In place of the C library's.
+extern "C" int backtrace(void** frames, int size) {
+  while (gettid() == g_blocked_thread.load()) usleep(1000);
+  static const auto real = reinterpret_cast<int (*)(void**, int)>(dlsym(RTLD_NEXT, "backtrace"));
+  return real(frames, size);
+}
 
 namespace berth {
 namespace {
@@ -168,6 +182,32 @@ TEST(WatchdogDeathTest, EndsTheProcessAndSaysWhere) {
       testing::ExitedWithCode(kHangExitCode),
       "a step hangs: phase run.*; no progress for 100ms \\(--step_timeout\\)\n"
       ".*the server ends with exit code 4, because a step hangs: phase run");
+}
+
+TEST(WatchdogDeathTest, EndsTheProcessAlsoIfTheHandlerOfTheThreadThatHangsBlocks) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        SetUpLogging("info", "text");
+        auto progress = std::make_shared<StepProgress>();
+        progress->SetThread();
+        g_blocked_thread = gettid();
+        progress->Enter(StepPhase::kRun);
+        Watchdog watchdog({.timeout = absl::Milliseconds(100)}, progress);
+        watchdog.Start();
+        while (true) pause();
+      },
+      testing::ExitedWithCode(kHangExitCode), "the thread does not answer");
+}
+
+TEST(ThreadBacktraceTest, AHandlerThatBlocksIsNotWaitedForAgain) {
+  Sleeper sleeper;
+  EXPECT_THAT(BacktraceInTheEnd(sleeper.id()), HasSubstr("Sleep"));
+  g_blocked_thread = sleeper.id();
+  EXPECT_EQ(BacktraceOf(sleeper.id()), "unknown: the thread does not answer");
+  EXPECT_EQ(BacktraceOf(gettid()), "unknown: the thread does not answer");
+  g_blocked_thread = 0;
+  EXPECT_THAT(BacktraceInTheEnd(sleeper.id()), HasSubstr("Sleep"));
 }
 
 }  // namespace
