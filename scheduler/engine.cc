@@ -314,6 +314,7 @@ void Engine::Step() {
   scheduler_->EndDue(start, &events_);
   if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
   DropTaken();
+  progress_->Enter(StepPhase::kPlan);  // again, after a delivery
   if (scheduler_->empty()) {
     scheduler_->RunIdleWork(start);
     return PublishAndDeliver();

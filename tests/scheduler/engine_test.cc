@@ -180,6 +180,24 @@ TEST_F(EngineTest, AnIdleEngineAsksTheDiskAgain) {
   engine_.reset();  // before the disk
 }
 
+// A watchdog says where a step hangs. The end of a drop is delivered within a step, before its plan.
+TEST_F(EngineTest, APlanAfterADeliveryIsAPhaseOfItsOwn) {
+  std::atomic<bool> delivered{false};
+  std::promise<StepPhase> planning;
+  options_.now = [&] {
+    if (delivered.exchange(false)) planning.set_value(engine_->progress()->Read().phase);
+    return clock_.Now();
+  };
+  StartEngine();
+  gate_.Close();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 20, 50)).ok());
+  gate_.WaitForArrival();
+  engine_->DropPrefixes(std::nullopt, [&](const FreedBytes&, const absl::Status&) { delivered = true; });
+  gate_.Open();
+  EXPECT_EQ(planning.get_future().get(), StepPhase::kPlan);
+  ExpectIdle();
+}
+
 TEST_F(EngineTest, ADropEndsWithAnEngineThatEnds) {
   MakeEngine();
   bool done = false;
