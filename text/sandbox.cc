@@ -32,6 +32,11 @@ constexpr uint64_t kMaxMessageBytes = uint64_t{256} << 20;
 constexpr int kStopIntervalMs = 20;
 constexpr int kEndWorkers = SIGUSR2;  // sent by the forker, which ignores it, to its process group
 
+// What comes from a socket besides answers. The first byte of a new worker is kStarted, or what `errno` says of its
+// fork.
+constexpr char kStarted = 0;
+constexpr char kTaken = 1;  // the worker has a whole call
+
 bool SendAll(int socket, const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
@@ -134,6 +139,26 @@ void LimitMemory(int64_t bytes) {
   }
 }
 
+int g_socket = -1;  // of this worker; a handler can reach nothing but globals
+
+// SIGIO comes when the socket changes. The server closes it to give up a call, which ends this worker.
+void EndIfAbandoned(int) {
+  const int saved_errno = errno;
+  pollfd socket = {.fd = g_socket, .events = POLLRDHUP, .revents = 0};
+  if (poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP)) != 0) _exit(0);
+  errno = saved_errno;
+}
+
+bool WatchSocket(int socket) {
+  g_socket = socket;
+  struct sigaction action = {};
+  action.sa_handler = EndIfAbandoned;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  return sigaction(SIGIO, &action, nullptr) == 0 && fcntl(socket, F_SETOWN, getpid()) == 0 &&
+         fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_ASYNC) == 0;
+}
+
 void SetTimer(absl::Duration timeout) {
   itimerval timer = {};
   timer.it_value = absl::ToTimeval(timeout);
@@ -143,6 +168,7 @@ void SetTimer(absl::Duration timeout) {
 [[noreturn]] void Work(int socket, const Sandbox::Options& options) {
   for (const int restored : {SIGALRM, kEndWorkers}) signal(restored, SIG_DFL);
   LimitMemory(options.memory_bytes);
+  if (!WatchSocket(socket) || !SendAll(socket, &kStarted, sizeof(kStarted))) _exit(0);
   while (true) {
     uint64_t count = 0;
     if (!ReceiveAll(socket, &count, sizeof(count), {}).ok()) _exit(0);
@@ -153,6 +179,7 @@ void SetTimer(absl::Duration timeout) {
       if (!argument.ok()) _exit(0);
       arguments.push_back(*std::move(argument));
     }
+    if (!SendAll(socket, &kTaken, sizeof(kTaken))) _exit(0);
     const std::string answer = options.function(arguments);
     SetTimer(absl::ZeroDuration());
     if (!SendText(socket, answer)) _exit(0);
@@ -177,10 +204,13 @@ void SetTimer(absl::Duration timeout) {
       }
       _exit(0);
     }
-    if (fork() == 0) {
+    const pid_t pid = fork();
+    if (pid == 0) {
       close(control);
       Work(socket, options);
     }
+    const char error = static_cast<char>(errno);
+    if (pid < 0) SendAll(socket, &error, sizeof(error));
     close(socket);
   }
 }
@@ -211,42 +241,63 @@ Sandbox::~Sandbox() {
   waitpid(pid_, nullptr, 0);
 }
 
-absl::StatusOr<int> Sandbox::TakeWorker() const {
-  {
-    MutexLock lock(&mutex_);
-    if (!idle_.empty()) {
-      const int worker = idle_.back();
-      idle_.pop_back();
-      return worker;
-    }
-  }
+std::optional<int> Sandbox::TakeIdleWorker() const {
+  MutexLock lock(&mutex_);
+  if (idle_.empty()) return std::nullopt;
+  const int worker = idle_.back();
+  idle_.pop_back();
+  return worker;
+}
+
+absl::StatusOr<int> Sandbox::StartWorker(const StopCheck& stop) const {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot make a socket: ", std::strerror(errno)));
   }
   const bool sent = SendSocket(control_, pair[1]);
   close(pair[1]);
-  if (sent) return pair[0];
+  char started = 0;
+  absl::Status status = absl::UnavailableError("the process that starts workers has ended; restart the server");
+  if (sent) status = ReceiveAll(pair[0], &started, sizeof(started), stop);
+  if (status.ok() && started == kStarted) return pair[0];
   close(pair[0]);
-  return absl::UnavailableError("the process that starts workers has ended; restart the server");
+  if (status.ok()) return absl::UnavailableError(absl::StrCat("cannot start a process: ", std::strerror(started)));
+  if (absl::IsResourceExhausted(status)) return absl::UnavailableError("a process ended at its start");
+  return status;
+}
+
+absl::StatusOr<std::string> Sandbox::Ask(int worker, const std::vector<std::string>& arguments,
+                                         const StopCheck& stop) const {
+  const uint64_t count = arguments.size();
+  bool sent = SendAll(worker, &count, sizeof(count));
+  for (const std::string& argument : arguments) sent = sent && SendText(worker, argument);
+  absl::StatusOr<std::string> answer = absl::AbortedError("ended before it had the call");
+  char taken = 0;
+  if (sent) {
+    const absl::Status status = ReceiveAll(worker, &taken, sizeof(taken), stop);
+    if (status.ok()) answer = ReceiveText(worker, stop);
+    if (absl::IsCancelled(status)) answer = status;
+  }
+  if (answer.ok()) {
+    MutexLock lock(&mutex_);
+    idle_.push_back(worker);
+  } else {
+    close(worker);  // which ends it, if it still computes
+  }
+  return answer;
 }
 
 absl::StatusOr<std::string> Sandbox::Call(const std::vector<std::string>& arguments, const StopCheck& stop) const {
   if (stop && stop()) return absl::CancelledError("stopped");
-  const absl::StatusOr<int> worker = TakeWorker();
-  if (!worker.ok()) return worker.status();
-  const uint64_t count = arguments.size();
-  bool sent = SendAll(*worker, &count, sizeof(count));
-  for (const std::string& argument : arguments) sent = sent && SendText(*worker, argument);
-  absl::StatusOr<std::string> answer = absl::ResourceExhaustedError("ended");
-  if (sent) answer = ReceiveText(*worker, stop);
-  if (answer.ok()) {
-    MutexLock lock(&mutex_);
-    idle_.push_back(*worker);
-    return answer;
+  absl::StatusOr<std::string> answer = absl::AbortedError("there is no idle worker");
+  if (const std::optional<int> idle = TakeIdleWorker()) answer = Ask(*idle, arguments, stop);
+  // The system may have ended an idle worker, as the first one when memory is short. That is not this call's fault.
+  if (absl::IsAborted(answer.status())) {
+    const absl::StatusOr<int> worker = StartWorker(stop);
+    if (!worker.ok()) return worker.status();
+    answer = Ask(*worker, arguments, stop);
   }
-  close(*worker);  // a worker that still computes ends when it wants to answer, or at its timeout
-  if (absl::IsCancelled(answer.status())) return answer;
+  if (answer.ok() || absl::IsCancelled(answer.status())) return answer;
   return absl::ResourceExhaustedError(absl::StrCat("needs over ", options_.memory_bytes >> 20, " MiB of memory, over ",
                                                    absl::FormatDuration(options_.timeout),
                                                    ", or nests its values too deep"));

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class Sandbox {
   Sandbox& operator=(const Sandbox&) = delete;
 
   // Returns what the function returns in a worker that has no other call. RESOURCE_EXHAUSTED: the worker ended, over
-  // its memory, stack or time; CANCELLED: `stop` said so; UNAVAILABLE: there are no workers any more.
+  // its memory, stack or time; CANCELLED: `stop` said so, and the worker ends; UNAVAILABLE: no worker could be started.
   absl::StatusOr<std::string> Call(const std::vector<std::string>& arguments, const StopCheck& stop) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -48,8 +49,14 @@ class Sandbox {
  private:
   Sandbox(const Options& options, int control, pid_t pid) : options_(options), control_(control), pid_(pid) {}
 
-  // The socket of a worker that is idle or new.
-  absl::StatusOr<int> TakeWorker() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The socket of an idle worker, if there is one. It may have ended.
+  std::optional<int> TakeIdleWorker() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The socket of a new worker. UNAVAILABLE: it could not be started; CANCELLED.
+  absl::StatusOr<int> StartWorker(const StopCheck& stop) const;
+  // Calls the worker and keeps it for the next call, or closes its socket. ABORTED: it ended before it had the whole
+  // call; RESOURCE_EXHAUSTED: it ended since; CANCELLED.
+  absl::StatusOr<std::string> Ask(int worker, const std::vector<std::string>& arguments, const StopCheck& stop) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   const int control_;  // socket to the process that forks workers: takes their sockets

@@ -1,17 +1,33 @@
 #include "text/sandbox.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/wait_until.h"
+
+// 0: every process may fork.
+pid_t g_only_parent_that_forks = 0;
+
+// In place of the C library's.
+extern "C" pid_t fork() noexcept {
+  if (g_only_parent_that_forks != 0 && getpid() != g_only_parent_that_forks) {
+    errno = EAGAIN;
+    return -1;
+  }
+  static const auto real = reinterpret_cast<pid_t (*)()>(dlsym(RTLD_NEXT, "fork"));
+  return real();
+}
 
 namespace berth {
 namespace {
@@ -76,6 +92,47 @@ TEST(SandboxTest, ACallStopsWhenItIsTold) {
   int asked = 0;
   EXPECT_EQ(sandbox->Call({"spin"}, [&asked] { return ++asked == 3; }).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(sandbox->Call({"echo", "on"}, [] { return false; }).value(), "on");
+}
+
+// As the kernel does when memory is short.
+TEST(SandboxTest, AnIdleWorkerThatWasKilledCostsNoCall) {
+  const auto sandbox = StartSandbox();
+  const pid_t worker = std::atoi(sandbox->Call({"pid"}, {}).value().c_str());
+  ASSERT_EQ(kill(worker, SIGKILL), 0);
+  WaitUntil([worker] { return kill(worker, 0) != 0; }, "the worker to end");
+  const absl::StatusOr<std::string> next = sandbox->Call({"pid"}, {});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_NE(*next, absl::StrCat(worker));
+  EXPECT_EQ(sandbox->Call({"pid"}, {}).value(), *next);
+}
+
+// The processes that the thread started and that still run.
+std::vector<pid_t> Children(const std::string& thread) {
+  std::ifstream file(absl::StrCat("/proc/", thread, "/children"));
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+TEST(SandboxTest, AWorkerEndsWithItsCancelledCall) {
+  const std::vector<pid_t> before = Children("thread-self");
+  const auto sandbox = StartSandbox();
+  const std::vector<pid_t> after = Children("thread-self");
+  ASSERT_EQ(after.size(), before.size() + 1);
+  const pid_t forker = after.back();
+  for (int i = 0; i < 20; ++i) {
+    int asked = 0;
+    EXPECT_TRUE(absl::IsCancelled(sandbox->Call({"spin"}, [&asked] { return ++asked == 2; }).status()));
+  }
+  WaitUntil([forker] { return Children(absl::StrCat(forker, "/task/", forker)).empty(); }, "the workers to end");
+}
+
+TEST(SandboxTest, AProcessThatCannotBeStartedIsNotTheCallersFault) {
+  g_only_parent_that_forks = getpid();  // not the process from which workers are forked
+  const auto sandbox = StartSandbox();
+  g_only_parent_that_forks = 0;
+  EXPECT_EQ(sandbox->Call({"pid"}, {}).status(),
+            absl::UnavailableError("cannot start a process: Resource temporarily unavailable"));
 }
 
 TEST(SandboxTest, SurvivesTheSignalsOfATerminal) {
