@@ -6,47 +6,14 @@ common families.
 """
 
 import json
-import os
 import random
-import select
-import subprocess
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-BIN = os.environ.get("BERTH_BIN", os.path.join(os.path.dirname(__file__), "../../bazel-bin"))
-SECONDS = 120
 REPLACEMENT = "\ufffd"
-
-
-class Oracle:
-    def __init__(self):
-        path = os.path.join(BIN, "tests/text/text_oracle_main")
-        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        encoding="utf-8")
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request, ensure_ascii=False) + "\n")
-        self.process.stdin.flush()
-        # The answer is one line, so nothing is left in Python's buffer.
-        assert select.select([self.process.stdout], [], [], SECONDS)[0], f"no answer after {SECONDS} s to {request}"
-        return json.loads(self.process.stdout.readline())
-
-    def value(self, **request):
-        answer = self.ask(**request)
-        assert "value" in answer, (answer, request)
-        return answer["value"]
-
-
-@pytest.fixture(scope="module")
-def oracle():
-    oracle = Oracle()
-    yield oracle
-    oracle.process.stdin.close()
-    assert oracle.process.wait(timeout=SECONDS) == 0
-
 
 WORDS = ("the quick brown fox can't won't it's naïve café Straße Ünïcödé привет мир 日本語 漢字 한국어 שלום مرحبا "
          "def return print(x) == != => {} [] 3.14 1,000 42 0x1F https://example.org/a?b=c HELLO World").split()

@@ -5,6 +5,7 @@
 
 mod constraint;
 mod grammar;
+mod jinja;
 mod json;
 mod lark;
 mod mask_cache;

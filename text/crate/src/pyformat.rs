@@ -1,7 +1,9 @@
-//! Values as Python writes them: str(), repr() and json.dumps(), which templates written for jinja2 print.
+//! Values as Python writes them: str() and repr(), which templates written for jinja2 print.
 
 use minijinja::value::{Value, ValueKind};
-use serde_json::Value as Json;
+use minijinja::Error;
+
+use crate::jinja::{characters, orders, values};
 
 /// repr(float): the shortest digits that give the value back, with an exponent below 1e-4 and from 1e16 on.
 pub fn float(value: f64) -> String {
@@ -43,19 +45,51 @@ fn quoted(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
+            c if characters::is_printable(c) => out.push(c),
+            c => push_escaped(&mut out, c),
         }
     }
     out.push(quote);
     out
 }
 
-fn repr(value: &Value) -> String {
+fn push_escaped(out: &mut String, c: char) {
+    match c as u32 {
+        code @ 0..=0xff => out.push_str(&format!("\\x{code:02x}")),
+        code @ 0x100..=0xffff => out.push_str(&format!("\\u{code:04x}")),
+        code => out.push_str(&format!("\\U{code:08x}")),
+    }
+}
+
+pub fn repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::Undefined => "Undefined".into(),
         _ => str(value),
     }
+}
+
+/// repr() with other characters than ASCII escaped.
+pub fn ascii(value: &Value) -> String {
+    let mut out = String::new();
+    for c in repr(value).chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            push_escaped(&mut out, c);
+        }
+    }
+    out
+}
+
+/// `[a, b]`
+pub fn list(items: &[Value]) -> String {
+    format!("[{}]", items.iter().map(repr).collect::<Vec<_>>().join(", "))
+}
+
+/// Also what groupby gives, which has names besides.
+fn is_tuple(value: &Value) -> bool {
+    value.is_tuple() || value.as_object().is_some_and(|object| object.type_name().ends_with("::GroupTuple"))
 }
 
 /// str(): what `{{ value }}` prints.
@@ -68,112 +102,55 @@ pub fn str(value: &Value) -> String {
             Ok(number) => float(number),
             Err(_) => value.to_string(),
         },
-        ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter().map(|i| i.map(|v| repr(&v)).collect()).unwrap_or_default();
-            format!("[{}]", items.join(", "))
+        ValueKind::Bytes => bytes(value.as_bytes().unwrap_or_default()),
+        ValueKind::Seq | ValueKind::Iterable if !values::is_special(value) => {
+            let items: Vec<Value> = value.try_iter().map(|items| items.collect()).unwrap_or_default();
+            match items.as_slice() {
+                [item] if is_tuple(value) => format!("({},)", repr(item)),
+                _ if is_tuple(value) => format!("({})", items.iter().map(repr).collect::<Vec<_>>().join(", ")),
+                _ => list(&items),
+            }
         }
-        ValueKind::Map if value.as_object().is_some() => {
-            let keys: Vec<Value> = value.try_iter().map(|i| i.collect()).unwrap_or_default();
-            let items: Vec<String> = keys
-                .iter()
-                .map(|key| format!("{}: {}", repr(key), repr(&value.get_item(key).unwrap_or_default())))
-                .collect();
+        ValueKind::Map if !values::is_namespace(value) => {
+            let pairs = value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
+            let items: Vec<String> = pairs.map(|(key, value)| format!("{}: {}", repr(&key), repr(&value))).collect();
             format!("{{{}}}", items.join(", "))
         }
         _ => value.to_string(),
     }
 }
 
-/// How json.dumps was asked to write.
-pub struct JsonStyle {
-    pub indent: Option<String>,
-    pub item_separator: String,
-    pub key_separator: String,
-    pub sort_keys: bool,
-    pub ensure_ascii: bool,
+fn bytes(bytes: &[u8]) -> String {
+    let mut out = String::from("b'");
+    for byte in bytes {
+        match byte {
+            b'\\' => out.push_str("\\\\"),
+            b'\'' => out.push_str("\\'"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x20..=0x7e => out.push(*byte as char),
+            byte => out.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    out + "'"
 }
 
-fn json_string(text: &str, ensure_ascii: bool) -> String {
-    let quoted = Json::from(text).to_string();
-    if !ensure_ascii {
-        return quoted;
-    }
-    let mut out = String::new();
-    for c in quoted.chars() {
-        if c.is_ascii() && c as u32 != 0x7f {
-            out.push(c);
-        } else if c as u32 == 0x7f {
-            out.push(c);
-        } else {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
+/// repr() with the keys of dicts in order, as Python's pprint writes a short value.
+pub fn sorted_repr(value: &Value) -> Result<String, Error> {
+    let items =
+        |value: &Value| -> Result<Vec<String>, Error> { value.try_iter()?.map(|item| sorted_repr(&item)).collect() };
+    Ok(match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable if !is_tuple(value) && !values::is_special(value) => {
+            format!("[{}]", items(value)?.join(", "))
         }
-    }
-    out
-}
-
-/// json.dumps(value).
-pub fn json(value: &Json, style: &JsonStyle) -> String {
-    let mut out = String::new();
-    write_json(value, style, 0, &mut out);
-    out
-}
-
-fn write_json(value: &Json, style: &JsonStyle, depth: usize, out: &mut String) {
-    match value {
-        Json::String(text) => out.push_str(&json_string(text, style.ensure_ascii)),
-        Json::Number(number) if number.is_f64() => {
-            let text = float(number.as_f64().unwrap_or_default());
-            out.push_str(match text.as_str() {
-                "nan" => "NaN",
-                "inf" => "Infinity",
-                "-inf" => "-Infinity",
-                other => other,
-            });
+        ValueKind::Map if !values::is_namespace(value) => {
+            let pairs = value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
+            let mut pairs: Vec<(Value, Value)> = pairs.collect();
+            orders::sort(&mut pairs, false, |(key, _)| key)?;
+            let pair = |(key, value): &(Value, Value)| Ok(format!("{}: {}", repr(key), sorted_repr(value)?));
+            format!("{{{}}}", pairs.iter().map(pair).collect::<Result<Vec<_>, Error>>()?.join(", "))
         }
-        Json::Array(items) => write_list(items.iter(), '[', ']', style, depth, out, |item, out| {
-            write_json(item, style, depth + 1, out)
-        }),
-        Json::Object(map) => {
-            let mut entries: Vec<(&String, &Json)> = map.iter().collect();
-            if style.sort_keys {
-                entries.sort_by_key(|(key, _)| *key);
-            }
-            write_list(entries.into_iter(), '{', '}', style, depth, out, |(key, item), out| {
-                out.push_str(&json_string(key, style.ensure_ascii));
-                out.push_str(&style.key_separator);
-                write_json(item, style, depth + 1, out);
-            })
-        }
-        other => out.push_str(&other.to_string()),
-    }
-}
-
-fn write_list<T>(
-    items: impl ExactSizeIterator<Item = T>,
-    open: char,
-    close: char,
-    style: &JsonStyle,
-    depth: usize,
-    out: &mut String,
-    mut write: impl FnMut(T, &mut String),
-) {
-    out.push(open);
-    let empty = items.len() == 0;
-    for (i, item) in items.enumerate() {
-        if i > 0 {
-            out.push_str(&style.item_separator);
-        }
-        if let Some(indent) = &style.indent {
-            out.push('\n');
-            out.push_str(&indent.repeat(depth + 1));
-        }
-        write(item, out);
-    }
-    if let (Some(indent), false) = (&style.indent, empty) {
-        out.push('\n');
-        out.push_str(&indent.repeat(depth));
-    }
-    out.push(close);
+        _ => repr(value),
+    })
 }

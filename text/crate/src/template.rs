@@ -2,9 +2,12 @@
 //! trim_blocks, lstrip_blocks, break and continue, Python's string methods and printing, tojson without HTML escapes,
 //! raise_exception, strftime_now, and `generation` blocks, which only mark text.
 
-use crate::pyformat::{self, JsonStyle};
+use crate::jinja::texts::escape;
+use crate::jinja::{filters, generation, globals, methods, tests};
+use crate::pyformat;
 use crate::{guard, text, Bytes};
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 
 const NAME: &str = "chat_template";
@@ -18,93 +21,33 @@ pub struct Template {
     environment: Environment<'static>,
 }
 
-fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
-    if value.is_undefined() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
-    }
-    let json = serde_json::to_value(&value)
-        .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("cannot serialize to JSON: {e}")))?;
-    let indent = match kwargs.get::<Option<Value>>("indent")? {
-        None => None,
-        Some(v) if v.is_none() => None,
-        Some(v) if v.kind() == ValueKind::Number => Some(" ".repeat(usize::try_from(v).unwrap_or(0).min(64))),
-        Some(v) => Some(v.to_string()),
-    };
-    let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
-    let (item_separator, key_separator) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
-        _ if indent.is_some() => (",".to_string(), ": ".to_string()),
-        _ => (", ".to_string(), ": ".to_string()),
-    };
-    let style = JsonStyle {
-        indent,
-        item_separator,
-        key_separator,
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-    };
-    kwargs.assert_all_used()?;
-    Ok(Value::from(pyformat::json(&json, &style)))
-}
-
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
-}
-
-fn strftime_now(format: String) -> Result<String, Error> {
-    use std::fmt::Write;
-    let mut out = String::new();
-    write!(out, "{}", chrono::Local::now().format(&format))
-        .map_err(|_| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: bad format {format:?}")))?;
-    Ok(out)
-}
-
-fn format_python(out: &mut Output, _: &State, value: &Value) -> Result<(), Error> {
-    out.write_str(&pyformat::str(value)).map_err(Error::from)
-}
-
-/// `{% generation %}` and `{% endgeneration %}` as blocks that change nothing.
-fn without_generation_blocks(source: &str) -> String {
-    let mut out = String::new();
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        // Behind the first two characters: in `{%}` none of the three belongs to both.
-        let Some(length) = rest[start + 2..].find("%}").map(|body| body + 2) else { break };
-        let tag = &rest[start..start + length + 2];
-        let body = tag[2..tag.len() - 2].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        out.push_str(&rest[..start]);
-        match body {
-            "generation" => out.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
-            _ => out.push_str(tag),
-        }
-        rest = &rest[start + length + 2..];
-    }
-    out + rest
+fn format_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    let text = pyformat::str(value);
+    let escapes = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
+    out.write_str(if escapes { escape(&text) } else { text }.as_str()).map_err(Error::from)
 }
 
 impl Template {
     fn new(source: &str) -> Result<Self, Error> {
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+        environment.set_syntax(syntax);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(methods::call);
         environment.set_formatter(format_python);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(MAX_RECURSION);
-        environment.add_filter("tojson", tojson);
-        environment.add_filter("string", |value: Value| pyformat::str(&value));
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", strftime_now);
-        environment.add_template_owned(NAME, without_generation_blocks(source))?;
+        filters::add(&mut environment);
+        tests::add(&mut environment);
+        globals::add(&mut environment);
+        environment.add_template_owned(NAME, generation::replace_blocks(source))?;
         Ok(Template { environment })
     }
 
     fn render(&self, context: &serde_json::Value) -> Result<String, Error> {
         let mut out = Limited(Vec::new());
         let template = self.environment.get_template(NAME)?;
-        template.render_captured_to(Value::from_serialize(context), &mut out)?;
+        template.render_captured_to(Value::from(Serde(context)), &mut out)?;
         String::from_utf8(out.0).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8"))
     }
 }
