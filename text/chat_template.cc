@@ -1,11 +1,15 @@
 #include "text/chat_template.h"
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "text/abi_call.h"
@@ -15,6 +19,7 @@ namespace {
 
 constexpr char kRendered = 'r';
 constexpr char kFailed = 'f';
+constexpr char kToolsOnly[] = "{{ raise_exception('the model has a chat template for requests with tools only') }}";
 
 using Json = nlohmann::ordered_json;  // templates may print keys in their order
 
@@ -49,22 +54,69 @@ void AddSpecialTokens(const Json& config, Json* variables) {
   }
 }
 
-// The template that tokenizer_config.json holds; "": none. INVALID_ARGUMENT names the field.
-absl::StatusOr<std::string> TemplateOf(const Json& config, const std::string& path) {
-  if (!config.contains("chat_template") || config["chat_template"].is_null()) return "";
-  const Json& value = config["chat_template"];
-  if (value.is_string()) return value.get<std::string>();
+using Named = std::map<std::string, std::string>;  // sources by name
+
+// The templates that a field "chat_template" holds: a text, which is the default, a list of {"name", "template"}, or an
+// object from names to texts. INVALID_ARGUMENT names the field.
+absl::StatusOr<Named> TemplatesOf(const Json& file, const std::string& path) {
+  Named named;
+  if (!file.contains("chat_template") || file["chat_template"].is_null()) return named;
+  const Json& value = file["chat_template"];
   const absl::Status wrong =
       absl::InvalidArgumentError(absl::StrCat(path, ": chat_template is neither a text nor a list of named templates"));
-  if (!value.is_array()) return wrong;
-  for (const Json& entry : value) {
-    const auto text = [&entry](const char* key) {
-      return entry.is_object() && entry.contains(key) && entry[key].is_string() ? entry[key].get<std::string>() : "";
-    };
-    if (text("name").empty() || text("template").empty()) return wrong;
-    if (text("name") == "default") return text("template");
+  const auto add = [&named](const Json& name, const Json& source) {
+    if (!name.is_string() || !source.is_string() || source.get_ref<const std::string&>().empty()) return false;
+    named[name.get<std::string>()] = source.get<std::string>();
+    return true;
+  };
+  if (value.is_string()) {
+    add("default", value);
+    return named;
   }
-  return "";
+  if (!value.is_array() && !value.is_object()) return wrong;
+  for (const auto& [key, entry] : value.items()) {
+    const bool added = value.is_object() ? add(key, entry)
+                                         : entry.is_object() && entry.contains("name") && entry.contains("template") &&
+                                               add(entry["name"], entry["template"]);
+    if (!added) return wrong;
+  }
+  return named;
+}
+
+// chat_template.jinja is the default; the others are named as their files.
+Named TemplateFiles(const std::string& model_dir) {
+  Named named;
+  if (std::string source = ReadFile(model_dir + "/chat_template.jinja"); !source.empty()) {
+    named["default"] = std::move(source);
+  }
+  std::error_code error;  // no such folder
+  for (const auto& file : std::filesystem::directory_iterator(model_dir + "/additional_chat_templates", error)) {
+    if (file.path().extension() == ".jinja") named[file.path().stem().string()] = ReadFile(file.path().string());
+  }
+  return named;
+}
+
+// By transformers' rules: files of templates hide what tokenizer_config.json holds. Last comes chat_template.json,
+// which older processors have. Empty: none.
+absl::StatusOr<Named> FindTemplates(const std::string& model_dir, const Json& config, const std::string& config_path) {
+  Named files = TemplateFiles(model_dir);
+  if (!files.empty()) return files;
+  absl::StatusOr<Named> named = TemplatesOf(config, config_path);
+  if (!named.ok() || !named->empty()) return named;
+  const std::string path = model_dir + "/chat_template.json";
+  const absl::StatusOr<Json> file = ReadObject(path);
+  return file.ok() ? TemplatesOf(*file, path) : file.status();
+}
+
+// Whether the name occurs in the source.
+bool Mentions(absl::string_view source, absl::string_view name) {
+  const auto is_part = [&source](size_t at) {
+    return at < source.size() && (absl::ascii_isalnum(static_cast<unsigned char>(source[at])) || source[at] == '_');
+  };
+  for (size_t at = source.find(name); at != source.npos; at = source.find(name, at + 1)) {
+    if ((at == 0 || !is_part(at - 1)) && !is_part(at + name.size())) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<Json> ParseOrFail(const std::string& text, absl::string_view what, bool array) {
@@ -84,14 +136,19 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::stri
   Json variables = Json::object();
   AddSpecialTokens(*map, &variables);
   AddSpecialTokens(*config, &variables);
-  std::string source = ReadFile(model_dir + "/chat_template.jinja");
-  if (source.empty()) {
-    absl::StatusOr<std::string> own = TemplateOf(*config, path);
-    if (!own.ok()) return own.status();
-    source = *std::move(own);
+  absl::StatusOr<Named> named = FindTemplates(model_dir, *config, path);
+  if (!named.ok()) return named.status();
+  const auto tool_use = named->find("tool_use");
+  const auto standard = named->find("default");
+  if (tool_use == named->end() && standard == named->end()) {
+    return absl::NotFoundError(absl::StrCat(model_dir, ": no chat template"));
   }
-  if (source.empty()) return absl::NotFoundError(absl::StrCat(model_dir, ": no chat template"));
-  return Parse(source, variables.dump(), sandbox);
+  auto loaded = Parse(standard != named->end() ? standard->second : kToolsOnly, variables.dump(), sandbox);
+  if (!loaded.ok() || tool_use == named->end()) return loaded;
+  auto with_tools = Parse(tool_use->second, variables.dump(), sandbox);
+  if (!with_tools.ok()) return with_tools.status();
+  (*loaded)->tool_use_ = *std::move(with_tools);
+  return loaded;
 }
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_view source, std::string variables_json,
@@ -150,6 +207,9 @@ std::string ChatTemplate::RunInSandbox(const std::vector<std::string>& arguments
 absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_json, const std::string& tools_json,
                                                  bool add_generation_prompt, const std::string& extra_json,
                                                  const StopCheck& stop) const {
+  if (!tools_json.empty() && tool_use_ != nullptr) {
+    return tool_use_->Render(messages_json, tools_json, add_generation_prompt, extra_json, stop);
+  }
   Json context = ParseJson(variables_json_);
   auto messages = ParseOrFail(messages_json, "chat.messages", /*array=*/true);
   if (!messages.ok()) return messages.status();
@@ -158,6 +218,9 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::string& messages_jso
   if (!tools_json.empty()) {
     auto tools = ParseOrFail(tools_json, "chat.tools_json", /*array=*/true);
     if (!tools.ok()) return tools.status();
+    if (!tools->empty() && !Mentions(source_, "tools")) {
+      return absl::InvalidArgumentError("chat.tools_json: the model's chat template has no place for tools");
+    }
     context["tools"] = *std::move(tools);
   }
   context["documents"] = nullptr;

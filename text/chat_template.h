@@ -20,10 +20,12 @@ class ChatTemplate {
   // Far above any template.
   static constexpr int64_t kMaxSourceBytes = int64_t{1} << 20;
 
-  // Loads chat_template.jinja, or else the template in tokenizer_config.json: a string, or the "default" of a list.
-  // Special tokens become variables (bos_token, eos_token, ...). NOT_FOUND: the folder has no template;
-  // INVALID_ARGUMENT: it cannot be parsed, or is over kMaxSourceBytes. With a sandbox, which must outlive the template,
-  // it is parsed and rendered there: a template may need any memory, stack and time. Without, only fuel bounds it.
+  // Loads chat_template.jinja and additional_chat_templates/*.jinja, or else the templates in tokenizer_config.json, or
+  // else that in chat_template.json. The one named "tool_use" renders requests with tools, and "default" the others.
+  // Special tokens become variables (bos_token, eos_token, ...). NOT_FOUND: the folder has neither;
+  // INVALID_ARGUMENT: one cannot be parsed, or is over kMaxSourceBytes. With a sandbox, which must outlive the
+  // template, it is parsed and rendered there: a template may need any memory, stack and time. Without, only fuel
+  // bounds it.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& model_dir,
                                                             const Sandbox* sandbox = nullptr);
   // `variables_json`: an object of variables that every rendering sees.
@@ -38,8 +40,9 @@ class ChatTemplate {
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
   // Renders a conversation. messages_json: an array of objects; tools_json: an array, or "" for none; extra_json: an
-  // object of further variables, or "". INVALID_ARGUMENT: the JSON is wrong, or the template raised an error, which the
-  // message quotes. With a sandbox also RESOURCE_EXHAUSTED, CANCELLED and UNAVAILABLE, as Sandbox::Call.
+  // object of further variables, or "". INVALID_ARGUMENT: the JSON is wrong, the template does not read the tools, or
+  // it raised an error, which the message quotes. With a sandbox also RESOURCE_EXHAUSTED, CANCELLED and UNAVAILABLE, as
+  // Sandbox::Call.
   absl::StatusOr<std::string> Render(const std::string& messages_json, const std::string& tools_json,
                                      bool add_generation_prompt, const std::string& extra_json,
                                      const StopCheck& stop = {}) const;
@@ -53,7 +56,8 @@ class ChatTemplate {
   const std::string source_;
   const std::string variables_json_;
   const Sandbox* const sandbox_;
-  BerthTemplate* template_ = nullptr;  // null: in the sandbox
+  BerthTemplate* template_ = nullptr;       // null: in the sandbox
+  std::unique_ptr<ChatTemplate> tool_use_;  // renders requests with tools; null: this one does
 };
 
 }  // namespace berth

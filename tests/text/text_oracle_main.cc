@@ -6,6 +6,7 @@
 //     {"stream": [ID...], "skip": BOOL}
 //     {"decode": [ID...], "skip": BOOL}
 //     {"template": SOURCE, "variables": {...}}
+//     {"template_of": DIR}
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
 #include <iostream>
 #include <memory>
@@ -34,7 +35,10 @@ class Oracle {
   Json Handle(const Json& request) {
     if (request.contains("families")) return Families();
     if (request.contains("load")) return Load(request["load"]);
-    if (request.contains("template")) return LoadTemplate(request);
+    if (request.contains("template")) {
+      return Take(ChatTemplate::Parse(request["template"].get<std::string>(), request["variables"].dump()));
+    }
+    if (request.contains("template_of")) return Take(ChatTemplate::Load(request["template_of"]));
     if (request.contains("encode"))
       return Answer(tokenizer_->Encode(request["encode"].get<std::string>(), request["special"]));
     if (request.contains("decode")) {
@@ -58,8 +62,7 @@ class Oracle {
     return {{"value", tokenizer_->vocab_size()}};
   }
 
-  Json LoadTemplate(const Json& request) {
-    auto chat_template = ChatTemplate::Parse(request["template"].get<std::string>(), request["variables"].dump());
+  Json Take(absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template) {
     if (!chat_template.ok()) return {{"error", std::string(chat_template.status().message())}};
     template_ = *std::move(chat_template);
     return {{"value", true}};

@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
@@ -162,6 +166,67 @@ TEST(ChatTemplate, RendersTheBundledTemplate) {
   const auto text = (*chat_template)->Render(R"([{"role": "user", "content": "Hello!"}])", "", true, "");
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(*text, "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// A folder of a model with these files, which the test's temporary folder keeps.
+std::string ModelWith(const std::string& name, const std::vector<std::pair<std::string, std::string>>& files) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / name;
+  std::filesystem::create_directories(folder / "additional_chat_templates");
+  for (const auto& [file, content] : files) std::ofstream(folder / file) << content;
+  return folder.string();
+}
+
+// What the model's templates make of no messages, without tools and with one.
+std::string Rendered(const std::string& model_dir) {
+  const auto loaded = ChatTemplate::Load(model_dir);
+  if (!loaded.ok()) return std::string(loaded.status().message());
+  const auto render = [&loaded](const char* tools) {
+    const absl::StatusOr<std::string> text = (*loaded)->Render("[]", tools, true, "");
+    return text.ok() ? *text : std::string(text.status().message());
+  };
+  return render("") + "; " + render("[1]");
+}
+
+constexpr char kNamed[] = R"({"chat_template": [{"name": "default", "template": "config"},
+                                                {"name": "tool_use", "template": "config {{ tools }}"}]})";
+
+// transformers decides likewise: see test_template_files.py.
+TEST(ChatTemplate, FilesOfTemplatesComeBeforeOthers) {
+  const std::string no_place = "chat.tools_json: the model's chat template has no place for tools";
+  const std::string legacy = R"({"chat_template": "legacy {{ tools }}"})";
+  EXPECT_EQ(Rendered(ModelWith("all", {{"chat_template.jinja", "file"},
+                                       {"additional_chat_templates/tool_use.jinja", "tool file {{ tools }}"},
+                                       {"additional_chat_templates/rag.jinja", "unused"},
+                                       {"tokenizer_config.json", kNamed},
+                                       {"chat_template.json", legacy}})),
+            "file; tool file [1]");
+  EXPECT_EQ(Rendered(ModelWith("file", {{"chat_template.jinja", "file"}, {"tokenizer_config.json", kNamed}})),
+            "file; " + no_place);
+  EXPECT_EQ(Rendered(ModelWith("config", {{"tokenizer_config.json", kNamed}, {"chat_template.json", legacy}})),
+            "config; config [1]");
+  EXPECT_EQ(Rendered(ModelWith("legacy", {{"tokenizer_config.json", "{}"}, {"chat_template.json", legacy}})),
+            "legacy None; legacy [1]");
+  EXPECT_EQ(Rendered(ModelWith("tools", {{"additional_chat_templates/tool_use.jinja", "{{ tools }}"}})),
+            "chat template: the model has a chat template for requests with tools only (line 1 of the template); [1]");
+  EXPECT_EQ(Rendered(ModelWith("other", {{"additional_chat_templates/rag.jinja", "rag"}})),
+            testing::TempDir() + "other: no chat template");
+  for (const char* wrong : {"[]", R"({"chat_template": 1})", R"({"chat_template": [{"name": "default"}]})"}) {
+    const std::string error = Rendered(ModelWith("wrong", {{"chat_template.json", wrong}}));
+    EXPECT_NE(error.find("chat_template.json"), std::string::npos) << error;
+  }
+}
+
+TEST(ChatTemplate, ToolsThatWouldNotReachThePromptAreRefused) {
+  for (const auto& [source, takes] :
+       std::vector<std::pair<const char*, bool>>{{"{{ tools }}", true},
+                                                 {"{% for t in tools %}{% endfor %}", true},
+                                                 {"{{ messages }}", false},
+                                                 {"{{ builtin_tools or tools_x }}", false},
+                                                 {"", false}}) {
+    const auto parsed = *ChatTemplate::Parse(source, "{}");
+    EXPECT_EQ(parsed->Render("[]", R"([{"type": "function"}])", true, "").ok(), takes) << source;
+    EXPECT_TRUE(parsed->Render("[]", "[]", true, "").ok()) << source;
+  }
 }
 
 std::string ErrorOf(absl::string_view source) {
