@@ -36,7 +36,45 @@ std::string Quote(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The extra keys are spliced in as the client wrote them: templates print them, and their order and numbers must stay.
+// Makes the arguments of tool calls what their texts say, as vLLM does: OpenAI's API has them as JSON in a text, and
+// templates print them as JSON. Absent or empty ones become {}.
+absl::Status ParseArguments(const std::string& field, nlohmann::ordered_json* tool_calls) {
+  int index = 0;
+  for (nlohmann::ordered_json& call : *tool_calls) {
+    const std::string place = absl::StrCat(field, ": tool_calls[", index++, "].function.arguments");
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    nlohmann::ordered_json& arguments = call["function"]["arguments"];
+    if (arguments.is_null() || arguments == "") arguments = nlohmann::ordered_json::object();
+    if (!arguments.is_string()) continue;
+    const std::string text = arguments.get<std::string>();
+    if (absl::Status s = ParseBoundedJson(place, text).status(); !s.ok()) return s;
+    arguments = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  }
+  return absl::OkStatus();
+}
+
+// The extra keys without braces, as the client wrote them: templates print them, and their order and numbers must stay.
+// Only the arguments of tool calls are changed. "content" may be among the keys if it is not a text.
+absl::StatusOr<std::string> ExtraKeys(const std::string& field, const v1::ChatMessage& message, bool* has_content) {
+  const std::string& text = message.extra_json();
+  absl::Status status = CheckObject(field, text, {"role"});
+  if (!status.ok()) return status;
+  nlohmann::ordered_json extra = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  *has_content = extra.contains("content");
+  if (*has_content && (!message.content().empty() || extra["content"].is_string())) {
+    return Invalid(field, "\"content\" has a field of its own");
+  }
+  absl::string_view whole = absl::StripAsciiWhitespace(text);
+  std::string changed;
+  if (message.role() == "assistant" && extra.contains("tool_calls") && extra["tool_calls"].is_array()) {
+    if (status = ParseArguments(field, &extra["tool_calls"]); !status.ok()) return status;
+    if (extra["tool_calls"].empty()) extra.erase("tool_calls");  // as vLLM does
+    changed = extra.dump();
+    whole = changed;
+  }
+  return std::string(absl::StripAsciiWhitespace(whole.substr(1, whole.size() - 2)));
+}
+
 absl::Status AppendMessage(int index, const v1::ChatMessage& message, std::string* out) {
   const std::string field = absl::StrCat("chat.messages[", index, "]");
   if (message.role().empty()) return Invalid(field + ".role", "empty");
@@ -44,16 +82,13 @@ absl::Status AppendMessage(int index, const v1::ChatMessage& message, std::strin
     return Invalid(field + ".role",
                    absl::StrCat(message.role().size(), " bytes are over the limit of ", kMaxRoleBytes));
   }
-  absl::StrAppend(out, index == 0 ? "" : ",", "{\"role\":", Quote(message.role()),
-                  ",\"content\":", Quote(message.content()));
-  if (message.has_extra_json()) {
-    if (absl::Status s = CheckObject(field + ".extra_json", message.extra_json(), {"role", "content"}); !s.ok()) {
-      return s;
-    }
-    absl::string_view inner = absl::StripAsciiWhitespace(message.extra_json());
-    inner = absl::StripAsciiWhitespace(inner.substr(1, inner.size() - 2));
-    if (!inner.empty()) absl::StrAppend(out, ",", inner);
-  }
+  absl::StatusOr<std::string> extra = "";
+  bool has_content = false;
+  if (message.has_extra_json()) extra = ExtraKeys(field + ".extra_json", message, &has_content);
+  if (!extra.ok()) return extra.status();
+  absl::StrAppend(out, index == 0 ? "" : ",", "{\"role\":", Quote(message.role()));
+  if (!has_content) absl::StrAppend(out, ",\"content\":", Quote(message.content()));
+  if (!extra->empty()) absl::StrAppend(out, ",", *extra);
   out->push_back('}');
   return absl::OkStatus();
 }

@@ -110,7 +110,7 @@ TEST_F(ChatValidationTest, QuotesWhatTheMessagesSay) {
 }
 
 TEST_F(ChatValidationTest, ExtraJson) {
-  for (const char* good : {"{}", " { } ", R"({"name": "n"})", " {\"tool_calls\": [{}]}\n"}) {
+  for (const char* good : {"{}", " { } ", R"({"name": "n"})", " {\"a\": [{}]}\n"}) {
     message_->set_extra_json(good);
     EXPECT_EQ(Prompt(), "user:hi|assistant:") << good;
   }
@@ -128,6 +128,40 @@ TEST_F(ChatValidationTest, ExtraJson) {
     message_->set_extra_json(bad);
     EXPECT_EQ(Message(), absl::StrCat("chat.messages[0].extra_json: ", message)) << bad;
   }
+}
+
+TEST_F(ChatValidationTest, AContentOtherThanTextIsAnExtraKey) {
+  for (const char* content : {"null", R"([{"text":"a","type":"text"}])"}) {
+    message_->set_content("");
+    message_->set_extra_json(absl::StrCat(R"({"name": "n", "content": )", content, "}"));
+    EXPECT_EQ(Prompt(), absl::StrCat("user:", content, "|assistant:"));
+    message_->set_content("hi");
+    EXPECT_EQ(Message(), "chat.messages[0].extra_json: \"content\" has a field of its own");
+  }
+}
+
+TEST_F(ChatValidationTest, ArgumentsOfToolCallsAreWhatTheirTextSays) {
+  const auto calls = [](absl::string_view arguments) {
+    return absl::StrCat(R"([{"function":{)", arguments, R"("name":"f"}},{"id":1}])");
+  };
+  message_->set_role("assistant");
+  for (const auto& [given, rendered] : std::vector<std::pair<std::string, std::string>>{
+           {R"("arguments":"{\"a\": {}, \"b\": [1.0, \"\\u0041\"]}",)", R"("arguments":{"a":{},"b":[1.0,"A"]},)"},
+           {R"("arguments":{"a":1},)", R"("arguments":{"a":1},)"},
+           {R"("arguments":"\"text\"",)", R"("arguments":"text",)"},
+           {R"("arguments":"",)", R"("arguments":{},)"},
+           {R"("arguments":null,)", R"("arguments":{},)"},
+           {"", R"("arguments":{},)"}}) {
+    message_->set_extra_json(absl::StrCat(R"({"tool_calls":)", calls(given), "}"));
+    EXPECT_EQ(Prompt(), absl::StrCat("assistant:hi", calls(rendered), "|assistant:")) << given;
+  }
+  message_->set_extra_json(absl::StrCat(R"({"tool_calls":)", calls(R"("arguments":"{",)"), "}"));
+  EXPECT_EQ(Message(), "chat.messages[0].extra_json: tool_calls[0].function.arguments: not JSON");
+  message_->set_extra_json(R"({"tool_calls":[]})");  // a template may only ask whether the key exists
+  EXPECT_EQ(Prompt(), "assistant:hi|assistant:");
+  message_->set_extra_json(absl::StrCat(R"({"tool_calls":)", calls(R"("arguments":"{",)"), "}"));
+  message_->set_role("user");  // whose tool calls no template reads
+  EXPECT_EQ(Message(), "");
 }
 
 TEST_F(ChatValidationTest, ToolsAndVariables) {

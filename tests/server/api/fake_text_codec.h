@@ -101,7 +101,11 @@ class FakeTextCodec final : public TextCodec {
     for (const nlohmann::json& message : nlohmann::json::parse(messages_json)) {
       if (message["role"] == "endless") return absl::ResourceExhaustedError("too much");
       if (message["role"] == "refused") return absl::InvalidArgumentError("role refused");
-      absl::StrAppend(&text, message["role"].get<std::string>(), ":", message["content"].get<std::string>(), "|");
+      const nlohmann::json& content = message["content"];
+      absl::StrAppend(&text, message["role"].get<std::string>(), ":",
+                      content.is_string() ? content.get<std::string>() : content.dump());
+      if (message.contains("tool_calls")) absl::StrAppend(&text, message["tool_calls"].dump());
+      absl::StrAppend(&text, "|");
     }
     return text + (add_generation_prompt ? "assistant:" : "");
   }
