@@ -12,10 +12,10 @@
 // rest of them was in the prefix cache. The request's own prefill takes the same times, with at most a chunk in a step.
 //
 // The times of steps are those of the middle half of the last 16 measurements. So a step that took far longer than the
-// others, such as one that read the weights from the disk, counts for nothing as soon as there is a second one. Waits
-// for places are sums over many sequences, which may differ much, so the time of a sequence is a mean, in which the
-// newest measurement has a weight of 1/8. What was never measured takes no time, so nothing is predicted before the
-// first steps.
+// others counts for nothing as soon as there is a second one. An example is a step that reads the weights from the
+// disk. Waits for places are sums over many sequences, which may differ much. So the time of a sequence is a mean, in
+// which the newest measurement has a weight of 1/8. What was never measured takes no time, so nothing is predicted
+// before the first steps.
 #ifndef BERTH_SCHEDULER_WAIT_ESTIMATE_H_
 #define BERTH_SCHEDULER_WAIT_ESTIMATE_H_
 
@@ -82,8 +82,8 @@ class WaitEstimator {
   const WaitRates& rates() const { return rates_; }
 
  private:
-  // The ratio of two sums over the middle half of the last kSize terms, by their own ratios. Of two terms that is the
-  // one with the smaller ratio: a wait that is predicted too long costs a request, one that is too short does not.
+  // The ratio of two sums over the middle half of the last kSize terms, by their own ratios. With two
+  // terms, the smaller ratio counts: a wait that is predicted too long costs a request, and one too short does not.
   class MiddleRatio {
    public:
     // REQUIRES: below > 0.
