@@ -178,7 +178,14 @@ TEST_F(SessionsTest, DeliverSavedOnlyEndsWithTheErrorOfTheSave) {
   v1::GenerateRequest request = MakeRequest("s", /*autosave_tokens=*/1);
   const Answer whole = Whole(request);
   request.set_deliver_saved_only(true);
-  const Answer answer = Call(server_.get(), request).ReadAll();
+  server_->gate.Close();
+  Call call(server_.get(), request);
+  // Step by step, so that every save happens: one that waits is replaced by the next.
+  do {
+    server_->gate.Allow(1);
+  } while (call.ReadOne());
+  server_->gate.Open();
+  const Answer answer = call.ReadAll();
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(
       answer.status.error_message(),
