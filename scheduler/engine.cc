@@ -184,9 +184,12 @@ EngineLoad Engine::GetLoad() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
   CountInbox(inbox_, &load.counts);
-  const StepLimits step = StepLimitsOf(*scheduler_, options_.scheduler);
-  load.predicted_wait_ms =
-      absl::ToInt64Milliseconds(absl::Ceil(PredictWait(wait_rates_, step, backlog_, 1), absl::Milliseconds(1)));
+  const auto wait_ms = [&](const Backlog& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const StepLimits step = StepLimitsOf(*scheduler_, options_.scheduler);
+    return absl::ToInt64Milliseconds(absl::Ceil(PredictWait(wait_rates_, step, before, 1), absl::Milliseconds(1)));
+  };
+  load.predicted_wait_ms = wait_ms(backlog_);
+  load.predicted_wait_new_tenant_ms = wait_ms(BacklogBefore(backlog_, queues_, kNewTenant, /*priority=*/0));
   return load;
 }
 

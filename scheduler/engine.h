@@ -40,8 +40,9 @@ struct EngineLoad {
   Scheduler::Counts counts;  // the waiting requests include those that the engine has not taken yet
   HostTier host_tier;
   PrefixTier::Counts prefix_tier;
-  int64_t disk_tier_limit_bytes = 0;  // limit of prefix_tier.disk_bytes; 0: there is no disk tier
-  int64_t predicted_wait_ms = 0;      // of a new request that goes behind all that wait
+  int64_t disk_tier_limit_bytes = 0;         // limit of prefix_tier.disk_bytes; 0: there is no disk tier
+  int64_t predicted_wait_ms = 0;             // of a new request that goes behind all that wait
+  int64_t predicted_wait_new_tenant_ms = 0;  // the same if nothing else of its tenant waits
   // Since start.
   int64_t num_steps = 0;  // without failed ones
   int64_t num_failed_steps = 0;

@@ -29,7 +29,10 @@ double MeanCost(absl::Span<const TenantQueue> queues) {
 
 }  // namespace
 
-uint64_t TenantId(const std::string& tenant) { return std::hash<std::string>()(tenant); }
+uint64_t TenantId(const std::string& tenant) {
+  const uint64_t id = std::hash<std::string>()(tenant);
+  return id == kNewTenant ? id + 1 : id;
+}
 
 // The tenant's counter, once what it has waiting is served, is the level up to which others are served before it.
 // Whatever is not sure to be before the request is left out: it is better to accept a request that waits too long than

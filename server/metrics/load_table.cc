@@ -40,6 +40,10 @@ constexpr LoadFigure kEngine[] = {
      .scale = 1e-3,
      .field = &Load::set_predicted_wait_ms,
      .value = [](const ServerLoad& load) { return load.engine.predicted_wait_ms; }},
+    {.metric = "berth_predicted_wait_new_tenant_seconds",
+     .help = "Predicted wait of a request for its first step if nothing else of its tenant waited",
+     .scale = 1e-3,
+     .value = [](const ServerLoad& load) { return load.engine.predicted_wait_new_tenant_ms; }},
 
     // Preemptions.
     {.metric = "berth_preemptions_total",

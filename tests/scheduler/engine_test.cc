@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "scheduler/fair_policy.h"
 #include "scheduler/refusal.h"
 #include "tests/testing/failing_storage.h"
 #include "tests/testing/fake_clock.h"
@@ -394,6 +395,42 @@ TEST_F(EngineTest, RefusesByThePredictedWaitAndTheDeadline) {
   EXPECT_TRUE(engine_->CheckArrival(absl::InfiniteFuture(), "", 0).ok()) << "an idle engine has no wait";
   EXPECT_EQ(engine_->Submit(MakeRequest(99, 100, 1)), absl::OkStatus());
   ExpectIdle();
+}
+
+// Under fair shares, what another tenant has waiting is not before the first request of a tenant.
+TEST_F(EngineTest, ATenantWithNothingWaitingIsNotRefusedForAnothersBacklog) {
+  FairPolicy policy({});
+  runner_.on_run = [this](const StepPlan& plan) {
+    gate_.Pass();
+    clock_.Advance(absl::Milliseconds(10) * plan.num_tokens);
+    return absl::OkStatus();
+  };
+  options_.max_queue = 1000;
+  options_.max_wait = absl::Seconds(3);
+  options_.scheduler.max_running = 8;
+  options_.scheduler.policy = &policy;
+  StartEngine();
+  const auto submit = [this](RequestKey key, const char* tenant) {
+    Request request = MakeRequest(key, 100, 1);
+    request.cache_salt = tenant;
+    return engine_->Submit(std::move(request));
+  };
+  ASSERT_TRUE(submit(1, "heavy").ok());
+  ExpectIdle();
+  EXPECT_EQ(engine_->GetLoad().predicted_wait_ms, 0);
+  gate_.Close();
+  absl::Status refused;
+  for (RequestKey key = 10; refused.ok(); ++key) refused = submit(key, "heavy");
+  EXPECT_EQ(RefusalOf(refused)->reason, RefusalReason::kWait) << refused;
+  const EngineLoad load = engine_->GetLoad();
+  EXPECT_GT(load.predicted_wait_ms, 3000);
+  EXPECT_LT(load.predicted_wait_new_tenant_ms, 3000);
+  EXPECT_EQ(submit(5, "light"), absl::OkStatus());
+  gate_.Open();
+  EXPECT_EQ(sink_.WaitFor(5).finish, FinishReason::kLength);
+  ExpectIdle();
+  EXPECT_EQ(engine_->GetLoad().predicted_wait_new_tenant_ms, 0);
+  engine_.reset();  // before the policy goes
 }
 
 TEST_F(EngineTest, ACancelledRequestGivesItsBytesBack) {
