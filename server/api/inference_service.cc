@@ -248,6 +248,7 @@ absl::Status InferenceService::Pay(const Request& request, Admission::Ticket* ti
   return ticket->Pay({.sequences = request.num_sequences(),
                       .prompt_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()),
                       .output_tokens = request.max_tokens * request.num_sequences() - replayed,
+                      .replayed_tokens = replayed,
                       .cache_bytes = options_.cache_bytes ? options_.cache_bytes(request) : 0});
 }
 

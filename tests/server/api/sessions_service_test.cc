@@ -30,6 +30,7 @@ class SessionsTest : public ::testing::Test {
     TestServer::Options options;
     if (with_sessions) options.session_dir = folder_;
     options.session_dir_limit = session_dir_limit_;
+    options.tenants = tenants_;
     server_ = std::make_unique<TestServer>(options);
   }
   static v1::GenerateRequest MakeRequest(const std::string& session_id, uint32_t autosave_tokens = 0) {
@@ -72,6 +73,18 @@ class SessionsTest : public ::testing::Test {
     v1::DeleteSessionResponse response;
     return server_->sessions_stub->Delete(&context, request, &response);
   }
+  // Ends the call's request with the step that waits at the gate.
+  void AbortAll(Call* call) {
+    grpc::ClientContext context;
+    v1::AbortRequest request;
+    request.set_tenant("tenant");
+    request.set_all(true);
+    v1::AbortResponse response;
+    EXPECT_TRUE(server_->control_stub->Abort(&context, request, &response).ok());
+    server_->gate.Open();
+    call->ReadAll();
+    WaitUntil([this] { return server_->admission.totals().requests == 0; }, "the end of the request");
+  }
   v1::ListSessionsResponse List() {
     grpc::ClientContext context;
     v1::ListSessionsRequest request;
@@ -106,6 +119,7 @@ class SessionsTest : public ::testing::Test {
 
   const std::string folder_;
   int64_t session_dir_limit_ = 1 << 20;
+  std::string tenants_ = "{}";
   std::unique_ptr<TestServer> server_;
 };
 
@@ -219,6 +233,27 @@ TEST_F(SessionsTest, AClientThatLeftMayComeBack) {
       },
       "the store to let go of the session");
   ExpectRest(rest, whole, 10);
+}
+
+TEST_F(SessionsTest, TokensThatAreReplayedAreNotChargedAgain) {
+  // 86 tokens, and practically none more.
+  tenants_ = R"({"default": {"tokens_per_second": 0.001, "burst_seconds": 86400}})";
+  Start();
+  server_->gate.Close();
+  Call call(server_.get(), MakeRequest("s"));
+  server_->gate.Allow(21);
+  while (call.answer.tokens.size() < 21) ASSERT_TRUE(call.ReadOne());
+  AbortAll(&call);
+  Start();
+  server_->gate.Close();
+  Call resumed(server_.get(), ResumeOf("s"));
+  while (resumed.answer.tokens.size() < 21) ASSERT_TRUE(resumed.ReadOne());
+  AbortAll(&resumed);
+  // It used 5 tokens of its prompt, and one or two that it generated.
+  v1::GenerateRequest request = MakeRequest("");
+  request.mutable_stopping()->set_max_tokens(70);
+  const grpc::Status status = Call(server_.get(), request).ReadAll().status;
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(SessionsTest, AStopStringEndsItAgain) {
