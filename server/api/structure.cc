@@ -1,7 +1,9 @@
 #include "server/api/structure.h"
 
+#include <algorithm>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/api/field_checks.h"
 
@@ -120,6 +122,16 @@ absl::StatusOr<GrammarSpec> ReadStructure(const v1::GenerateRequest& in, const V
   checks.Add(ReadBegin(structure, context.model->vocab_size, &spec));
   if (!checks.status().ok()) return checks.status();
   return spec;
+}
+
+absl::Status BeginAfterPrompt(absl::Span<const int32_t> prompt, const TextCodec& text, GrammarSpec* spec) {
+  if (spec->begin_text.empty()) return absl::OkStatus();
+  // More tokens than the text has bytes, and some for what a decoder drops at the start.
+  const size_t count = std::min(prompt.size(), spec->begin_text.size() + 16);
+  const auto end = text.Decode(prompt.last(count), /*skip_special_tokens=*/false);
+  if (!end.ok()) return end.status();
+  if (absl::EndsWith(*end, spec->begin_text)) spec->begin_text.clear();
+  return absl::OkStatus();
 }
 
 absl::Status NameStructure(const GrammarSpec& spec, const absl::Status& error) {

@@ -2,8 +2,13 @@
 #ifndef BERTH_SERVER_API_STRUCTURE_H_
 #define BERTH_SERVER_API_STRUCTURE_H_
 
+#include <cstdint>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "berth/v1/inference.pb.h"
+#include "server/api/text_codec.h"
 #include "server/api/validated_request.h"
 #include "text/grammar_spec.h"
 
@@ -11,6 +16,9 @@ namespace berth {
 
 // Returns what `in.structure` asks for, not compiled yet. INVALID_ARGUMENT naming the field, the value and the limit.
 absl::StatusOr<GrammarSpec> ReadStructure(const v1::GenerateRequest& in, const ValidationContext& context);
+
+// Lets the structure begin at once where its begin_text is the end of the prompt already.
+absl::Status BeginAfterPrompt(absl::Span<const int32_t> prompt, const TextCodec& text, GrammarSpec* spec);
 
 // Returns the error of a compilation, which then names the request's field too: "structure.regex: ...".
 absl::Status NameStructure(const GrammarSpec& spec, const absl::Status& error);

@@ -386,7 +386,10 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   request.saved = in.has_session_id();
   out.output.text.context = TextContext(in, request);
   out.output.text.min_tokens = request.min_tokens;
-  if (out.structure.has_value()) out.structure->own_text = out.output.text.context.empty();
+  if (out.structure.has_value()) {
+    out.structure->own_text = out.output.text.context.empty();
+    if (absl::Status s = BeginAfterPrompt(request.prompt, *context.text, &*out.structure); !s.ok()) return s;
+  }
   if (request.saved) out.session_request = SessionRequest(in, out, context);
   return out;
 }

@@ -34,6 +34,7 @@ class FakeCompile {
     {
       MutexLock lock(&mutex_);
       ++runs_;
+      begin_text_ = spec.begin_text;
       changed_.SignalAll();
       while (held_ && !stop.stop_requested()) changed_.Wait(&mutex_);
     }
@@ -56,6 +57,11 @@ class FakeCompile {
     MutexLock lock(&mutex_);
     while (runs_ < runs) changed_.Wait(&mutex_);
   }
+  // What the last spec had.
+  std::string begin_text() {
+    MutexLock lock(&mutex_);
+    return begin_text_;
+  }
   int runs() {
     MutexLock lock(&mutex_);
     return runs_;
@@ -72,6 +78,7 @@ class FakeCompile {
   Mutex mutex_;
   CondVar changed_;
   int runs_ = 0;
+  std::string begin_text_;
   bool held_ = false;
 };
 
@@ -150,6 +157,17 @@ TEST_F(StructureTest, TheOutputIsOfTheGrammar) {
   EXPECT_TRUE(answer.tokens == Tokens({5, 6, 7, 8}) || answer.tokens == Tokens({5, 6, 9}) ||
               answer.tokens == Tokens({5, 6, 7, 8, kEnd}) || answer.tokens == Tokens({5, 6, 9, kEnd}));
   EXPECT_GT(server_->engine->GetLoad().counts.forced_tokens, 0);
+}
+
+TEST_F(StructureTest, ABeginThatThePromptEndsWithBeginsAtOnce) {
+  v1::GenerateRequest request = MakeRequest("5,6");
+  request.set_prompt("Think. </think>");
+  for (const auto& [begin, rest] : std::map<std::string, std::string>{
+           {"</think>", ""}, {"Think. </think>", ""}, {"<96>Think. </think>", ""}, {"think", "think"}, {" ", " "}}) {
+    request.mutable_structure()->set_begin_after_text(begin);
+    EXPECT_TRUE(Generate(request).status.ok());
+    EXPECT_EQ(compile_.begin_text(), rest) << begin;
+  }
 }
 
 TEST_F(StructureTest, MaxTokensCutsIt) {
