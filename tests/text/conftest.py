@@ -1,38 +1,10 @@
 """The text front end as a program, which Python's libraries are compared with."""
 
-import json
-import os
-import select
-import subprocess
-
 import pytest
-
-BIN = os.environ.get("BERTH_BIN", os.path.join(os.path.dirname(__file__), "../../bazel-bin"))
-SECONDS = 120
-
-
-class Oracle:
-    def __init__(self):
-        path = os.path.join(BIN, "tests/text/text_oracle_main")
-        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        encoding="utf-8")
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request, ensure_ascii=False) + "\n")
-        self.process.stdin.flush()
-        # The answer is one line, so nothing is left in Python's buffer.
-        assert select.select([self.process.stdout], [], [], SECONDS)[0], f"no answer after {SECONDS} s to {request}"
-        return json.loads(self.process.stdout.readline())
-
-    def value(self, **request):
-        answer = self.ask(**request)
-        assert "value" in answer, (answer, request)
-        return answer["value"]
+from text_oracle import Oracle
 
 
 @pytest.fixture(scope="module")
 def oracle():
-    oracle = Oracle()
-    yield oracle
-    oracle.process.stdin.close()
-    assert oracle.process.wait(timeout=SECONDS) == 0
+    with Oracle() as oracle:
+        yield oracle

@@ -100,6 +100,29 @@ std::map<std::string, std::string> LongSchemas() {
       "]}";
   all["very many patterns"] =
       R"({"patternProperties": {)" + List(400, [](int i) { return absl::StrCat("\"^p", i, "_.*x\": true"); }) + "}}";
+  // References that are shared, where it matters which values there are.
+  const std::string shared = "\"$defs\": " + Definitions(14, [](int i) {
+                               if (i == 13) return std::string(R"({"const": 1})");
+                               return "{\"anyOf\": [" + Repeat(Reference(i + 1) + ", ", 9) + Reference(i + 1) + "]}";
+                             });
+  all["distinct items by shared references"] =
+      R"({"type": "array", "uniqueItems": true, "items": {"$ref": "#/$defs/d0"}, )" + shared + "}";
+  all["one of shared references"] = R"({"oneOf": [{"$ref": "#/$defs/d0"}, {"$ref": "#/$defs/d1"}], )" + shared + "}";
+  all["distinct items of a large enum"] =
+      R"({"type": "array", "uniqueItems": true, "items": {"enum": [)" + List(80000, number) + "]}}";
+  all["names of a large enum"] = R"({"propertyNames": {"enum": [)" + List(80000, name) + "]}}";
+  all["counts of many properties"] =
+      R"({"type": "object", "minProperties": 500, "properties": {)" + List(1000, any) + "}}";
+  all["large tagged union"] = "{\"oneOf\": [" +
+                              List(2000,
+                                   [](int i) {
+                                     return absl::StrCat(R"({"type": "object", "properties": {"t": {"const": )", i,
+                                                         R"(}}, "required": ["t"]})");
+                                   }) +
+                              "]}";
+  all["one of many strings"] =
+      "{\"oneOf\": [" + List(3000, [](int i) { return absl::StrCat(R"({"type": "string", "minLength": )", i, "}"); }) +
+      "]}";
   return all;
 }
 

@@ -8,15 +8,19 @@
 //     {"template": SOURCE, "variables": {...}}
 //     {"template_of": DIR}
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
+//     {"schema": SCHEMA}: compiles it, for the tokenizer that is loaded
+//     {"walk": SEED, "limit": TOKENS}: a complete text of the schema; null where the limit came first
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "tests/text/test_tokenizers.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace berth {
@@ -44,6 +48,8 @@ class Oracle {
     if (request.contains("decode")) {
       return Answer(tokenizer_->Decode(request["decode"].get<std::vector<int32_t>>(), request["skip"]));
     }
+    if (request.contains("schema")) return Compile(request["schema"].dump());
+    if (request.contains("walk")) return WalkSchema(request["walk"], request["limit"]);
     if (request.contains("stream")) return Stream(request["stream"].get<std::vector<int32_t>>(), request["skip"]);
     return Render(request);
   }
@@ -88,7 +94,48 @@ class Oracle {
                                     request["generation"], request.contains("extra") ? request["extra"].dump() : ""));
   }
 
+  Json Compile(const std::string& schema) {
+    if (vocabulary_ == nullptr) {
+      const int32_t end = tokenizer_->TokenId("<|im_end|>");
+      auto vocabulary = GrammarVocabulary::Create(tokenizer_.get(), tokenizer_->vocab_size(), {end});
+      if (!vocabulary.ok()) return {{"error", std::string(vocabulary.status().message())}};
+      vocabulary_ = *std::move(vocabulary);
+      for (int32_t token = 0; token < vocabulary_->vocab_size(); ++token) bytes_.push_back(vocabulary_->Bytes(token));
+    }
+    auto grammar = CompileGrammar({.kind = GrammarSpec::Kind::kJsonSchema, .text = schema}, vocabulary_, {}, {});
+    if (!grammar.ok()) return {{"error", std::string(grammar.status().message())}};
+    grammar_ = *std::move(grammar);
+    return {{"value", true}};
+  }
+
+  // Takes allowed tokens at random. Half of them are ones that close something or separate, so that texts end.
+  Json WalkSchema(unsigned seed, size_t limit) {
+    std::mt19937 random(seed);
+    const std::unique_ptr<TokenConstraint> place = grammar_.start->Clone();
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(vocabulary_->vocab_size())));
+    std::string text;
+    for (size_t count = 0; count < limit; ++count) {
+      if (absl::Status s = place->FillMasks({}, absl::MakeSpan(mask)); !s.ok()) return {{"error", s.ToString()}};
+      std::vector<int32_t> allowed, closing;
+      for (int32_t token = 0; token < vocabulary_->vocab_size(); ++token) {
+        if ((mask[static_cast<size_t>(token / 32)] >> (token % 32) & 1) == 0) continue;
+        const std::string& bytes = bytes_[static_cast<size_t>(token)];
+        if (bytes[0] == '\xFF') return {{"value", text}};  // the end token: nothing else is a control token
+        allowed.push_back(token);
+        if (bytes.find_first_of("]}\",") != std::string::npos) closing.push_back(token);
+      }
+      const std::vector<int32_t>& from = !closing.empty() && random() % 2 == 0 ? closing : allowed;
+      const int32_t token = from[random() % from.size()];
+      if (absl::Status s = place->Accept(token); !s.ok()) return {{"error", s.ToString()}};
+      text += bytes_[static_cast<size_t>(token)];
+    }
+    return {{"value", nullptr}};
+  }
+
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of the first tokenizer for which a schema came
+  std::vector<std::string> bytes_;                       // of its tokens
+  CompiledGrammar grammar_;
   std::unique_ptr<ChatTemplate> template_;
 };
 

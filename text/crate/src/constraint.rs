@@ -43,6 +43,9 @@ pub fn message(error: impl std::fmt::Display) -> String {
     let end = ["\n<non-verbose/>", "\n<state>", "\n<backtrace>"].iter().filter_map(|mark| text.find(mark)).min();
     match &text[..end.unwrap_or(text.len())] {
         text if text.contains("grammar.symbols.len() < u16::MAX") => "the grammar has over 65,000 symbols".to_string(),
+        text if text.contains("oneOf constraints are not supported") => {
+            "oneOf: two of its schemas may fit the same value".to_string()
+        }
         "NoExtensionBias" => "no token spells what the grammar asks for here".to_string(),
         text => text.trim_end().to_string(),
     }

@@ -8,7 +8,7 @@ use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
 use crate::vocabulary::Vocabulary;
 use crate::work::Work;
-use crate::{guard, json, lark, schema, schema_bytes, schema_cost, structural_tag, text, Bytes, Ids};
+use crate::{guard, json, lark, schema, schema_bytes, schema_cost, schema_unions, structural_tag, text, Bytes, Ids};
 use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, TokenParser};
@@ -85,6 +85,7 @@ impl Job<'_> {
     /// The schema as llguidance is to read it. `prefix`: the pointer to it in the text.
     fn read(&self, value: &Value, prefix: &str) -> Result<Value, String> {
         let schema = schema::Reader::new(value, prefix, self.work).read()?;
+        let schema = schema_unions::settle(&schema, self.work)?;
         schema_cost::charge(&schema, self.work)?;
         Ok(self.with_options(schema))
     }

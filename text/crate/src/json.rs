@@ -92,3 +92,18 @@ impl fmt::Display for At<'_> {
         }
     }
 }
+
+/// A text that is the same for equal values: 1 and 1.0 are equal, and so are objects whose keys have another order.
+pub fn canonical(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |f| f.to_string()),
+        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        Value::Object(items) => {
+            let pair = |(key, value): (&String, &Value)| format!("{}:{}", Value::from(key.as_str()), canonical(value));
+            let mut items: Vec<String> = items.iter().map(pair).collect();
+            items.sort();
+            format!("{{{}}}", items.join(","))
+        }
+        other => other.to_string(),
+    }
+}

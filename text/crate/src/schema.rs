@@ -4,6 +4,7 @@
 use crate::json::At;
 use crate::pattern;
 use crate::schema_cost::MAX_NAMES;
+use crate::schema_lists::{values_of, write_counts, write_names, write_unique};
 use crate::work::Work;
 use serde_json::{json, Map, Value};
 use std::collections::{BTreeMap, HashSet};
@@ -16,18 +17,18 @@ const OLDER_DRAFTS: [&str; 3] = [
     "http://json-schema.org/draft-07/schema",
     "http://json-schema.org/draft-06/schema",
 ];
-const ANNOTATIONS: [&str; 8] =
+pub const ANNOTATIONS: [&str; 8] =
     ["title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"];
 /// Keywords of the draft that are refused.
-const UNSUPPORTED: [&str; 25] = [
+const UNSUPPORTED: [&str; 24] = [
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired", "dependentSchemas",
-    "dependencies", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "$anchor", "$dynamicRef",
+    "dependencies", "unevaluatedItems", "unevaluatedProperties", "$anchor", "$dynamicRef",
     "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "contentEncoding", "contentMediaType",
     "contentSchema", "additionalItems", "id", "x-guidance",
 ];
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 /// Formats that llguidance enforces as they are.
-const FORMATS: [&str; 7] = ["duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+const FORMATS: [&str; 6] = ["email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 const DATE: &str = concat!(
     r"(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
@@ -35,27 +36,39 @@ const DATE: &str = concat!(
     r"|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 );
 const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+/// Six digits at most, so that the whole fits every language's type of durations.
+const DURATION: &str = concat!(
+    r"P(?:N{1,6}W|(?:N{1,6}Y(?:N{1,6}M(?:N{1,6}D)?)?|N{1,6}M(?:N{1,6}D)?|N{1,6}D)(?:T(?:TIME))?|T(?:TIME))"
+);
+const DURATION_TIME: &str = "N{1,6}H(?:N{1,6}M(?:N{1,6}S)?)?|N{1,6}M(?:N{1,6}S)?|N{1,6}S";
+/// Formats that say what a string is for, and not how it looks.
+const FREE_FORMATS: [&str; 2] = ["binary", "password"];
 /// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
 const MAX_MULTIPLE: u64 = 10_000;
+/// References that are followed to find the values of a schema.
+const MAX_DEPTH: usize = 12;
 /// Whole numbers up to here are exact in a double.
 const MAX_EXACT: f64 = 9007199254740992.0;
 /// What llguidance takes for a value of a schema, and for a pattern, which it asks whether anything matches it.
-const VALUE_COST: u64 = 40;
+pub const VALUE_COST: u64 = 40;
 const PATTERN_COST: u64 = 300;
+
+/// What a reference names: a pointer, and the property that a discriminator requires.
+type Target = (String, Option<String>);
 
 pub struct Reader<'a> {
     root: &'a Value,
     prefix: &'a str, // the root's pointer, for errors
     work: &'a Work,
-    refs: BTreeMap<String, usize>,
-    todo: Vec<String>,
+    refs: BTreeMap<Target, usize>,
+    todo: Vec<Target>,
     is_older: bool, // $schema names an older draft
     multiple: (u64, u32), // of all multipleOf: a whole number, and after how many of its digits from the right the point is
 }
 
-type Outcome<T> = Result<T, String>;
+pub type Outcome<T> = Result<T, String>;
 
-fn fail<T>(at: &At, what: impl std::fmt::Display) -> Outcome<T> {
+pub fn fail<T>(at: &At, what: impl std::fmt::Display) -> Outcome<T> {
     let at = at.to_string();
     Err(format!("{}: {what}", if at.is_empty() { "/" } else { &at }))
 }
@@ -147,13 +160,17 @@ impl<'a> Reader<'a> {
             root = json!({});
         }
         let mut defs = Map::new();
-        while let Some(pointer) = self.todo.pop() {
-            let name = format!("r{}", self.refs[&pointer]);
+        while let Some(next) = self.todo.pop() {
+            let name = format!("r{}", self.refs[&next]);
+            let (pointer, tag) = next;
             let Some(target) = self.root.pointer(&pointer) else {
                 return fail(&top, format_args!("$ref \"#{pointer}\" points to nothing"));
             };
             let at = format!("{prefix}{pointer}");
-            let schema = self.schema(target, &At::Root(&at), pointer.is_empty())?;
+            let mut schema = self.schema(target, &At::Root(&at), pointer.is_empty())?;
+            if let Some(tag) = tag {
+                require(tag, &mut schema);
+            }
             defs.insert(name, schema);
         }
         if !defs.is_empty() {
@@ -172,7 +189,16 @@ impl<'a> Reader<'a> {
         for (key, value) in object {
             self.keyword(key, value, &At::Key(at, key), is_root, &mut out)?;
         }
-        check_counts(object, at)?;
+        self.discriminate(object, &mut out, at)?;
+        if object.get("uniqueItems") == Some(&Value::Bool(true)) {
+            let items = object.get("items").unwrap_or(&Value::Bool(true));
+            let items = values_of(self.root, items, MAX_DEPTH, self.work)?;
+            write_unique(items, &mut out, &At::Key(at, "uniqueItems"), self.work)?;
+        }
+        if let Some(names) = object.get("propertyNames") {
+            self.names(names, object, &mut out, at)?;
+        }
+        write_counts(&mut out, at, self.work)?;
         // A format says nothing of other types than strings, and nor does a pattern.
         if let Some(pattern) = object.get("format").and_then(Value::as_str).and_then(own_format) {
             let all = out.entry("allOf").or_insert_with(|| json!([]));
@@ -223,12 +249,15 @@ impl<'a> Reader<'a> {
             "multipleOf" => self.multiple_of(value, at)?,
             "pattern" => self.regex(string(value, at)?, at)?.into(),
             "format" if own_format(string(value, at)?).is_some() => return Ok(()),
+            "format" if FREE_FORMATS.contains(&string(value, at)?) => return Ok(()),
             "format" if !FORMATS.contains(&string(value, at)?) => {
                 return fail(at, format_args!("the format {value} is not supported"));
             }
             "format" => value.clone(),
-            "uniqueItems" if value == &Value::Bool(false) => return Ok(()),
-            "uniqueItems" => return fail(at, "the keyword is not supported"),
+            "uniqueItems" if value.is_boolean() => return Ok(()), // after the others
+            "uniqueItems" => return fail(at, "must be true or false"),
+            "propertyNames" => return self.schema(value, at, false).map(|_| ()), // after the others
+            "discriminator" => return Ok(()),                                    // after the others
             _ if UNSUPPORTED.contains(&key) => return fail(at, "the keyword is not supported"),
             _ => return fail(at, "no such keyword in JSON Schema 2020-12"),
         };
@@ -252,13 +281,77 @@ impl<'a> Reader<'a> {
         let Some(pointer) = decode_percent(pointer) else {
             return fail(at, format_args!("{value} is not a URI reference"));
         };
+        Ok(self.definition(pointer, None))
+    }
+
+    /// The reference, in what is written, to what a pointer names. With `tag`, its property of this name is required.
+    fn definition(&mut self, pointer: String, tag: Option<&str>) -> Value {
         let next = self.refs.len();
         let todo = &mut self.todo;
-        let index = *self.refs.entry(pointer.clone()).or_insert_with(|| {
-            todo.push(pointer);
+        let index = *self.refs.entry((pointer, tag.map(str::to_string))).or_insert_with_key(|target| {
+            todo.push(target.clone());
             next
         });
-        Ok(format!("#/$defs/r{index}").into())
+        format!("#/$defs/r{index}").into()
+    }
+
+    /// OpenAPI's discriminator names the property that tells the options apart. It says nothing of which values fit,
+    /// but who reads the union needs the property, so it is required.
+    fn discriminate(&mut self, object: &Map<String, Value>, out: &mut Map<String, Value>, at: &At) -> Outcome<()> {
+        let Some(discriminator) = object.get("discriminator") else { return Ok(()) };
+        let at = At::Key(at, "discriminator");
+        for key in map(discriminator, &at)?.keys() {
+            if key != "propertyName" && key != "mapping" {
+                return fail(&At::Key(&at, key), "no such field of a discriminator");
+            }
+        }
+        let name = string(discriminator.get("propertyName").unwrap_or(&Value::Null), &At::Key(&at, "propertyName"))?;
+        for key in ["oneOf", "anyOf"] {
+            let options = object.get(key).and_then(Value::as_array).into_iter().flatten();
+            let references = options.map(|option| option.get("$ref").and_then(Value::as_str));
+            for (i, text) in references.enumerate().filter_map(|(i, text)| Some((i, text?))) {
+                let Some(pointer) = text.strip_prefix('#').and_then(decode_percent) else { continue };
+                out[key][i]["$ref"] = self.definition(pointer, Some(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an object with propertyNames.
+    fn names(
+        &mut self,
+        names: &Value,
+        object: &Map<String, Value>,
+        out: &mut Map<String, Value>,
+        at: &At,
+    ) -> Outcome<()> {
+        let other = match object.get("additionalProperties") {
+            None => Value::Bool(true),
+            Some(value) if value.is_boolean() => value.clone(),
+            Some(_) => {
+                let pointer = format!("{at}/additionalProperties")[self.prefix.len()..].to_string();
+                json!({ "$ref": self.definition(pointer, None) })
+            }
+        };
+        let is_plain = !object.contains_key("patternProperties");
+        let values = values_of(self.root, names, MAX_DEPTH, self.work)?;
+        if let Some(values) = values.filter(|_| is_plain) {
+            write_names(values, &other, out);
+            return Ok(());
+        }
+        let at = At::Key(at, "propertyNames");
+        let known = |key: &String| ANNOTATIONS.contains(&key.as_str()) || key == "type" || key == "pattern";
+        let names = map(names, &at)?;
+        let is_string = names.get("type").is_none_or(|name| name == "string");
+        if !is_plain || !is_string || object.contains_key("properties") || !names.keys().all(known) {
+            return fail(&at, "supported only where it lists the names, or is a pattern without properties beside it");
+        }
+        if let Some(pattern) = names.get("pattern") {
+            let pattern = self.regex(string(pattern, &at)?, &At::Key(&at, "pattern"))?;
+            out.insert("patternProperties".to_string(), json!({ pattern: other }));
+            out.insert("additionalProperties".to_string(), Value::Bool(false));
+        }
+        Ok(())
     }
 
     fn multiple_of(&mut self, value: &Value, at: &At) -> Outcome<Value> {
@@ -355,23 +448,28 @@ fn decode_percent(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// llguidance counts a key that comes twice as two, so more keys than are named cannot be asked for.
-fn check_counts(object: &Map<String, Value>, at: &At) -> Outcome<()> {
-    let Some(min) = object.get("minProperties").and_then(Value::as_f64) else { return Ok(()) };
-    let named = object.get("required").and_then(Value::as_array).map_or(0, Vec::len);
-    if min > named as f64 + 1.0 {
-        let what = format!("{min} is not supported here: at most 1 over the {named} names in required");
-        return fail(&At::Key(at, "minProperties"), what);
+/// Makes a property of an object required, where the schema is one of an object that has it.
+fn require(name: String, schema: &mut Value) {
+    let has = schema.get("properties").is_some_and(|properties| properties.get(&name).is_some());
+    let has = has && schema.get("type") == Some(&json!("object"));
+    let Some(object) = schema.as_object_mut().filter(|_| has) else { return };
+    let required = object.entry("required").or_insert_with(|| json!([])).as_array_mut().unwrap();
+    if !required.contains(&Value::from(name.as_str())) {
+        required.push(name.into());
     }
-    Ok(())
 }
 
-/// The patterns of formats that Berth reads more strictly than llguidance: every day exists.
+/// The patterns of formats that llguidance does not have, or that Berth reads more strictly: every day exists.
 fn own_format(name: &str) -> Option<String> {
     match name {
         "date" => Some(format!("^{DATE}$")),
         "time" => Some(format!("^{TIME}$")),
         "date-time" => Some(format!("^{DATE}T{TIME}$")),
+        "duration" => Some(format!("^{}$", DURATION.replace("TIME", DURATION_TIME).replace('N', "[0-9]"))),
+        "uuid1" | "uuid3" | "uuid4" | "uuid5" | "uuid6" | "uuid7" | "uuid8" => {
+            let (hex, version) = ("[0-9a-fA-F]", &name[4..]);
+            Some(format!("^{hex}{{8}}-{hex}{{4}}-{version}{hex}{{3}}-[89abAB]{hex}{{3}}-{hex}{{12}}$"))
+        }
         _ => None,
     }
 }

@@ -1,5 +1,5 @@
-//! What llguidance takes to compile a schema that the reader wrote, by a model of how it does. Nothing interrupts it, so
-//! what would take long is refused.
+//! What llguidance takes to compile a schema that the reader wrote, by a model of how it does. Nothing interrupts it,
+//! so what would take long is refused.
 //!
 //! Keywords that stand beside each other are intersected, pair by pair. Each option of one side then gets a copy of the
 //! other side:
@@ -84,12 +84,18 @@ impl Costs<'_> {
         }
         for key in ["anyOf", "oneOf"] {
             if object.contains_key(key) {
-                let options = list(object, key).iter().try_fold(NOTHING, |all, option| Ok::<_, String>(all.or(self.of(option)?)))?;
+                let mut options = NOTHING;
+                for option in list(object, key) {
+                    options = options.or(self.of(option)?);
+                }
                 shape = self.and(shape, options)?;
             }
         }
         for values in object.get("enum").into_iter().flat_map(Value::as_array) {
-            let options = values.iter().try_fold(NOTHING, |all, value| Ok::<_, String>(all.or(self.literal(value)?)))?;
+            let mut options = NOTHING;
+            for value in values {
+                options = options.or(self.literal(value)?);
+            }
             shape = self.and(shape, options)?;
         }
         if let Some(value) = object.get("const") {

@@ -1,5 +1,5 @@
-//! The definitions of a schema that the reader wrote, in an order in which each comes after those that it names. So what
-//! holds for a definition is found once, however many references there are to it.
+//! The definitions of a schema that the reader wrote, in an order in which each comes after those that it names. So
+//! what holds for a definition is found once, however many references there are to it.
 
 use crate::work::Work;
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
 //! How much work a compilation has done, and whether it is to stop.
 //!
-//! Everything that loops over what a client sent counts its steps here. So a request to stop is seen at once, and a test
-//! can tell, without a clock, that no loop runs on.
+//! Everything that loops over what a client sent counts its steps here. So a request to stop is seen at once, and a
+//! test can tell, without a clock, that no loop runs on.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
