@@ -17,7 +17,10 @@ LONG = [*ENDLESS_FLAGS, "--chunk_invariant_scans", "--log_level=debug"]
 RECORD = [{"role": "user", "content": "Make a record: Lily the fox lives in the forest."}]
 # The demo model fills JSON that it was not trained on with spaces.
 FEW_SPACES = 1
-ENDLESS = {"max_tokens": ENDLESS_TOKENS, "extra_body": {"ignore_eos": True}}
+# Past the end of its answer, the demo model generates nothing but end tokens. These have text here, since the gateway
+# finds out that a client has left only when it sends it text.
+ENDLESS = {"max_tokens": ENDLESS_TOKENS, "extra_body": {"ignore_eos": True, "skip_special_tokens": False}}
+LONGEST_ANSWER = 500  # tokens; the demo model's stories are shorter
 TOOL = {"type": "function", "function": {
     "name": "add", "description": "Adds two numbers.",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -178,9 +181,11 @@ def test_the_cache_is_counted(client):
 
 
 def test_a_client_that_leaves_ends_its_request(server, client):
+    before = server.load().generation_tokens
     stream = chat(client, STORY, stream=True, **ENDLESS)
     next(iter(stream))
     assert server.load().running == 1
+    wait_until(lambda: server.load().generation_tokens > before + LONGEST_ANSWER, "the answer to be over")
     stream.close()
     server.wait_idle()
     assert server.load().generation_tokens < ENDLESS_TOKENS
