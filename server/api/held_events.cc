@@ -14,6 +14,7 @@ void HeldEvents::OnSaved(const SaveEvent& save) {
   failure_.emplace();
   failure_->key = save.key;
   failure_->finish = FinishReason::kError;
+  failure_->outputs_left = 1;  // the engine does not know of this end
   failure_->error = absl::Status(
       save.error.code(),
       absl::StrCat("deliver_saved_only: the session was not saved, so the output ends here: ", save.error.message()));

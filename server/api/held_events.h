@@ -20,7 +20,8 @@ class HeldEvents {
   // Events and saves may come in any order.
   void OnSaved(const SaveEvent& save);
 
-  // Takes the next event that may go. After a failed save, that is the request's end with the save's error.
+  // Takes the next event that may go. After a failed save, that is an end with the save's error, which is not the
+  // engine's: an output is left there.
   std::optional<TokenEvent> Next();
 
  private:

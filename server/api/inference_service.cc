@@ -386,8 +386,10 @@ void InferenceService::Withdraw(grpc::CallbackServerContext* context, const Requ
 
 void InferenceService::Cancel(RequestKey key, FinishReason reason, int64_t prompt_tokens) {
   if (options_.grammars == nullptr || !options_.grammars->Cancel(key)) return options_.engine->Cancel(key, reason);
-  // The engine does not know the request, so its end comes from here. It counts as finished, so also as accepted.
+  // The engine does not know the request, so its end comes from here, and so does the word that no save follows. It
+  // counts as finished, so also as accepted.
   if (options_.sessions != nullptr) options_.sessions->Withdraw(key);
+  options_.dispatcher->DeliverSave({.key = key, .last = true});
   if (options_.metrics != nullptr) options_.metrics->OnQueued(prompt_tokens);
   TokenEvent end;
   end.key = key;

@@ -26,9 +26,14 @@ class FakeModelRunner : public ModelRunner {
   // least 64 numbers.
   explicit FakeModelRunner(Cache* cache, int64_t vocab_size = 100);
 
-  const ModelInfo& info() const override { return info_; }
+  const ModelInfo& info() const override {
+    if (on_info) on_info();
+    return info_;
+  }
   absl::Status Run(const StepPlan& plan, StepResult* result) override;
 
+  // Called when the model is asked what it is, as each Engine::Submit does, on that thread. Set it before.
+  std::function<void()> on_info;
   // Called at the start of each step, on its thread; an error fails the step. Set it before the first step.
   std::function<absl::Status(const StepPlan&)> on_run;
   // May change the result of each row that samples, for example to stand for non-finite logits.

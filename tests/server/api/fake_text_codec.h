@@ -27,9 +27,11 @@ inline std::string FakeTokenText(int32_t token, bool skip_special_tokens) {
 // Holds back any tail that may become a stop string.
 class FakeTextStream final : public TextStream {
  public:
-  explicit FakeTextStream(TextStreamOptions options) : options_(std::move(options)) {}
+  explicit FakeTextStream(TextStreamOptions options, std::function<void()> on_token = {})
+      : options_(std::move(options)), on_token_(std::move(on_token)) {}
 
   absl::StatusOr<TextPiece> Add(int32_t token) override {
+    if (on_token_) on_token_();
     held_ += FakeTokenText(token, options_.skip_special_tokens);
     TextPiece piece;
     size_t found = std::string::npos;
@@ -60,6 +62,7 @@ class FakeTextStream final : public TextStream {
   }
 
   TextStreamOptions options_;
+  std::function<void()> on_token_;
   std::string held_;
 };
 
@@ -68,7 +71,8 @@ class FakeTextCodec final : public TextCodec {
   bool with_template = true;
   int64_t longest_token = 0;  // what longest_token_bytes() says
   std::function<void(std::string_view text, const StopCheck& stop)>
-      on_encode;  // called by Encode; set before the first call
+      on_encode;                   // called by Encode; set before the first call
+  std::function<void()> on_token;  // called by each stream's Add; set before the first call
 
   std::vector<int32_t> end_tokens;  // what message_end_tokens() says
 
@@ -110,7 +114,7 @@ class FakeTextCodec final : public TextCodec {
     return text + (add_generation_prompt ? "assistant:" : "");
   }
   std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override {
-    return std::make_unique<FakeTextStream>(std::move(options));
+    return std::make_unique<FakeTextStream>(std::move(options), on_token);
   }
 };
 

@@ -80,6 +80,7 @@ TEST(HeldEventsTest, AFailedSaveEndsTheRequestWithItsError) {
     EXPECT_EQ(end->key, 5u);
     EXPECT_EQ(end->token, RowResult::kNoToken);
     EXPECT_EQ(end->finish, FinishReason::kError);
+    EXPECT_EQ(end->outputs_left, 1) << "the engine goes on until it is told";
     EXPECT_EQ(end->error, absl::ResourceExhaustedError("deliver_saved_only: the session was not saved, so the output "
                                                        "ends here: the disk is full"));
   }

@@ -104,6 +104,12 @@ struct TestServer {
     int64_t host_tier_bytes = 0;
     PrefixDisk* disk = nullptr;
     absl::Duration operations_timeout = kHangLimit;
+    absl::Duration unread_timeout = absl::Minutes(1);
+    std::function<absl::Time()> now = SteadyNow;  // of the services
+    // May hold up or change the report of a save, on the store's thread.
+    std::function<void(SaveEvent*)> on_save = [](SaveEvent*) {};
+    // Makes one more service, once the others are there.
+    std::function<std::unique_ptr<grpc::Service>(TestServer*)> make_service;
     std::function<void()> drain = [] {};
   };
 
@@ -120,6 +126,7 @@ struct TestServer {
     engine_options.scheduler.max_running = options.max_running;
     engine_options.scheduler.max_sequence_tokens = options.max_sequence_tokens;
     engine_options.check_integrity = true;
+    engine_options.unread_timeout = options.unread_timeout;
     engine_options.scheduler.share_prefixes = options.share_prefixes;
     engine_options.scheduler.swap.host_tier_bytes = options.host_tier_bytes;
     engine_options.scheduler.prefixes = {
@@ -128,7 +135,10 @@ struct TestServer {
       auto opened = SessionStore::Open({.folder = options.session_dir,
                                         .limit_bytes = options.session_dir_limit,
                                         .model = "fake",
-                                        .on_save = [this](const SaveEvent& save) { dispatcher.DeliverSave(save); }});
+                                        .on_save = [this, on_save = options.on_save](SaveEvent save) {
+                                          on_save(&save);
+                                          dispatcher.DeliverSave(std::move(save));
+                                        }});
       if (!opened.ok()) ABSL_RAW_LOG(FATAL, "%s", opened.status().ToString().c_str());
       sessions = *std::move(opened);
     }
@@ -160,6 +170,7 @@ struct TestServer {
     };
     inference_options.text = &codec;
     inference_options.metrics = &metrics;
+    inference_options.now = options.now;
     inference_options.model = model;
     inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
     inference_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
@@ -173,6 +184,7 @@ struct TestServer {
     sessions_options.engine = engine.get();
     sessions_options.inference = inference.get();
     sessions_options.audit = options.audit;
+    sessions_options.now = options.now;
     sessions_service = std::make_unique<SessionsService>(sessions_options);
     ControlService::Options control_options;
     control_options.engine = engine.get();
@@ -194,6 +206,7 @@ struct TestServer {
     control_options.server.set_version("test");
     control_options.server.set_num_threads(2);
     control = std::make_unique<ControlService>(control_options);
+    if (options.make_service) other_service = options.make_service(this);
     Serve();
   }
   ~TestServer() {
@@ -210,8 +223,12 @@ struct TestServer {
     builder.RegisterService(inference.get());
     builder.RegisterService(control.get());
     builder.RegisterService(sessions_service.get());
+    if (other_service != nullptr) builder.RegisterService(other_service.get());
     server = builder.BuildAndStart();
-    auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else gRPC reads megabytes ahead of a client that does not read
+    channel =
+        grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments);
     inference_stub = v1::Inference::NewStub(channel);
     control_stub = v1::Control::NewStub(channel);
     sessions_stub = v1::Sessions::NewStub(channel);
@@ -246,7 +263,9 @@ struct TestServer {
   std::unique_ptr<SessionsService> sessions_service;
   std::unique_ptr<Operations> operations;
   std::unique_ptr<ControlService> control;
+  std::unique_ptr<grpc::Service> other_service;
   std::unique_ptr<grpc::Server> server;
+  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Inference::Stub> inference_stub;
   std::unique_ptr<v1::Control::Stub> control_stub;
   std::unique_ptr<v1::Sessions::Stub> sessions_stub;
