@@ -177,6 +177,7 @@ void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* s
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);
   } else if (sequence->constraint.complete()) {
     const bool early = sequence->num_generated() < sequence->request.min_tokens;
+    event->alone = early;
     Finish(early ? FinishReason::kError : FinishReason::kStop, early ? ConstraintError(*sequence) : absl::OkStatus(),
            now, sequence, event);
   } else if (sequence->num_generated() >= sequence->request.max_tokens) {
@@ -261,7 +262,9 @@ void OutputCommitter::End(FinishReason reason, const absl::Status& error, absl::
 }
 
 void OutputCommitter::EndByConstraint(absl::Time now, Sequence* sequence, std::vector<TokenEvent>* events) {
-  Finish(FinishReason::kError, ConstraintError(*sequence), now, sequence, &events->emplace_back());
+  TokenEvent& event = events->emplace_back();
+  event.alone = true;
+  Finish(FinishReason::kError, ConstraintError(*sequence), now, sequence, &event);
 }
 
 void OutputCommitter::EndRequest(FinishReason reason, const absl::Status& error, absl::Time now, Sequence* sequence,

@@ -151,6 +151,7 @@ struct TokenEvent {
   // which has it here too.
   int32_t stop_token = -1;
   absl::Status error;      // when finish == kError
+  bool alone = false;      // when finish == kError: of this output only; other outputs of the request are not affected
   RequestTimes times;      // set with the first token and with the end
   bool replayed = false;   // from the request's Progress, not from a step; no figure counts it
   int64_t num_cached = 0;  // prompt tokens that were in the cache already; set with `times`

@@ -17,6 +17,8 @@ v1::FinishReason ToProto(FinishReason reason) {
       return v1::FINISH_REASON_LENGTH;
     case FinishReason::kCancelled:
       return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kError:
+      return v1::FINISH_REASON_ERROR;
     default:
       return v1::FINISH_REASON_UNSPECIFIED;
   }

@@ -29,7 +29,7 @@ class OutputAssembler {
   absl::StatusOr<bool> AddToken(const TokenEvent& event, v1::GenerateResponse* message);
 
   // Makes `message` the last: the text that was held back, and `reason`. Not after AddToken said true.
-  // REQUIRES: reason is kStop, kLength or kCancelled.
+  // REQUIRES: reason is kStop, kLength, kCancelled or kError.
   absl::Status Finish(FinishReason reason, int32_t stop_token, v1::GenerateResponse* message);
 
   // How many of the prompt's tokens the cache held already.

@@ -59,11 +59,12 @@ bool RequestOutput::Deliver(const TokenEvent& event, absl::Time now) {
       std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) { return output.ended; });
   if (!status.ok() || all_ended) {
     const bool engine_ended = event.finish != FinishReason::kNone && event.outputs_left == 0;
-    const FinishReason reason = event.finish != FinishReason::kNone ? event.finish
-                                : status.ok()                       ? FinishReason::kStop
-                                : over_limit_ && options_.stream    ? FinishReason::kUnread
-                                : over_limit_                       ? FinishReason::kCancelled
-                                                                    : FinishReason::kError;
+    const bool of_all = event.finish != FinishReason::kNone && !event.alone;
+    const FinishReason reason = of_all                           ? event.finish
+                                : status.ok()                    ? FinishReason::kStop
+                                : over_limit_ && options_.stream ? FinishReason::kUnread
+                                : over_limit_                    ? FinishReason::kCancelled
+                                                                 : FinishReason::kError;
     if (!engine_ended && !status.ok()) options_.hooks.cancel(key(), reason);
     End(reason, std::move(status));
     return false;
@@ -190,7 +191,12 @@ void RequestOutput::DropPending() {
 absl::Status RequestOutput::Finish(const TokenEvent& event) {
   MutexLock lock(&mutex_);
   if (event.finish == FinishReason::kUnread) return UnreadError();
-  if (absl::Status s = StatusOfEnd(event); !s.ok()) return s;
+  if (absl::Status s = StatusOfEnd(event); !s.ok()) {
+    Output& output = outputs_[event.output];
+    output.failed = event.alone && !output.ended;
+    const bool all_failed = std::all_of(outputs_.begin(), outputs_.end(), [](const Output& o) { return o.failed; });
+    if (!event.alone || all_failed) return s;
+  }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool own = static_cast<int64_t>(i) == event.output;
     if (outputs_[i].ended || !(own || event.outputs_left == 0)) continue;
@@ -217,7 +223,9 @@ std::vector<size_t> RequestOutput::Ranking() const {
   const auto mean = [&](size_t i) {
     return outputs_[i].logprob_sum / static_cast<double>(std::max<int64_t>(1, outputs_[i].assembler.num_tokens()));
   };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return mean(a) > mean(b); });
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return outputs_[a].failed != outputs_[b].failed ? outputs_[b].failed : mean(a) > mean(b);
+  });
   order.resize(num_returned);
   return order;
 }

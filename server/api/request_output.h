@@ -141,6 +141,7 @@ class RequestOutput {
     absl::Time last_token = absl::InfinitePast();
     double logprob_sum = 0;
     bool ended = false;
+    bool failed = false;  // it ended with an error of its own
   };
 
   // A message that waits to be written, and the bytes it takes: of memory in a stream, else on the wire.
@@ -157,7 +158,7 @@ class RequestOutput {
   // Ends the output's text if a stop string is reached.
   absl::Status AddToken(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes the engine's end of one output, or of all outputs that still run. Completes their last messages, or returns
-  // the status that replaces them.
+  // the status that replaces them. An output's own error replaces them only if every other output had one too.
   absl::Status Finish(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns OK if the client keeps its output when the engine ends it so.
   absl::Status StatusOfEnd(const TokenEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -32,7 +32,7 @@ class CallOptions(TypedDict, total=False):
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "spaced"]
 EarlyStopping: TypeAlias = Literal["false", "true", "never"]
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Pooling: TypeAlias = Literal["last", "mean"]
 
 
