@@ -161,7 +161,7 @@ absl::Status RequestOutput::Count(Waiting* waiting) {
 }
 
 int64_t RequestOutput::UndeliveredLimit() const {
-  const bool full = options_.undelivered != nullptr && options_.undelivered->full();
+  const bool full = flows() && options_.undelivered != nullptr && options_.undelivered->full();
   return full ? std::min(kSmallBacklogBytes, options_.max_undelivered_bytes) : options_.max_undelivered_bytes;
 }
 
@@ -180,7 +180,7 @@ absl::Status RequestOutput::UnreadError() {
 
 void RequestOutput::AddUndelivered(int64_t bytes) {
   undelivered_ += bytes;
-  if (options_.undelivered != nullptr) options_.undelivered->Add(bytes);
+  if (options_.undelivered != nullptr && flows()) options_.undelivered->Add(bytes);
 }
 
 void RequestOutput::DropPending() {

@@ -227,6 +227,22 @@ TEST_F(RequestOutputTest, WhatGoesOutAtTheEndOnlyIsNotPaused) {
   }
 }
 
+// Its client cannot read it before, so it must not end the streams of others.
+TEST_F(RequestOutputTest, WhatGoesOutAtTheEndOnlyIsNotUnread) {
+  for (const bool stream : {false, true}) {
+    const auto undelivered = std::make_shared<Undelivered>(100);
+    options_.undelivered = undelivered;
+    options_.stream = stream;
+    options_.output.deliver_at_end = stream;  // beams
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(Send('a'));
+    EXPECT_EQ(undelivered->load().bytes, 0);
+    undelivered->Add(101);  // of others
+    for (int i = 0; i < 2000; ++i) ASSERT_TRUE(Send('a')) << "the limit of a server that holds too much";
+    Forget();
+    EXPECT_EQ(undelivered->load().bytes, 101);
+  }
+}
+
 TEST_F(RequestOutputTest, LogprobsCountInWhatIsNotRead) {
   const auto undelivered = std::make_shared<Undelivered>(1 << 30);
   options_.undelivered = undelivered;
