@@ -248,7 +248,7 @@ class TestRun:
             return
         if paths != ["tests/dev"]:
             self.step("build", "one", bazel("build", *tiers.PROGRAMS), BUILD_MINUTES)
-        parts = [part for part, folder in (("gateway", "tests/gateway"), ("client_tools", "tests/clients"),
+        parts = [part for part, folder in (("gateway", "tests/gateway"), ("client_tools", ("tests/clients", "tests/text")),
                                            ("test_packages", "tests/e2e"), ("deploy_tools", "tests/deploy"))
                  if any(path.startswith(folder) for path in [*paths, *gateway])]
         if self.long and gateway:

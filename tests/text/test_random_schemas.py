@@ -1,0 +1,96 @@
+"""Random schemas of the keywords that are written anew for a grammar: what compiles gives values that fit, and what does
+not has a message. BERTH_FULL tries more."""
+
+import json
+import os
+import random
+import sys
+
+import jsonschema
+import pytest
+from text_oracle import Oracle
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import ROOT  # noqa: E402
+
+DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
+SCHEMAS = 3000 if os.environ.get("BERTH_FULL") else 300
+WALKS = 8
+LIMIT = 200  # tokens
+VALUES = [1, 2, 1.5, "a", "b", None, True, False, [], [1], [1.0], {"a": 1}]
+TYPES = ["null", "boolean", "integer", "string", "object", "array"]
+NAMES = "abc"
+DEFINITIONS = "xyz"
+
+
+class Maker:
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+
+    def maybe(self, share, make):
+        return make() if self.rng.random() < share else {}
+
+    def leaf(self, references):
+        kind = self.rng.randrange(6 if references else 5)
+        return [lambda: {"const": self.rng.choice(VALUES)},
+                lambda: {"enum": self.rng.sample(VALUES, self.rng.randint(1, 3))},
+                lambda: {"type": self.rng.choice(TYPES)},
+                lambda: {"type": self.rng.sample(TYPES, 2)},
+                lambda: self.rng.choice([True, False]),
+                lambda: {"$ref": f"#/$defs/{self.rng.choice(DEFINITIONS)}"}][kind]()
+
+    def object(self, depth, references):
+        names = self.rng.sample(NAMES, self.rng.randint(0, 3))
+        return {"properties": {name: self.schema(depth - 1, references) for name in names},
+                **self.maybe(0.8, lambda: {"type": "object"}),
+                **self.maybe(0.8, lambda: {"required": self.rng.sample(NAMES, self.rng.randint(0, 2))}),
+                **self.maybe(0.7, lambda: {"additionalProperties": False}),
+                **self.maybe(0.3, lambda: {"minProperties": self.rng.randint(0, 3)}),
+                **self.maybe(0.3, lambda: {"maxProperties": self.rng.randint(0, 3)}),
+                **self.maybe(0.2, lambda: {"propertyNames": {"enum": self.rng.sample("abcd", 2)}})}
+
+    def array(self, depth, references):
+        return {"type": "array", "items": self.schema(depth - 1, references),
+                **self.maybe(0.5, lambda: {"uniqueItems": True}),
+                **self.maybe(0.5, lambda: {"maxItems": self.rng.randint(0, 2)})}
+
+    def schema(self, depth, references):
+        kind = self.rng.random()
+        if depth <= 0 or kind < 0.3:
+            return self.leaf(references)
+        if kind < 0.6:
+            return self.object(depth, references)
+        if kind < 0.7:
+            return self.array(depth, references)
+        count = self.rng.randint(1, 3)
+        return {self.rng.choice(["anyOf", "allOf", "oneOf"]): [self.schema(depth - 1, references) for _ in range(count)]}
+
+    def union(self):
+        options = [self.schema(2, references=True) for _ in range(self.rng.randint(2, 3))]
+        return {"oneOf": options, "$defs": {name: self.schema(1, references=False) for name in DEFINITIONS}}
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with Oracle() as oracle:
+        oracle.value(load=DEMO)
+        yield oracle
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_of_random_schemas_fit(oracle, seed):
+    maker = Maker(seed)
+    num_texts = 0
+    for _ in range(SCHEMAS):
+        schema = maker.union()
+        error = oracle.ask(schema=schema).get("error")
+        if error is not None:
+            assert "internal" not in error and "panic" not in error, (error, schema)
+            continue
+        check = jsonschema.Draft202012Validator(schema)
+        for walk in range(WALKS):
+            answer = oracle.ask(walk=walk, limit=LIMIT)
+            if answer.get("value") is not None:
+                assert check.is_valid(json.loads(answer["value"])), (answer, schema)
+                num_texts += 1
+    assert num_texts > SCHEMAS
