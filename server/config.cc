@@ -38,7 +38,8 @@ void AddModelFlags(FlagSet* flags, Config* config) {
   flags->Add("dtype", &model.dtype, OneOf({"auto", "float32", "bfloat16"}),
              "Data type of weights and activations. auto: the checkpoint's.");
   flags->Add("weights", &model.weights, OneOf({"auto", "int8", "int4"}),
-             "Data type of the linear-layer weights. auto: same as --dtype. int4: CPU only, the output head in int8.");
+             "Data type of the linear-layer weights. auto: same as --dtype. int4 works on a CPU only, and keeps the "
+             "output head in int8.");
   flags->Add("packed_weights", &config->packed_weights, "auto|none|folder",
              "Folder that keeps the packed weights for a fast next start (CPU). auto: .berth in the checkpoint's "
              "folder. none: pack them at every start.");
@@ -46,9 +47,10 @@ void AddModelFlags(FlagSet* flags, Config* config) {
              "On the CPU, prefill Mamba-2 and gated delta net layers token by token, so that no bit depends on the "
              "prefill chunks.");
   flags->Add("device", &model.device, "name",
-             "cpu; cuda; cuda:N, GPU N; or auto, the first GPU if it works, else cpu.");
+             "Device to run on: cpu, cuda (the first GPU), cuda:N (GPU N), or auto (the first GPU if it works, else "
+             "the CPU).");
   flags->Add("cuda_graphs", &config->cuda_graphs, OrAuto(""),
-             "Launch decode steps as CUDA graphs. Requires a GPU. auto: on a GPU.");
+             "Launch decode steps as CUDA graphs. Requires a GPU. auto: true on a GPU, false on a CPU.");
   flags->Add("threads", &model.num_threads, Between(0, 4096), "Threads that compute a step. 0: one per core.");
 }
 
@@ -56,26 +58,25 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Network");
   flags->Add("listen", &config->listen, "address",
              "Address of the gRPC server: host:port, or unix:/path. Port 0: any free port. See --insecure.");
-  flags->Add(
-      "metrics_listen", &config->metrics_listen, "host:port",
-      "Address of Prometheus metrics, in plaintext. Port 0: any. Empty: none. Off loopback, a scrape needs a token "
-      "whose only role is metrics.");
+  flags->Add("metrics_listen", &config->metrics_listen, "host:port",
+             "Address of Prometheus metrics, in plaintext. Port 0: any. Empty: none. If the network can reach the "
+             "address, a scrape needs a token whose only role is metrics.");
   flags->Add("metrics_compat", &config->metrics.vllm_aliases, OneOf<bool>({{"vllm", true}, {"none", false}}),
              "vllm: also export metrics under vLLM's names. none: Berth's names only.");
   flags->Add("ping_interval", &config->ping_interval, Between(absl::Milliseconds(100), absl::Hours(24)),
              "Time between pings of a client with calls under way.");
   flags->Add("connection_age", &config->connection_age, Between(absl::Milliseconds(100), absl::Hours(24 * 14)),
-             "Age at which connections are renewed; their requests have as long again.");
+             "Age at which the server closes a connection, so that the client connects anew. Its requests have as long "
+             "again to end.");
   flags->Add("max_connections", &config->connections.max_connections, Between(0, 1 << 20),
              "Maximum number of open connections. The next one is closed at once. 0: no limit.");
   flags->Add("max_connections_per_address", &config->connections.max_connections_per_address, Between(0, 1 << 20),
-             "The same for one IPv4 address, or one IPv6 network of 64 bits.");
+             "Maximum number of open connections of one IPv4 address, or of one IPv6 network of 64 bits. 0: no limit.");
   flags->Add("reflection", &config->reflection, OneOf({"auto", "on", "off"}),
              "Describe the API to tools such as grpcurl. auto: off where authentication is on.");
-  flags->Add(
-      "port_file", &config->port_file, "file",
-      "File for the ports, {\"grpc\": 8600, \"metrics\": 8601, \"gateway\": 0, \"health\": 0}, once they listen. "
-      "0: none. Empty: no file.");
+  flags->Add("port_file", &config->port_file, "file",
+             "File that gets the ports once the server listens: {\"grpc\": 8600, \"metrics\": 8601, \"gateway\": 0, "
+             "\"health\": 0}. A port of 0 means that there is no such listener. Empty: no file.");
 }
 
 void AddSecurityFlags(FlagSet* flags, Config* config) {
@@ -86,29 +87,31 @@ void AddSecurityFlags(FlagSet* flags, Config* config) {
       "of TLS are read again when they change. Empty: plaintext.");
   flags->Add("tls_key", &config->tls.key, "file", "PEM file of the certificate's private key.");
   flags->Add("tls_client_ca", &config->tls.client_ca, "file",
-             "PEM file of the CAs that sign the clients' certificates. Clients must have one, unless --tenants has "
-             "credentials: then a token does too. Empty: clients are not asked for a certificate.");
+             "PEM file of the CAs that sign the clients' certificates. Clients must show a certificate, or a token if "
+             "--tenants has credentials. Empty: clients are not asked for a certificate.");
   flags->Add("insecure", &config->insecure, "",
              "Start although the network can reach the server without TLS or without a credential.");
   flags->Add("gateway_listen", &config->gateway_listen, "address",
              "Loopback address or unix:/path where all requests are those of --gateway_tenant, without a credential. "
              "Empty: none.");
   flags->Add("gateway_tenant", &config->gateway_tenant, "name", "Tenant of the requests by --gateway_listen.");
-  flags->Add("health_listen", &config->health_listen, "address",
-             "Address where health checks alone are answered, in plaintext and without a credential, for probes. "
-             "Empty: none.");
+  flags->Add(
+      "health_listen", &config->health_listen, "address",
+      "Address that answers only health checks, in plaintext and without a credential, for probes. Empty: none.");
 }
 
 void AddCacheFlags(FlagSet* flags, Config* config) {
   LoadOptions& model = config->model;
   flags->AddGroup("Cache");
-  flags->Add("arena", &config->arena_bytes, Bytes("auto"),
-             "Memory for the cache, for example 8GiB. auto: a quarter of what is free, between what one and what "
-             "--max_running sequences need; on a GPU, all but a reserve.");
+  flags->Add(
+      "arena", &config->arena_bytes, Bytes("auto"),
+      "Memory for the cache, for example 8GiB. On a CPU, auto takes a quarter of the free memory, but at least what "
+      "one sequence needs and at most what --max_running sequences need. On a GPU, auto takes the free memory less a "
+      "reserve.");
   flags->Add("block_tokens", &model.block_tokens, Between(1, 1024), "Tokens per cache block. A power of two.");
   flags->Add("attention_window", &model.attention_window, Between<int64_t>(0, kMaxTokens),
              "Limit attention to the newest n tokens and the first --sink_tokens, so that memory stays bounded "
-             "(StreamingLLM). Layers with a smaller window keep it. 0: as the model defines.");
+             "(StreamingLLM). Layers with a smaller window keep it. 0: the model's own attention.");
   flags->Add("sink_tokens", &model.sink_tokens, Between<int64_t>(0, kMaxCount),
              "First tokens that stay visible with --attention_window. 0: none.");
   flags->Add(
@@ -150,17 +153,17 @@ void AddTierFlags(FlagSet* flags, Config* config) {
   Scheduler::Options& scheduler = config->engine.scheduler;
   flags->AddGroup("Memory tiers and copies");
   flags->Add("host_tier", &scheduler.swap.host_tier_bytes, Bytes("0"),
-             "Host memory for the caches of preempted sequences and for evicted prefixes. 0: recompute both. On a CPU, "
-             "a larger --arena is the better use of memory.");
+             "Host memory for the caches of preempted sequences and for evicted prefixes. 0: they are computed again "
+             "when they are needed. On a CPU, a larger --arena is the better use of memory.");
   flags->Add(
       "disk_tier", &config->disk_tier.folder, "folder",
       "Folder for files of the host tier's prefixes, which survive a restart. Requires --host_tier. One server at "
       "a time may use the folder. Empty: none.");
   flags->Add("disk_tier_bytes", &scheduler.prefixes.disk_limit_bytes, Bytes(),
              "Maximum size of the files in --disk_tier.");
-  flags->Add(
-      "tier_idle", &scheduler.prefixes.idle, Between(absl::ZeroDuration(), absl::Hours(24)),
-      "Time without use after which a prefix is copied to the tiers; earlier when the arena runs short. 0: at once.");
+  flags->Add("tier_idle", &scheduler.prefixes.idle, Between(absl::ZeroDuration(), absl::Hours(24)),
+             "Time without use after which a prefix is copied to the tiers. When the arena runs short, it is copied "
+             "earlier. 0: at once.");
   flags->Add(
       "copy_bytes_per_step", &scheduler.swap.copy_bytes_per_step, Bytes(),
       "Maximum bytes copied per step to or from the host tier and session files. A session with a larger cache is "
@@ -204,7 +207,7 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("max_queued_tokens", &config->engine.max_queued_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum prompt tokens of the requests that wait. 0: no limit.");
   flags->Add("max_wait", &config->engine.max_wait, Between(absl::ZeroDuration(), absl::Hours(24)),
-             "Refuse a request that would wait longer for its first step, by the last steps' times. 0: no limit.");
+             "Refuse a request if its first step is predicted to come later than this. 0: no limit.");
   flags->Add("tenants", &config->tenants, "file",
              "JSON file with each tenant's weight and limits: see docs/operations.md. Empty: no limits.");
   flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),
@@ -217,27 +220,26 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("max_outputs", &limits.max_outputs, Between(1, 1024),
              "Maximum number of outputs or beams per request. At most --max_running.");
   flags->Add("grammar_cache", &config->grammars.cache_bytes, Bytes("0"),
-             "Memory for the compiled grammars of structured outputs.");
+             "Memory for keeping compiled grammars of structured outputs. 0: keep none.");
   flags->Add("grammar_timeout", &config->grammars.timeout, Between(absl::Milliseconds(1), absl::Hours(1)),
              "Maximum time to compile one grammar.");
   flags->Add("step_timeout", &config->watchdog.timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
-             "Time without progress after which a step hangs: liveness fails, and after as long again the server exits "
-             "with code 4. 0: never.");
-  flags->Add(
-      "start_timeout", &config->start_timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
-      "Time without progress after which the start hangs: the log says where, and after as long again the server "
-      "exits with code 4. 0: never.");
+             "Time without progress after which a step counts as hung, and the liveness check fails. After twice this "
+             "time the server exits with code 4. 0: never.");
+  flags->Add("start_timeout", &config->start_timeout, Between(absl::ZeroDuration(), absl::Hours(24)),
+             "Time without progress after which the start counts as hung, and the log says where. After twice this "
+             "time the server exits with code 4. 0: never.");
   flags->Add("unread_timeout", &config->engine.unread_timeout, Between(absl::Milliseconds(1), absl::Hours(24)),
-             "End a request that is paused so long because its client does not read.");
+             "Time after which a request ends that is paused because its client does not read.");
   flags->Add("drain_grace", &config->drain_grace, Between(absl::ZeroDuration(), absl::Hours(24)),
-             "Time for requests to finish after SIGTERM. A second one ends them.");
+             "Time that requests have to finish after SIGTERM. A second SIGTERM ends the server at once.");
 }
 
 void AddOtherFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Log");
   flags->Add("crash_dir", &config->crash_dir, "folder",
-             "Folder for a file of the last steps when the server ends by a fault; see berth-cli trace --from. Empty: "
-             "none.");
+             "Folder where the server writes its last steps when it ends by a fault. berth-cli trace --from=FILE reads "
+             "the file. Empty: none.");
   flags->Add("log_level", &config->log_level, OneOf({"trace", "debug", "info", "warning", "error", "off"}),
              "Lowest level of the messages that are logged.");
   flags->Add("log_format", &config->log_format, OneOf({"text", "json"}),

@@ -1,8 +1,9 @@
 // The server's settings: the Options of its components, filled from flags and flag files and checked before anything
 // starts. No other file of the server knows of flags. Thread-compatible.
 //
-// One environment variable changes what the server does: BERTH_CPU_CAPABILITY, which the CPU kernels read to choose
-// their instruction set (CpuCapability in models/loader.h).
+// The server also reads two environment variables. The CPU kernels read BERTH_CPU_CAPABILITY to choose their
+// instruction set (CpuCapability in models/loader.h). CUDA reads CUDA_VISIBLE_DEVICES, and --device=cuda:N counts the
+// GPUs that it lists (ShowOnlyGpu in models/runner/cuda_driver.h).
 //
 // To add a flag:
 //   1. Add a field to the Options struct of the component that uses it, with meaning, default and what 0 means. A
