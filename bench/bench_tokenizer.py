@@ -1,5 +1,5 @@
-"""Byte-level BPE tokenizers of a given size, for benches: trained on text that is on every machine with the parity
-oracle, so that their tokens are as long and as many as those of models in service."""
+"""Byte-level BPE tokenizers of a given size, for benches. They are trained on text that is on every machine with the
+parity oracle, so that their tokens are as long and as many as those of models in service."""
 
 import hashlib
 import os

@@ -2,9 +2,9 @@
 that has the conversation's beginning, round_robin to the next one. Run by `./dev bench gateway`.
 
 Each conversation begins with a text of its own and sends each turn with all turns before it. `clients` of them are under
-way at once. The hit share counts the turns from the second on: cached prompt tokens over prompt tokens, as the answers'
-usage gives them, and as the servers' GetLoad gives them for all turns. TTFT is the time from a request to the first text
-of its stream, of the same turns. Each policy gets servers of its own, and they take turns, `rounds` times.
+way at once. The hit share counts the turns from the second on. It is cached prompt tokens over prompt tokens, as the
+answers' usage gives them, and as the servers' GetLoad gives them for all turns. TTFT is the time from a request to the
+first text of its stream, of the same turns. Each policy gets servers of its own, and they take turns, `rounds` times.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def run(policy, arguments):
 
 
 class Figures:
-    """Of one policy, over all rounds."""
+    """The figures of one policy, over all rounds."""
 
     def __init__(self):
         self.turns, self.loads = [], []

@@ -1,9 +1,9 @@
 """Compares what berth-cli load and ghz measure of the same requests: calls a second, and the mean time of a call. Run by
 `./dev bench ghz`. Exits with 1 if the medians differ by more than 5 %.
 
-Both call one server with the demo model, one call at a time, and take turns. ghz learns the calls by reflection and
-knows nothing of tokens, so whole calls are all that can be compared. It decodes each message by reflection: with many
-calls at once on few cores, that takes time from the server, and ghz measures itself.
+Both call one server with the demo model, one call at a time, and take turns. Only whole calls can be compared, because
+ghz learns the calls by reflection and knows nothing of tokens. It decodes each message by reflection: with many calls
+at once on few cores, that takes time from the server, and ghz measures itself.
 """
 
 import argparse

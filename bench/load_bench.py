@@ -1,6 +1,6 @@
 """Measures how long streams wait for their tokens while prompts of 8,000 tokens arrive, with and without
---target_step_ms. Run by `./dev bench load`. Exits with 1 if the 99th percentile of the gaps between a stream's tokens is
-over what the flag promises: the larger of twice the gap without prompts, and the target plus that gap.
+--target_step_ms. Run by `./dev bench load`. Exits with 1 if the 99th percentile of the gaps between a stream's tokens
+is over what the flag promises. That is the larger of twice the gap without prompts, and the target plus that gap.
 
 The model is a llama of random weights: 8 layers of 512 columns. Four streams run; two clients send one prompt after
 another and ask for one token. The clocks are those of the client.

@@ -3,9 +3,9 @@ peers`.
 
 Random checkpoints of published shapes (peers/models.py) run in all of them with the same weights. A check comes first
 that they compute the same model (peers/agreement.py). Then each figure is measured in turn: one engine, the next, and
-again, so that what else the machine does meets all of them alike; ratios are taken pair by pair. Berth is measured
-through its server, as a client sees it (peers/berth_engine.py); the others in a process of their own, with nothing
-around them. Every engine has the same number of threads, and nothing else to do.
+again. So what else the machine does meets all of them alike. Ratios are taken pair by pair. Berth is measured through
+its server, as a client sees it (peers/berth_engine.py); the others in a process of their own, with nothing around them.
+Every engine has the same number of threads, and nothing else to do.
 
   decode N     tokens/s of N streams together, after 32 tokens of prompt, while all of them decode
   decode N at C  the same after C tokens (--contexts)
@@ -14,9 +14,9 @@ around them. Every engine has the same number of threads, and nothing else to do
 
 int8 and int4 are each engine's own: Berth's --weights; llama.cpp's Q8_0 and Q4_0 as its own quantiser writes them (the
 head of Q4_0 is Q6_K); OpenVINO's by nncf (peers/openvino_engine.py). "Share of read bandwidth": the bytes that a decode
-step must read, which are the weights of llama.cpp's file but for the embedding's rows, and the caches of the sequences
-at mid-run, times steps per second, over what read_bandwidth.cc reaches on this machine with as many threads just
-before. "Share of products": the arithmetic of the products with weights over the fastest product measured at the start
+step must read, times steps per second, over what read_bandwidth.cc reaches on this machine with as many threads just
+before. The bytes are the weights of llama.cpp's file, except the embedding's rows, and the caches of the sequences at
+mid-run. "Share of products": the arithmetic of the products with weights over the fastest product measured at the start
 of the run (matmul_bench.cc). A row is bound by the bandwidth from a share of 60 %, else by products from 50 %.
 """
 

@@ -3,13 +3,13 @@ full precision. Prints a table.
 
 Run: ./dev bench quantised {cache,checkpoints,weights} [CASE...]
 
-The running server answers both times, each time for the same contexts: a prompt and so many tokens of the greedy output
+The running server answers both times, each time for the same contexts: a prompt and some tokens of the greedy output
 in full precision. KL is the mean divergence over the contexts, in nats; agreement is the share of
 contexts whose greedy token is the same.
 
-Of checkpoints each context is a request that goes on from the states before its last token: quantised once, from a cold
-run; or turn after turn, where the output comes back four tokens at a time, and each turn starts from the checkpoint of
-the one before.
+For checkpoints, each context is a request that resumes from the states before its last token. The states are quantised
+once, from a cold run, or turn after turn. Then the output comes back four tokens at a time, and each turn starts from
+the checkpoint of the one before.
 """
 
 import argparse
@@ -78,8 +78,8 @@ def distributions(server, contexts, vocab):
 
 
 def from_checkpoints(server, contexts, vocab, turns):
-    """The same, each context gone on from the checkpoint before its last token. turns: one salt for all of a prompt's
-    contexts, so that each goes on from the one before; else each has its own."""
+    """Rows of contexts that each resume from the checkpoint before their last token. With `turns`, all contexts of a
+    prompt have one salt, so that each resumes from the one before; else each has its own."""
     rows = []
     for i, context in enumerate(contexts):
         salt = f"{i // len(STEPS) if turns else i}"

@@ -3,7 +3,7 @@ by `./dev bench streams`. Exits with 1 if that is below 0.95.
 
 The demo model runs 8 sequences at a time. In turn, 64 and 10,000 requests wait for their places. The client reads
 nothing meanwhile: what the requests produce fits into gRPC's windows and the server's limits. Its own work for 10,000
-calls must not count, since clients are elsewhere: it gives way to the server wherever both want a core.
+calls must not count, since clients are elsewhere: it yields to the server wherever both want a core.
 """
 
 import argparse

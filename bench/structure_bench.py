@@ -4,8 +4,9 @@
   streams    32 constrained streams of a model of 125 million weights: >= 0.95 of the unconstrained tokens/s
   long keys  JSON with long keys: more tokens/s than unconstrained, for its forced tokens take no step
 
-With --peers, llama.cpp's grammars (GBNF) run side by side: the same weights, tokenizer, prompt, temperature and number
-of threads, each against its own unconstrained streams. llama.cpp runs without a server around it (peers/).
+With --peers, llama.cpp's grammars (GBNF) run side by side, with the same weights, tokenizer, prompt, temperature and
+number of threads. Each is measured against its own unconstrained streams, and llama.cpp runs without a server around it
+(peers/).
 
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
 unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.

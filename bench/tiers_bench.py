@@ -1,6 +1,6 @@
-"""Measures what the tiers below the arena save and cost: the time to the first token of a prompt whose beginning is
-cold, in the arena, in host memory, or on the disk; and how long another stream waits for its tokens meanwhile. Run by
-`./dev bench tiers`.
+"""Measures what the tiers below the arena save and cost. One figure is the time to the first token of a prompt whose
+beginning is cold, in the arena, in host memory, or on the disk. The other is how long another stream waits for its
+tokens meanwhile. Run by `./dev bench tiers`.
 
 The model is a llama of random weights whose cache is large beside its work: 100 KiB a token, so that 2,000 tokens are
 200 MB. Milliseconds; medians, and the largest gap between two tokens of the running stream, over the rounds.

@@ -74,7 +74,7 @@ class Cache {
   // Restores the lease that `snapshot` was saved from, in units of its own. All or nothing: INVALID_ARGUMENT when the
   // snapshot does not fit the plan, RESOURCE_EXHAUSTED when there is no room. May evict and move units.
   absl::StatusOr<SequenceLease> Restore(const CacheSnapshot& snapshot);
-  // The same without the bytes, which are undefined until SequenceLease::Load has copied all of them.
+  // Like Restore, but without the bytes, which are undefined until SequenceLease::Load has copied all of them.
   absl::StatusOr<SequenceLease> Reserve(const CacheSnapshot& snapshot);
 
   // Copies bytes [from, to) of the snapshot of `tokens` out of the units that the index holds for them under `salt`.
@@ -89,7 +89,7 @@ class Cache {
 
   // Returns whether a new sequence could grow to `num_tokens` now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;
-  // The same for the sequence of `lease`, which may hold some of its tokens already, and for its forks. `promised`
+  // Returns this for the sequence of `lease`, which may hold some of its tokens already, and for its forks. `promised`
   // tokens of other sequences must fit too.
   bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
               Forks forks = {}) const;

@@ -1,5 +1,5 @@
-// Quantises states to checkpoints and expands them, as bytes; CheckpointTensor describes the layout. The same states
-// always give the same bytes. Pure functions; thread-safe. No torch here.
+// Quantises states to checkpoints and expands them, as bytes; CheckpointTensor describes the layout. Equal states
+// always give equal bytes. Pure functions; thread-safe. No torch here.
 #ifndef BERTH_CACHE_CHECKPOINT_H_
 #define BERTH_CACHE_CHECKPOINT_H_
 

@@ -73,7 +73,7 @@ class SequenceLease {
   // Makes room for the next `n` tokens in every group. In windowed groups, returns the blocks that no query at position
   // >= num_tokens() sees. All or nothing: RESOURCE_EXHAUSTED leaves the lease's tokens as they were. REQUIRES: n > 0.
   absl::Status Grow(int64_t n) { return GrowFor(n, num_tokens_); }
-  // The same for a lease that has already grown for this step, whose queries start at `first_query`.
+  // Does this for a lease that has already grown for this step, whose queries start at `first_query`.
   absl::Status GrowFor(int64_t n, int64_t first_query);
 
   // Drops the cache of tokens from position `length` on. Returns the position r <= length from which the caller must

@@ -20,7 +20,7 @@ class PrefixLog {
  public:
   enum class Kind : int32_t {
     kNode,      // a node is there: `parent`, `tokens`
-    kGrown,     // a node has other tokens, of which its former ones are a prefix: `tokens`
+    kGrown,     // a node has new tokens, which begin with its former ones: `tokens`
     kGone,      // it is deleted, and holds nothing by then
     kUnit,      // it holds a unit of a KV group: `number`
     kUnitGone,  // no longer
@@ -53,7 +53,7 @@ class PrefixLog {
   // Thread-safe.
   void Wake();
 
-  // The same form in a vector.
+  // Writes a record to a vector, in the form that the log has.
   static void Write(const Record& record, std::vector<int32_t>* words);
   // Removes the first record from `words`. REQUIRES: they are not empty.
   static Record Read(absl::Span<const int32_t>* words);

@@ -44,7 +44,8 @@ struct SnapshotSpan {
 // Returns the snapshot of a sequence of `num_tokens` tokens without its bytes: its groups and their sizes. A sequence's
 // states are never quantised, so the group of checkpoints, which comes last, is not in it.
 CacheSnapshot SnapshotLayout(const CachePlan& plan, int64_t num_tokens, int64_t num_cross_tokens);
-// The same for a prefix, as the index holds it. If checkpoints are quantised, it holds a checkpoint and no states.
+// Returns this of a prefix, as the index holds it. If checkpoints are quantised, it holds a checkpoint and
+// no states.
 CacheSnapshot PrefixLayout(const CachePlan& plan, int64_t num_tokens);
 
 // Returns whether a snapshot of `num_tokens` tokens also holds the cache of its first `first_tokens`. With states, both

@@ -150,7 +150,7 @@ def copy_wheel_licences(folder):
 
 
 def copy_crate_licences(folder):
-    """Of the crates that are linked, Oniguruma's in the crate onig_sys included."""
+    """Copies the licences of the crates that are linked, Oniguruma's in the crate onig_sys included."""
     metadata = json.loads(run("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform",
                               "x86_64-unknown-linux-gnu", "--manifest-path", ROOT / "text/crate/Cargo.toml"))
     for crate in metadata["packages"]:

@@ -54,7 +54,7 @@ class DrySteps {
     return true;
   }
 
-  // Runs the rows, every second one of which draws its token.
+  // Runs the rows. Every second one draws its token.
   absl::Status RunRows(const char* what) {
     if (rows_.empty()) return absl::OkStatus();
     StepPlan step;
@@ -108,7 +108,7 @@ class DrySteps {
     return RunRows("a decode step");
   }
 
-  // Rows of one token each, the first of which sees as many keys as the arena holds, up to `keys`.
+  // Rows of one token each. The first one sees as many keys as the arena holds, up to `keys`.
   void FillDecode(int64_t num_rows, int64_t keys) {
     const int64_t encoder_tokens = plan_.has_cross() ? 1 : 0;
     for (rows_.clear(); rows_.empty() && keys > 0; keys /= 2) Add(keys - 1, 1, encoder_tokens);

@@ -3,7 +3,7 @@
 // model: plain values in and out. Thread-compatible.
 //
 // In a step each beam offers its likeliest tokens. The best few of all candidates are kept, by the sum of logprobs. The
-// best num_beams of those that do not end continue. Those that end count if they are among the num_beams best. The
+// best num_beams of those that do not end continue. Beams that end count if they are among the num_beams best. The
 // num_beams best ended beams are remembered, by their sum over length^length_penalty. Among equal candidates the lower
 // beam comes first, then the lower token.
 #ifndef BERTH_SCHEDULER_BEAM_SEARCH_H_

@@ -100,7 +100,7 @@ class Engine {
   // Accepts the request. RESOURCE_EXHAUSTED with a Refusal: see CheckQueue. UNAVAILABLE: the engine drains or has
   // failed. INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
   absl::Status Submit(Request request);
-  // What Submit would answer to a request of which only this is known. `tenant` is its cache_salt.
+  // What Submit would answer to a request if only this is known of it. `tenant` is its cache_salt.
   absl::Status CheckArrival(absl::Time deadline, const std::string& tenant, int64_t priority) const;
 
   // Ends the request with `reason` when the next step starts. Does nothing for an unknown or finished key. Takes effect
@@ -108,7 +108,7 @@ class Engine {
   void Cancel(RequestKey key, FinishReason reason = FinishReason::kCancelled) {
     CancelOutput(key, Scheduler::kAllOutputs, reason);
   }
-  // The same for one output of several.
+  // Cancels one output of several.
   void CancelOutput(RequestKey key, int32_t output, FinishReason reason);
 
   // Keeps the request out of the steps from the next one on, until Unpause, or until it ends with kUnread after

@@ -15,7 +15,7 @@
 // None of this keeps a slot, a token or a byte free for a tenant that asks for none: it is idle shares that others use.
 // With a single tenant and equal priorities, each choice is that of FcfsPolicy.
 //
-// The bound on a wait: a tenant that waits, and of which nothing was admitted for max_wait, is overdue. Once
+// The bound on a wait: a tenant that waits is overdue if none of its requests was admitted for max_wait. Once
 // kOverdueTurn - 1 admissions in a row went by share, the next one goes to the tenant that is overdue longest. So with
 // n waiting tenants, an overdue one is served after at most n * kOverdueTurn admissions, whatever arrives meanwhile.
 // Each overdue turn takes a tenant from before it, and none comes before it: those served or new have waited less.

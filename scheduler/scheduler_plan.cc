@@ -150,7 +150,7 @@ bool Scheduler::GrowOrPreempt(size_t* index, int64_t num_tokens) {
       continue;
     }
     sequence.step_tokens = 0;
-    // Those before it run, and will return what it needs.
+    // The ones before it run, and will return what it needs.
     if (swap_.swapping_out() != nullptr || !SameRequest(sequence, *running_.front())) return false;
     ABSL_RAW_LOG(FATAL, "a sequence of %lld tokens does not fit the arena that it has for itself",
                  static_cast<long long>(sequence.num_tokens()));

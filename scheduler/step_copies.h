@@ -56,7 +56,7 @@ class StepCopies {
   // Ends those copies. Says how many bytes came in and went out before the step ended.
   Copier::Done Finish();
 
-  // The same copies at once, measured and taken from the budget. `to` may be past the budget where nothing runs.
+  // Copies at once, measures it, and takes the bytes from the budget. `to` may be past the budget where nothing runs.
   void CopyIn(const CacheSnapshot& snapshot, int64_t from, int64_t to, SequenceLease* lease);
   void CopyOut(const SequenceLease& lease, int64_t from, int64_t to, CacheSnapshot* snapshot);
   bool CopyPrefixOut(absl::string_view salt, absl::Span<const int32_t> tokens, int64_t from, int64_t to,

@@ -7,7 +7,7 @@
 //
 // Invariants:
 //   - an account is in the two orders of waiting tenants exactly while a sequence of it waits;
-//   - of the accounts of which nothing waits, runs or is paused, max_idle are kept: those with the highest counters.
+//   - of the accounts that have nothing waiting, running or paused, max_idle are kept: those with the highest counters.
 //   What is lost is
 //     only the debt of the least, and what is at floor() or below would be lifted anyway.
 #ifndef BERTH_SCHEDULER_TENANT_ACCOUNTS_H_

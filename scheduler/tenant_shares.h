@@ -28,7 +28,7 @@ struct TenantShares {
   std::vector<TenantShare> largest;  // the largest share first
   size_t num_named = 0;              // of `largest`
   TenantShare others;                // their shares together, the largest deficit and the longest wait
-  int64_t num_tenants = 0;           // of which a request waits or runs
+  int64_t num_tenants = 0;           // that have a request which waits or runs
 };
 
 // Written by the engine thread, read by any.

@@ -17,7 +17,7 @@ bool HasControlCharacter(absl::string_view text);
 // Writes those characters as \x0a or \u202e, and each byte that is not of UTF-8 as \xff.
 std::string EscapeControls(absl::string_view text);
 
-// The same in quotation marks, with \" and \\ for what would end or forge them: for a value inside a line of the log.
+// Does this in quotation marks, with \" and \\ for what would end or forge them: for a value inside a line of the log.
 std::string Quoted(absl::string_view text);
 
 }  // namespace berth

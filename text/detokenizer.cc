@@ -15,7 +15,7 @@ constexpr size_t kMostCharacterBytes = 4;
 
 bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// Whether a character may begin with these two bytes, of which the second continues it.
+// Whether a character may begin with these two bytes. The second byte continues it.
 bool MayBegin(uint8_t lead, uint8_t second) {
   if (lead == 0xE0) return second >= 0xA0;
   if (lead == 0xED) return second < 0xA0;

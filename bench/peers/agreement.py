@@ -5,7 +5,8 @@ same prompt and tokens, and say the logprobs of the same 320. All are compared w
 bfloat16 weights. With bfloat16 weights each engine must be within TOLERANCE of that, and choose the same token
 wherever the float32 logprobs of the two are further apart than twice that. The tolerance is what rounding activations to
 bfloat16 (Berth, llama.cpp's products) costs in these models; a wrong layout is off by whole nats. Quantised weights are
-other weights: their difference is printed, not judged. Of an encoder-decoder model, the prompt is the encoder's source.
+other weights: their difference is printed, not judged. For an encoder-decoder model, the prompt is the encoder's
+source.
 """
 
 import dataclasses

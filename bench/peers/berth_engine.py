@@ -1,5 +1,6 @@
-"""Berth as an engine like those of worker.py, measured as its clients see it: the real server, over gRPC, by the times
-at which streamed tokens arrive (`berth-cli load`); prompts are token ids, prefix sharing is off, end tokens are ignored.
+"""Berth as an engine like those of worker.py, measured as its clients see it. It is the real server, over gRPC,
+measured by the times at which streamed tokens arrive (`berth-cli load`). Prompts are token ids, prefix sharing is off,
+and end tokens are ignored.
 """
 
 import json
@@ -47,7 +48,7 @@ def start(path, threads, weights, flags=(), max_tokens=2304, arena_gib=2):
 
 def wait_for_packed_weights(path):
     """A first start writes its packed weights beside the first requests, whose memory and cores that takes, and the
-    system goes on with it after the file is there."""
+    system continues with it after the file is there."""
     deadline = time.monotonic() + WRITE_SECONDS
     while any(pathlib.Path(path, ".berth").glob("*.part")) and time.monotonic() < deadline:
         time.sleep(0.1)

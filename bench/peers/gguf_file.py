@@ -1,11 +1,11 @@
 """Writes a checkpoint of models.py as a GGUF file, the format of llama.cpp, with the same weights.
 
-What differs from the Hugging Face files: names; metadata in place of config.json; llama's q and k rows, which llama.cpp
-rotates in pairs of neighbours instead of halves; A, stored as -exp(A_log); convolutions without their middle
-dimension. Vectors and convolutions are float32, as llama.cpp's kernels want them; matrices stay bfloat16, bit for bit.
-Matrices of several products become one tensor each: experts' gate and up, a delta net's q, k, v and z. Norms whose weight is
-the difference from 1 get the 1.
-The file has no vocabulary, as prompts are token ids, unless it is to follow grammars: these need each token's text.
+These differ from the Hugging Face files: the names, and metadata in place of config.json. The q and k rows of llama are
+permuted, because llama.cpp rotates pairs of neighbours instead of halves. A is stored as -exp(A_log), and convolutions
+have no middle dimension. Vectors and convolutions are float32, as llama.cpp's kernels want them; matrices stay
+bfloat16, bit for bit. Matrices of several products become one tensor each: experts' gate and up, a delta net's q, k, v
+and z. Norms whose weight is the difference from 1 get the 1. The file has no vocabulary, as prompts are token ids,
+unless it is to follow grammars: these need each token's text.
 
 To add an architecture: its METADATA, its layer's names in LAYER, and what it has in one tensor in split().
 """

@@ -1,8 +1,8 @@
 """llama.cpp as an engine of worker.py, through the low-level batch API of the llama-cpp-python package.
 
-Its own defaults throughout (flash attention where it chooses so, float16 keys and values, repacked weights, steps of at
-most 512 tokens), one cache per sequence, greedy choice by numpy over the step's logits.
-Needs only that package.
+It runs with its own defaults: flash attention where it chooses so, float16 keys and values, repacked weights, steps of
+at most 512 tokens. Each sequence has a cache, and numpy chooses greedily over the step's logits. Needs only that
+package.
 """
 
 import ctypes

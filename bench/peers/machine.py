@@ -55,7 +55,7 @@ def product_peaks(threads):
 
 
 def peak_resident_bytes(pid):
-    """Of the process since its start; None if it is gone."""
+    """The peak of the process since its start; None if it is gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8") as file:
             found = re.search(r"^VmHWM:\s+(\d+) kB$", file.read(), re.M)

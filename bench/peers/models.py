@@ -1,8 +1,8 @@
 """The models that the comparison with other engines runs: published shapes, random weights, Hugging Face files.
 
-Made once and kept in the cache folder by the hash of all that decides them. Weights are drawn so that the model is no
-degenerate one: products keep their input's size, attention is neither flat nor one-hot, states decay at the rates of
-trained ones, and logits spread by about 2, so that a wrong layout, sign or rotation shows in every logprob.
+Made once and kept in the cache folder by the hash of all that decides them. Weights are drawn so that the model is not
+a degenerate one. Products keep their input's size, attention is neither flat nor one-hot, states decay at the rates of
+trained ones, and logits spread by about 2. So a wrong layout, sign or rotation shows in every logprob.
 
 To add a model: its line in MODELS, and its architecture in gguf_file.py.
 """
@@ -24,8 +24,8 @@ TIED_GAIN = 1.3
 ROUTERS, ROUTER_GAIN = ("gate", "router"), 4
 LLAMA = dict(COMMON, max_position_embeddings=40960, rms_norm_eps=1e-5)
 
-# Of Mamba-2, chunks are how transformers computes a prompt, no part of the model: 64 tokens instead of the published 256,
-# with which it would need 6 GB for the longest prompts here.
+# Chunks of Mamba-2 are how transformers computes a prompt, and not part of the model. Here they have 64 tokens instead
+# of the published 256, with which it would need 6 GB for the longest prompts here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ MODELS = {
              layer_types=layers(16, "conv", "full_attention", at=(2, 5, 8, 10, 12, 14)), max_position_embeddings=128000),
         dict(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
              block_multiple_of=16, layer_types=layers(3, "conv", "full_attention", at=(1,)))),
-    # Fewer and narrower experts than published, and half the width: 0.5 billion weights, of which a token reads 0.2.
+    # Fewer and narrower experts than published, and half the width: 0.5 billion weights. A token reads 0.2 billion.
     "qwen3_next-0.5b": PeerModel(
         "Qwen3NextConfig",
         dict(LLAMA, hidden_size=1024, num_hidden_layers=12, num_attention_heads=8, num_key_value_heads=2, head_dim=256,
@@ -79,7 +79,7 @@ MODELS = {
         dict(hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
              linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
              num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32)),
-    # OLMoE's experts: many small ones, of which each token takes 8.
+    # OLMoE's experts: many small ones. Each token takes 8.
     "qwen3_moe-0.5b": PeerModel(
         "Qwen3MoeConfig",
         dict(LLAMA, hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=16, head_dim=64,
@@ -116,7 +116,7 @@ def zero_centred(name, model_type):
 
 
 def draw(name, shape, config, generator):
-    """One parameter, float32, by what its name says it is."""
+    """Draws one parameter in float32, by its name."""
     import torch
 
     def normal(std):

@@ -1,11 +1,11 @@
 """OpenVINO GenAI as an engine of worker.py: its ContinuousBatchingPipeline on the CPU, on an IR of the same weights.
 
-optimum-intel's own exporter writes the IR from the checkpoint. Its weights stay bfloat16; int8 and int4 are nncf's weight
-compression by optimum-intel's defaults: int8, asymmetric, one scale for each output; int4, asymmetric, one scale for each
-128 inputs, of all layers but the embedding and the head, which are int8.
+optimum-intel's own exporter writes the IR from the checkpoint. Its weights stay bfloat16. With int8 and int4 they are
+compressed by nncf with optimum-intel's defaults. Both are asymmetric: int8 has one scale for each output, and int4 one
+for each 128 inputs. With int4, the embedding and the head are int8.
 
-The plugin chooses in which types it computes and keeps keys and values. Prefixes are not shared; a step takes up to
-4,096 tokens of prompt, so that no prompt of a decode measurement is cut; the blocks of the cache are there from the
+The plugin chooses in which types it computes and keeps keys and values. Prefixes are not shared. A step takes up to
+4,096 tokens of prompt, so that no prompt of a decode measurement is cut. The blocks of the cache are there from the
 start, so that no step waits for the cache to grow. Tokens are chosen by the pipeline, greedily.
 """
 
@@ -34,7 +34,8 @@ def compile_ir(path, threads):
 
 
 def plain_logprobs(path, threads, tokens, first, ids):
-    """Of ids[i] at the place `first` + i of the tokens, read one by one by the plain runtime with the same IR."""
+    """The logprobs of ids[i] at the place `first` + i of the tokens, read one by one by the plain runtime with the same
+    IR."""
     import numpy as np
 
     model = compile_ir(path, threads)

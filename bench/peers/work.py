@@ -19,8 +19,8 @@ def experts_of(config):
 
 
 def bytes_per_step(path, groups, row, config):
-    """What a decode step must read: the weights of llama.cpp's file but for the embedding's rows and the experts that
-    nobody chose, and the caches at mid-run. A head that is the embedding is read whole."""
+    """What a decode step must read: the weights of llama.cpp's file, except the embedding's rows and the experts that
+    no token chose, and the caches at mid-run. A head that is the embedding is read whole."""
     import gguf
 
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
@@ -40,7 +40,8 @@ def shapes(checkpoint):
 
 
 def flops_per_token(tensors, config, head):
-    """Of the products with weights; attention and recurrences come on top. `head`: whether each token needs logits."""
+    """The operations of products with weights; attention and recurrences come on top. `head`: whether each token needs
+    logits."""
     experts = experts_of(config)
     total = 0
     for name, shape in tensors.items():
@@ -65,7 +66,7 @@ def sequences(arguments):
 
 
 def cache_tokens(needed, block=32):
-    """Of the largest case, in whole blocks, with two blocks more for each stream."""
+    """The cache of the largest case, in whole blocks, with two blocks more for each stream."""
     return max(streams * (tokens // block + 2) * block for streams, tokens in needed)
 
 

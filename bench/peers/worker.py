@@ -28,7 +28,7 @@ def serve(make_engine):
             else:
                 value = getattr(engine, call["method"])(**call["arguments"])
             answer = {"value": value}
-        except Exception as error:  # the bench says what failed, and goes on with the other engines
+        except Exception as error:  # the bench says what failed, and continues with the other engines
             answer = {"error": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(answer) + "\n")
         out.flush()

@@ -11,7 +11,7 @@ namespace berth::cli {
 
 class PoissonArrivals {
  public:
-  // REQUIRES: rate > 0, in requests per second. The same seed gives the same times.
+  // REQUIRES: rate > 0, in requests per second. Equal seeds give equal times.
   PoissonArrivals(double rate, uint64_t seed) : random_(seed), gap_seconds_(rate) {}
 
   // The next start, since the run's: never before the last one.

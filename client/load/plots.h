@@ -20,8 +20,8 @@ struct Histogram {
   std::vector<int64_t> counts;
 };
 
-// Bins of equal width on a logarithmic scale, from the smallest to the largest measurement. Those below a microsecond
-// count as one of a microsecond: the tokens of one message have gaps of 0.
+// Bins of equal width on a logarithmic scale, from the smallest to the largest measurement. A time below a microsecond
+// counts as a microsecond, because the tokens of one message have gaps of 0.
 Histogram MakeHistogram(absl::Span<const double> seconds);
 
 // A run, cut into intervals of equal length; the last may be up to half an interval shorter or longer. The rates of a

@@ -36,7 +36,7 @@ ANSWERS = ["GenerateResponse", "EmbedResponse", "TokenizeResponse", "GetModelInf
            "DrainResponse", "FlushCacheResponse", "EraseTenantResponse",
            "StepRecord", "Session"]
 # The options of calls: a name, the message whose fields they are, those of its fields that are not options, the type
-# that they extend, and what they are.
+# that they extend, and a description.
 OPTIONS = [
     ("GenerateOptions", "GenerateRequest", _fields.INPUTS, "CallOptions", "Options of generate and stream."),
     ("EmbedOptions", "EmbedRequest", _fields.INPUTS, "CallOptions", "Options of embed."),
@@ -127,7 +127,7 @@ class Api:
 
 
 def scalar_type(field: FieldDescriptor) -> str:
-    """Of one value."""
+    """Returns the type of one value."""
     if field.enum_type is not None:
         return field.enum_type.name
     if field.message_type is not None:

@@ -16,7 +16,7 @@ MANIFESTS = {"berth.yaml": [], "berth-gpu.yaml": [f"--values={CHART}/values-gpu.
 
 
 def hash_of_chart():
-    """Of the names and contents of its files."""
+    """The hash of the names and contents of its files."""
     digest = hashlib.sha256()
     for path in sorted(path for path in CHART.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(CHART)}\0{len(path.read_bytes())}\0".encode() + path.read_bytes())

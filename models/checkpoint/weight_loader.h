@@ -65,8 +65,8 @@ class WeightLoader {
   // write to it in place; else a copy, converted by ATen's threads. INVALID_ARGUMENT (sticky): absent, another shape,
   // or no F32, BF16 or F16. RESOURCE_EXHAUSTED (sticky): no memory for it.
   at::Tensor Get(absl::string_view name, at::IntArrayRef shape);
-  // The same for what ops::PackedMatrix will pack, and nothing else: with matrices_need_no_values, a tensor without
-  // values (at::kMeta). Not in weight_bytes.
+  // Like Get, for a matrix that goes to ops::PackedMatrix and nowhere else. With matrices_need_no_values, a tensor
+  // without values (at::kMeta). Not in weight_bytes.
   at::Tensor GetMatrix(absl::string_view name, at::IntArrayRef shape);
   // Undefined when absent.
   at::Tensor GetOptional(absl::string_view name, at::IntArrayRef shape);

@@ -2,8 +2,8 @@
 """Makes the two bundled demo models from the text of corpus.py.
 
 It trains a byte-level BPE tokenizer and two tiny chat models: a Falcon-H1 (attention and Mamba-2 in every layer) and a
-Gemma-3 (sliding and full attention). Each is saved as a Hugging Face folder, then loaded again from there to measure
-what it answers to additions and records that it was never shown, and how many of its stories keep their topic.
+Gemma-3 (sliding and full attention). Each is saved as a Hugging Face folder, and loaded again from there. It is then
+measured what it answers to additions and records that it was never shown, and how many of its stories keep their topic.
 """
 
 import argparse
@@ -227,7 +227,7 @@ def train(model, short_batches, long_batches, steps):
 
 
 def answers(model, tokenizer, questions, max_new_tokens, **sampling):
-    """The answers through the chat template: greedy, or as `sampling` says."""
+    """The answers through the chat template: greedy, or sampled with `sampling`."""
     chats = [[{"role": "user", "content": question}] for question in questions]
     prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
     got = [None] * len(prompts)

@@ -96,8 +96,8 @@ class AltUp {
     const at::Tensor mixing = prediction_(Modalities(x.select(0, active_), execution), execution)
                                   .to(at::kFloat)
                                   .view({-1, streams_, streams_});
-    // Each stream is the sum of all, by mixing[token, stream, of which], and itself; not by ATen's matmul, whose last
-    // bits depend on the number of tokens.
+    // Each stream is the sum of all, weighted by mixing[token, stream, other stream], and itself; not by ATen's matmul,
+    // whose last bits depend on the number of tokens.
     at::Tensor predicted = at::empty_like(x);
     for (int64_t stream = 0; stream < streams_; ++stream) {
       at::Tensor sum = predicted.select(0, stream);

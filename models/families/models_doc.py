@@ -39,7 +39,7 @@ names the field and the value, if it cannot honour one. Examples are an unknown 
 - **Quantised checkpoints.** They are refused, except {quantised}. Berth quantises weights itself:
   [quantisation](quantisation.md#weights).
 - **Multimodal checkpoints.** For {multimodal}, Berth serves the text model without images or audio.
-- **Encoder-decoder models.** Those of the kind `cross` read the prompt with an encoder:
+- **Encoder-decoder models.** Models of the kind `cross` read the prompt with an encoder:
   [API](api.md#encoder-decoder-models).
 
 Another architecture takes one source file, one line in a table, and a parity case: models/families/family.h says how.

@@ -94,7 +94,7 @@ struct TransformerConfig {
 // there makes the field required, except for kv_heads (then q_heads) and head_dim (then hidden / q_heads).
 TransformerConfig ReadTransformer(ConfigReader& config, const TransformerConfig& absent = {});
 
-// The same, hidden_act, and one rotary embedding for all layers.
+// Reads these fields, hidden_act, and one rotary embedding for all layers.
 TransformerConfig ReadLlamaLike(ConfigReader& config, const WeightLoader& weights, double theta_by_default = 1e4,
                                 double eps_by_default = 1e-6, bool may_lack_dense_mlp = false);
 
@@ -104,7 +104,7 @@ void RequireIntermediate(ConfigReader& config, const TransformerConfig& c);
 // The activation under `key`; one that is not implemented is refused.
 ops::Activation ReadActivation(ConfigReader& config, absl::string_view key, absl::string_view fallback);
 
-// Reads layer_types, each of which must be in `known`. Absent: `fallback`.
+// Reads layer_types. Each type must be in `known`. Absent: `fallback`.
 std::vector<std::string> ReadLayerTypes(ConfigReader& config, int64_t num_layers,
                                         const std::vector<absl::string_view>& known, std::vector<std::string> fallback);
 

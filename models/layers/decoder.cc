@@ -13,7 +13,7 @@ namespace {
 // weights more often.
 constexpr int64_t kScoredTogether = 128;
 
-// The same of pooled tokens: 2 MiB for 4096 numbers each.
+// Pooled tokens whose hidden states are in memory together: 2 MiB for 4096 numbers each.
 constexpr int64_t kPooledTogether = 128;
 
 }  // namespace

@@ -104,7 +104,7 @@ class Experts : public FeedForward {
   // Returns the experts' output for each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts
   // the pairs by expert.
   at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
-  // The same on a GPU, without the host. Returns an undefined tensor if there are no kernels.
+  // Like SortedPairs, but on a GPU and without the host. Returns an undefined tensor if there are no kernels.
   at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
   at::Tensor Activated(const at::Tensor& up, Execution& execution) const;
 

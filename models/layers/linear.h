@@ -32,12 +32,13 @@ class Linear {
   // returns.
   Linear(const LinearWeights& weights);  // NOLINT(google-explicit-constructor)
 
-  // The same with a low-rank addition to the matrix, up * down. down: [rank, in], up: [out, rank].
+  // Returns this layer with a low-rank addition to the matrix, up * down. down: [rank, in], up: [out, rank].
   Linear WithAdapter(const LinearWeights& down, const LinearWeights& up) const;
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
-  // The same numbers, as a head gives them: the CPU's kernels write them in float32, and others in the layer's type.
+  // Returns these numbers as a head gives them: the CPU's kernels write them in float32, and others in the layer's
+  // type.
   at::Tensor Logits(const at::Tensor& x, Execution& execution) const;
 
   bool defined() const { return weight_.defined(); }

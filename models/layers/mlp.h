@@ -54,7 +54,7 @@ struct MlpNames {
 // Errors stick to the loader.
 std::unique_ptr<GatedMlp> LoadGatedMlp(WeightLoader& weights, const std::string& prefix, const MlpConfig& config,
                                        const MlpNames& names = {});
-// The same without a gate: ignores names.gate. Errors stick to the loader.
+// Loads an MLP without a gate, and ignores names.gate. Errors stick to the loader.
 std::unique_ptr<Mlp> LoadMlp(WeightLoader& weights, const std::string& prefix, const MlpConfig& config,
                              const MlpNames& names = {});
 

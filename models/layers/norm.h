@@ -20,9 +20,9 @@ struct Norm {
   bool defined() const { return weight.defined(); }
   // x: [tokens, n * dim], each dim columns normed alone (n is 1 where centered). Returns x's shape and type.
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
-  // The same of x rounded to `type`, which the result has.
+  // Norms x rounded to `type`, which the result has.
   at::Tensor operator()(const at::Tensor& x, at::ScalarType type, Execution& execution) const;
-  // The same in place. REQUIRES: not centered.
+  // Norms x in place. REQUIRES: not centered.
   void InPlace(at::Tensor& x, Execution& execution) const { ops::RmsNormInPlace(x, weight, eps, execution); }
 };
 

@@ -17,7 +17,7 @@ class PositionEmbedding {
   virtual ~PositionEmbedding() = default;
   // [tokens, hidden], in the model's type, of batch.encoder()'s tokens.
   virtual at::Tensor Encoder(const StepBatch& batch) = 0;
-  // The same of the batch's own tokens.
+  // As Encoder, of the batch's own tokens.
   virtual at::Tensor Decoder(const StepBatch& batch) = 0;
 };
 

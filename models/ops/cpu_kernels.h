@@ -74,7 +74,7 @@ inline constexpr const Kernels* kKernelSets[] = {
     &avx2_vnni::kKernels, &avx2::kKernels,        &baseline::kKernels,
 };
 
-// The same results as the sets without "emulated", by instructions that older machines have, for tests
+// These sets give the results of the sets without "emulated", by instructions that older machines have, for tests
 // (:cpu_kernels_amx_emulated and :cpu_kernels_avx2_vnni_emulated).
 namespace amx_emulated {
 extern const Kernels kKernels;

@@ -28,7 +28,7 @@ int64_t SplitsOf(const StepPlan& plan) {
   return splits;
 }
 
-// The same numbers, without a share in their memory.
+// Returns a view of these numbers, without a share in their memory.
 at::Tensor ViewOf(const at::Tensor& x) {
   return at::from_blob(
       x.data_ptr(), x.sizes(), x.strides(), /*storage_offset=*/0, [](void*) {}, x.options(),

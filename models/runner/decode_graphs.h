@@ -57,7 +57,7 @@ class DecodeGraphs {
   const Model* model_;
   ops::cuda::GraphRecorder* recorder_;
   std::function<void(const std::string&)> on_refusal_;
-  std::map<int64_t, Recorded> recorded_;  // by rows, of which a step was seen; without a graph: one step
+  std::map<int64_t, Recorded> recorded_;  // by rows: numbers of rows with which a step ran; without a graph: one step
   int64_t keys_ = ops::kSplitTokens;      // that the graphs' rows may see, a power of two
   const void* address_ = nullptr;         // of the batch's tables, which the graphs read
   int64_t num_launches_ = 0;

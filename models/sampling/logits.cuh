@@ -52,7 +52,7 @@ __device__ inline void ForEachOfAll(const Logits<T>& logits, const Visit& visit)
   }
 }
 
-// The same with visit(i, x[i]), where x[i] is -inf if the mask does not allow i.
+// Does this with visit(i, x[i]), where x[i] is -inf if the mask does not allow i.
 template <int kThreads, typename T, typename Visit>
 __device__ inline void ForEach(const Logits<T>& logits, const Visit& visit) {
   ForEachOfAll<kThreads>(logits, [&](int i, float x, bool allowed) { visit(i, allowed ? x : -INFINITY); });

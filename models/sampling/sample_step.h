@@ -20,8 +20,8 @@ class StepSampler {
   explicit StepSampler(Execution* execution);
 
   // logits: [row_indices.size(), vocab], float32 or bfloat16, any device; line i belongs to plan.rows[row_indices[i]],
-  // whose `sampling` must be set and valid. Those rows of `result` are filled; the others are left as they are, and
-  // result->rows is sized to the plan. Each row waits for its masks right before its choice. On the CPU the threads
+  // whose `sampling` must be set and valid. Only these rows of `result` are filled; the others are left as they are,
+  // and result->rows is sized to the plan. Each row waits for its masks right before its choice. On the CPU the threads
   // share the rows. Elsewhere CUDA kernels choose (DeviceSampler), or SampleRowsReference where none covers the step:
   // without kernels, or where a row asks for more than 1,024 logprobs. Both wait for the device. Throws c10::Error as
   // ATen does.

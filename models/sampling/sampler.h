@@ -82,7 +82,8 @@ class Sampler {
   int32_t Draw(Logits logits, float max, const SamplingParams& params, double uniform);
   // Index of the last element, in rank, of the smallest set whose weight reaches `limit`.
   int64_t NucleusEnd(const Logits& logits, float max, double inverse_temperature, double limit);
-  // The same among the given indices, which are reordered; `before` is the weight of all that ranks above them.
+  // Like NucleusEnd, but among the given indices, which are reordered; `before` is the weight of all that ranks above
+  // them.
   int64_t NucleusEndAmong(const float* x, double before, double limit, std::vector<int32_t>* indices) const;
   int64_t PickByWeight(int64_t n, double uniform);
 

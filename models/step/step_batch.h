@@ -42,7 +42,7 @@ struct RaggedRows {
   void AddRow(int64_t start, int64_t length, std::initializer_list<absl::Span<const int32_t>> parts);
 };
 
-// The same as kernels read it: in memory of their device.
+// These tables as kernels read them: in memory of their device.
 struct RaggedTables {
   at::Tensor token_ids;  // [tokens], int64
   const ops::Row* rows = nullptr;

@@ -25,7 +25,7 @@ class InferenceService::CallStart {
   // `request` lives as long as the call. `writer` gets End if the request is refused.
   CallStart(InferenceService* service, grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
             bool stream, OutputWriter* writer);
-  // The same for an embedding, which the writer gets before End.
+  // For an embedding, which the writer gets before End.
   CallStart(InferenceService* service, grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
             OutputWriter* writer);
 

@@ -21,7 +21,7 @@ Identity IdentityOf(const IdentitySource* identities, const grpc::ServerContextB
 // `field`. INVALID_ARGUMENT naming the field: it names another tenant than its own, or one that is malformed.
 absl::StatusOr<std::string> TenantOf(const Identity& identity, absl::string_view field, const std::string& named);
 
-// The same for a call that an operator may make for any tenant.
+// Like TenantOf, for a call that an operator may make for any tenant.
 absl::StatusOr<std::string> TenantActedOn(const Identity& identity, absl::string_view field, const std::string& named);
 
 // The tenant whose request ids the call's belong to. Each tenant has its own. Without authentication there is one set

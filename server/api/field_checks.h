@@ -63,7 +63,7 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
 
 // 1 to 128 characters, none of them a control character.
 absl::Status CheckRequestId(absl::string_view field, std::string_view id);
-// The same, or empty.
+// A request id's rules, but it may be empty.
 absl::Status CheckCacheSalt(absl::string_view field, std::string_view salt);
 
 // Collects the results of several checks. The first error wins.

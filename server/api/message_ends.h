@@ -18,10 +18,10 @@ namespace berth {
 // TextCodec::message_end_tokens. Ascending, below the prompt's length.
 std::vector<int32_t> EndsAfterTokens(absl::Span<const int32_t> prompt, const ValidationContext& context);
 
-// The same for a chat whose template writes no such tokens: renders beginnings of the list of messages, and sees how
-// far the chat's text and tokens agree with theirs. Finds the first end and the last three, since the others were the
-// last ones of an earlier request. `text` is the rendered chat, `prompt` its tokens. Skips beginnings that the template
-// refuses. CANCELLED and UNAVAILABLE as TextCodec::RenderChat.
+// Returns them for a chat whose template writes no such tokens: renders beginnings of the list of messages, and sees
+// how far the chat's text and tokens agree with theirs. Finds the first end and the last three, since the others were
+// the last ones of an earlier request. `text` is the rendered chat, `prompt` its tokens. Skips beginnings that the
+// template refuses. CANCELLED and UNAVAILABLE as TextCodec::RenderChat.
 absl::StatusOr<std::vector<int32_t>> EndsByRendering(const v1::Chat& chat, const std::string& text,
                                                      absl::Span<const int32_t> prompt, const StopCheck& stop,
                                                      const ValidationContext& context);

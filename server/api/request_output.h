@@ -114,7 +114,7 @@ class RequestOutput {
   // Delivery thread only. `now`: when the engine handed the event over. False: the request has ended, and further
   // events are to be dropped.
   bool OnEvent(const TokenEvent& event, absl::Time now);
-  // The same of a save: delivers what waits for it.
+  // Takes the end of a save, and delivers what waits for it.
   bool OnSaved(const SaveEvent& save, absl::Time now);
 
   // The write in flight is done. `ok` false: the client is out of reach.

@@ -20,8 +20,8 @@ namespace berth {
 absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& request, const ValidationContext& context,
                                                   uint64_t random_seed, const StopCheck& stop = {});
 
-// The same of a request for an embedding. OUT_OF_RANGE: the prompt exceeds the longest sequence. INVALID_ARGUMENT also
-// where the model has an encoder.
+// Like ValidateGenerate, for a request for an embedding. OUT_OF_RANGE: the prompt exceeds the longest sequence.
+// INVALID_ARGUMENT also where the model has an encoder.
 absl::StatusOr<ValidatedRequest> ValidateEmbed(const v1::EmbedRequest& request, const ValidationContext& context,
                                                const StopCheck& stop = {});
 

@@ -31,11 +31,11 @@ std::shared_ptr<grpc::ServerCredentials> PlaintextCredentials(const Authenticato
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials(const Authenticator* authenticator, Audit* audit,
                                                         const CertificateFiles* files, bool certificate_required);
 
-// Those of --gateway_listen: plaintext, and connections of this machine only. A call needs nothing else.
+// The credentials of --gateway_listen: plaintext, and connections of this machine only. A call needs nothing else.
 std::shared_ptr<grpc::ServerCredentials> GatewayCredentials(const Authenticator* authenticator, Audit* audit,
                                                             const Address& address);
 
-// Those of --health_listen: plaintext. Everybody may call grpc.health.v1.Health; there is nothing else.
+// The credentials of --health_listen: plaintext. Everybody may call grpc.health.v1.Health; there is nothing else.
 std::shared_ptr<grpc::ServerCredentials> HealthCredentials();
 
 }  // namespace berth

@@ -92,7 +92,7 @@ absl::Status SessionStore::Scan() {
   }
   if (!error && access(options_.folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error) return BadFolder(options_.folder, error.message());
-  // Those of the former layout last: a crash may have left both files of a session, and the other is newer.
+  // Files of the former layout come last: a crash may have left both files of a session, and the other is newer.
   std::stable_partition(names.begin(), names.end(), [](const auto& name) { return !name.second.tenant_hash.empty(); });
   MutexLock lock(&mutex_);
   for (auto& [name, place] : names) AddFile(name, std::move(place));
@@ -387,7 +387,7 @@ absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::Sessio
     // The old file stays until the new one is whole.
     if (size > options_.limit_bytes - used_bytes_) {
       return absl::ResourceExhaustedError(absl::StrCat("a session of ", size, " bytes exceeds --session_dir_limit=",
-                                                       options_.limit_bytes, ", of which ", used_bytes_, " are used"));
+                                                       options_.limit_bytes, ": ", used_bytes_, " bytes are in use"));
     }
   }
   const std::string name = SessionFileName(place);

@@ -85,7 +85,7 @@ class SessionStore final : public SaveSink {
   // Ties the session to the request that will be submitted with this key. FAILED_PRECONDITION: the session is running,
   // or its file has another version. A damaged file is replaced.
   absl::Status Begin(RequestKey key, v1::SessionFile header) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Undoes Begin: the engine did not take the request. Those that wait for a Save get FAILED_PRECONDITION. Does nothing
+  // Undoes Begin: the engine did not take the request. Calls that wait for a Save get FAILED_PRECONDITION. Does nothing
   // without a Begin.
   void Withdraw(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -43,7 +43,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kContractNames[] = {
     {"sampling.", "sampling_params."},
     {"token_ids.ids", "tokenized.input_ids"},
 };
-// Those that have no message around them; they stand at the beginning.
+// Names that have no message around them; they stand at the beginning.
 constexpr std::pair<absl::string_view, absl::string_view> kContractNamesAtStart[] = {
     {"logprobs:", "sampling_params.logprobs:"},
     {"prompt_logprobs:", "sampling_params.prompt_logprobs:"},

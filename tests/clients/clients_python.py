@@ -12,6 +12,7 @@ WHEELS = os.path.join(FOLDER, "wheels")  # of grpcio and protobuf, for an instal
 
 
 def environment(**variables):
-    """Of a program that uses the client of the tree. It must not look for anything outside this machine."""
+    """The environment of a program that uses the client of the tree. It must not look for anything outside this
+    machine."""
     return {**os.environ, "PYTHONPATH": os.path.join(ROOT, "clients/python/src"), "HF_HUB_OFFLINE": "1",
             "HF_DATASETS_OFFLINE": "1", "PIP_NO_INDEX": "1", **variables}

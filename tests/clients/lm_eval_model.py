@@ -101,7 +101,7 @@ def test_bos_is_added_as_asked(fake):
         assert given == [add, False, True]
 
 def score(request, logprob=lambda position: -float(position)):
-    """An answer whose tokens are scored by their position, and likeliest but for an x."""
+    """An answer whose tokens are scored by their position, and likeliest except for an x."""
     pb = api().inference_pb2
     ids = request.token_ids.ids
     return pb.GenerateResponse(prompt_logprobs=[
@@ -150,7 +150,8 @@ def test_loglikelihood_is_refused_for_encoders(fake):
 
 
 def test_loglikelihood_is_that_of_the_output(server):
-    """Of a greedy answer, by the log-probabilities that came with it. They differ by the rounding of other chunks."""
+    """The likelihood of a greedy answer, by the log-probabilities that came with it. They differ by the rounding of
+    other chunks."""
     model = BerthLM(server.address)
     context = model.apply_chat_template([{"role": "user", "content": "What is 23 + 45?"}])
     answer = model.client.generate(context, temperature=0, logprobs=0)

@@ -265,7 +265,7 @@ def interrupts():
 
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_ends_the_request(server, client):
-    """Of the keyboard, as in a notebook whose connection stays."""
+    """An interrupt of the keyboard, as in a notebook whose connection stays."""
     main = threading.main_thread().ident
 
     def interrupt():

@@ -79,7 +79,7 @@ def test_grpcurl_lists_and_describes_everything(server):
 
 @pytest.mark.parametrize("version", REFLECTION)
 def test_both_versions_of_reflection_answer(server, version):
-    """grpcurl itself asks v1. The same questions to v1alpha: services, a service, a method and a file."""
+    """grpcurl itself asks v1. This asks v1alpha too: services, a service, a method and a file."""
     questions = [{"listServices": "*"}, {"fileContainingSymbol": INFERENCE},
                  {"fileContainingSymbol": f"{INFERENCE}.Generate"}, {"fileContainingSymbol": "berth.v1.TokenIds"},
                  {"fileByFilename": "berth/v1/inference.proto"}, {"fileContainingSymbol": "berth.v1.Unknown"}]

@@ -22,7 +22,7 @@ CACHE = pathlib.Path(os.environ.get("BERTH_CACHE", pathlib.Path.home() / ".cache
 os.environ["PATH"] = f"{CACHE}/chart-tools:{os.environ['PATH']}"
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 INSTALL = (ROOT / "docs/install.md").read_text()
-# debootstrap names the archive alone, and the image debian:12 that of security updates too, of which cargo comes.
+# debootstrap names the archive alone, and the image debian:12 that of security updates too, where cargo comes from.
 MORE_ARCHIVES = r"""
 more=$(sed -n 's|^deb \(.*\)/debian \(.*\) main$|deb \1/debian-security \2-security main|p' /etc/apt/sources.list)
 echo "$more" >>/etc/apt/sources.list

@@ -1,5 +1,5 @@
 """The package: what its programs need of a system, and that they run by the commands of docs/install.md on systems that
-have no more than that: Debian 12 and 13 without any package, and Python without any other."""
+have no more. These are Debian 12 and 13 without any package, and Python without any other."""
 
 import base64
 import csv
@@ -118,7 +118,7 @@ def test_wheel_is_well_formed(package):
 
 
 def in_background(command):
-    """The command as a server: the script goes on once it serves."""
+    """The command as a server: the script continues once it serves."""
     return f"""{command} --port_file="$folder/ports" 2>"$folder/log" &
 i=0; until [ -e "$folder/ports" ]; do i=$((i + 1)); [ $i -lt 6000 ] || {{ cat "$folder/log"; exit 1; }}; sleep 0.1; done
 """

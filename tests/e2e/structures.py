@@ -1,6 +1,6 @@
 """Random JSON schemas, regular expressions and choices, each with a pattern of its texts.
 
-A pattern is a regular expression of the `regex` module. It knows nothing of the server's compiler: tests decide with it
+A pattern is a regular expression of the `regex` module. It knows nothing of the server's compiler. Tests decide with it
 whether a text is what was asked for, and with `partial` whether a text that was cut short can still become that.
 """
 
@@ -46,7 +46,7 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Depth:
-    """How deep schemas may nest, and of which kind they are (make_structure)."""
+    """How deep schemas may nest, and what kind they are (make_structure)."""
 
     levels: int
     exact: bool

@@ -1,4 +1,4 @@
-"""What a request computes depends on that request alone: equal logprobs, to the bit, alone, in company, in chunks."""
+"""What a request computes depends on that request alone: equal logprobs, to the bit, alone, in a batch, in chunks."""
 
 import concurrent.futures
 import os

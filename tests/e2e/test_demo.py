@@ -16,7 +16,7 @@ FOLDER = os.path.join(ROOT, "models/demo")
 sys.path.insert(0, FOLDER)
 import corpus  # noqa: E402
 
-# Of each topic.
+# Stories of each topic.
 STORIES = 500 if os.environ.get("BERTH_FULL") else 5
 
 

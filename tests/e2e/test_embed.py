@@ -1,4 +1,5 @@
-"""Embeddings: those of transformers in float32, and the same bits alone, in company, in any chunks, and in vLLM's form."""
+"""Embeddings: those of transformers in float32, and the same bits alone, in a batch, in any chunks, and in vLLM's
+form."""
 
 import concurrent.futures
 import os

@@ -55,7 +55,7 @@ def test_long_texts_freeze_nobody():
         finally:
             stop.set()
             join(threads, "the attacks to end")
-        # What nobody waits for any more ends soon, not when it is done.
+        # Work that no client waits for any more ends soon, not when it is done.
         wait_until(lambda: metric(server, "berth_texts{") == 0, "the texts of the attacks to end")
 
 
@@ -72,7 +72,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised():
 def test_a_client_that_rests_keeps_its_connection(interval, age, rest_seconds):
     """A Python client does not answer pings while its process is idle: the server once closed its connection for that,
     and the next call failed. A rest is ten intervals, or two ages of the connection. At that age a call has as long
-    again, so it is far longer than a call takes. berth-cli is the client in C++: it sends its requests as far apart on
+    again, so it is far longer than a call takes. The client in C++, berth-cli, sends its requests as far apart on
     average, on one channel."""
     with BerthServer(DEMO, f"--ping_interval={interval}", f"--connection_age={age}") as server:
         script = os.path.join(ROOT, "tests/e2e/resting_client.py")
@@ -85,7 +85,7 @@ def test_a_client_that_rests_keeps_its_connection(interval, age, rest_seconds):
         assert [client.returncode for client in running] == [0, 0, 0], said
 
 
-# Of a channel that takes only as much as its reader asks for.
+# Options of a channel that takes only as much as its reader asks for.
 TAKES_LITTLE = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -231,7 +231,7 @@ def rss_mb(server):
 
 
 def test_requests_sent_in_part_take_bounded_memory():
-    """One connection with 40 streams, each 16 MB but for some bytes, once took 590 MB; 1,024 streams would take 16 GB.
+    """One connection with 40 streams, each just under 16 MB, once took 590 MB; 1,024 streams would take 16 GB.
     Now all that is received in part has 512 MiB: gRPC's quota ends calls over it."""
     with BerthServer(DEMO) as server:
         before = rss_mb(server)

@@ -83,7 +83,7 @@ def test_prompts_share_their_beginnings(server):
                  "--output_tokens=fixed:2")
     figures = report["throughput"]
     assert figures["prompt_tokens"] == 20 * 320
-    # Of each beginning, the first request computes all, and the second may have to replay up to where it departs.
+    # The first request of each beginning computes all, and the second may have to replay up to where it departs.
     assert 16 * 300 <= figures["cached_tokens"] <= 18 * 300
     alone = run(server, "--prompt_tokens=fixed:320", "--requests=4", "--output_tokens=fixed:2")
     assert alone["throughput"]["cached_tokens"] == 0

@@ -1,4 +1,4 @@
-"""Shared prefixes and guessed tokens, as users meet them: what is counted, who shares with whom, equal outputs."""
+"""Shared prefixes and draft tokens, as users meet them: what is counted, who shares with whom, equal outputs."""
 
 import os
 import random

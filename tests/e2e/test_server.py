@@ -362,7 +362,8 @@ def test_metrics_count_requests_and_tokens(server):
 
 
 def test_sigterm_drains():
-    """What runs goes on: a stream that ends by itself comes whole, and an endless one continues until it is aborted."""
+    """What runs continues: a stream that ends by itself comes whole, and an endless one continues until it is
+    aborted."""
     with endless_server(DEMO, *CHECKS, "--drain_grace=1h") as server:
         endless = server.inference.Generate(endless_request(prompt="x", request_id="endless"), timeout=600)
         next(endless)
@@ -527,7 +528,7 @@ def test_a_gpu_that_cannot_be_used_names_its_cause(tmp_path, has_cuda, cause):
     result = run_server(f"--model={DEMO}", "--device=cuda", libraries=libraries)
     assert result.returncode == 1
     assert f"device: cuda: {cause}" in result.stdout + result.stderr
-    # The CPU takes its place, so that the start goes on to the next error.
+    # The CPU takes its place, so that the start reaches the next error.
     result = run_server("--model=/nonexistent", libraries=libraries)
     assert result.returncode == 1
     message = result.stdout + result.stderr
@@ -586,7 +587,7 @@ def edit_config(folder, **fields):
 
 
 def test_a_start_that_hangs_says_where_and_ends(broken_model):
-    """A file that never comes, as of a dead network disk: opening a pipe that nobody writes to blocks. The end must come,
+    """A file that never comes, as of a dead network disk: opening a pipe that has no writer blocks. The end must come,
     not in a certain time."""
     (broken_model / "config.json").unlink()
     os.mkfifo(broken_model / "config.json")
@@ -641,7 +642,7 @@ def test_end_tokens_outside_the_vocabulary_are_named(broken_model):
 
 
 def test_ports_that_are_taken_are_named(server):
-    """Of gRPC and of the metrics; with the same flags, only the flag's name differs."""
+    """The ports of gRPC and of the metrics; with the same flags, only the flag's name differs."""
     for flag, taken, other in (("--listen", server.address, "--metrics_listen="),
                                ("--metrics_listen", server.metrics_address, "--listen=127.0.0.1:0")):
         result = run_server(f"--model={DEMO}", f"{flag}={taken}", other)

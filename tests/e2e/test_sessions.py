@@ -1,4 +1,5 @@
-"""Sessions and the host tier as their users meet them: a server that is killed in the middle, and another that goes on."""
+"""Sessions and the host tier as their users meet them: a server that is killed in the middle, and another that
+continues."""
 
 import os
 import shutil
@@ -50,7 +51,7 @@ def sessions_of(server):
 
 @pytest.fixture(scope="module")
 def whole():
-    """What nobody interrupted, by temperature. Each of a cold server: logprobs are compared to the last bit."""
+    """Uninterrupted outputs, by temperature. Each of a cold server: logprobs are compared to the last bit."""
     answers = {}
     for temperature in (0.0, 1.2):
         with BerthServer(DEMO, *CHECKS) as server:
@@ -93,7 +94,7 @@ def test_a_killed_server_loses_nothing(tmp_path, whole, temperature):
 
 
 def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path, whole):
-    """Killed after any message, the first included: the session has at least what the client has."""
+    """Killed after any message, the first included: the session has at least the client's tokens."""
     for kill_at in (1, 2, 11, 37):
         folder = tmp_path / f"sessions{kill_at}"
         tokens = []

@@ -1,5 +1,5 @@
 """Mixed traffic, failures and restarts for thousands of requests (BERTH_FULL: more rounds, each of ten times as many),
-and 10,000 streams at once: nothing may be left behind, and every client gets a status."""
+and 10,000 streams at once. Nothing may be left behind, and every client gets a status."""
 
 import collections
 import os

@@ -155,7 +155,7 @@ def begun_later(server, case):
 
 
 def hit(server, case):
-    """The same prompt again, from the cache."""
+    """This prompt again, from the cache."""
     first = server.inference.Complete(case.request, timeout=TIMEOUT)
     answer = server.inference.Complete(case.request, timeout=TIMEOUT)
     assert list(answer.token_ids) == list(first.token_ids), case
@@ -294,7 +294,7 @@ def test_it_holds_when_the_cache_is_taken_away(models, regime):
 
 @pytest.mark.parametrize("model", DEMOS, ids=["falcon_h1-demo", "gemma3-demo"])
 def test_a_killed_server_goes_on_with_the_grammar_where_it_was(tmp_path, model):
-    """The server is killed with all sessions under way, and another one goes on with them."""
+    """The server is killed with all sessions under way, and another one continues with them."""
     flags = [*CHECKS, f"--session_dir={tmp_path}/sessions"]
     cases = [make_case(seed, "killed") for seed in range(10_000, 10_016)]
     received = {}
@@ -463,7 +463,7 @@ def test_a_dead_end_ends_its_own_output_alone(demo):
 
 
 def test_a_deadline_leaves_the_beginning_of_an_output():
-    """The text until then begins what is asked for. It is not all: as no end may come, it goes on. So do others."""
+    """The text until then begins what is asked for. It is not all: as no end may come, it continues. So do others."""
     with endless_server(DEMOS[0], *CHECKS) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
         others = [pool.submit(ask, server, {"regex": "([a-z]{1,12} ){30}"}, max_tokens=400) for _ in range(3)]
         for seconds in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128):  # until one has text

@@ -1,5 +1,5 @@
-"""Greedy structured output against an oracle that shares no code with it: transformers' logits, and a mask that tries
-every token of the vocabulary against a regular expression of Python's `regex` module."""
+"""Greedy structured output against an oracle that shares no code with it. The oracle has transformers' logits, and a
+mask that tries every token of the vocabulary against a regular expression of Python's `regex` module."""
 
 import contextlib
 import functools

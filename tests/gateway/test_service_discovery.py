@@ -37,14 +37,14 @@ def server():
 
 
 def documented_flags():
-    """Those of the command in docs/clients.md, after the program."""
+    """The flags of the command in docs/clients.md, after the program."""
     with open(os.path.join(ROOT, "docs/clients.md"), encoding="utf-8") as file:
         (flags,) = re.findall(r"^smg (.*--service-discovery .*)$", file.read(), re.M)
     return shlex.split(flags)
 
 
 def labels_of_the_chart():
-    """Those that the pods get which deploy/kubernetes/berth.yaml makes."""
+    """The labels that the pods get which deploy/kubernetes/berth.yaml makes."""
     with open(os.path.join(ROOT, "deploy/kubernetes/berth.yaml"), encoding="utf-8") as file:
         (labels,) = re.findall(r"^  template:\n    metadata:\n      labels:\n((?:        \S+: \S+\n)+)", file.read(), re.M)
     return dict(line.split(": ") for line in labels.replace(" " * 8, "").splitlines())

@@ -1,4 +1,4 @@
-"""Three servers behind the gateway are restarted one after the other under load: no client loses a request, and each
+"""Three servers behind the gateway are restarted one after the other under load. No client loses a request, and each
 stream that had begun ends whole on the server that drains."""
 
 import os
@@ -20,7 +20,7 @@ PROMPTS = [f"Tell me a story about {animal}." for animal in ("a fox", "a bear", 
 
 
 def chat(url, prompt, **options):
-    """Of a client that retries, as OpenAI's does by default, but more often."""
+    """The answer to a client that retries, as OpenAI's does by default, but more often."""
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=8, timeout=SECONDS)
     messages = [{"role": "user", "content": prompt}]
     return client.chat.completions.create(model=MODEL, messages=messages, temperature=0, **options)

@@ -5,8 +5,8 @@
     c  a hybrid's cache says that its length has no limit
     d  a sliding window of one token never drops any
     e  lengths are those of the whole batch: no row is cropped, or starts anew, alone
-    f  recurrent states cannot go back, so that nothing can be guessed on recurrent models
-    g  recurrent_gemma cannot go on from a chunk, serve two sequences at once, or reuse a prefix
+    f  recurrent states cannot go back, so that no tokens can be drafted on recurrent models
+    g  recurrent_gemma cannot continue from a chunk, serve two sequences at once, or reuse a prefix
 """
 
 import os

@@ -219,7 +219,7 @@ TEST_F(EngineTest, AnswersARequest) {
   const EngineLoad load = engine_->GetLoad();
   EXPECT_EQ(load.counts.prompt_tokens, 20);
   EXPECT_EQ(load.counts.generation_tokens, 30);
-  EXPECT_EQ(load.num_steps, 32);  // three prefill chunks, the last of which gives the first token
+  EXPECT_EQ(load.num_steps, 32);  // three prefill chunks; the last one gives the first token
   const std::vector<StepStats> steps = sink_.steps();
   ASSERT_EQ(steps.size(), 32u);
   EXPECT_EQ(steps[0].num_tokens, 8);

@@ -271,7 +271,7 @@ TEST(FairPolicy, ASequenceTakesAtMostAChunkOfItsTenantsTokens) {
   EXPECT_EQ(stage.policy.TokenLimit(*running[3], TokenUse::kPrefill, 244), 244);
 }
 
-// The same in steps of the scheduler.
+// This holds in steps of the scheduler.
 TEST(FairPolicy, TheStepsOfTwoTenantsAreFull) {
   FairPolicy policy({});
   Scheduler::Options options = {.max_running = 8,

@@ -10,7 +10,7 @@
 namespace berth {
 namespace {
 
-// A server that prefills a token in 1 ms, with 4 places, of which a sequence holds one for 8 s.
+// A server that prefills a token in 1 ms, with 4 places. A sequence holds a place for 8 s.
 QueueState Measured(int64_t prefill_tokens, int64_t num_sequences = 0) {
   return {.num_requests = num_sequences,
           .num_tokens = prefill_tokens,

@@ -45,7 +45,7 @@ void BM_DecodeStep(benchmark::State& state) {
 }
 BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(32)->Arg(256);
 
-// The same of one row, while the first of those waiting lacks room, of whose long prompt the index knows a quarter.
+// Steps of one row, while the first waiting sequence lacks room. The index knows a quarter of its long prompt.
 void BM_StepBesideOneThatLacksRoom(benchmark::State& state) {
   const int64_t prompt_tokens = state.range(0);
   // The one that runs leaves room for half a prompt.

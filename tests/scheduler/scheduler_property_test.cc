@@ -154,7 +154,7 @@ struct RandomSchedule {
     return request;
   }
 
-  // The same prompt without an output.
+  // Makes it a prompt without an output.
   void MakeEmbedding(SchedulerHarness* h, Request* request) {
     Request embedding = h->MakeRequest(1, /*max_tokens=*/0);
     h->last_key = embedding.key = request->key;
@@ -361,7 +361,7 @@ TEST(SchedulerProperty, EveryRequestEndsOnceWithItsTokens) {
   EXPECT_GT(num_pauses, 3 * num_seeds);
 }
 
-// The same with requests that often continue others, and tiers that hold much of what those left.
+// Random schedules with requests that often continue others, and tiers that hold much of what those left.
 TEST(SchedulerProperty, WhatComesBackFromTheTiersIsWhatWentThere) {
   const bool full = std::getenv("BERTH_FULL") != nullptr;
   const uint32_t num_seeds = full ? 20000 : 150;

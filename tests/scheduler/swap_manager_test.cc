@@ -178,7 +178,7 @@ TEST_F(SwapManagerTest, ACancelledSwapInReturnsItsRoomAndStartsAgain) {
   EXPECT_LT(tiny.cache->available_bytes(), available);
   EXPECT_TRUE(swap->CancelSwapIn());
   EXPECT_EQ(tiny.cache->available_bytes(), available);
-  // The same where it no longer fits.
+  // Now it no longer fits.
   TakeLease(sequence.get());
   EXPECT_EQ(swap->SwapIn(sequence.get(), now, /*nothing_runs=*/false, Fits), SwapInResult::kWaits);
   TakeLease(sequence.get());

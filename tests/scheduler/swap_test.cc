@@ -19,7 +19,7 @@ Scheduler::Options Swapping(int64_t host_tier_bytes, int64_t step_bytes = 1 << 2
           .swap = {.host_tier_bytes = host_tier_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock}};
 }
 
-// Two sequences of which the younger is preempted, run to the end.
+// Two sequences that run to the end. The younger one is preempted.
 struct Pair {
   explicit Pair(const Scheduler::Options& options, absl::Duration per_copy = absl::ZeroDuration(),
                 const std::vector<LayerCacheSpec>& layers = {StaticLayer(), RecurrentLayer()})

@@ -20,7 +20,7 @@ BIN = os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin"))
 SERVER = os.path.join(BIN, "server/berth-server")
 # The server's alone: Python would load other libraries from there than it was built with.
 LIBRARY_PATH = os.environ.get("BERTH_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
-# Of every server, before its own.
+# Flags of every server, before its own.
 FLAGS = os.environ.get("BERTH_TEST_FLAGS", "").split()
 # A sequence of this many tokens does not end by itself within hours, and its window bounds what it takes.
 ENDLESS_TOKENS = 40_000_000
@@ -32,7 +32,7 @@ STOP_SECONDS = 120
 
 
 def wait_until(condition, what, seconds=120):
-    """Polls until the condition holds, and returns its value. Else fails with what it waited for: a text, or a function
+    """Polls until the condition holds, and returns its value. Else fails with `what`: a text, or a function
     that returns one. The time is a bound against hangs, far above what a slow and busy machine needs."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -175,9 +175,9 @@ class BerthServer:
 
 
 def endless_server(model, *flags, **options):
-    """A server whose streams of endless_request() go on until they are cancelled or aborted, or the server ends: for
-    tests of what happens to a stream that still runs. A request that waits behind such a stream must have no deadline,
-    as the server may foresee that it cannot meet it."""
+    """A server whose streams of endless_request() continue until they are cancelled or aborted, or the server ends. It
+    is for tests of what happens to a stream that still runs. A request that waits behind such a stream must have no
+    deadline, as the server may foresee that it cannot meet it."""
     return BerthServer(model, *ENDLESS_FLAGS, *flags, **options)
 
 

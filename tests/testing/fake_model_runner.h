@@ -38,7 +38,7 @@ class FakeModelRunner : public ModelRunner {
   std::function<absl::Status(const StepPlan&)> on_run;
   // May change the result of each row that samples, for example to stand for non-finite logits.
   std::function<void(const StepRow&, RowResult*)> on_row;
-  // The same of each row that pools hidden states.
+  // May change the result of each row that pools hidden states.
   std::function<void(const StepRow&, RowResult*)> on_pooled_row;
 
   // The first thing that was not as it should be; empty: all was.
@@ -50,7 +50,7 @@ class FakeModelRunner : public ModelRunner {
     FinishReason finish = FinishReason::kNone;
   };
   static Answer AnswerTo(const Request& request, int64_t vocab_size = 100);
-  // The same of every output: sampled ones each as of a request of its own, or the best beams.
+  // The answers of every output: sampled ones each as of a request of its own, or the best beams.
   static std::vector<Answer> AnswersTo(const Request& request, int64_t vocab_size = 100);
   // The logprobs of its prompt; none if it does not ask for them.
   static std::vector<TokenLogprob> ScoresOf(const Request& request, int64_t vocab_size = 100);
@@ -69,7 +69,7 @@ class FakeModelRunner : public ModelRunner {
   std::string Encode(const StepRow& row, uint64_t* hash);
   // Where a layer keeps token `position` of the row: the token in its key, the hash up to it in its value.
   int32_t* Cell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
-  // The same for encoder token `position`.
+  // Where it keeps encoder token `position`.
   int32_t* CrossCell(const StepRow& row, const LayerCacheSlot& slot, int64_t position, bool value) const;
   // The layer's state in the unit at byte `unit`.
   std::byte* State(int64_t unit, const LayerCacheSlot& slot) const;

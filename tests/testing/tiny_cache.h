@@ -42,7 +42,7 @@ inline std::vector<LayerCacheSpec> HybridLayers() {
   return {StaticLayer(), SlidingLayer(6), RecurrentLayer(), OtherStaticLayer()};
 }
 
-// The same layers with states of 128 numbers: 512 bytes, of which a checkpoint takes 192.
+// These layers with states of 128 numbers: 512 bytes, and 192 in a checkpoint.
 inline std::vector<LayerCacheSpec> WithWideStates(std::vector<LayerCacheSpec> layers) {
   for (LayerCacheSpec& layer : layers) {
     for (StateSpec& state : layer.states) state.shape = {128};

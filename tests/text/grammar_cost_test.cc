@@ -169,7 +169,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// The same grammars again and again, compiled, refused, walked through and dropped.
+// A few grammars again and again, compiled, refused, walked through and dropped.
 TEST_F(GrammarCostTest, MemoryDoesNotGrow) {
   const TestVocabulary& made = vocabularies_[0];
   TestVocabulary vocabulary;

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = GrammarSpec::Kind;
 
-// Chains of `count` names, each of which names the next.
+// Chains of `count` names. Each one names the next.
 std::string Chain(int count, const std::string& head, const std::string& middle, const std::string& end,
                   const std::string& last) {
   std::string all;
@@ -32,7 +32,7 @@ std::string Definitions(int count, const std::function<std::string(int)>& make) 
 
 std::string Reference(int definition) { return absl::StrCat(R"({"$ref": "#/$defs/d)", definition, "\"}"); }
 
-// `count` definitions, each of which names the next one twice, or all of them.
+// `count` definitions. Each one names the next one twice, or all of them.
 std::string SharedReferences(int count, const std::string& keyword) {
   return R"({"$ref": "#/$defs/d0", "$defs": )" +
          Definitions(count,

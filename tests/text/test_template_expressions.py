@@ -52,7 +52,8 @@ def by_berth(template, oracle):
 
 
 def differing(templates, oracle):
-    """Those that Berth renders otherwise, with both results. Twice by jinja2: a date may change meanwhile."""
+    """Returns the templates that Berth renders otherwise, with both results. Twice by jinja2: a date may change
+    meanwhile."""
     found = []
     for template in templates:
         before, ours, after = by_jinja2(template), by_berth(template, oracle), by_jinja2(template)
@@ -77,7 +78,7 @@ BLOCKS = [(0, 0x180), (0x300, 0x600), (0x900, 0x980), (0x10A0, 0x10FC), (0x13A0,
 
 @pytest.mark.parametrize("block", BLOCKS, ids=hex_range)
 def test_methods_know_every_character(block, oracle):
-    """Of those that both versions of Unicode have."""
+    """Methods on the characters that both versions of Unicode have."""
     chars = [chr(code) for code in range(*block) if unicodedata.category(chr(code)) != "Cn"]
     calls = "".join(f"{{{{ c.{method}() }}}} " for method in METHODS)
     oracle.value(template=f"{{% for c in chars %}}{calls}{{{{ [c] }}}}\n{{% endfor %}}", variables={})

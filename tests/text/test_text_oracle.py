@@ -1,8 +1,7 @@
 """The text front end against Python's tokenizers and transformers' apply_chat_template.
 
-Tokenizers of the kinds that checkpoints carry are trained here on generated text; 1,000 varied strings are encoded,
-decoded and streamed by both sides, and 20 conversations rendered through templates written in the styles of the
-common families.
+Tokenizers of the kinds that checkpoints carry are trained here on generated text. Both sides encode, decode and stream
+1,000 varied strings, and 20 conversations are rendered through templates written in the styles of the common families.
 """
 
 import json

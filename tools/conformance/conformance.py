@@ -5,8 +5,8 @@
     conformance.py --url=http://127.0.0.1:8602/v1 --reference=http://127.0.0.1:9602/v1
 
 It asks the conversations of agents, turn by turn, and compares tokens and logprobs with those of a cold run, where no
-cache can help. A cold run needs one of two things: a URL that empties the cache (--flush gets a POST before each cold
-request), or a second engine with the same model that keeps no prefixes (--reference).
+cache can help. A cold run needs one of two things. One is a URL that empties the cache: --flush gets a POST before each
+cold request. The other is a second engine with the same model that keeps no prefixes (--reference).
 
 Traces:
   grow   each turn appends to the whole conversation
@@ -19,8 +19,8 @@ Modes:
   others   each turn while other requests run
   cancels  each turn after it was begun and cancelled
 
-Prints a table. Exit code: 0: all answers are equal; 1: some differ, a cold run was not cold, or no request hit the
-cache; 2: the engine or the flags do not work. Needs Python's standard library only.
+Prints a table. The exit code is 0 if all answers are equal. It is 1 if some differ, a cold run was not cold, or no
+request hit the cache, and 2 if the engine or the flags do not work. Needs Python's standard library only.
 """
 
 import argparse
@@ -101,7 +101,7 @@ class Answer:
         self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
     def logprobs(self):
-        """Of all tokens and of the likely ones beside each."""
+        """The logprobs of all tokens and of the likely ones beside each."""
         return [value for entry in self.entries
                 for value in (entry["logprob"], *(top["logprob"] for top in entry.get("top_logprobs") or ()))]
 
@@ -154,7 +154,7 @@ class Checker:
             raise Failed(f"--flush: {self.arguments.flush}: {error}") from error
 
     def cold_run(self, trace):
-        """[(messages, answer)] of each turn, none of which found a cache."""
+        """[(messages, answer)] of each turn. No turn found a cache."""
         turns = []
         for turn in range(self.arguments.turns):
             messages = messages_of(trace, self.arguments.seed, [answer.text for _, answer in turns])

@@ -263,9 +263,9 @@ install_openvino() {
   touch "$complete"
 }
 
-# vLLM for the CPU. It asks for a torch that PyPI lacks. uv gives it PyPI's torch of the same version, which brings CUDA's
-# libraries, and leaves out what only other models need. numactl's library is its own need; the documentation of vLLM asks
-# for tcmalloc.
+# vLLM for the CPU. It asks for a torch that PyPI lacks. Here uv gives it PyPI's torch of the same version, which brings
+# CUDA's libraries, and leaves out what only other models need. The library of numactl is its own need; the
+# documentation of vLLM asks for tcmalloc.
 install_vllm() {
   local requirements=bench/peers/requirements-vllm.txt overrides=bench/peers/overrides-vllm.txt
   local complete

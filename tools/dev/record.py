@@ -1,5 +1,5 @@
-"""The records that a run of `./dev test` leaves in Berth's cache folder: of the whole run, which `./dev test --status`
-reads, and of each step that needs not run again on the same files."""
+"""The records that a run of `./dev test` leaves in Berth's cache folder. `./dev test --status` reads that of the whole
+run. The others are of steps that need not run again on the same files."""
 
 import datetime
 import glob

@@ -61,7 +61,7 @@ def query(expression, *flags):
 
 
 def threaded(tests):
-    """Those of the Bazel tests that need a source that starts a thread."""
+    """Returns the Bazel tests that need a source that starts a thread."""
     found = subprocess.run(["git", "grep", "-lE", tiers.STARTS_THREAD, "--", "*.cc", "*.h"], cwd=ROOT, check=True,
                            stdout=subprocess.PIPE, text=True, timeout=60).stdout.split()
     exists = lambda path: os.path.exists(os.path.join(ROOT, path))  # noqa: E731

@@ -1,6 +1,6 @@
 """Which tests there are, and in which of the two tiers of `./dev test` each is.
 
-The first tier finds what a change broke. The second goes on for as long as there is time: more cases of the same tests,
+The first tier finds what a change broke. The second runs for as long as there is time: more cases of the same tests,
 and what takes longest. tests/dev/test_which_tests.py lists each test that is in neither.
 """
 
@@ -18,7 +18,7 @@ PYTHON_TESTS = ["tests/dev", "tests/models", "tests/text", "tests/deploy", "test
                 "tests/bench", "tests/parity"]
 GATEWAY_TESTS = ["tests/gateway"]
 
-# Of the second tier: what packs programs for a machine with a GPU, and runs them on the CPU.
+# Tests of the second tier: they cover what packs programs for a machine with a GPU, and runs them on the CPU.
 GPU_TESTS = ["tests/gpu"]
 
 # The tests that read BERTH_FULL. With it they run many more cases, for minutes to hours.
@@ -45,7 +45,7 @@ STARTS_THREAD = r"std::j?thread\b|std::async|pthread_create"
 
 
 def parsers(tests):
-    """Those of the Bazel labels that are in PARSERS."""
+    """Returns the Bazel labels that are in PARSERS."""
     return [label for label in tests if label.startswith(tuple(f"{folder}{end}" for folder in PARSERS for end in "/:"))]
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Packs what `./dev gpu-check` needs into one archive, for a machine with a GPU that has neither compiler nor network.
 
-It holds the built programs, stripped, with the shared libraries of Debian that they need; the Python code and the modules
-that protoc generates for it; the demo models; and `dev` with tools/dev. The other machine has the driver, Python with torch,
-transformers and grpcio, glibc and libstdc++. `./dev gpu-pack` builds the programs and runs this.
+It holds the built programs, stripped, with the shared libraries of Debian that they need. It also holds the Python code
+and the modules that protoc generates for it, the demo models, and `dev` with tools/dev. The other machine has the
+driver, Python with torch, transformers and grpcio, glibc and libstdc++. `./dev gpu-pack` builds the programs and runs
+this.
 """
 
 import argparse
@@ -24,7 +25,7 @@ PROGRAMS = ["server/berth-server", "client/berth-cli", "server/libberth_cuda.so"
 FILES = ["dev", "tools/dev", "tools/gpu", "tools/parity", "bench/peers", "tests/e2e", "tests/testing", "models/demo",
          "docs/cuda.md", "LICENSE", "THIRD_PARTY.md"]
 KINDS = (".py", ".sh", ".md", ".json", ".safetensors", ".jinja", "/dev", "/LICENSE")
-# Of the other machine: glibc, libstdc++, and what torch brings.
+# Libraries of the other machine: glibc, libstdc++, and what torch brings.
 NOT_PACKED = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp|torch.*|c10.*|cud.*|cupti|nv.*))\.so.*")
 LIMIT = 64 << 20  # bytes
 

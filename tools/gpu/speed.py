@@ -20,7 +20,7 @@ LONG_PROMPTS = (2048, 8192)
 
 
 def shapes(setup):
-    """Published shapes. Of qwen3_next 4 of 48 layers, three gated delta nets and one with attention: 14 GB."""
+    """Published shapes. The qwen3_next has 4 of 48 layers, three gated delta nets and one with attention: 14 GB."""
     from models import COMMON, LLAMA, MODELS, PeerModel, tiny
 
     if setup.small:
@@ -191,7 +191,7 @@ def peer(setup, name):
                 began = time.perf_counter()
                 run()
                 figures[f"{way}, {streams} streams, tokens/s"] = streams * output / (time.perf_counter() - began)
-            except Exception as error:  # the peer's fault is no fault of Berth's
+            except Exception as error:  # a fault of the peer is not Berth's
                 print(f"{way} with {streams} streams: {type(error).__name__}: {error}")
                 figures[f"{way}, {streams} streams, failed"] = 1
     return keep(setup, f"transformers {name}", figures)

@@ -24,9 +24,9 @@ class Case:
     # Encoder-decoder models: prompts go to the encoder.
     forced_bos: int | None = None  # in each request, beside what the configuration says
     decoder_tokens: tuple = ()  # what the decoder starts from after its start token
-    own_head: bool = False  # for a class that ties the head whatever the configuration says
-    # (part of a parameter's name, factor): what one prompt gives a decoder is the same at every token, and would drown
-    # the tokens.
+    own_head: bool = False  # The class ties the head whatever the configuration says.
+    # Pairs of a part of a parameter's name and a factor. What one prompt gives a decoder is the same at every token,
+    # and would drown the tokens.
     scales: tuple = ()
     # Factor of the matrices of the bfloat16 checkpoint: about what training would leave. Larger ones make softmaxes so
     # sharp that transformers' own bfloat16 is up to 15 % of the logits' spread away from float32.
@@ -95,14 +95,15 @@ DELTA_TYPES = ["linear_attention", "full_attention", "linear_attention", "linear
 DELTA = dict(COMMON, initializer_range=0.2, head_dim=24, num_hidden_layers=4, layer_types=DELTA_TYPES, linear_num_key_heads=2,
              linear_num_value_heads=6, linear_key_head_dim=10, linear_value_head_dim=14)
 # Time steps as trained ones are. As initialized, a token's decay is exp(-20): the state remembers nothing, and the sums
-# of logarithms of 64 decays, float32 in transformers, move its logprobs by 1.4e-4 (against float64; Berth's by 2e-5).
+# of logarithms of 64 decays, float32 in transformers, move its logprobs by 1.4e-4 against float64. Berth's move by
+# 2e-5.
 SMALL_STEPS = {"dt_bias": -4.0}
 QWEN3_NEXT = dict(DELTA, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=36,
                   shared_expert_intermediate_size=44)
 QWEN3_5_MOE = {key: value for key, value in QWEN3_NEXT.items() if key != "intermediate_size"}
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=60, patch_size=4,
               num_position_embeddings=16)
-# Of wrappers of a text model. Text alone asks nothing of them.
+# Parts of wrappers of a text model. Text alone asks nothing of them.
 SIGLIP = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 LLAMA4_VISION = dict(SIGLIP, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16)
 TOKENS = dict(bos_token_id=0, eos_token_id=1, pad_token_id=2)
@@ -126,7 +127,8 @@ CASES = {
     "llama-rope-yarn-mscale": Case("LlamaConfig", dict(ATTENTION, rope_parameters=dict(
         rope_type="yarn", factor=6.0, rope_theta=1000.0, original_max_position_embeddings=64, mscale=0.8,
         mscale_all_dim=1.3, beta_fast=20.0, beta_slow=2.0))),
-    # By their oracle whole sequences under the mask; by the searches' also its cache, of which the mask hides a part.
+    # By their oracle whole sequences under the mask; by the searches' also its cache, because the mask hides a part of
+    # it.
     "llama-sinks": Case("LlamaConfig", ATTENTION, window=37, sinks=5, whole_forward=True),
     "mistral": Case("MistralConfig", dict(ATTENTION, sliding_window=37)),
     # transformers' cache never drops a token of a window of one, and its generate() then sees too many.
@@ -277,7 +279,8 @@ CASES = {
         chunk_size=16, use_shared_attention_adapter=True, use_mem_rope=True, add_bias_linear=True), 0.3),
 }
 
-# A case for each kind of cache and each kind of layer: full and windowed and chunked attention, sinks, Mamba and Mamba-2,
-# the gated delta net, RG-LRU, convolutions, experts, and an encoder. `./dev test` runs these, `./dev test --full` all.
+# A case for each kind of cache and each kind of layer. These are full and windowed and chunked attention, sinks, Mamba
+# and Mamba-2, the gated delta net, RG-LRU, convolutions, experts, and an encoder. `./dev test` runs these, `./dev test
+# --full` all.
 ONE_OF_EACH = ["llama", "gemma3_text", "gpt_oss", "llama4_text", "mamba", "falcon_h1", "qwen3_next", "recurrent_gemma",
                "lfm2_moe", "t5"]

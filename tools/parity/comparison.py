@@ -33,7 +33,7 @@ class Outcome:
         self.notes.append(note)
 
     def compare(self, got, answers, index, what, skip=0, tie_margin=TIE_MARGIN):
-        """Tokens against the oracle's from the `skip`-th on, of which the request may have asked for fewer."""
+        """Tokens against the oracle's from the `skip`-th on. The request may have asked for fewer."""
         self.rows += 1
         expected = answers["tokens"][index][skip : skip + len(got)]
         margins = answers["margins"][index][skip:]

@@ -184,9 +184,9 @@ def first_logprobs(model, prompts, case):
 
 
 def round_weights(model, scale):
-    """Makes the matrices smaller (Case.bf16_scale) and rounds what a checkpoint stores to bfloat16. What it does not
-    store, as the rotary frequencies, a server computes in float32: rounded, they would turn keys that are hundreds of
-    tokens away by half a radian too much or too little."""
+    """Makes the matrices smaller (Case.bf16_scale) and rounds what a checkpoint stores to bfloat16. A server computes
+    in float32 what the file does not store, such as the rotary frequencies. Rounded, they would turn keys that are
+    hundreds of tokens away by half a radian too much or too little."""
     import torch
 
     for name, parameter in model.named_parameters():

@@ -9,12 +9,13 @@ from cases import NEW_TOKENS, VOCAB
 from comparison import complete, distribution, own_answers, stable_flags
 from regimes import alone
 
-# The largest error of logprobs with an int8 cache, in float32, over that of bfloat16 on the same weights: how far a
-# rounding reaches depends on the model, and bfloat16 measures it. int8 leaves an error of 0.006 of a head's norm where
-# bfloat16 leaves 0.0017, but bfloat16 rounds every product too: 0.00 to 1.50 was measured on 16 families.
+# The largest error of logprobs with an int8 cache, in float32, over that of bfloat16 on the same weights. How far a
+# rounding reaches depends on the model, and bfloat16 measures it. An int8 cache leaves an error of 0.006 of a head's
+# norm where bfloat16 leaves 0.0017, but bfloat16 rounds every product too. Ratios of 0.00 to 1.50 were measured on 16
+# families.
 INT8_OVER_BF16 = 2
-# Of requests that go on from an int8 checkpoint, against cold ones: the most mean KL divergence, in nats, and the least
-# share of equal greedy tokens. Random weights forget slowly: up to 8e-3 and 89 % were measured
+# Bounds for requests that resume from an int8 checkpoint, against cold ones: the most mean KL divergence, in nats, and
+# the least share of equal greedy tokens. Random weights forget slowly: up to 8e-3 and 89 % were measured
 # (bench/quantised_bench.py), where a wrong or lost state gives more than 1e-1.
 CHECKPOINT_KL = 2e-2
 CHECKPOINT_AGREEMENT = 0.85
@@ -24,7 +25,7 @@ QUANTISED_TOKENS = 32
 
 
 def quantised(name, folder, base, answers, arrays, bf16_error, outcome):
-    """int8 keys and values: logprobs near the oracle's, and a sequence's tokens alone equal to those in any company."""
+    """int8 keys and values: logprobs near the oracle's, and a sequence's tokens alone equal to those in any batch."""
     picks = [i for i, prompt in enumerate(answers["prompts"]) if len(prompt) in QUANTISED_PROMPTS]
     flags = [*base, "--arena=64MiB", "--cache_dtype=int8", "--dtype=float32"]
     with BerthServer(folder / "bf16", *flags) as server:
@@ -50,8 +51,8 @@ def quantised(name, folder, base, answers, arrays, bf16_error, outcome):
 
 
 def quantised_checkpoints(folder, base, answers, outcome):
-    """int8 checkpoints: cold outputs, and those with guesses and their roll-backs, are the oracle's as ever; what goes on
-    from a checkpoint is near a cold run."""
+    """int8 checkpoints: cold outputs, and those with draft tokens and their roll-backs, are the oracle's as ever; what
+    resumes from a checkpoint is near a cold run."""
     flags = [*base, "--arena=64MiB", "--prefill_chunk_tokens=64", "--dtype=float32", "--state_checkpoint_dtype=int8"]
     contexts = [prompt + answers["tokens"][i][:step] for i, prompt in enumerate(answers["prompts"])
                 for step in CHECKPOINT_STEPS if len(prompt) + step > 1]

@@ -15,7 +15,7 @@ from comparison import TIE_MARGIN, complete, distribution, own_answers, stable_f
 
 FP32_TOLERANCE = 1e-4
 BF16_TOLERANCE = 2e-2
-# What is compared to the bit: a request's logprobs alone with those in other company and chunks.
+# What is compared to the bit: a request's logprobs alone with those in other batches and chunks.
 BIT_PROMPTS = [1, 64, 300]
 BIT_TOKENS = 12
 
@@ -40,9 +40,9 @@ TURN = 21
 
 
 def hit(server, answers, outcome, prompt_dependent=False):
-    """Requests that go on from what the cache still holds: a prompt again, and its output's first tokens after it.
-    prompt_dependent: the model computes those differently as prompt than as output, so the oracle of the second is the
-    server's cold run."""
+    """Requests that resume from what the cache still holds: a prompt again, and its output's first tokens after it.
+    If prompt_dependent, the model computes those differently as prompt than as output, so the oracle of the second is
+    the server's cold run."""
     longer_answers, skip = answers, TURN
     if prompt_dependent:
         rows = {i: (prompt + answers["tokens"][i][:TURN], NEW_TOKENS - TURN) for i, prompt in enumerate(answers["prompts"])}
@@ -139,11 +139,12 @@ def least_arena(groups, num_tokens):
 
 
 def preempted(folder, base, groups, answers, outcome, swapped):
-    """Arenas so small that sequences must give way, and are computed again; then with a host tier, where their cache is
-    copied out and in whatever that costs. States alone, or windows of no more than a block, never grow, so never have to."""
+    """Arenas so small that sequences must be preempted, and are computed again; then with a host tier, where their
+    cache is copied out and in whatever that costs. States alone, or windows of no more than a block, never grow, so
+    never have to."""
     grows = any(group.bytes_per_token and not 0 < group.window <= 16 for group in groups)
     longest = max(map(len, answers["prompts"])) + NEW_TOKENS + TOKENS_TOGETHER
-    found = False  # an arena in which sequences gave way
+    found = False  # an arena in which sequences were preempted
     # The smallest arenas may hold but one sequence at a time, and larger ones all; finer steps if none lies between.
     for step in (1.4, 1.05):
         arena = least_arena(groups, longest)
@@ -185,7 +186,7 @@ def result_bits(server, answers, prompt):
 
 def bits(name, folder, base, answers, outcome):
     """Logprobs and embeddings alone, among others, and prefilled in chunks: equal to the last bit. Where the
-    recurrence's prefill sums by chunk, with --chunk_invariant_scans; without it in company alone."""
+    recurrence's prefill sums by chunk, with --chunk_invariant_scans; without it only in a batch."""
     prompts = [prompt for prompt in answers["prompts"] if len(prompt) in BIT_PROMPTS]
     stable = stable_flags(name)
     settings = [(stable, 512), (stable, 7), (stable, 1)]

@@ -7,9 +7,9 @@ about the model and not about the cache.
 
 With --brief, every case goes through those.
 
-Greedy tokens must be equal. Where they part, the oracle's own margin between its two best logits decides: below
-TIE_MARGIN it is a tie, which is counted and printed, and the rest of that output is not compared; else it is a miss.
-Exits 1 on any miss, and when there are more ties than MAX_TIE_SHARE.
+Greedy tokens must be equal. Where they part, the oracle's own margin between its two best logits decides. Below
+TIE_MARGIN it is a tie: it is counted and printed, and the rest of that output is not compared. Else it is a miss. Exits
+1 on any miss, and when there are more ties than MAX_TIE_SHARE.
 """
 
 import argparse

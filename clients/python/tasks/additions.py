@@ -9,7 +9,7 @@ FILE = Path(__file__).resolve().parents[3] / "models/demo/heldout_additions.json
 
 
 def load(**_):
-    """Rows with a question, its answer, and three answers of which the second is right."""
+    """Rows with a question, its answer, and three answers. The second one is right."""
     with open(FILE, encoding="utf-8") as file:
         rows = json.load(file)
     for row in rows:

@@ -75,7 +75,7 @@ __device__ inline void StoreVector(BFloat16* p, const float* v) {
   *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// A run of which `left` numbers exist; zeros for the others. `aligned`: whole runs lie on 16 bytes.
+// A run of numbers. Only the first `left` exist, and the others are zeros. `aligned`: whole runs lie on 16 bytes.
 template <typename T>
 __device__ inline void LoadRun(const T* p, int64_t left, bool aligned, float* v) {
   if (aligned && left >= kRun<T>) return LoadVector(p, v);

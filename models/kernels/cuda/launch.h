@@ -6,9 +6,9 @@
 
 namespace berth::ops {
 
-// How attention divides keys among blocks of threads. It divides those of the step's first `num_tiles` tiles, each of
-// which is a row, into parts of kSplitTokens positions. All other tiles walk through the same parts one after the other
-// and add them in the same way, so a token's bits do not depend on the choice.
+// How attention divides keys among blocks of threads. It divides those of the step's first `num_tiles` tiles, where
+// each tile is a row, into parts of kSplitTokens positions. All other tiles walk through the same parts one after the
+// other and add them in the same way, so a token's bits do not depend on the choice.
 struct SplitKv {
   int64_t num_tiles;
   int64_t tile_tokens;   // of the longest of these rows, or more

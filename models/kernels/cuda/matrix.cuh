@@ -14,8 +14,8 @@ __device__ inline int QuadLane() { return Lane() % 4; }
 // Two neighbours, as the matrix units take them.
 __device__ inline uint32_t PairOf(uint32_t first_bits, uint32_t second_bits) { return first_bits | second_bits << 16; }
 
-// Eight numbers at p, of which `left` exist, as the bits of bfloat16; zeros for the others. `aligned`: whole runs lie
-// on their size.
+// Eight numbers at p, as the bits of bfloat16. Only the first `left` exist, and the others are zeros. `aligned`: whole
+// runs lie on their size.
 __device__ inline uint4 BitsOfEight(const BFloat16* p, int left, bool aligned) {
   if (aligned && left >= 8) return *reinterpret_cast<const uint4*>(p);
   uint32_t words[4] = {};

@@ -39,7 +39,7 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
 
 namespace berth::reference {
 
-// The same contracts in ATen operations, on any device.
+// These have the contracts above, in ATen operations, on any device.
 at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const ops::BidirectionalAttentionShape& shape, const StepBatch& batch);
 void WriteCross(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);

@@ -20,7 +20,7 @@ at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::T
 
 namespace berth::reference {
 
-// The same contract in ATen operations, on any device.
+// This has the contract above, in ATen operations, on any device.
 at::Tensor CausalConv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int layer, int state,
                       const StepBatch& batch, ops::ConvActivation activation = ops::ConvActivation::kSilu);
 

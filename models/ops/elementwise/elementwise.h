@@ -15,7 +15,7 @@ namespace berth::ops {
 // x: [tokens, groups * dim], weight: [dim] shared by the groups. Returns x's shape and type.
 // x / sqrt(mean(x^2) + eps) * weight, per group of `dim` columns.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, Execution& execution);
-// The same of x rounded to `type`, which the result has.
+// Norms x rounded to `type`, which the result has.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType type,
                    Execution& execution);
 // The layer norm: (x - mean) / sqrt(variance + eps) * weight + bias, per group of `dim` columns, of x rounded to
@@ -49,7 +49,7 @@ void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const a
 
 namespace berth::reference {
 
-// The same contracts in ATen operations, on any device.
+// These have the contracts above, in ATen operations, on any device.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,

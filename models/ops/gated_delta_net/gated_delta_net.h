@@ -33,7 +33,7 @@ at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::T
 
 namespace berth::reference {
 
-// The same contract in ATen operations, token by token, on any device.
+// This has the contract above, in ATen operations, token by token, on any device.
 at::Tensor GatedDeltaNet(const at::Tensor& qkv, const at::Tensor& a, const at::Tensor& b, const at::Tensor& rate,
                          const at::Tensor& dt_bias, const ops::DeltaNetShape& shape, const StepBatch& batch);
 

@@ -34,7 +34,7 @@ struct Mamba2Shape {
   int64_t head_dim = 0;
   int64_t state_dim = 0;
   int64_t groups = 0;
-  // Limits of the time step for the prompt's tokens. Those generated after it have none: the reference kernels and
+  // Limits of the time step for the prompt's tokens. Generated tokens have no limits: the reference kernels and
   // transformers clamp in their prefill alone.
   double dt_min = 0;
   double dt_max = std::numeric_limits<double>::infinity();
@@ -50,7 +50,7 @@ at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Ten
 
 namespace berth::reference {
 
-// The same contracts in ATen operations, token by token, on any device.
+// These have the contracts above, in ATen operations, token by token, on any device.
 at::Tensor MambaScan(const ops::MambaInputs& inputs, const at::Tensor& a, const at::Tensor& d,
                      const at::Tensor& dt_bias, int layer, int state, const StepBatch& batch);
 at::Tensor Mamba2Scan(const at::Tensor& xbc, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& d,

@@ -1,4 +1,4 @@
-// Products with weights of 8 bits and with those of experts. Those of few rows are limited by reading the weights. A
+// Products with weights of 8 bits and with those of experts. Products of few rows are limited by reading the weights. A
 // warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. More rows
 // of bfloat16 are multiplied in tiles, by the matrix units. For still more rows, weights of 8 bits are expanded to the
 // activations' type, and the library computes the product.
@@ -13,7 +13,7 @@ constexpr int kOutputs = 4;  // of a warp
 constexpr int kBlockOutputs = kThreads / kWarp * kOutputs;
 constexpr int kBytes = 16;  // of a weight's row that a thread loads at once
 
-// Weights that a thread has, of which `left` exist; zeros for the others.
+// Weights that a thread has. Only the first `left` exist, and the others are zeros.
 __device__ inline void LoadWeights(const int8_t* p, int64_t left, bool aligned, float* v) {
   if (aligned && left >= kBytes) {
     const uint4 x = *reinterpret_cast<const uint4*>(p);
@@ -159,7 +159,7 @@ __device__ inline int FirstPair(const PairGroups& groups, int64_t expert) {
   return expert == 0 ? 0 : groups.ends[expert - 1];
 }
 
-// The same of pairs that are grouped. For float32, of which there are no tiles.
+// Multiplies pairs that are grouped, in float32, for which there are no tiles.
 template <typename W>
 __global__ void __launch_bounds__(kThreads)
     ExpertGroupKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
                           a.groups.ends[expert]);
 }
 
-// The same by tiles: blockIdx = (kTileOutputs outputs, expert).
+// Multiplies grouped pairs by tiles: blockIdx = (kTileOutputs outputs, expert).
 template <typename W>
 __global__ void __launch_bounds__(kTileThreads)
     ExpertTileKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {

@@ -138,7 +138,7 @@ void Run(absl::Span<Task> tasks, DType type, Execution& execution) {
   });
 }
 
-// x and out: rows of the weight's type, out maybe of float32, of which the columns side by side.
+// x and out: rows of the weight's type, or out of float32, with neighbouring columns side by side.
 Task TaskOf(const at::Tensor& x, const PackedMatrix& weight, const float* bias, const at::Tensor& out) {
   TORCH_CHECK(x.size(1) == weight.inputs() && x.scalar_type() == weight.type(), "a product of ", x.sizes(), " ",
               x.scalar_type(), " and ", weight.outputs(), " x ", weight.inputs(), " ", weight.type());

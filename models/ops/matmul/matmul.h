@@ -18,8 +18,8 @@
 
 namespace berth::ops {
 
-// A matrix [outputs, inputs]. Copies share its memory. On the CPU it is stored as asked for; float32 weights all of
-// which are numbers of bfloat16 are stored as such, which loses nothing. On other devices it is exact or kInt8.
+// A matrix [outputs, inputs]. Copies share its memory. On the CPU it is stored as asked for; float32 weights are stored
+// as bfloat16 if all of them are numbers of bfloat16, which loses nothing. On other devices it is exact or kInt8.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -76,7 +76,7 @@ struct ExpertPairs {
   int64_t count() const { return chosen.numel(); }
 };
 
-// Sorts the pairs by expert, of which there are `experts`, on a GPU with kernels. Few pairs are left as they are: the
+// Sorts the pairs by expert. There are `experts`, on a GPU with kernels. Few pairs are left as they are: the
 // product looks for each expert's.
 void GroupPairs(int64_t experts, ExpertPairs* pairs, const Execution& execution);
 

@@ -25,7 +25,7 @@
 //   LaneOf(l), ColumnOf(i), IsFirst()   which lane and column they are; whether the thread is a lane's first
 //   Room, RoomBytes(a, with_totals)     the block's shared memory; `totals` [kLanes, value_stride] is of the kernel
 //   LoadQueries(a, type, set, room)     before the first tile
-//   AttendTile(a, keys, set, room, part, first, read, lanes)  adds a tile of a part, of which positions `read` exist;
+//   AttendTile(a, keys, set, room, part, first, read, lanes)  adds a tile of a part; its positions `read` exist;
 //                                       all threads take part
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_KERNEL_CUH_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_KERNEL_CUH_

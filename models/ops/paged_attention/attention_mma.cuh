@@ -1,9 +1,9 @@
 // Attention's products by the GPU's matrix units, where queries are bfloat16, and keys and values that or int8. Part of
 // attention_kernel.cuh, which lists the members of a MathPolicy.
 //
-// A warp's 16 lanes are the rows of its products. A thread has pairs of neighbouring columns of the scores. The same
-// thread then multiplies values with them, as weights, so they need not move between threads (as in FlashAttention-2,
-// Dao, 2023). A weight is cut into two numbers of bfloat16, which together hold its first 16 bits, as on the CPU
+// A warp's 16 lanes are the rows of its products. A thread has pairs of neighbouring columns of the scores. This thread
+// then multiplies values with them, as weights, so they need not move between threads (as in FlashAttention-2, Dao,
+// 2023). A weight is cut into two numbers of bfloat16, which together hold its first 16 bits, as on the CPU
 // (cpu_amx.inc). Numbers of int8 are numbers of bfloat16 too; a token's scale goes to its score, and to the weight of
 // its value. A lane's sums do not depend on the others'.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_ATTENTION_MMA_CUH_

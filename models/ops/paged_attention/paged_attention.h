@@ -34,7 +34,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
 
 namespace berth::reference {
 
-// The same contracts in ATen operations, on any device.
+// These have the contracts above, in ATen operations, on any device.
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 at::Tensor Attention(const at::Tensor& query, const ops::AttentionShape& shape, const StepBatch& batch);
 }  // namespace berth::reference

@@ -29,7 +29,7 @@ at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const RgLruWeight
 
 namespace berth::reference {
 
-// The same contract in ATen operations, token by token, on any device.
+// This has the contract above, in ATen operations, token by token, on any device.
 at::Tensor RgLru(const at::Tensor& x, const at::Tensor& gates, const ops::RgLruWeights& weights, int layer, int state,
                  const StepBatch& batch);
 

@@ -206,7 +206,7 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
     const at::Tensor whole = x.as_strided({size}, {1}, 0).to(GetParam().device->device);
     return whole.as_strided(x.sizes(), x.strides(), x.storage_offset());
   }
-  // The same for the tensors of an operation's shape, inputs or weights.
+  // Does this for the tensors of an operation's shape, inputs or weights.
   template <typename Tensors>
   Tensors OnDevice(Tensors of) const {
     const auto move = [&](auto&... tensors) { ((tensors = OnDevice(tensors)), ...); };

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kTokens = 40;
 constexpr int64_t kHidden = 5;
 
-// Numbers of which sums depend on the order, even in float64.
+// Numbers whose sums depend on the order, even in float64.
 at::Tensor States() {
   const at::Tensor x = at::arange(1, kTokens * kHidden + 1, at::kFloat);
   return (x.reciprocal() * (x.remainder(3) - 1) * x.remainder(7).mul(6).exp()).view({kTokens, kHidden});

@@ -146,7 +146,7 @@ TEST_F(AdmissionTest, ATokenRateCountsWhatWasUsedAndNoMore) {
   second->OnEnded(600);
 }
 
-// A session of 600 tokens, of which 500 were generated before it was resumed.
+// A session of 600 tokens. 500 were generated before it was resumed.
 TEST_F(AdmissionTest, ReplayedTokensCostNothing) {
   SetLimits(R"({"default": {"tokens_per_second": 1, "burst_seconds": 100}})");
   const RequestCost cost = {.output_tokens = 100, .replayed_tokens = 500};

@@ -1,5 +1,5 @@
-// A tokenizer of 100 tokens: 0..94 are the printable ASCII characters from ' ' on, 95..99 are special tokens, of which
-// 96 begins a text. Its chat template puts every message in a line "role:content". Thread-safe.
+// A tokenizer of 100 tokens: 0..94 are the printable ASCII characters from ' ' on, 95..99 are special tokens, and 96
+// begins a text. Its chat template puts every message in a line "role:content". Thread-safe.
 #ifndef BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_
 #define BERTH_TESTS_SERVER_API_FAKE_TEXT_CODEC_H_
 

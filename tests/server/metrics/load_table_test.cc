@@ -20,7 +20,7 @@ namespace {
 using ::google::protobuf::FieldDescriptor;
 using ::google::protobuf::Message;
 
-// A load of which every number is another one, and none is 0.
+// A load in which all numbers differ, and none is 0.
 class DistinctLoad {
  public:
   DistinctLoad() {

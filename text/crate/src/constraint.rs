@@ -4,8 +4,8 @@
 //! and kept until they have all come. So it makes no difference whether they come at once or one by one.
 //!
 //! At a place where the grammar leaves one byte string F, its tokens are the tokenizer's own, T. The last ones may have
-//! to give way: where a single token could also spell the end of F and what follows it, the model is to choose. So T is
-//! cut at the first place, of the last LOOKBACK, after which the grammar allows such a token.
+//! to be left out: where a single token could also spell the end of F and what follows it, the model is to choose. So
+//! T is cut at the first place, of the last LOOKBACK, after which the grammar allows such a token.
 
 use crate::mask_cache::{Key, States};
 use crate::vocabulary::Vocabulary;
@@ -388,7 +388,7 @@ impl Constraint {
         }
     }
 
-    /// Whether a token may come first, or why none may.
+    /// Whether a token may come first, or why no token can.
     pub fn check_start(&mut self) -> Result<(), String> {
         let mut mask = vec![0; self.vocabulary.trie().vocab_size().div_ceil(32)];
         self.write_mask(&mut mask)

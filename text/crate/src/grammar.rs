@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// llguidance calls itself for a rule in a rule, which only the text's length bounds.
 const STACK_BYTES: usize = 1 << 30;
-/// Of a Lark grammar: each rule may name the next.
+/// Limit of a Lark grammar: each rule may name the next.
 const MAX_LARK_BYTES: usize = 256 << 10;
 
 #[repr(C)]
@@ -66,7 +66,7 @@ struct Job<'a> {
     limits: ParserLimits,
 }
 
-/// Grammars by their names, the first of which begins.
+/// Grammars by their names. The first one begins.
 type Grammars = Vec<GrammarWithLexer>;
 
 impl Job<'_> {

@@ -59,7 +59,7 @@ pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String>
         if let Some(rest) = text[at..].strip_prefix("%llguidance") {
             let error = |e: String| format!("%llguidance at {}: {e}", position(text, at));
             let (options, _) = json::parse_prefix(rest, work).map_err(error)?;
-            // Bytes that are no text would let control tokens pass for text.
+            // Bytes that are not text would let control tokens pass for text.
             if let Some(name) = REFUSED.iter().find(|name| options.get(**name).is_some()) {
                 return Err(error(format!("{name} is not supported")));
             }

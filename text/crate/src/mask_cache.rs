@@ -88,7 +88,7 @@ impl States {
     }
 }
 
-/// Masks up to a number of bytes. Those that were not used for the longest time go first, half of all at once.
+/// Masks up to a number of bytes. The masks that were not used for the longest time go first, half of all at once.
 pub struct MaskCache {
     max_each: usize, // masks in a generation
     generations: Mutex<[HashMap<Key, Arc<SimpleVob>>; 2]>, // new ones and those used since, and older ones

@@ -195,7 +195,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After {: the rest of a quantifier, or nothing if it is none.
+    /// After {: the rest of a quantifier, or nothing if there is no quantifier.
     fn quantifier(&mut self) -> Option<String> {
         let body: String = self.rest.clone().take_while(|&c| c != '}').take(24).collect();
         let mut parts = body.split(',');

@@ -1,5 +1,5 @@
-//! Reads a JSON schema (draft 2020-12) before llguidance does: refuses every keyword that llguidance does not enforce,
-//! by its JSON pointer, and rewrites what it would read otherwise. llguidance ignores unknown keywords.
+//! Reads a JSON schema (draft 2020-12) before llguidance does. Refuses every keyword that llguidance does not enforce,
+//! by its JSON pointer, and rewrites what it would read otherwise. By itself, llguidance ignores unknown keywords.
 
 use crate::json::At;
 use crate::pattern;

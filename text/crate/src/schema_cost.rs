@@ -104,7 +104,7 @@ impl Costs<'_> {
         Ok(shape)
     }
 
-    /// Of the keywords that say something of one type.
+    /// The shape of the keywords that say something of one type.
     fn own(&self, object: &Map<String, Value>) -> Result<Shape, String> {
         let applied = ["$ref", "allOf", "anyOf", "oneOf", "enum", "const", "$defs"];
         if object.keys().all(|key| applied.contains(&key.as_str())) {

@@ -8,7 +8,7 @@
 //!   PAST: /.*(trigger 0|trigger 1).+/
 //!   tag_0: /rest of begin/ @schema_0 /end/
 //!
-//! A control token is no text. A trigger, begin or end that has one in its text stands for the token.
+//! A control token is not text. A trigger, begin or end that has one in its text stands for the token.
 
 use crate::json::{self, At};
 use crate::pattern::escape;

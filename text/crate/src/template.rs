@@ -1,6 +1,6 @@
-//! Chat templates: minijinja set up to render what transformers renders with jinja2 (utils/chat_template_utils.py):
-//! trim_blocks, lstrip_blocks, break and continue, Python's string methods and printing, tojson without HTML escapes,
-//! raise_exception, strftime_now, and `generation` blocks, which only mark text.
+//! Chat templates: minijinja set up to render what transformers renders with jinja2 (utils/chat_template_utils.py). It
+//! has trim_blocks, lstrip_blocks, break and continue, Python's string methods and printing, tojson without HTML
+//! escapes, raise_exception, strftime_now, and `generation` blocks, which only mark text.
 
 use crate::jinja::texts::escape;
 use crate::jinja::{filters, generation, globals, methods, tests};

@@ -1,9 +1,9 @@
 //! A tokenizer, and the bytes of its tokens.
 //!
-//! A token's bytes are those it adds in the middle of a text: what a neutral token and this one decode to, less what the
-//! neutral token alone does. A token that is part of a character has no text; its bytes are then in its entry in the
-//! vocabulary. Tokens of one byte (<0x41>) are always read from their entries: next to another such token they decode
-//! together with it.
+//! A token's bytes are those that it adds in the middle of a text. They are the text that a neutral token and this one
+//! decode to, less the text of the neutral token alone. A token that is part of a character has no text; its bytes are
+//! then in its entry in the vocabulary. Tokens of one byte (<0x41>) are always read from their entries: next to another
+//! such token they decode together with it.
 
 use std::collections::HashMap;
 use std::ops::Deref;

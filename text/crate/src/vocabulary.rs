@@ -1,4 +1,4 @@
-//! The bytes of every token (token_bytes.rs) in llguidance's trie. Control tokens are no text: in the trie they stand
+//! The bytes of every token (token_bytes.rs) in llguidance's trie. Control tokens are not text: in the trie they stand
 //! behind the byte 0xFF, which no text has.
 
 use crate::mask_cache::MaskCache;
@@ -47,7 +47,7 @@ pub struct Vocabulary {
     pub strips_space: bool,
     /// With `strips_space`: tokens that decode to something else than their bytes less one space when they come first.
     pub bad_first: Vec<u32>,
-    /// Tokens that the tokenizer knows, but for end tokens.
+    /// Tokens that the tokenizer knows, except end tokens.
     pub any_token: SimpleVob,
     /// Ids from here on have no token.
     pub known: usize,

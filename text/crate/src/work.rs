@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const LOOK_AFTER: u64 = 4096;
 /// Bytes of text that count as a step.
 const STEP_BYTES: usize = 64;
-/// Of llguidance's work, which nothing interrupts, in units of about 0.1 microseconds.
+/// Limit of llguidance's work, which nothing interrupts, in units of about 0.1 microseconds.
 const MAX_COST: u64 = 8_000_000;
 
 /// BerthCancel of text_abi.h. Thread-safe; one thread works.

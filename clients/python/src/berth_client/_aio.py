@@ -22,8 +22,9 @@ R = TypeVar("R")
 class AsyncStream(Generic[R], AsyncIterator[R]):
     """The pieces of an output, in the order in which they come.
 
-    The request ends on the server when the stream is closed: by close(), at the end of an `async with` block, when the
-    task that reads it is cancelled, or when nothing refers to the stream any more, as after a break out of a loop.
+    The request ends on the server when the stream is closed. That happens by close(), at the end of an `async with`
+    block, or when the task that reads it is cancelled. It also happens when nothing refers to the stream any more, as
+    after a break out of a loop.
     """
 
     def __init__(self, client: AsyncClient, call: Call[R]) -> None:

@@ -48,7 +48,7 @@ class Call(Generic[R]):
 
 
 def _call(service_name: str, method_name: str, options: Mapping[str, Any], **named: Any) -> Call[Any]:
-    """A call whose request has the options, of which `named` are arguments of their own."""
+    """A call whose request has the options; the `named` ones are arguments of their own."""
     method = service(service_name).methods_by_name[method_name]
     own = dict(options)
     call: Call[Any] = Call(path=f"/{method.containing_service.full_name}/{method.name}",

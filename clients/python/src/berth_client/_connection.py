@@ -108,7 +108,7 @@ class Connection:
 
 
 def describe(method: F, build: Callable[..., Any]) -> F:
-    """Gives a method the name, the documentation and, but for `self`, the arguments of what builds its call."""
+    """Gives a method the name, the documentation and, except for `self`, the arguments of what builds its call."""
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     signature = inspect.signature(build)
     described: Any = method

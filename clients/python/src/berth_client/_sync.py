@@ -22,8 +22,9 @@ R = TypeVar("R")
 class Stream(Generic[R], Iterator[R]):
     """The pieces of an output, in the order in which they come.
 
-    The request ends on the server when the stream is closed: by close(), at the end of a `with` block, or when nothing
-    refers to the stream any more, as after a break out of a loop. close() may be called from any thread.
+    The request ends on the server when the stream is closed. That happens by close(), or at the end of a `with` block.
+    It also happens when nothing refers to the stream any more, as after a break out of a loop. close() may be called from
+    any thread.
     """
 
     def __init__(self, client: Client, call: Call[R]) -> None:

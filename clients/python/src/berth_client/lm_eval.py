@@ -30,10 +30,12 @@ class BerthLM(TemplateLM):
     """A server's model, by its tokens: it is scored on the same ids that transformers would score.
 
     target, token, ca, certificate, key, timeout: as of Client and Tls. With `ca` or a certificate, it uses TLS.
-    concurrency: requests that are sent at once; the server batches them.
-    max_gen_toks: the longest output where a task sets no limit.
-    add_bos_token: whether texts begin with BOS. Default: as the tokeniser does.
-    prefix_token_id: what precedes a text without a context. Default: BOS if the tokeniser adds it, else the end token.
+
+    - concurrency: requests that are sent at once; the server batches them.
+    - max_gen_toks: the longest output where a task sets no limit.
+    - add_bos_token: whether texts begin with BOS. Default: as the tokeniser does.
+    - prefix_token_id: what precedes a text without a context. Default: BOS if the tokeniser adds it, else the end
+      token.
     """
 
     def __init__(self, target: str = "127.0.0.1:8600", *, token: str | None = None, ca: str | None = None,
@@ -47,7 +49,7 @@ class BerthLM(TemplateLM):
         self.info = self.client.model_info()
         if self.info.limits is None or not self.info.eos_token_ids:
             raise ValueError("the server does not say the model's limits and end tokens")
-        # What a request holds beside one generated token, of which the last is only predicted.
+        # What a request holds beside one generated token, which is only predicted.
         self.max_length = self.info.limits.max_sequence_tokens - 2
         self.max_gen_toks = max_gen_toks
         self._has_encoder = self.info.limits.max_encoder_tokens > 0

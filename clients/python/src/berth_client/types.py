@@ -77,7 +77,7 @@ class GenerateOptions(CallOptions, total=False):
     logit_bias: Mapping[int, float]
     """Add a bias to the logit of each of these token ids. Biases are in [-100, 100]; at most 1024 entries."""
     seed: int
-    """Seed of the sampler. The same seed, prompt and parameters give the same tokens, whatever else the server runs.
+    """Seed of the sampler. Equal seeds, prompts and parameters give equal tokens, whatever else the server runs.
     Default: random."""
     max_tokens: int
     """Maximum number of tokens to generate. At that length the model's forced end token comes last, if it has one.
@@ -292,8 +292,8 @@ class TokenLogprobs:
     top: list[TopLogprob] = field(default_factory=list)
     """Most likely first."""
     bytes: builtins.bytes | None = None
-    """The token's bytes, if it has a part of a character. Those of all tokens, or else their text, join to the
-    output."""
+    """The token's bytes, if it has a part of a character. Joined, the bytes of all tokens give the output, with `text`
+    where a token has no bytes."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -59,7 +59,7 @@ struct Fibre {
   const Meeting* waits_for = nullptr;
   int64_t generation = 0;  // of the meeting that it waits to end
   int64_t exchanges = 0;
-  std::vector<std::vector<AsyncCopy>> copies;  // by group, the last of which is not committed yet
+  std::vector<std::vector<AsyncCopy>> copies;  // by group; the last group is not committed yet
 };
 
 struct Warp {
@@ -235,7 +235,7 @@ void WaitForCopies(size_t groups_left) {
 
 namespace {
 
-// Those of all the warp's threads; good until the next call.
+// The bits of all the warp's threads; good until the next call.
 const std::array<uint64_t, kWarp>& Exchange(unsigned mask, uint64_t bits) {
   if (mask != 0xFFFFFFFFu) Die("a shuffle of part of a warp");
   Warp& warp = warps[current / kWarp];

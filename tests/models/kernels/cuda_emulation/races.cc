@@ -1,7 +1,7 @@
 // The state of a byte is three events: its last write, the reads since, and the atomic operations since. An event can
 // stand for several accesses. It keeps the time of the last one, and a scope: how far apart the threads are that took
 // part. The last access is enough. An earlier one that a barrier separates from it needs no record. One that no barrier
-// separates from it needs the same barrier as the last one, and the scope tells of which kind.
+// separates from it needs the same barrier as the last one, and the scope tells its kind.
 #include "tests/models/kernels/cuda_emulation/races.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@ pub fn refuse(message: impl Into<String>) -> Error {
 /// What may be repeated by a call, in bytes or items.
 const MAX_REPEATED: usize = 64 << 20;
 
-/// The arguments of a call by its parameters, of which the first `required` must be given. A parameter named "" takes
+/// The arguments of a call by its parameters. The first `required` must be given. A parameter named "" takes
 /// no keyword.
 pub fn bind<const N: usize>(args: &[Value], names: [&str; N], required: usize) -> Result<[Option<Value>; N], Error> {
     let (positional, keywords) = split_keywords(args)?;
@@ -63,7 +63,7 @@ pub fn text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| refuse(format!("a string is needed, not {}", value.kind())))
 }
 
-/// A whole number or a bool. Those beyond 64 bits are as good as the largest.
+/// A whole number or a bool. Numbers beyond 64 bits are as good as the largest.
 pub fn integer(value: &Value) -> Result<i64, Error> {
     match value.kind() {
         ValueKind::Bool => Ok(i64::from(value.is_true())),

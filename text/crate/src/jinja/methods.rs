@@ -1,4 +1,4 @@
-//! The methods of Python's types. Those that change a list or a dict are refused, as jinja2's immutable sandbox does.
+//! The methods of Python's types. Methods that change a list or a dict are refused, as jinja2's immutable sandbox does.
 
 use super::arguments::{bind, integer, integer_or, is_absent, items, nothing, refuse, split_keywords};
 use super::strings;

@@ -89,7 +89,7 @@ pub fn capitalize(s: &str) -> String {
     out + &rest.as_str().to_lowercase()
 }
 
-/// Methods without arguments that give a bool. Those about characters need at least one.
+/// Methods without arguments that give a bool. Questions about characters need at least one.
 fn ask(s: &str, method: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !s.is_empty() && s.chars().all(test);
     Some(match method {

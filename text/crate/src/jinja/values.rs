@@ -13,7 +13,7 @@ pub struct DictView {
 }
 
 impl DictView {
-    /// `name`: the method's. None: `dict` is no dict.
+    /// `name`: the method's. None: `dict` is not a dict.
     pub fn of(dict: &Value, name: &str) -> Option<Value> {
         let pairs = dict.as_object().filter(|_| dict.kind() == ValueKind::Map)?.try_iter_pairs()?;
         let (name, items) = match name {
@@ -76,7 +76,7 @@ pub fn is_range(value: &Value) -> bool {
     value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Prints in a way of its own, and is no JSON.
+/// Prints in a way of its own, and is not JSON.
 pub fn is_special(value: &Value) -> bool {
     is_range(value) || value.downcast_object_ref::<DictView>().is_some()
 }
