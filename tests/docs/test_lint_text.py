@@ -31,6 +31,9 @@ BAD = [
     "A lease grows as soon as memory can be had.",
     "The best output is known at the end alone.",
     "Workers that wake late are not waited for.",
+    "The same of all streams.",
+    "Those of other tenants look unknown.",
+    "A load of 10 requests, of which two wait.",
     "word " * 31 + "ends.",
 ]
 
@@ -42,6 +45,7 @@ GOOD = [
     "best_of > n cannot be streamed; use Complete.",
     "The request continues from the saved states.",
     "Of course the arena never grows.",
+    "Equal seeds give the same tokens, and those that wait come later.",
     "word " * 29 + "ends.",
     "First sentence, e.g. this one. " * 10,
 ]
@@ -85,7 +89,7 @@ def test_error_strings_are_joined():
     assert [fault for _, _, fault, _ in lint_text.lint("x.cc", source)] == ["'is no <noun>': say 'is not a ...'"]
 
 
-@pytest.mark.parametrize("ending", ["h", "cc", "inc", "cu", "cuh", "proto"])
+@pytest.mark.parametrize("ending", ["h", "cc", "inc", "cu", "cuh", "proto", "rs"])
 def test_comments_of_all_code_are_read(ending):
     assert [line for _, line, _, _ in lint_text.lint(f"x.{ending}", "int x;\n// A request goes on.\n")] == [2]
 
@@ -95,6 +99,35 @@ def test_log_lines_are_read_without_their_arguments():
     assert list(lint_text.literal_blocks(source))[0] == (1, "the server goes on with X requests")
     assert [fault for _, _, fault, _ in lint_text.lint("x.cc", source)] == ["'goes on' or 'gone on': say 'continues' or "
                                                                           "'resumes'"]
+
+
+def test_rust_documentation_is_read():
+    source = "//! A crate goes on.\n\n/// A function goes on.\nfn f() {}\n"
+    assert [line for _, line, _, _ in lint_text.lint("x.rs", source)] == [1, 3]
+
+
+def test_comments_and_docstrings_of_python_are_read():
+    source = ('#!/usr/bin/env python3\n"""The file.\n\n    a  goes on\n    b  does not\n"""\n'
+              'TEXT = "# goes on"  # a text that goes on\n\n\ndef f():\n    """One line\n    and the next."""\n')
+    assert list(lint_text.python_blocks(source)) == [
+        (2, "The file."), (4, "a  goes on"), (5, "b  does not"), (7, "a text that goes on"),
+        (11, "One line and the next.")]
+    assert [line for _, line, _, _ in lint_text.lint("x.py", source)] == [4, 7]
+
+
+@pytest.mark.parametrize("path", ["dev", "tools/dev/x.sh"])
+def test_comments_and_printed_texts_of_shell_are_read(path):
+    source = ("#!/usr/bin/env bash\n# One line\n# and the next.\nx=${#list[@]}  # trailing\nsay '# goes on'\n"
+              "cat <<'EOF'\n./dev x   goes on\n          here\n./dev y   does not\nEOF\necho goes on\n")
+    assert list(lint_text.shell_blocks(source)) == [
+        (2, "One line and the next."), (4, "trailing"), (7, "./dev x   goes on here"), (9, "./dev y   does not")]
+    assert [line for _, line, _, _ in lint_text.lint(path, source)] == [7]
+
+
+@pytest.mark.parametrize("path", ["dev", "tools/dev/bench.sh", "tools/dev/test.py", "text/crate/src/lib.rs",
+                                  "clients/python/src/berth_client/_calls.py"])
+def test_scripts_and_the_crate_are_covered(path):
+    assert path in lint_text.covered_files()
 
 
 def test_everything_covered_is_clean():

@@ -4,19 +4,23 @@
     tools/lint/lint_text.py            checks everything that COVERED lists; exits 1 when it finds something
     tools/lint/lint_text.py FILE...    checks these files, covered or not
 
-What it reads of a file depends on its name. Markdown: all text but code blocks. Code (C++, CUDA, protos): the comments.
-Sources (.cc): also the string literals of errors and log lines, that is of absl::...Error(...), StrCat, StrFormat and
-spdlog::info(...) and its like.
+What it reads of a file depends on its name. Markdown: all text but code blocks. Code (C++, CUDA, protos, Rust): the
+comments. Sources (.cc): also the string literals of errors and log lines, that is of absl::...Error(...), StrCat,
+StrFormat and spdlog::info(...) and its like. Python: comments and docstrings. Shell (.sh, dev): comments, and the texts
+that cat prints.
 Markdown covers --help and the metrics' help as well: docs/flags.md and docs/metrics.md are generated from them.
 
 COVERED lists every folder of our own. Add a new one there.
 """
 
+import ast
 import fnmatch
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 
@@ -32,6 +36,7 @@ COVERED = [
     "client/*",
     "clients/*",
     "deploy/*",
+    "dev",
     "docs/*.md",
     "flags/*",
     "models/*",
@@ -40,6 +45,7 @@ COVERED = [
     "server/*",
     "tests/*",
     "text/*",
+    "tools/*",
 ]
 
 MAX_WORDS = 30
@@ -47,6 +53,8 @@ MAX_WORDS = 30
 # (what is wrong, a regular expression). A sentence has one space between words and X for each piece of inline code.
 PATTERNS = [
     ("starts with 'Of ...': start with the subject", r"^(\W*)Of (?!course)"),
+    ("starts with 'The same' or 'Those': name the subject", r"^\W*(The same|Those)\b"),
+    ("'of which': begin a new sentence or clause", r"\b[Oo]f which\b"),
     ("'so many' or 'so much': name the quantity", r"\bso (many|much)\b(?! (that|as)\b)"),
     ("'goes by': say what it uses", r"\bgo(es)? by\b"),
     ("ends with 'what ... is': put the verb next to its subject",
@@ -181,20 +189,53 @@ def source_blocks(source):
     yield from literal_blocks(source)
 
 
-READERS = {".md": markdown_blocks, ".cc": source_blocks,
-           **dict.fromkeys((".h", ".inc", ".cu", ".cuh", ".proto"), comment_blocks)}
+def python_blocks(source):
+    """As comment_blocks, of # comments and of docstrings."""
+    lines = [""] * (source.count("\n") + 1)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            before = "code " if token.line[:token.start[1]].strip() else ""
+            lines[token.start[0] - 1] = f"{before}//{token.string[1:]}"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            for number, line in enumerate((ast.get_docstring(node, clean=False) or "").splitlines()):
+                indent = node.body[0].col_offset if number else 0
+                lines[node.body[0].lineno - 1 + number] = f"// {line[indent:]}"
+    yield from comment_blocks("\n".join(lines))
+
+
+def shell_blocks(source):
+    """As comment_blocks, of # comments, and of the rows that `cat <<'EOF'` prints; a row's other lines are indented."""
+    lines, printed = [], False
+    for line in source.splitlines():
+        if printed and line != "EOF":
+            lines.append(f"//{' ' if line.startswith(' ') else '- '}{line.strip()}")
+        else:
+            comment = re.match(r"""([^"']*?\s|)#(?!!| shellcheck )(.*)$""", line)
+            lines.append(f"{comment.group(1)}//{comment.group(2)}" if comment and not printed else "")
+        printed = line.endswith("cat <<'EOF'") or (printed and line != "EOF")
+    yield from comment_blocks("\n".join(lines))
+
+
+READERS = {".md": markdown_blocks, ".cc": source_blocks, ".py": python_blocks, ".sh": shell_blocks, "dev": shell_blocks,
+           **dict.fromkeys((".h", ".inc", ".cu", ".cuh", ".proto", ".rs"), comment_blocks)}
+
+
+def reader_of(path):
+    return READERS.get(os.path.splitext(path)[1] or path)
 
 
 def lint(path, source):
-    reader = READERS.get(os.path.splitext(path)[1], lambda source: [])
-    return [(path, line, fault, sentence) for line, text in reader(source) for fault, sentence in faults(text)]
+    reader = reader_of(path)
+    blocks = reader(source) if reader else []
+    return [(path, line, fault, sentence) for line, text in blocks for fault, sentence in faults(text)]
 
 
 def covered_files():
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     return [path for path in listed if any(fnmatch.fnmatch(path, pattern) for pattern in COVERED)
-            and os.path.splitext(path)[1] in READERS and os.path.exists(os.path.join(ROOT, path))]
+            and reader_of(path) and os.path.exists(os.path.join(ROOT, path))]
 
 
 def main(arguments):
