@@ -53,7 +53,7 @@ struct TenantQueue {
   int64_t num_tokens = 0;     // to prefill
 };
 uint64_t TenantId(const std::string& tenant);
-constexpr uint64_t kNewTenant = 0;  // stands for a tenant of which nothing waits
+constexpr uint64_t kNewTenant = 0;  // stands for a tenant that has nothing waiting
 
 // What of `all` goes before a request of the tenant, which `queues` have some of. A request of a priority above 0 goes
 // before all that waits of its own tenant.

@@ -3,8 +3,8 @@
     pydantic_models.py schemas       prints {MODEL: SCHEMA}
     pydantic_models.py validate      reads [[MODEL, TEXT]...], prints the errors
 
-Left out are fields whose schema allows what the model refuses: Decimal has a schema of any string, dict[int, X] one of any
-key, and a pattern of keys does not forbid others.
+Left out are fields whose schema allows what the model refuses. The schema of Decimal allows any string, the schema of
+dict[int, X] any key, and a pattern of keys does not forbid others.
 """
 
 import datetime

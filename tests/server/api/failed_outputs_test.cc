@@ -1,4 +1,4 @@
-// Several outputs of one request, of which some come to a dead end of the structure.
+// Several outputs of one request. Some of them come to a dead end of the structure.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +17,7 @@ constexpr int32_t kEnd = 99;
 constexpr int32_t kLives = 5;
 constexpr int32_t kDies = 55;  // as likely
 
-// Outputs that begin with 5 are complete after four tokens. Those that begin with 55 are after one, which min_tokens
+// Outputs that begin with 5 are complete after four tokens, and outputs that begin with 55 after one, which min_tokens
 // bans.
 class FailedOutputs : public ::testing::Test {
  protected:

@@ -31,7 +31,7 @@ enum class CallState {
   kQueued,           // behind another request
   kRuns,             // is in a step
   kDelivers,         // its first token is on the way to its first write
-  kHolds,            // has tokens, of which none is to be saved yet
+  kHolds,            // has tokens, and none is to be saved yet
   kSaves,            // has tokens whose save is not reported yet
   kPaused,           // its client does not read, and a write is in flight
 };

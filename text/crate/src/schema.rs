@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
         format!("#/$defs/r{index}").into()
     }
 
-    /// OpenAPI's discriminator names the property that tells the options apart. It says nothing of which values fit,
+    /// OpenAPI's discriminator names the property that tells the options apart. It does not say which values fit,
     /// but who reads the union needs the property, so it is required.
     fn discriminate(&mut self, object: &Map<String, Value>, out: &mut Map<String, Value>, at: &At) -> Outcome<()> {
         let Some(discriminator) = object.get("discriminator") else { return Ok(()) };

@@ -114,7 +114,7 @@ pub fn write_unique(values: Option<Vec<Value>>, out: &mut Map<String, Value>, at
     Ok(())
 }
 
-/// Charges for alternatives of which each may have all of the texts.
+/// Charges for alternatives that may each have all of the texts.
 fn charge_copies(count: usize, lengths: impl Iterator<Item = usize>, work: &Work) -> Outcome<()> {
     work.charge((count as u64).saturating_mul(lengths.sum::<usize>() as u64))
 }
@@ -162,7 +162,7 @@ pub fn write_names(names: Vec<Value>, other: &Value, out: &mut Map<String, Value
 
 /// Writes minProperties and maxProperties where named properties are optional: as a choice of those that are there.
 ///
-/// Of n optional properties, at least m: one of the choices of m is there. Where others may come too, or one of the
+/// At least m of n optional properties: one of the choices of m is there. Where others may come too, or one of the
 /// choices of m - 1, none of the rest, and one other. At most m: all but the choice of m are forbidden. llguidance
 /// counts a key that comes twice as two, so more than one other cannot be asked for.
 pub fn write_counts(out: &mut Map<String, Value>, at: &At, work: &Work) -> Outcome<()> {

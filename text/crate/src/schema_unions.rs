@@ -1,7 +1,7 @@
 //! Turns oneOf into anyOf where no value fits two of its schemas. A grammar holds an anyOf, and cannot count how many
 //! schemas fit.
 //!
-//! Schemas exclude each other if they have no type in common, if they list values of which none is in both, or if they
+//! Schemas exclude each other if they have no type in common, or if they list values and share none. They also do if they
 //! describe objects with a property that must be there and whose schemas exclude each other: the tag of a tagged union.
 //! What this cannot tell stays a oneOf, which llguidance refuses unless it can tell.
 
