@@ -217,14 +217,14 @@ class TestRun:
         torch_free = query(tiers.TORCH_FREE_TESTS)
         self.asan("all torch-free tests", torch_free, optional=True)
         self.tsan("all torch-free tests", torch_free, optional=True)
-        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch",
-                         optional=True)
         long = {"long": True, "optional": True}
         self.bazel_tests("long Bazel tests", tiers.LONG_BAZEL_TESTS, **long)
         self.parity("parity, all cases in all regimes", optional=True)
         self.pytest("long Python tests", ORACLE_PYTHON, tiers.LONG_PYTHON_TESTS, **long)
         self.step("GuideLLM", "one", install("guidellm"), INSTALL_MINUTES, optional=True)
         self.pytest("long gateway tests", GATEWAY_PYTHON, tiers.LONG_GATEWAY_TESTS, **long)
+        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch",
+                         optional=True)
         self.bazel_tests("Fuzzers, an hour each", [tiers.FUZZERS], "--config=asan", **long)
 
     def some(self, chosen):
