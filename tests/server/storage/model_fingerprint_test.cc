@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+
 namespace berth {
 namespace {
 
@@ -13,7 +15,7 @@ namespace fs = std::filesystem;
 
 class FingerprintTest : public ::testing::Test {
  protected:
-  FingerprintTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/model") {
+  FingerprintTest() : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/model")) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     Write("config.json", "{}");

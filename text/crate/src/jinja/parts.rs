@@ -172,7 +172,7 @@ pub fn replace(state: &State, s: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(s.replacen(old, new, most)))
 }
 
-pub fn translate(s: &str, args: &[Value]) -> Result<Value, Error> {
+pub fn translate(state: &State, s: &str, args: &[Value]) -> Result<Value, Error> {
     let [table] = bind(args, [""], 1)?;
     let table = table.unwrap_or_default();
     let mut out = String::new();
@@ -181,6 +181,7 @@ pub fn translate(s: &str, args: &[Value]) -> Result<Value, Error> {
         if to.is_undefined() {
             out.push(c);
         } else if let Some(text) = to.as_str() {
+            charge(state, text.len())?;
             out.push_str(text);
         } else if !is_absent(&Some(to.clone())) {
             let code = u32::try_from(integer(&to)?).ok().and_then(char::from_u32);

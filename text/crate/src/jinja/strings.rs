@@ -14,7 +14,7 @@ pub fn call(state: &State, s: &str, method: &str, args: &[Value]) -> Result<Valu
         "strip" | "lstrip" | "rstrip" | "removeprefix" | "removesuffix" => cut(s, method, args),
         "join" => parts::join(state, s, args),
         "replace" => parts::replace(state, s, args),
-        "translate" => parts::translate(s, args),
+        "translate" => parts::translate(state, s, args),
         "format" => format::format(s, args).map(Value::from),
         "format_map" => {
             let [map] = bind(args, [""], 1)?;
