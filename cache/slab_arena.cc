@@ -6,6 +6,17 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/strings/str_cat.h"
 
+// The extents are a list in order of address. Holes are also in a vector, which Take searches for the smallest that
+// fits, and for the lowest among equal ones. Return and Shrink merge a new hole with the holes beside it, so two holes
+// never meet.
+//
+// MakeHole needs neighbours whose holes add up to the size. One pass over the list moves a window [first, last] along
+// and keeps the window with the fewest bytes of slabs. Then its lowest hole rises past one slab after the other, and
+// takes in each hole that it meets:
+//
+//   hole | A | hole | B | hole      A moves down
+//   A | hole        | B | hole      B moves down
+//   A | B | hole
 namespace berth {
 namespace {
 

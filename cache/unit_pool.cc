@@ -6,6 +6,12 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/strings/str_cat.h"
 
+// A slab's free places are the bits of one word. Slabs that have n free places form list n (by_free_), and bit n - 1 of
+// lists_ says that list n is not empty. So the fullest slab with room is behind the lowest bit, and the sparsest slab
+// behind the highest. A slab leaves its list before its number of free places changes, and joins another one after.
+//
+// A sparse slab is emptied into the fullest ones (EmptySparsestSlab), or its units move to its lower places and the
+// arena takes the rest (CutSparsestSlab).
 namespace berth {
 namespace {
 

@@ -398,7 +398,9 @@ PrefixTier::Hit PrefixTier::Find(absl::string_view salt, absl::Span<const int32_
     if (num_tokens > used.num_tokens) used = {.entry = entry, .num_tokens = num_tokens};
     if (entry->place != kArena) hit = {.entry = entry, .num_tokens = num_tokens};
   };
-  // The entries next to where a beginning would stand have most in common with it.
+  // The entries are sorted by salt and tokens, and those next to where a beginning would stand have most in common with
+  // it. They may not serve it, for example with states. The next try is then a shorter beginning: what is in common
+  // with the entry before, and at least one token less than that entry.
   absl::Span<const int32_t> rest = tokens;
   for (int i = 0; i<kMaxSteps&& static_cast<int64_t>(rest.size())> hit.num_tokens; ++i) {
     const auto next = entries_.upper_bound(View{.salt = salt, .tokens = rest});

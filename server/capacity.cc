@@ -11,6 +11,11 @@
 #include "absl/strings/strip.h"
 #include "flags/units.h"
 
+// The bytes of n equal sequences follow from the plan: units per sequence in each group, times the size of a unit. They
+// grow with n and with the length, so how many sequences fit, and how long one may be, is found by bisection.
+//
+// The available memory is the least of what three limits leave: the machine's memory, the control groups, and the
+// address space (ulimit -v). The control groups are those of this process and all around them.
 namespace berth {
 namespace {
 

@@ -18,6 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "models/checkpoint/bounded_json.h"
 
+// The file is mapped, and nothing is copied:
+//
+//   8 bytes: length n of the header | header: JSON of n bytes | bytes of the tensors
+//
+// The header gives each tensor's type, shape and [begin, end) among the bytes. What it says is checked before anything
+// is read by it: each range has the size that type and shape need, and lies in the file. Sorted by their begin, the
+// ranges follow one another without gap or overlap, up to the end of the file (CheckLayout).
 namespace berth {
 namespace {
 

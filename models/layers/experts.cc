@@ -15,6 +15,14 @@
 
 #include "absl/strings/str_cat.h"
 
+// Each token goes to its top_k experts. That makes tokens * top_k pairs of a token and an expert. They are grouped by
+// expert, so that each expert's matrix is read once for all of its tokens. The grouping is a counting sort, on the host
+// (SortedPairs) or by a kernel that the host does not wait for (PairsOnDevice):
+//
+//   chosen    token 0: e2 e0 | token 1: e0 e1      top_k = 2
+//   order     1 2 | 3 | 0                          pairs by expert: e0, e1, e2
+//
+// The results return to the order of the choice before they are summed (Routed).
 namespace berth {
 namespace {
 

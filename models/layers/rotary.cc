@@ -18,6 +18,14 @@
 
 #include "models/ops/elementwise/elementwise.h"
 
+// A head's pair i of dimensions turns by the angle position * frequency[i]. The types of RoPE scaling differ in the
+// frequencies only, and in a factor for cosine and sine. The formulas are those of transformers'
+// modeling_rope_utils.py.
+//
+// Where frequencies do not change with the length, cosines and sines are in tables by position, which grow to a power
+// of two (Cover). Positions past kTablePositions get rows of their own for the step. With longrope, the second half of
+// the tables has the frequencies of sequences past the trained length (SelectRows). With dynamic scaling each sequence
+// has frequencies of its own, so every token gets a row (FillDynamic).
 namespace berth {
 namespace {
 

@@ -7,6 +7,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
+// A request passes two checks, and each takes all of its amounts or none. Arrive checks what is known before the
+// text is tokenised: one request and at least one sequence. Pay checks the rest, once the tokens are known. It pays for
+// the most tokens that the request may generate; End returns those that it did not.
+//
+// Limits may change while requests run (SIGHUP). So an account's limits and buckets are refreshed whenever it is used,
+// and what a request holds is counted by its ticket, not by a limit.
 namespace berth {
 namespace {
 

@@ -1,4 +1,10 @@
-"""Part B of check.py: what the kernels take against the machine's ceilings, and the server end to end beside its peer."""
+"""Part B of check.py: what the kernels take against the machine's ceilings, and the server end to end beside its peer.
+
+A kernel's share is the larger of its bytes and its operations a second, each over the ceiling that was measured on the
+machine before. The server is measured by the load test of berth-cli: one stream, many streams, and the time
+to the first token of long prompts. The peer, transformers, generates the same numbers of tokens from the same
+checkpoints. The figures of both are in speed.json.
+"""
 
 import json
 import pathlib

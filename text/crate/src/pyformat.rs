@@ -1,4 +1,7 @@
 //! Values as Python writes them: str() and repr(), which templates written for jinja2 print.
+//!
+//! repr() quotes a text and escapes what does not print; str() prints the text itself, and nothing for an undefined
+//! value. Both write the items of lists and dicts by repr(), in recursion.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;

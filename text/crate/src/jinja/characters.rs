@@ -1,4 +1,7 @@
 //! Characters as the methods of Python's str see them.
+//!
+//! Where Python asks for a property of Unicode, the ranges of regex_syntax answer, by binary search. Properties that it
+//! lacks are listed here, and so are letters whose title case or folded case does not follow from their upper case.
 
 use regex_syntax::hir::{Class, ClassUnicode, HirKind};
 use std::sync::OnceLock;

@@ -1,4 +1,7 @@
 //! Filters of jinja2 that minijinja lacks, or that do something else there; those of texts are in texts.rs.
+//!
+//! `add` puts them over minijinja's filters of the same name, and removes the ones that jinja2 lacks. Each filter binds
+//! its arguments by the names that jinja2 gives them, so templates may name them or not.
 
 use super::arguments::{bind, integer, integer_or, items, refuse, text, truth_or};
 use super::{json, orders, texts};

@@ -1,4 +1,7 @@
 //! str.format(): fields and their nested ones. Numbers are written by minijinja, which lacks `%` and `n`.
+//!
+//! `render` copies the text between the fields and replaces each field, `{path!conversion:spec}`. For each,
+//! it looks up the value, renders the fields that the spec contains, converts the value, and writes it by the spec.
 
 use super::arguments::{refuse, split_keywords};
 use crate::pyformat;

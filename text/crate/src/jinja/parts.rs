@@ -1,4 +1,7 @@
 //! The methods of str that take it apart, put it together or fill it up.
+//!
+//! A template is untrusted, so sizes are checked before a text is made: widths are limited (`length`), and join and
+//! replace pay fuel for their bytes (`charge`).
 
 use super::arguments::{bind, integer, integer_or, is_absent, items, length, refuse, text, truth_or};
 use super::characters as chars;

@@ -1,4 +1,7 @@
 //! The methods of str.
+//!
+//! `call` sends each method to the function for its kind: searching, cutting, changing case, or asking about characters.
+//! What takes a text apart or fills it up is in parts.rs. Positions count characters, as in Python, not bytes.
 
 use super::arguments::{bind, integer, items, nothing, refuse, text};
 use super::characters as chars;

@@ -1,4 +1,7 @@
 //! Filters that take or give texts.
+//!
+//! Most take any value, by Python's str() of it. `format` counts the values that its format uses, because Python refuses
+//! values that are left over and minijinja does not.
 
 use super::arguments::{bind, integer, integer_or, items, length, pair, refuse, split_keywords, text, truth_or};
 use super::{characters, parts, strings};
