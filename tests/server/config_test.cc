@@ -51,6 +51,11 @@ const std::vector<std::string>& EveryFlag() {
       "--gateway_listen=unix:/g",
       "--gateway_tenant=t",
       "--health_listen=0.0.0.0:8603",
+      "--ping_interval=9s",
+      "--connection_age=3h",
+      "--max_connections=6",
+      "--max_connections_per_address=5",
+      "--reflection=on",
       "--arena=1.5GiB",
       "--block_tokens=32",
       "--attention_window=1000",
@@ -59,6 +64,7 @@ const std::vector<std::string>& EveryFlag() {
       "--cache_residual_tokens=77",
       "--poison_cache",
       "--check_integrity=true",
+      "--fail_step_every=8",
       "--share_prefixes=false",
       "--state_checkpoint_tokens=77",
       "--state_checkpoint_share=0.25",
@@ -77,6 +83,8 @@ const std::vector<std::string>& EveryFlag() {
       "--max_running=7",
       "--max_step_tokens=64",
       "--prefill_chunk_tokens=33",
+      "--target_step_ms=44",
+      "--scheduling=fcfs",
       "--max_sequence_tokens=999",
       "--max_queue=5",
       "--max_queued_tokens=6000",
@@ -87,8 +95,13 @@ const std::vector<std::string>& EveryFlag() {
       "--max_logprobs=4",
       "--max_outputs=3",
       "--unread_timeout=9s",
+      "--grammar_cache=9MiB",
+      "--grammar_timeout=4s",
+      "--step_timeout=3m",
       "--start_timeout=2h",
       "--drain_grace=1m30s",
+      "--crash_dir=/crash",
+      "--audit_log=/audit",
       "--log_level=debug",
       "--log_format=json",
       "--dry_run",
@@ -121,7 +134,7 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
       EXPECT_TRUE(changed.insert(i).second) << flag << " changes " << values[i];
     }
   }
-  EXPECT_EQ(changed.size(), 60u);
+  EXPECT_EQ(changed.size(), EveryFlag().size());
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -146,6 +159,11 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.gateway_listen, (Address{.socket_path = "/g"}));
   EXPECT_EQ(config.gateway_tenant, "t");
   EXPECT_EQ(config.health_listen, (Address{"0.0.0.0", 8603}));
+  EXPECT_EQ(config.ping_interval, absl::Seconds(9));
+  EXPECT_EQ(config.connection_age, absl::Hours(3));
+  EXPECT_EQ(config.connections.max_connections, 6);
+  EXPECT_EQ(config.connections.max_connections_per_address, 5);
+  EXPECT_EQ(config.reflection, "on");
   EXPECT_EQ(config.arena_bytes, int64_t{3} << 29);
   EXPECT_EQ(config.model.block_tokens, 32);
   EXPECT_EQ(config.model.attention_window, 1000);
@@ -154,6 +172,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.model.cache_residual_tokens, 77);
   EXPECT_EQ(config.cache.poison_returned_units, true);
   EXPECT_EQ(config.engine.check_integrity, true);
+  EXPECT_EQ(config.engine.fail_step_every, 8);
   EXPECT_EQ(config.engine.scheduler.share_prefixes, false);
   EXPECT_EQ(config.state_checkpoint_tokens, 77);
   EXPECT_EQ(config.cache.state_share, 0.25);
@@ -172,11 +191,16 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.engine.scheduler.max_running, 7);
   EXPECT_EQ(config.max_step_tokens, 64);
   EXPECT_EQ(config.prefill_chunk_tokens, 33);
+  EXPECT_EQ(config.engine.scheduler.target_step_ms, 44);
+  EXPECT_EQ(config.fair_scheduling, false);
   EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
   EXPECT_EQ(config.engine.max_queue, 5);
   EXPECT_EQ(config.engine.max_queued_tokens, 6000);
   EXPECT_EQ(config.engine.max_wait, absl::Seconds(8));
   EXPECT_EQ(config.engine.unread_timeout, absl::Seconds(9));
+  EXPECT_EQ(config.grammars.cache_bytes, 9 << 20);
+  EXPECT_EQ(config.grammars.timeout, absl::Seconds(4));
+  EXPECT_EQ(config.watchdog.timeout, absl::Minutes(3));
   EXPECT_EQ(config.start_timeout, absl::Hours(2));
   EXPECT_EQ(config.tenants, "/tenants");
   EXPECT_EQ(config.limits.default_max_tokens, 12);
@@ -184,6 +208,8 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.limits.max_logprobs, 4);
   EXPECT_EQ(config.limits.max_outputs, 3);
   EXPECT_EQ(config.drain_grace, absl::Seconds(90));
+  EXPECT_EQ(config.crash_dir, "/crash");
+  EXPECT_EQ(config.audit_log, "/audit");
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.log_format, "json");
 }
