@@ -31,7 +31,7 @@ class FingerprintTest : public ::testing::Test {
   }
 
   const std::string folder_;
-  const std::string weights_ = std::string("\x10\0\0\0\0\0\0\0", 8) + std::string(100'000, 'w');
+  const std::string weights_ = absl::StrCat(std::string("\x10\0\0\0\0\0\0\0", 8), std::string(100'000, 'w'));
 };
 
 TEST_F(FingerprintTest, ChangesWithWhatTheModelIs) {
