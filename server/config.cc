@@ -76,7 +76,7 @@ void AddNetworkFlags(FlagSet* flags, Config* config) {
              "Describe the API to tools such as grpcurl. auto: off where authentication is on.");
   flags->Add("port_file", &config->port_file, "file",
              "File that gets the ports once the server listens: {\"grpc\": 8600, \"metrics\": 8601, \"gateway\": 0, "
-             "\"health\": 0}. A port of 0 means that there is no such listener. Empty: no file.");
+             "\"health\": 0}. A port of 0 means no such listener. Empty: no file.");
 }
 
 void AddSecurityFlags(FlagSet* flags, Config* config) {
@@ -132,7 +132,7 @@ void AddPrefixFlags(FlagSet* flags, Config* config) {
   Scheduler::Options& scheduler = config->engine.scheduler;
   flags->AddGroup("Prefix sharing");
   flags->Add("share_prefixes", &scheduler.share_prefixes, "",
-             "Reuse the cache of prompts with the same beginning. A request can opt out.");
+             "Reuse the cache of prompts that begin alike. A request can opt out.");
   flags->Add(
       "state_checkpoint_tokens", &config->state_checkpoint_tokens, OrAuto(Between<int64_t>(0, kMaxCount)),
       "Keep recurrent states every n tokens, and at the ends of prompts and outputs; a prefix hit recomputes the "
@@ -209,7 +209,7 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("max_wait", &config->engine.max_wait, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Refuse a request if its first step is predicted to come later than this. 0: no limit.");
   flags->Add("tenants", &config->tenants, "file",
-             "JSON file with each tenant's weight and limits: see docs/operations.md. Empty: no limits.");
+             "JSON file with each tenant's weight and limits: see docs/operations.md. Empty: none.");
   flags->Add("default_max_tokens", &limits.default_max_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum output of a request that does not set max_tokens. 0: what --max_sequence_tokens leaves.");
   flags->Add("draft_tokens", &limits.default_draft_tokens, Between<int64_t>(0, kMaxDraftTokens),

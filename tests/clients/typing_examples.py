@@ -12,7 +12,7 @@ def blocking(client: Client) -> None:
     reveal_type(client.generate("x", max_tokens=3).text)  # says: Revealed type is "str"
     reveal_type(client.parse(Record, "x"))  # says: Revealed type is "typing_examples.Record"
     for part in client.stream([1, 2], stop=["."], logit_bias={1: 0.5}):
-        reveal_type(part.finish_reason)  # says: Literal['stop'] | Literal['length'] | Literal['cancelled'] | None
+        reveal_type(part.finish_reason)  # says: Literal['stop'] | Literal['length'] | Literal['cancelled'] | Literal['error'] | None
     client.chat([{"role": "user", "content": "x"}], early_stopping=True, whitespace="compact", json_schema=Record)
     reveal_type(client.embed("x", pooling="mean").embedding)  # says: Revealed type is "list[float]"
     client.embed("x", pooling="max")  # says: Argument "pooling" has incompatible type
