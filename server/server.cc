@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <future>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -239,11 +240,13 @@ void Server::StartGrammarCompiler() {
   options.compile = parts_.compile_grammar;
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
   // What every grammar needs of the tokenizer is then there before the first request. No request has the key 0.
-  std::promise<absl::Status> compiled;
-  grammars_->Compile(0, GrammarSpec(), [&compiled](const absl::StatusOr<GrammarCompiler::Constraint>& grammar) {
-    compiled.set_value(grammar.status());
+  // The callback may still be in set_value when get returns, so it shares the promise.
+  const auto compiled = std::make_shared<std::promise<absl::Status>>();
+  std::future<absl::Status> result = compiled->get_future();
+  grammars_->Compile(0, GrammarSpec(), [compiled](const absl::StatusOr<GrammarCompiler::Constraint>& grammar) {
+    compiled->set_value(grammar.status());
   });
-  const absl::Status status = compiled.get_future().get();
+  const absl::Status status = result.get();
   if (!status.ok()) spdlog::warn("structured output does not work: {}", status.ToString());
 }
 
