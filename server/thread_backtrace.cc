@@ -71,9 +71,9 @@ std::string BacktraceOf(pid_t thread) {
   if (syscall(SYS_tgkill, getpid(), thread, SIGRTMIN) != 0) return "unknown: there is no such thread";
   for (int waited = 0; g_state.load() != kAnswered; ++waited) {
     if (waited >= kPatienceMilliseconds) {
+      // A handler that has begun writes its answer later, or never.
       int asked = kAsked;
-      g_state.compare_exchange_strong(asked,
-                                      kNobodyAsks);  // a handler that has begun writes its answer later, or never
+      g_state.compare_exchange_strong(asked, kNobodyAsks);
       return kNoAnswer;
     }
     const timespec millisecond = {.tv_sec = 0, .tv_nsec = 1'000'000};
