@@ -14,9 +14,9 @@ HAS_PROTO_MAPS = ["no-tsan"]
 # The tag of a test whose processes have limits of memory. They leave the address sanitizer no room.
 LIMITS_MEMORY = ["no-asan"]
 
-# The tag of a test that gives costly inputs to the text crate: it takes four minutes with the address sanitizer, under which
-# the fuzzers run the same code.
-HAS_COSTLY_INPUTS = ["no-asan"]
+# The tags of a test that gives costly inputs to the text crate: it takes four minutes with a sanitizer. With the address
+# sanitizer, the fuzzers run the same code; the thread sanitizer sees nothing of the crate, which is Rust.
+HAS_COSTLY_INPUTS = ["no-asan", "no-tsan"]
 
 # The tags of a test that is compiled with the hooks of a sanitizer, and has its own functions behind them.
 HAS_OWN_SANITIZER = ["no-asan", "no-tsan"]
