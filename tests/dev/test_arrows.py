@@ -4,7 +4,8 @@ import os
 import re
 
 import pytest
-from test_sizes import CPP, read, tracked
+from sources import read, tracked
+from test_sizes import CPP
 
 # What the drawing leaves out: bench/ and tests/ are above all others, third_party/ lists headers of LibTorch.
 NOT_DRAWN = ("bench/", "tests/", "third_party/")

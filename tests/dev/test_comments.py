@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from test_sizes import read, tracked
+from sources import read, tracked
 
 LINES = 150
 SOURCES = (".cc", ".cu", ".cuh", ".inc", ".rs", ".py")

@@ -2,7 +2,7 @@
 
 import re
 
-from test_sizes import read
+from sources import read
 
 # Flags that the list cannot have, and where their tests are.
 ELSEWHERE = {

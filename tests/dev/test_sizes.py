@@ -1,12 +1,9 @@
 """Files, functions and classes keep to the sizes of CONTRIBUTING.md, with named exceptions that may not grow."""
 
-import os
-import subprocess
-
 import pytest
 from cpp_source import Reader
+from sources import read, tracked
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 HEADER, SOURCE, FUNCTION, METHODS, ARGUMENTS = 250, 500, 50, 20, 5
 CPP = (".cc", ".h", ".inc", ".cu", ".cuh")
 
@@ -73,17 +70,6 @@ CONSTRUCTORS = {
     "tests/cache/prefix_mirror_test.cc:Watched": (6, "to be split: an Options struct for what has a default"),
     "tests/scheduler/scheduler_harness.h:SchedulerHarness": (6, "to be split: an Options struct for what has a default"),
 }
-
-
-def tracked():
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                            capture_output=True, text=True, timeout=60).stdout.splitlines()
-    return sorted({path for path in listed if os.path.isfile(os.path.join(ROOT, path))})
-
-
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
 
 
 def measure(path, text):

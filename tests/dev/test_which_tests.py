@@ -2,10 +2,10 @@
 
 import os
 import re
-import subprocess
 import sys
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+from sources import ROOT, read, tracked
+
 sys.path.insert(0, os.path.join(ROOT, "tools/dev"))
 sys.path.insert(0, os.path.join(ROOT, "tools/parity"))
 
@@ -15,21 +15,9 @@ import tiers  # noqa: E402
 LONG = [*tiers.LONG_BAZEL_TESTS, *tiers.LONG_PYTHON_TESTS, *tiers.LONG_GATEWAY_TESTS]
 
 
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
-
-
-def paths(pattern):
-    """The files of the tree whose paths the expression matches, those not added yet included."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                            capture_output=True, text=True, timeout=60).stdout.splitlines()
-    return [path for path in listed if re.fullmatch(pattern, path) and os.path.exists(os.path.join(ROOT, path))]
-
-
 def test_every_python_test_is_in_a_tier():
     folders = [*tiers.PYTHON_TESTS, *tiers.GATEWAY_TESTS, *tiers.GPU_TESTS]
-    found = paths(r"(.*/)?test_\w+\.py")
+    found = tracked(r"(.*/)?test_\w+\.py")
     assert len(found) > 30
     assert [path for path in found if not path.startswith(tuple(folder + "/" for folder in folders))] == []
     assert [folder for folder in folders if not os.path.isdir(os.path.join(ROOT, folder))] == []
@@ -37,14 +25,14 @@ def test_every_python_test_is_in_a_tier():
 
 def test_every_bazel_test_is_in_a_tier():
     """`bazel test //...` runs all but the manual ones, which are named."""
-    manual = {f"//{os.path.dirname(path)}:{name}" for path in paths(r"tests/.*/BUILD")
+    manual = {f"//{os.path.dirname(path)}:{name}" for path in tracked(r"tests/.*/BUILD")
               for name in re.findall(r'test\w*\(\n    name = "(\w+)",\n(?:    .*\n)*?    tags = \["manual"\]', read(path))}
     assert manual == {*tiers.CUDA_TESTS, "//tests/fuzz:fuzz"}
     assert tiers.FUZZERS == "//tests/fuzz"
 
 
 def test_every_test_with_a_long_version_is_in_the_second_tier():
-    readers = {path for path in paths(r"tests/.*\.cc|tests/.*/test_\w+\.py") if "BERTH_FULL" in read(path)}
+    readers = {path for path in tracked(r"tests/.*\.cc|tests/.*/test_\w+\.py") if "BERTH_FULL" in read(path)}
     readers -= {"tests/fuzz/fuzz_main.cc"} | {path for path in readers if path.startswith("tests/dev/")}
     named = {name.removeprefix("//").replace(":", "/") + ".cc" if name.startswith("//") else name for name in LONG}
     assert named == readers
