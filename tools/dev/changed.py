@@ -38,6 +38,11 @@ PYTHON_TESTS = {
 }
 
 
+def exists(path):
+    """Whether the path of the tree is there."""
+    return os.path.exists(os.path.join(ROOT, path))
+
+
 def package_of(path, exists):
     """The nearest folder above `path` that has a BUILD file; "" is the root."""
     folder = os.path.dirname(path)
@@ -110,5 +115,5 @@ def chosen(query):
     differ = files()
     if not differ:
         sys.exit("[dev] error: nothing differs from main; name the tests, or run the first tier: ./dev test")
-    patterns, tests = choose(differ, lambda path: os.path.exists(os.path.join(ROOT, path)))
+    patterns, tests = choose(differ, exists)
     return dependent_tests(patterns, query), tests

@@ -15,6 +15,7 @@ come a table and the count of tests that passed and failed. A run of a tier leav
 """
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
@@ -64,9 +65,13 @@ def threaded(tests):
     """Returns the Bazel tests that need a source that starts a thread."""
     found = subprocess.run(["git", "grep", "-lE", tiers.STARTS_THREAD, "--", "*.cc", "*.h"], cwd=ROOT, check=True,
                            stdout=subprocess.PIPE, text=True, timeout=60).stdout.split()
-    exists = lambda path: os.path.exists(os.path.join(ROOT, path))  # noqa: E731
-    sources = [label for path in found for label in changed.bazel_patterns(path, exists)]
+    sources = [label for path in found for label in changed.bazel_patterns(path, changed.exists)]
     return query(tiers.threaded_query(tests, sources), "--keep_going")
+
+
+@functools.cache
+def torch_free_tests():
+    return query(tiers.TORCH_FREE_TESTS)
 
 
 def install(*parts):
@@ -200,8 +205,7 @@ class TestRun:
         self.begin_install("deploy_tools")
         self.step("build", "one", bazel("build", "--keep_going", "//...", *tiers.CUDA_LIBRARIES), BUILD_MINUTES)
         self.bazel_tests("Bazel tests", ["//...", *tiers.CUDA_TESTS])
-        torch_free = query(tiers.TORCH_FREE_TESTS)
-        self.sanitizers(tiers.parsers(torch_free), threaded(torch_free))
+        self.sanitizers(tiers.parsers(torch_free_tests()), threaded(torch_free_tests()))
         self.step("lint", "one", ["./dev", "lint"], 10)
         self.finish_installs()
         for name, python, paths in (("Python tests", ORACLE_PYTHON, tiers.PYTHON_TESTS),
@@ -214,9 +218,8 @@ class TestRun:
         self.parity("parity, all cases", "--quick", optional=True)
         self.step("GPU programs", "one", bazel("build", *gpu_targets()), BUILD_MINUTES, optional=True)
         self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, optional=True)
-        torch_free = query(tiers.TORCH_FREE_TESTS)
-        self.asan("all torch-free tests", torch_free, optional=True)
-        self.tsan("all torch-free tests", torch_free, optional=True)
+        self.asan("all torch-free tests", torch_free_tests(), optional=True)
+        self.tsan("all torch-free tests", torch_free_tests(), optional=True)
         long = {"long": True, "optional": True}
         self.bazel_tests("long Bazel tests", tiers.LONG_BAZEL_TESTS, **long)
         self.parity("parity, all cases in all regimes", optional=True)
@@ -314,8 +317,7 @@ def execute(run, arguments):
         run.changed()
     elif arguments.sanitizers:
         run.step("packages", "one", install("test_packages"), INSTALL_MINUTES)
-        torch_free = query(tiers.TORCH_FREE_TESTS)
-        run.sanitizers(torch_free, torch_free)
+        run.sanitizers(torch_free_tests(), torch_free_tests())
     else:
         run.first_tier()
         if arguments.full or arguments.minutes is not None:
