@@ -197,6 +197,7 @@ TEST_F(EngineTest, APlanAfterADeliveryIsAPhaseOfItsOwn) {
   gate_.Open();
   EXPECT_EQ(planning.get_future().get(), StepPhase::kPlan);
   ExpectIdle();
+  engine_.reset();  // its clock reads what ends with this function
 }
 
 TEST_F(EngineTest, ADropEndsWithAnEngineThatEnds) {
