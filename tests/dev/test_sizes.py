@@ -15,7 +15,7 @@ FILES = {
     "models/step/step_batch.h": (268, "to be split: the structs before StepBatch into a header of tables"),
     "scheduler/engine.h": (267, "to be split: the private inbox (Cancellation, Drop, Watch, Inbox) into a header"),
     "server/storage/session_store.cc": (502, "to be split: reading and writing one file, from Read and WriteFile"),
-    "tests/e2e/test_server.py": (736, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
+    "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
     "tests/scheduler/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/engine_test.cc": (678, "to be split: failed steps and lost devices; refusals and waits"),

@@ -1,4 +1,5 @@
-"""What operators do to a running server: drain it, flush its cache, erase a tenant. And what the log never holds."""
+"""What operators do to a running server: drain it, flush its cache, erase a tenant, draw its last steps. And what the log
+never holds."""
 
 import contextlib
 import hashlib
@@ -6,6 +7,7 @@ import json
 import os
 import random
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -208,3 +210,27 @@ def talk(server):
     assert call(server.control.FlushCache, control.FlushCacheRequest()).code() == grpc.StatusCode.PERMISSION_DENIED
     call(server.control.EraseTenant, control.EraseTenantRequest(tenant="alice"), SECRETS["ops"])
     return outputs
+
+
+def test_the_last_steps_as_a_trace_and_after_a_crash(tmp_path):
+    """A server that ends by a fault leaves its last steps, and its supervisor sees the fault."""
+    with BerthServer(DEMO, f"--crash_dir={tmp_path}", "--fail_step_every=7", expect_clean_exit=False) as server:
+        server.inference.Complete(generate_request(prompt="x", max_tokens=5, ignore_eos=True), timeout=120)
+        with pytest.raises(grpc.RpcError):
+            server.inference.Complete(generate_request(prompt="y", max_tokens=5, ignore_eos=True), timeout=120)
+        get_steps, request = server.control.GetSteps, api().control_pb2.GetStepsRequest
+        # The engine completes the record of a step when it has sent the answers.
+        wait_until(lambda: get_steps(request(last=1), timeout=60).steps[0].free_bytes, "the last step's record")
+        steps = get_steps(request(), timeout=60).steps
+        assert [step.number for step in steps] == list(range(1, len(steps) + 1))
+        assert [step.failed for step in steps[:7]] == [0, 0, 0, 0, 0, 0, 1]
+        assert steps[0].tokens > 0 and steps[0].run_us > 0 and steps[1].decode_rows == steps[1].rows == 1
+        assert get_steps(request(last=2), timeout=60).steps[0] == steps[-2]
+        live, dead = tmp_path / "live.json", tmp_path / "dead.json"
+        assert cli(server, "trace", f"--out={live}").returncode == 0
+        server.process.send_signal(signal.SIGSEGV)
+        assert server.process.wait(timeout=120) == -signal.SIGSEGV
+        crash_file = tmp_path / f"berth-{server.process.pid}.steps"
+        subprocess.run([CLI, "trace", f"--from={crash_file}", f"--out={dead}"], check=True, timeout=60)
+        assert json.loads(live.read_text()) == json.loads(dead.read_text())
+        assert sum(event["name"] == "failed step" for event in json.loads(live.read_text())["traceEvents"]) == 1

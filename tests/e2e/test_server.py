@@ -551,28 +551,6 @@ def test_help_reads_well():
     assert "absl" not in result.stdout and len(result.stdout.splitlines()) < 160
 
 
-def test_the_last_steps_as_a_trace_and_after_a_crash(tmp_path):
-    """A server that ends by a fault leaves its last steps, and its supervisor sees the fault."""
-    with BerthServer(DEMO, f"--crash_dir={tmp_path}", "--fail_step_every=7", expect_clean_exit=False) as server:
-        server.inference.Complete(generate_request(prompt="x", max_tokens=5, ignore_eos=True), timeout=120)
-        with pytest.raises(grpc.RpcError):
-            server.inference.Complete(generate_request(prompt="y", max_tokens=5, ignore_eos=True), timeout=120)
-        steps = server.control.GetSteps(api().control_pb2.GetStepsRequest(), timeout=60).steps
-        assert [step.number for step in steps] == list(range(1, len(steps) + 1))
-        assert [step.failed for step in steps[:7]] == [0, 0, 0, 0, 0, 0, 1]
-        assert steps[0].tokens > 0 and steps[0].run_us > 0 and steps[1].decode_rows == steps[1].rows == 1
-        assert server.control.GetSteps(api().control_pb2.GetStepsRequest(last=2), timeout=60).steps[0] == steps[-2]
-        cli = os.path.join(BIN, "client/berth-cli")
-        live, dead = tmp_path / "live.json", tmp_path / "dead.json"
-        subprocess.run([cli, "trace", f"--server={server.address}", f"--out={live}"], check=True, timeout=60)
-        server.process.send_signal(signal.SIGSEGV)
-        assert server.process.wait(timeout=120) == -signal.SIGSEGV
-        crash_file = tmp_path / f"berth-{server.process.pid}.steps"
-        subprocess.run([cli, "trace", f"--from={crash_file}", f"--out={dead}"], check=True, timeout=60)
-        assert json.loads(live.read_text()) == json.loads(dead.read_text())
-        assert sum(event["name"] == "failed step" for event in json.loads(live.read_text())["traceEvents"]) == 1
-
-
 @pytest.fixture
 def broken_model(tmp_path):
     folder = tmp_path / "model"

@@ -81,11 +81,12 @@ def install(*parts):
 class TestRun:
     """The steps of one run, one after the other, with what came of them."""
 
-    def __init__(self, folder, until=None, long=False, again=True):
+    def __init__(self, folder, until=None, long=False, again=True, stress=False):
         self.folder = folder  # for the files that steps leave
         self.until = until    # of time.monotonic(): no optional step runs longer; None: no limit
         self.long = long      # every test in its long version
         self.again = again    # also what passed before on the same files
+        self.stress = stress  # other work keeps the cores busy, so no result of before counts, Bazel's neither
         self.table = []       # (step, seconds, passed, failed)
         self.failures = []
         self.unreached = []
@@ -154,7 +155,8 @@ class TestRun:
             patterns.write("\n".join(targets) + "\n")
         long = long or self.long
         command = bazel("test", f"--build_event_json_file={file}", "--keep_going", "--build_tests_only",
-                        *(["--test_env=BERTH_FULL=1", "--test_timeout=14400"] if long else []), *flags,
+                        *(["--test_env=BERTH_FULL=1", "--test_timeout=14400"] if long else []),
+                        *(["--nocache_test_results"] if self.stress else []), *flags,
                         f"--target_pattern_file={pattern_file}")
         return self.step(name, "bazel", command, FULL_MINUTES if long or optional else TEST_MINUTES, file,
                          optional=optional, names=[target for target in targets if "..." not in target])
@@ -337,7 +339,7 @@ def main():
     commit = record.commit_of(ROOT)
     with tempfile.TemporaryDirectory(prefix="berth-test-run-") as folder:
         run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen),
-                      again=arguments.again or arguments.stress or bool(arguments.chosen))
+                      again=arguments.again or arguments.stress or bool(arguments.chosen), stress=arguments.stress)
         try:
             with process.BusyCores(os.cpu_count() if arguments.stress else 0):
                 tier = execute(run, arguments)
