@@ -22,14 +22,15 @@ absl::Status Invalid(absl::string_view field, absl::string_view what) {
 }
 
 // An object without the keys that the request sets by itself.
-absl::Status CheckObject(absl::string_view field, std::string_view text, std::initializer_list<const char*> taken) {
+absl::StatusOr<nlohmann::json> ParseObject(absl::string_view field, std::string_view text,
+                                           std::initializer_list<const char*> taken) {
   absl::StatusOr<nlohmann::json> json = ParseBoundedJson(field, text);
-  if (!json.ok()) return json.status();
+  if (!json.ok()) return json;
   if (!json->is_object()) return Invalid(field, "not a JSON object");
   for (const char* key : taken) {
     if (json->contains(key)) return Invalid(field, absl::StrCat("\"", key, "\" has a field of its own"));
   }
-  return absl::OkStatus();
+  return json;
 }
 
 std::string Quote(const std::string& text) {
@@ -53,26 +54,26 @@ absl::Status ParseArguments(const std::string& field, nlohmann::ordered_json* to
   return absl::OkStatus();
 }
 
-// The extra keys without braces, as the client wrote them: templates print them, and their order and numbers must stay.
-// Only the arguments of tool calls are changed. "content" may be among the keys if it is not a text.
+// The extra keys without braces, in the client's order, since templates print them. Only the arguments of tool calls
+// are changed. "content" may be among the keys if it is not a text.
 absl::StatusOr<std::string> ExtraKeys(const std::string& field, const v1::ChatMessage& message, bool* has_content) {
   const std::string& text = message.extra_json();
-  absl::Status status = CheckObject(field, text, {"role"});
-  if (!status.ok()) return status;
-  nlohmann::ordered_json extra = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  *has_content = extra.contains("content");
-  if (*has_content && (!message.content().empty() || extra["content"].is_string())) {
+  const absl::StatusOr<nlohmann::json> keys = ParseObject(field, text, {"role"});
+  if (!keys.ok()) return keys.status();
+  const auto content = keys->find("content");
+  *has_content = content != keys->end();
+  if (*has_content && (!message.content().empty() || content->is_string())) {
     return Invalid(field, "\"content\" has a field of its own");
   }
-  absl::string_view whole = absl::StripAsciiWhitespace(text);
-  std::string changed;
-  if (message.role() == "assistant" && extra.contains("tool_calls") && extra["tool_calls"].is_array()) {
-    if (status = ParseArguments(field, &extra["tool_calls"]); !status.ok()) return status;
-    if (extra["tool_calls"].empty()) extra.erase("tool_calls");  // as vLLM does
-    changed = extra.dump();
-    whole = changed;
+  std::string whole(absl::StripAsciiWhitespace(text));
+  const auto tool_calls = keys->find("tool_calls");
+  if (message.role() == "assistant" && tool_calls != keys->end() && tool_calls->is_array()) {
+    nlohmann::ordered_json extra = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (absl::Status s = ParseArguments(field, &extra["tool_calls"]); !s.ok()) return s;
+    if (tool_calls->empty()) extra.erase("tool_calls");  // as vLLM does
+    whole = extra.dump();
   }
-  return std::string(absl::StripAsciiWhitespace(whole.substr(1, whole.size() - 2)));
+  return std::string(absl::StripAsciiWhitespace(absl::string_view(whole).substr(1, whole.size() - 2)));
 }
 
 absl::Status AppendMessage(int index, const v1::ChatMessage& message, std::string* out) {
@@ -128,11 +129,10 @@ absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& te
     if (!tools->is_array()) return Invalid("chat.tools_json", "not a JSON array");
   }
   if (chat.has_template_variables_json()) {
-    if (absl::Status s = CheckObject("chat.template_variables_json", chat.template_variables_json(),
-                                     {"messages", "tools", "add_generation_prompt"});
-        !s.ok()) {
-      return s;
-    }
+    const absl::Status status = ParseObject("chat.template_variables_json", chat.template_variables_json(),
+                                            {"messages", "tools", "add_generation_prompt"})
+                                    .status();
+    if (!status.ok()) return status;
   }
   absl::StatusOr<std::string> rendered = text.RenderChat(
       *messages, chat.tools_json(), chat.has_add_generation_prompt() ? chat.add_generation_prompt() : true,

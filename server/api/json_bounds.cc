@@ -30,6 +30,15 @@ int64_t Depth(std::string_view text) {
   return deepest;
 }
 
+// The keys of the object that has most.
+int64_t MostKeys(const nlohmann::json& json) {
+  int64_t most = json.is_object() ? static_cast<int64_t>(json.size()) : 0;
+  if (json.is_structured()) {
+    for (const nlohmann::json& value : json) most = std::max(most, MostKeys(value));
+  }
+  return most;
+}
+
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::string_view text) {
@@ -51,6 +60,10 @@ absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::st
   }
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(field, ": not JSON"));
+  if (const int64_t keys = MostKeys(json); keys > kMaxJsonKeys) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": an object of ", keys, " keys is over the limit of ", kMaxJsonKeys));
+  }
   return json;
 }
 

@@ -1,4 +1,5 @@
-// Checks JSON that a client sent before anything recurses over it: its size, its depth, that it parses. Thread-safe.
+// Checks JSON that a client sent before anything recurses over it: its size, its depth, that it parses, and how many
+// keys its objects have. Thread-safe.
 #ifndef BERTH_SERVER_API_JSON_BOUNDS_H_
 #define BERTH_SERVER_API_JSON_BOUNDS_H_
 
@@ -13,8 +14,10 @@ namespace berth {
 
 inline constexpr int64_t kMaxJsonBytes = int64_t{1} << 20;
 inline constexpr int64_t kMaxJsonDepth = 32;  // of arrays and objects in one another
+// Of one object. An nlohmann::ordered_json compares each new key with all before it: 90,000 keys in 0.9 MB take 5 s.
+inline constexpr int64_t kMaxJsonKeys = 1024;
 
-// INVALID_ARGUMENT naming `field` when `text` is too long, too deep, or not JSON.
+// INVALID_ARGUMENT naming `field` when `text` is too long, too deep, not JSON, or has an object with too many keys.
 absl::StatusOr<nlohmann::json> ParseBoundedJson(absl::string_view field, std::string_view text);
 
 }  // namespace berth

@@ -175,7 +175,7 @@ TEST_F(ChatValidationTest, ToolsAndVariables) {
   EXPECT_EQ(Message(), "chat.template_variables_json: \"messages\" has a field of its own");
 }
 
-TEST_F(ChatValidationTest, JsonIsBoundedInDepthAndSize) {
+TEST_F(ChatValidationTest, JsonIsBoundedInDepthSizeAndKeys) {
   context_.limits.max_text_bytes = 2 * kMaxJsonBytes;
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   request_.mutable_chat()->set_tools_json(nested(32));
@@ -188,6 +188,23 @@ TEST_F(ChatValidationTest, JsonIsBoundedInDepthAndSize) {
   EXPECT_EQ(Message(), "");
   request_.mutable_chat()->set_tools_json("[" + std::string(kMaxJsonBytes, ' ') + "]");
   EXPECT_EQ(Message(), "chat.tools_json: 1048578 bytes are over the limit of 1048576");
+  request_.mutable_chat()->clear_tools_json();
+  const auto with_keys = [](int keys) {
+    nlohmann::json object;
+    for (int i = 0; i < keys; ++i) object[absl::StrCat(i)] = i;
+    return object.dump();
+  };
+  message_->set_role("assistant");
+  message_->set_extra_json(absl::StrCat(R"({"a":[)", with_keys(1024), "]}"));
+  EXPECT_EQ(Message(), "");
+  message_->set_extra_json(absl::StrCat(R"({"a":[)", with_keys(1025), "]}"));
+  EXPECT_EQ(Message(), "chat.messages[0].extra_json: an object of 1025 keys is over the limit of 1024");
+  const nlohmann::json call = {{"function", {{"arguments", with_keys(1025)}}}};
+  message_->set_extra_json(nlohmann::json{{"tool_calls", {call}}}.dump());
+  EXPECT_EQ(
+      Message(),
+      "chat.messages[0].extra_json: tool_calls[0].function.arguments: an object of 1025 keys is over the limit of "
+      "1024");
 }
 
 // Bytes of a real request with random changes: whatever still parses is refused or within every limit.
