@@ -4,6 +4,7 @@
 #ifndef BERTH_SERVER_API_FAIR_QUEUE_H_
 #define BERTH_SERVER_API_FAIR_QUEUE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,6 +20,34 @@ namespace berth {
 struct Caller {
   std::string client;  // who takes turns with others: the address, or the tenant of a credential
   std::string tenant;  // a name that the client gives, or ""
+};
+
+// What each client has in a pool of threads. One client has all threads but one at most. Thread-compatible.
+class ClientShares {
+ public:
+  struct Share {
+    int64_t waiting = 0;
+    int64_t waiting_bytes = 0;
+    int64_t running = 0;
+  };
+  // `threads`: of the pool.
+  explicit ClientShares(int64_t threads) : most_running_(std::max<int64_t>(1, threads - 1)) {}
+  Share Of(const std::string& client) const {
+    const auto found = shares_.find(client);
+    return found == shares_.end() ? Share() : found->second;
+  }
+  bool MayRun(const std::string& client) const { return Of(client).running < most_running_; }
+  void Add(const std::string& client, const Share& change) {
+    const auto share = shares_.try_emplace(client).first;
+    share->second.waiting += change.waiting;
+    share->second.waiting_bytes += change.waiting_bytes;
+    share->second.running += change.running;
+    if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
+  }
+
+ private:
+  const int64_t most_running_;
+  std::map<std::string, Share> shares_;  // of the clients that have something
 };
 
 // Lists of T by name. Next() serves the names in turn.

@@ -24,7 +24,7 @@ std::string NameOf(const GrammarSpec& spec) {
 
 }  // namespace
 
-GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options)) {
+GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options)), shares_(options_.threads) {
   load_.cache_limit_bytes = options_.cache_bytes;
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
   threads_.emplace_back([this] { Watch(); });
@@ -68,7 +68,7 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
         job->name = std::move(name);
       }
       job->waiters.push_back({key, caller.client, std::move(done)});
-      ++shares_[caller.client].waiting;
+      shares_.Add(caller.client, {.waiting = 1});
       requests_.emplace(key, job);
       if (!job->begun) {
         turns_.Push({key, caller.client, caller.tenant, job});
@@ -97,8 +97,7 @@ bool GrammarCompiler::Cancel(RequestKey key) {
                                      [key](const Waiter& waiter) { return waiter.key == key; });
     dropped = std::move(*waiter);
     job->waiters.erase(waiter);
-    --shares_[dropped.client].waiting;
-    DropShareIfUnused(dropped.client);
+    shares_.Add(dropped.client, {.waiting = -1});
     if (!job->waiters.empty()) return true;
     stop = job->stop;
     jobs_.erase(job->name);
@@ -123,28 +122,19 @@ GrammarLoad GrammarCompiler::load() const {
 }
 
 bool GrammarCompiler::Fits(const std::string& client) const {
-  const auto own = shares_.find(client);
-  return (own == shares_.end() || own->second.waiting < options_.max_waiting) &&
+  return shares_.Of(client).waiting < options_.max_waiting &&
          static_cast<int64_t>(requests_.size()) < 2 * options_.max_waiting;
 }
 
-void GrammarCompiler::DropShareIfUnused(const std::string& client) {
-  const auto share = shares_.find(client);
-  if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
-}
-
 std::shared_ptr<GrammarCompiler::Job> GrammarCompiler::Begin() {
-  const int64_t most = std::max<int64_t>(1, options_.threads - 1);
-  const auto may_run = [&](const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto share = shares_.find(client);
-    return share == shares_.end() || share->second.running < most;
-  };
+  const auto may_run = [&](const std::string& client)
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.MayRun(client); };
   while (std::optional<Turn> turn = turns_.Pop(may_run)) {
     std::shared_ptr<Job> job = std::move(turn->job);
     if (job->begun) continue;
     job->begun = true;
     job->client = std::move(turn->client);
-    ++shares_[job->client].running;
+    shares_.Add(job->client, {.running = 1});
     job->deadline = SteadyNow() + options_.timeout;
     running_.insert(job);
     watch_.Signal();
@@ -192,11 +182,9 @@ std::vector<GrammarCompiler::Waiter> GrammarCompiler::Finish(const std::shared_p
   if (const auto found = jobs_.find(job->name); found != jobs_.end() && found->second == job) jobs_.erase(found);
   for (const Waiter& waiter : job->waiters) {
     requests_.erase(waiter.key);
-    --shares_[waiter.client].waiting;
-    DropShareIfUnused(waiter.client);
+    shares_.Add(waiter.client, {.waiting = -1});
   }
-  --shares_[job->client].running;
-  DropShareIfUnused(job->client);
+  shares_.Add(job->client, {.running = -1});
   return std::move(job->waiters);
 }
 

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <set>
 #include <stop_token>
@@ -94,11 +93,6 @@ class GrammarCompiler {
     std::string tenant;
     std::shared_ptr<Job> job;
   };
-  // What a client has in the compiler.
-  struct Share {
-    int64_t waiting = 0;  // requests
-    int64_t running = 0;  // compilations that its turns began
-  };
   struct Kept {
     std::string name;
     CompiledGrammar grammar;
@@ -108,7 +102,6 @@ class GrammarCompiler {
   // The next compilation, begun; null: no client that waits may have another thread.
   std::shared_ptr<Job> Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Fits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropShareIfUnused(const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
   // The compilations whose time is over, to be stopped without the lock: whoever reacts to a stop runs in the call.
   // Waits until there are some, or the compiler closes.
@@ -125,7 +118,7 @@ class GrammarCompiler {
   CondVar watch_;  // for Watch
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   FairQueue<Turn> turns_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);  // by client
+  ClientShares shares_ ABSL_GUARDED_BY(mutex_);  // requests that wait, and compilations that a client's turns began
   std::set<std::shared_ptr<Job>> running_ ABSL_GUARDED_BY(mutex_);
   // The jobs that others may join, by what is a spec's name: a text that equal specs share.
   std::unordered_map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);

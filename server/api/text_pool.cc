@@ -1,6 +1,5 @@
 #include "server/api/text_pool.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -14,7 +13,7 @@ bool Never() { return false; }
 
 }  // namespace
 
-TextPool::TextPool(Options options) : options_(std::move(options)) {
+TextPool::TextPool(Options options) : options_(std::move(options)), shares_(options_.threads) {
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
@@ -33,9 +32,7 @@ absl::Status TextPool::Submit(Job job) {
             {.reason = RefusalReason::kTexts},
             absl::StrCat(load_.waiting, " texts with ", load_.waiting_bytes, " bytes wait already; retry later"));
       }
-      Share& share = shares_[job.client];
-      ++share.waiting;
-      share.waiting_bytes += job.bytes;
+      shares_.Add(job.client, {.waiting = 1, .waiting_bytes = job.bytes});
       ++load_.waiting;
       load_.waiting_bytes += job.bytes;
       waiting_.Push(std::move(job));
@@ -48,8 +45,7 @@ absl::Status TextPool::Submit(Job job) {
 }
 
 bool TextPool::Fits(const Job& job) const {
-  const auto found = shares_.find(job.client);
-  const Share own = found == shares_.end() ? Share() : found->second;
+  const ClientShares::Share own = shares_.Of(job.client);
   const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
   return fits(load_.waiting, 1, options_.max_waiting) && fits(own.waiting, 1, options_.max_waiting / 2) &&
          fits(load_.waiting_bytes, job.bytes, options_.max_waiting_bytes) &&
@@ -88,23 +84,14 @@ TextLoad TextPool::load() const {
 }
 
 std::optional<TextPool::Job> TextPool::Next() {
-  const int64_t most = std::max<int64_t>(1, options_.threads - 1);
   return waiting_.Pop([&](const std::string& client)
-                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.at(client).running < most; });
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.MayRun(client); });
 }
 
 void TextPool::Leave(const Job& job) {
-  Share& share = shares_[job.client];
-  --share.waiting;
-  share.waiting_bytes -= job.bytes;
+  shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes});
   --load_.waiting;
   load_.waiting_bytes -= job.bytes;
-  DropShareIfUnused(job.client);
-}
-
-void TextPool::DropShareIfUnused(const std::string& client) {
-  const auto share = shares_.find(client);
-  if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
 }
 
 void TextPool::Loop() {
@@ -115,7 +102,7 @@ void TextPool::Loop() {
       MutexLock lock(&mutex_);
       while (!stopped_ && !(job = Next()).has_value()) changed_.Wait(&mutex_);
       if (!job.has_value()) return;
-      ++shares_[job->client].running;
+      shares_.Add(job->client, {.running = 1});
       ++load_.running;
       Leave(*job);
       stop = running_.emplace(job->key, std::stop_source()).first->second.get_token();
@@ -127,10 +114,9 @@ void TextPool::Loop() {
     {
       MutexLock lock(&mutex_);
       running_.erase(job->key);
-      --shares_[job->client].running;
+      shares_.Add(job->client, {.running = -1});
       --load_.running;
       ++load_.done;
-      DropShareIfUnused(job->client);
       changed_.SignalAll();  // the client may have another thread
     }
   }

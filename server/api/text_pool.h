@@ -69,20 +69,12 @@ class TextPool {
   TextLoad load() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // What a client has in the pool.
-  struct Share {
-    int64_t waiting = 0;
-    int64_t waiting_bytes = 0;
-    int64_t running = 0;
-  };
-
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Fits(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The next piece of work whose client may have another thread; none: there is none.
   std::optional<Job> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts work that waits no more.
   void Leave(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropShareIfUnused(const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
 
@@ -90,7 +82,7 @@ class TextPool {
   CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   FairQueue<Job> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);  // by client
+  ClientShares shares_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestKey, std::stop_source> running_ ABSL_GUARDED_BY(mutex_);
   TextLoad load_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;  // last: see everything above built
