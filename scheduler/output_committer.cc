@@ -257,6 +257,7 @@ void OutputCommitter::End(FinishReason reason, const absl::Status& error, absl::
                           std::vector<TokenEvent>* events) {
   TokenEvent event;
   Finish(reason, error, now, sequence, &event);
+  if (sequence->request.beams.num_beams > 0) event.output = 0;  // there may be more beams than outputs
   const bool alone = sequence->output_cancelled != FinishReason::kNone;
   if (event.outputs_left == 0 || alone) events->push_back(std::move(event));
 }

@@ -192,10 +192,10 @@ absl::Status RequestOutput::Finish(const TokenEvent& event) {
   MutexLock lock(&mutex_);
   if (event.finish == FinishReason::kUnread) return UnreadError();
   if (absl::Status s = StatusOfEnd(event); !s.ok()) {
+    if (!event.alone) return s;
     Output& output = outputs_[event.output];
-    output.failed = event.alone && !output.ended;
-    const bool all_failed = std::all_of(outputs_.begin(), outputs_.end(), [](const Output& o) { return o.failed; });
-    if (!event.alone || all_failed) return s;
+    output.failed = !output.ended;
+    if (std::all_of(outputs_.begin(), outputs_.end(), [](const Output& o) { return o.failed; })) return s;
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool own = static_cast<int64_t>(i) == event.output;

@@ -114,7 +114,11 @@ struct SchedulerHarness {
     EXPECT_TRUE(scheduler->empty()) << "still at work after " << max_steps << " steps";
   }
   void TakeEvents() {
-    for (const TokenEvent& event : events) records[event.key].Apply(event);
+    for (const TokenEvent& event : events) {
+      const auto request = requests.find(event.key);
+      EXPECT_TRUE(request == requests.end() || event.output < request->second.num_outputs) << event.output;
+      records[event.key].Apply(event);
+    }
     events.clear();
     EXPECT_EQ(runner.mismatch(), "");
     const absl::Status status = tiny.cache->CheckIntegrity();

@@ -131,5 +131,20 @@ TEST_F(FailedOutputs, AFailedStepEndsThemAll) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL) << status.error_message();
 }
 
+TEST_F(FailedOutputs, ASearchOfMoreBeamsThanOutputsEndsAsTheStepDid) {
+  server_.gate.Close();
+  v1::GenerateRequest request = MakeRequest("some", 1);
+  request.clear_structure();
+  request.clear_sampling();
+  request.mutable_beam_search()->set_num_beams(4);
+  Call call(&server_, request);
+  server_.gate.Allow(2);
+  WaitUntil([this] { return server_.engine->GetLoad().counts.generation_tokens >= 4; }, "the first tokens");
+  server_.step_status = absl::InternalError("the step failed");
+  server_.gate.Open();
+  const grpc::Status status = call.ReadAll().status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL) << status.error_message();
+}
+
 }  // namespace
 }  // namespace berth
