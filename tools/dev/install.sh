@@ -75,10 +75,14 @@ install_rust() {
 build_crate() {
   local library=".deps/text_crate/$1" built="$CACHE/cargo-target/$2/libberth_text.a"
   shift 2
-  mkdir -p .deps/text_crate
-  CARGO_TARGET_DIR="$CACHE/cargo-target" cargo build -q --locked --manifest-path text/crate/Cargo.toml "$@" ||
-    die "cargo could not build text/crate"
-  cmp -s "$built" "$library" || cp "$built" "$library"
+  mkdir -p .deps/text_crate "$CACHE/cargo-target"
+  # Checkouts share the folder, and each leaves its library under the same name.
+  (
+    flock 9
+    CARGO_TARGET_DIR="$CACHE/cargo-target" cargo build -q --locked --manifest-path text/crate/Cargo.toml "$@" ||
+      die "cargo could not build text/crate"
+    cmp -s "$built" "$library" || cp "$built" "$library"
+  ) 9>"$CACHE/cargo-target/lock"
 }
 
 build_text_crate() { build_crate libberth_text.a release --release; }
