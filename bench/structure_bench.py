@@ -8,6 +8,8 @@ With --peers, llama.cpp's grammars (GBNF) run side by side, with the same weight
 number of threads. Each is measured against its own unconstrained streams, and llama.cpp runs without a server around it
 (peers/).
 
+With --maskbench=FOLDER, the schemas of MaskBench run in place of the promises (maskbench.py).
+
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
 unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.
 """
@@ -30,6 +32,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "peers"), os.path.join(HERE, "../tests/
 import bench_tokenizer  # noqa: E402
 import gguf_file  # noqa: E402
 import machine  # noqa: E402
+import maskbench  # noqa: E402
 import models  # noqa: E402
 from worker import Worker  # noqa: E402
 from berth_server import BIN, BerthServer, generate_request  # noqa: E402
@@ -58,14 +61,19 @@ PEER_GRAMMARS = {"record": None, "words": 'root ::= (word " "){400}\nword ::= [a
 PROMPT = "Write JSON about organisation number"
 
 
-def measure_masks():
-    """[(grammar, median, 99th percentile, masks)], in microseconds."""
+def large_tokenizer():
+    """A folder with a tokenizer of 128,000 tokens."""
     folder = pathlib.Path(bench_tokenizer.get(128_000))
     with_name = folder.parent / f"{folder.stem}-folder"
     with_name.mkdir(exist_ok=True)
     shutil.copy(folder, with_name / "tokenizer.json")
+    return with_name
+
+
+def measure_masks():
+    """[(grammar, median, 99th percentile, masks)], in microseconds."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [os.path.join(BIN, "bench/grammar_bench"), f"--tokenizer={with_name}",
+        command = [os.path.join(BIN, "bench/grammar_bench"), f"--tokenizer={large_tokenizer()}",
                    "--benchmark_filter=BM_Mask", f"--benchmark_out={out.name}", "--benchmark_out_format=json"]
         subprocess.run(command, check=True, capture_output=True)
         report = json.load(out)
@@ -151,10 +159,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
     parser.add_argument("--peers", action="store_true", help="compare with llama.cpp, in place of the promises")
     parser.add_argument("--llama_cpp_python", help="the Python that has llama-cpp-python (./dev bench gives it)")
+    parser.add_argument("--maskbench", metavar="FOLDER", help="the folder maskbench/data of MaskBench: run its schemas")
+    parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
+    parser.add_argument("--details", metavar="FILE", help="with --maskbench: write what came of each schema")
     arguments = parser.parse_args()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
     missed = []
+    if arguments.maskbench:
+        maskbench.measure(arguments.maskbench, large_tokenizer(), arguments.every, arguments.details, os.cpu_count())
+        return
     if arguments.peers:
         checkpoint = model()
         with BerthServer(checkpoint, "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:

@@ -45,7 +45,7 @@ cmd_bench() {
       flags=(--ghz="$GO_TOOLS_DIR/ghz")
       ;;
     structure)
-      bazel_build //bench:grammar_bench
+      bazel_build //bench:grammar_bench //bench:maskbench
       case " $* " in *" --peers "*) install_peers ;; esac
       flags=(--llama_cpp_python="$PEERS_DIR/bin/python")
       ;;

@@ -1,0 +1,89 @@
+"""Runs the schemas of MaskBench (guidance-ai/jsonschemabench, folder maskbench) through Berth's grammars, for
+structure_bench.py. The data are fetched by whoever runs it.
+
+A schema passes if its grammar compiles, takes every valid instance token by token, and refuses every invalid one.
+"""
+
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+from berth_server import BIN
+
+# The beginning of a schema's file name says where it comes from.
+SOURCE = re.compile(r"^(.*?)(?:---|_\d|_[a-z]+_\d)")
+CHUNK = 200
+
+
+def run_files(files, tokenizer, processes):
+    """What bench/maskbench prints of each file. A file that ends the program is a failure of its own."""
+    def of_chunk(chunk):
+        command = [os.path.join(BIN, "bench/maskbench"), f"--tokenizer={tokenizer}", *map(str, chunk)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        if done.returncode == 0:
+            return lines
+        bad = chunk[len(lines)]
+        crash = {"file": bad.name, "refused": f"CRASH {done.returncode}: {done.stderr[-300:]}", "compile_us": 0}
+        return [*lines, crash, *of_chunk(chunk[len(lines) + 1:])] if chunk[len(lines) + 1:] else [*lines, crash]
+
+    chunks = [files[start:start + CHUNK] for start in range(0, len(files), CHUNK)]
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        return [line for lines in pool.map(of_chunk, chunks) for line in lines]
+
+
+def reason(refusal):
+    """A refusal without what is the schema's own."""
+    keyword = re.match(r"\S*?/?([$\w]+): (.*)", refusal)
+    words = keyword[2] if keyword else refusal
+    words = re.sub(r'"[^"]*"|\d+', "_", words)[:90]
+    return f"{keyword[1]}: {words}" if keyword else words
+
+
+def percentiles(values):
+    ordered = sorted(values)
+    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
+    return [at(0.5), at(0.9), at(0.99), ordered[-1]] if ordered else [0] * 4
+
+
+def report(lines, details):
+    rows = collections.defaultdict(collections.Counter)
+    reasons = collections.Counter()
+    for line in lines:
+        source = (SOURCE.match(line["file"]) or ["", "others"])[1]
+        for name in (source, "all"):
+            rows[name]["schemas"] += 1
+            rows[name]["compiled"] += "refused" not in line
+            wrong = line.get("wrong", [])
+            rows[name]["passing"] += "refused" not in line and not wrong
+            rows[name]["valid refused"] += any(each["valid"] for each in wrong)
+            rows[name]["invalid accepted"] += any(not each["valid"] for each in wrong)
+        if "refused" in line:
+            reasons[reason(line["refused"])] += 1
+    columns = ["schemas", "compiled", "passing", "valid refused", "invalid accepted"]
+    print(f"| source | {' | '.join(columns)} | passing |\n|{'---|' * (len(columns) + 2)}")
+    for name, row in sorted(rows.items()):
+        print(f"| {name} | {' | '.join(str(row[column]) for column in columns)} | {row['passing'] / row['schemas']:.1%} |")
+    print("\n| time, us | median | p90 | p99 | most |\n|---|---|---|---|---|")
+    for name, values in (("compiling", [line["compile_us"] for line in lines if "refused" not in line]),
+                         ("a mask", [mask for line in lines for mask in line.get("masks_us", [])])):
+        print(f"| {name} | {' | '.join(f'{value:.0f}' for value in percentiles(values))} |")
+    print("\n| refused | schemas |\n|---|---|")
+    for words, count in reasons.most_common(40):
+        print(f"| {words} | {count} |")
+    if details:
+        with open(details, "w", encoding="utf-8") as out:
+            for line in lines:
+                line.pop("masks_us", None)
+                out.write(json.dumps(line) + "\n")
+
+
+def measure(folder, tokenizer, every, details, processes):
+    files = sorted(pathlib.Path(folder).glob("*.json"))[::every]
+    if not files:
+        raise SystemExit(f"--maskbench={folder}: no *.json is there; it is the folder maskbench/data of the data")
+    report(run_files(files, tokenizer, processes), details)
