@@ -36,6 +36,10 @@ Answer ReadAnswer(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
   return answer;
 }
 
+void PrintWarnings(const v1::GenerateResponse& message, std::ostream& err) {
+  for (const std::string& warning : message.warnings()) err << "berth-cli: warning: " << warning << std::endl;
+}
+
 std::string Summary(const Answer& answer) {
   std::string line = absl::StrFormat("%d prompt tokens (%d cached), %d output tokens", answer.usage.prompt_tokens(),
                                      answer.usage.cached_tokens(), answer.num_tokens);

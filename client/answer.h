@@ -5,6 +5,7 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -28,6 +29,9 @@ struct Answer {
 // Sends `request` and calls `on_message` for each message until the stream ends or `interrupt` fires. Blocks.
 Answer ReadAnswer(v1::Inference::Stub* stub, const v1::GenerateRequest& request, Interrupt* interrupt,
                   absl::FunctionRef<void(const v1::GenerateResponse&)> on_message);
+
+// Prints the message's warnings, a line each.
+void PrintWarnings(const v1::GenerateResponse& message, std::ostream& err);
 
 // One line: tokens, time to first token, tokens per second after the first.
 std::string Summary(const Answer& answer);

@@ -71,8 +71,10 @@ class Conversation {
     Retries retries = options_.retries;  // of each turn
     Answer answer;
     do {
-      answer = ReadAnswer(stub_.get(), request_, &environment_->interrupt,
-                          [&out](const v1::GenerateResponse& message) { out << message.text() << std::flush; });
+      answer = ReadAnswer(stub_.get(), request_, &environment_->interrupt, [&](const v1::GenerateResponse& message) {
+        PrintWarnings(message, environment_->err);
+        out << message.text() << std::flush;
+      });
     } while (answer.num_tokens == 0 && !answer.interrupted && retries.WaitToRetry(answer.status, environment_));
     if (!answer.text.empty() || answer.status.ok()) out << std::endl;
     if (options_.stats) environment_->err << Summary(answer) << std::endl;

@@ -86,7 +86,8 @@ void PrintOutput(const GenerateOptions& options, const v1::GenerateResponse& out
   if (!options.request.has_logprobs()) out << "\n";
 }
 
-// Several outputs come in one answer, at the end.
+// Several outputs come in one answer, at the end, so there is nothing to stream. Complete is called again where a
+// refusal says that a later call may succeed.
 int CompleteAndPrint(GenerateOptions& options, v1::Inference::Stub* stub, Environment& environment) {
   v1::GenerateResponse response;
   grpc::Status status;
@@ -100,6 +101,7 @@ int CompleteAndPrint(GenerateOptions& options, v1::Inference::Stub* stub, Enviro
   if (options.json) {
     PrintMessage(options, response, environment.out);
   } else {
+    PrintWarnings(response, environment.err);
     PrintOutput(options, response, environment.out);
     for (const v1::GenerateResponse& output : response.other_outputs()) PrintOutput(options, output, environment.out);
   }
@@ -136,8 +138,10 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
 
   Answer answer;
   do {
-    answer = ReadAnswer(stub.get(), options.request, &environment.interrupt,
-                        [&](const v1::GenerateResponse& message) { PrintMessage(options, message, environment.out); });
+    answer = ReadAnswer(stub.get(), options.request, &environment.interrupt, [&](const v1::GenerateResponse& message) {
+      if (!options.json) PrintWarnings(message, environment.err);
+      PrintMessage(options, message, environment.out);
+    });
   } while (answer.num_tokens == 0 && !answer.interrupted && options.retries.WaitToRetry(answer.status, &environment));
   if (!options.json && !options.request.has_logprobs() && !answer.text.empty()) environment.out << std::endl;
   if (options.stats) environment.err << Summary(answer) << std::endl;

@@ -243,7 +243,7 @@ void Server::StartGrammarCompiler() {
   // The callback may still be in set_value when get returns, so it shares the promise.
   const auto compiled = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> result = compiled->get_future();
-  grammars_->Compile(0, GrammarSpec(), [compiled](const absl::StatusOr<GrammarCompiler::Constraint>& grammar) {
+  grammars_->Compile(0, GrammarSpec(), [compiled](const absl::StatusOr<CompiledGrammar>& grammar) {
     compiled->set_value(grammar.status());
   });
   const absl::Status status = result.get();

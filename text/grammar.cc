@@ -5,6 +5,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "text/abi_call.h"
 
 namespace berth {
@@ -100,6 +101,7 @@ BerthGrammarSpec AbiSpec(const GrammarSpec& spec, const GrammarLimits& limits, a
           .whitespace = static_cast<int32_t>(spec.whitespace),
           .begin_token = spec.begin_token,
           .own_text = spec.own_text,
+          .refuse_unknown = spec.refuse_unknown,
           .text = ViewOf(spec.text),
           .begin_text = ViewOf(spec.begin_text),
           .choices = choices.data(),
@@ -149,13 +151,15 @@ absl::StatusOr<CompiledGrammar> CompileGrammar(const GrammarSpec& spec,
   const std::unique_ptr<BerthCancel, decltype(&berth_cancel_free)> cancel(berth_cancel_create(), &berth_cancel_free);
   const std::stop_callback on_stop(stop, [&cancel] { berth_cancel_request(cancel.get()); });
   BerthGrammar* grammar = nullptr;
+  BerthBytes warnings{};
   BerthBytes error{};
-  const int32_t result = berth_grammar_compile(vocabulary->get(), &abi_spec, cancel.get(), &grammar, &error);
+  const int32_t result = berth_grammar_compile(vocabulary->get(), &abi_spec, cancel.get(), &grammar, &warnings, &error);
   if (work != nullptr) berth_cancel_work(cancel.get(), &work->steps, &work->longest);
   if (absl::Status status = TakeStatus(absl::StatusCode::kInvalidArgument, result, error); !status.ok()) {
     return stop.stop_requested() ? absl::CancelledError("compiling the grammar was cancelled") : status;
   }
   CompiledGrammar compiled;
+  compiled.warnings = absl::StrSplit(TakeString(warnings), '\n', absl::SkipEmpty());
   compiled.size_bytes = static_cast<int64_t>(berth_grammar_size_bytes(grammar));
   compiled.start = std::make_shared<GrammarConstraint>(std::move(vocabulary), grammar, absl::OkStatus());
   return compiled;

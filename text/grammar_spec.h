@@ -26,6 +26,8 @@ struct GrammarSpec {
   std::string text;
   std::vector<std::string> choices;  // kChoice only
   Whitespace whitespace = Whitespace::kFlexible;
+  // What becomes of a keyword or format that the schema's draft does not know: a warning, or an error.
+  bool refuse_unknown = false;
   // When the constraint begins: after this token, or this text, has come for the first time. Neither: at once. Before,
   // every text may come, but not the end.
   int32_t begin_token = -1;
@@ -53,7 +55,8 @@ struct GrammarLimits {
 // A compiled grammar. `start` is at the beginning of the output; each request clones it.
 struct CompiledGrammar {
   std::shared_ptr<const TokenConstraint> start;
-  int64_t size_bytes = 0;  // an estimate of the memory that `start` holds, for a cache's limit
+  int64_t size_bytes = 0;             // an estimate of the memory that `start` holds, for a cache's limit
+  std::vector<std::string> warnings;  // of what a schema has that constrains nothing, by its JSON pointer
 };
 
 }  // namespace berth

@@ -75,6 +75,7 @@ struct BerthGrammarSpec {
   int32_t whitespace;
   int32_t begin_token;
   bool own_text;
+  bool refuse_unknown;
   BerthView text;
   BerthView begin_text;
   const BerthView* choices;
@@ -86,10 +87,11 @@ struct BerthGrammarSpec {
   uint64_t step_max_items;
   uint64_t max_items_in_row;
 };
-// A compiled grammar and a place in it (crate/src/constraint.rs).
+// A compiled grammar and a place in it (crate/src/constraint.rs). `warnings`: lines about what a schema has that
+// constrains nothing.
 struct BerthGrammar;
 int32_t berth_grammar_compile(const BerthVocabulary* vocabulary, const BerthGrammarSpec* spec,
-                              const BerthCancel* cancel, BerthGrammar** out, BerthBytes* error);
+                              const BerthCancel* cancel, BerthGrammar** out, BerthBytes* warnings, BerthBytes* error);
 void berth_grammar_free(BerthGrammar* grammar);
 int32_t berth_grammar_clone(const BerthGrammar* grammar, BerthGrammar** out, BerthBytes* error);
 uint64_t berth_grammar_size_bytes(const BerthGrammar* grammar);

@@ -15,9 +15,9 @@ constexpr char kShuttingDown[] = "the server is shutting down";
 
 // Equal for equal specs only.
 std::string NameOf(const GrammarSpec& spec) {
-  std::string name =
-      absl::StrCat(static_cast<int>(spec.kind), ",", static_cast<int>(spec.whitespace), ",", spec.begin_token, ",",
-                   spec.own_text, ",", spec.begin_text.size(), ":", spec.begin_text, spec.text.size(), ":", spec.text);
+  std::string name = absl::StrCat(static_cast<int>(spec.kind), ",", static_cast<int>(spec.whitespace), ",",
+                                  spec.begin_token, ",", spec.own_text, ",", spec.refuse_unknown, ",",
+                                  spec.begin_text.size(), ":", spec.begin_text, spec.text.size(), ":", spec.text);
   for (const std::string& choice : spec.choices) absl::StrAppend(&name, choice.size(), ":", choice);
   return name;
 }
@@ -51,13 +51,13 @@ GrammarCompiler::~GrammarCompiler() {
 
 void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller) {
   std::string name = NameOf(spec);
-  Constraint constraint;
+  CompiledGrammar grammar;
   {
     MutexLock lock(&mutex_);
     if (const auto kept = kept_by_name_.find(name); kept != kept_by_name_.end()) {
       kept_.splice(kept_.begin(), kept_, kept->second);
       ++load_.hits;
-      constraint = kept_.front().grammar.start;
+      grammar = kept_.front().grammar;
     } else if (Fits(caller.client)) {
       std::shared_ptr<Job>& job = jobs_[name];
       if (job != nullptr) {
@@ -77,7 +77,7 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
       return;
     }
   }
-  if (constraint != nullptr) return done(std::move(constraint));
+  if (grammar.start != nullptr) return done(std::move(grammar));
   done(RefusedError(
       {.reason = RefusalReason::kGrammars, .limit = absl::StrCat(options_.max_waiting)},
       absl::StrCat("structure: ", options_.max_waiting, " requests wait for their grammars already; retry later")));
@@ -155,7 +155,7 @@ void GrammarCompiler::Loop() {
     for (const Waiter& waiter : Finish(job, grammar)) {
       const Callback& done = waiter.done;
       if (grammar.ok()) {
-        done(grammar->start);
+        done(grammar);
       } else if (job->timed_out) {
         done(absl::InvalidArgumentError(
             absl::StrCat("the grammar takes over ", absl::FormatDuration(options_.timeout), " to compile")));

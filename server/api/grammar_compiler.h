@@ -35,9 +35,8 @@ namespace berth {
 
 class GrammarCompiler {
  public:
-  using Constraint = std::shared_ptr<const TokenConstraint>;
   // Called once, from Compile or on one of the compiler's threads, without a lock held.
-  using Callback = std::function<void(absl::StatusOr<Constraint>)>;
+  using Callback = std::function<void(absl::StatusOr<CompiledGrammar>)>;
   using CompileFunction = std::function<absl::StatusOr<CompiledGrammar>(const GrammarSpec&, std::stop_token)>;
   struct Options {
     int64_t threads = 2;                         // so that one slow grammar does not hold up all others

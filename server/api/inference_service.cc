@@ -340,8 +340,8 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
     auto waiting = std::make_shared<RegisteredRequest>(std::move(registered));
     options_.grammars->Compile(
         output->key(), spec,
-        [this, context, waiting](absl::StatusOr<GrammarCompiler::Constraint> constraint) {
-          OnCompiled(context, std::move(*waiting), std::move(constraint));
+        [this, context, waiting](absl::StatusOr<CompiledGrammar> grammar) {
+          OnCompiled(context, std::move(*waiting), std::move(grammar));
         },
         caller);
     output->OnSubmitted();  // repeats a cancellation that the compiler did not know of
@@ -353,13 +353,14 @@ absl::Status InferenceService::Submit(grpc::CallbackServerContext* context, Regi
 }
 
 void InferenceService::OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
-                                  absl::StatusOr<GrammarCompiler::Constraint> constraint) {
+                                  absl::StatusOr<CompiledGrammar> grammar) {
   AddSubmits(1);
   const absl::Cleanup done = [this] { AddSubmits(-1); };
   RegisteredRequest own = std::move(registered);  // freed before the service may go
-  absl::Status status = constraint.ok() ? absl::OkStatus() : NameStructure(*own.structure, constraint.status());
+  absl::Status status = grammar.ok() ? absl::OkStatus() : NameStructure(*own.structure, grammar.status());
   if (status.ok()) {
-    own.request.constraint = *std::move(constraint);
+    own.request.constraint = std::move(grammar->start);
+    own.output->Warn(std::move(grammar->warnings));
     status = SubmitToEngine(std::move(own.request), own.output.get());
   }
   if (status.ok()) return;

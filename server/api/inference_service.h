@@ -160,7 +160,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   void Cancel(RequestKey key, FinishReason reason, int64_t prompt_tokens);
   absl::Status SubmitToEngine(Request request, RequestOutput* output);
   void OnCompiled(grpc::CallbackServerContext* context, RegisteredRequest registered,
-                  absl::StatusOr<GrammarCompiler::Constraint> constraint) ABSL_LOCKS_EXCLUDED(mutex_);
+                  absl::StatusOr<CompiledGrammar> grammar) ABSL_LOCKS_EXCLUDED(mutex_);
   // Undoes Register, for a request that the engine does not know.
   void Withdraw(grpc::CallbackServerContext* context, const RequestOutput& output, const Ticket& ticket,
                 const absl::Status& why);

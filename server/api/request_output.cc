@@ -248,6 +248,7 @@ void RequestOutput::JoinPending() {
     message.set_index(rank);
     message.clear_request_id();
     message.clear_prompt_token_ids();
+    message.clear_warnings();
     if (rank++ == 0) continue;
     message.clear_usage();
     message.clear_timings();
@@ -255,6 +256,7 @@ void RequestOutput::JoinPending() {
   joined.set_request_id(request_id());
   joined.mutable_prompt_logprobs()->Swap(&prompt_logprobs);
   joined.mutable_prompt_token_ids()->Add(options_.prompt_token_ids.begin(), options_.prompt_token_ids.end());
+  joined.mutable_warnings()->Add(warnings_.begin(), warnings_.end());
   joined.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   *joined.mutable_timings() = MakeTimings(times_);
   pending_.clear();
@@ -307,6 +309,7 @@ RequestOutput::Waiting* RequestOutput::Pending(size_t output) {
     first_ = false;
     message->set_request_id(request_id());
     message->mutable_prompt_token_ids()->Add(options_.prompt_token_ids.begin(), options_.prompt_token_ids.end());
+    message->mutable_warnings()->Add(warnings_.begin(), warnings_.end());
   }
   return waiting;
 }
@@ -359,6 +362,11 @@ void RequestOutput::Cancel(EndCause cause) {
     cause_ = cause;
   }
   options_.hooks.cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
+}
+
+void RequestOutput::Warn(std::vector<std::string> warnings) {
+  MutexLock lock(&mutex_);
+  warnings_ = std::move(warnings);
 }
 
 void RequestOutput::Refuse(absl::Status status) {

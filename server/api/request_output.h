@@ -125,6 +125,9 @@ class RequestOutput {
   // After Engine::Submit or GrammarCompiler::Compile: repeats a Cancel that came before these knew the request.
   void OnSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Before Engine::Submit: what the first message warns of.
+  void Warn(std::vector<std::string> warnings) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Ends a request that the engine refused after its call had begun, without Hooks::ended. REQUIRES: the dispatcher
   // does not know the output any more.
   void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -208,6 +211,7 @@ class RequestOutput {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool end_sent_ ABSL_GUARDED_BY(mutex_) = false;
   EndCause cause_ ABSL_GUARDED_BY(mutex_) = EndCause::kNone;
+  std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 
   // The message of the write in flight. Only the writer touches it until the write is done.

@@ -38,6 +38,8 @@ const char* FieldOf(Kind kind) {
   return "structure";
 }
 
+// A structure is read in three steps: its kind, with the text or the choices; the options that fit this kind; and where
+// it begins. Each error names the field, the value and the limit.
 absl::Status ReadText(Kind kind, const std::string& text, int64_t limit, GrammarSpec* spec) {
   spec->kind = kind;
   spec->text = text;
@@ -95,6 +97,15 @@ absl::Status ReadWhitespace(const v1::Structure& in, GrammarSpec* spec) {
   return absl::OkStatus();
 }
 
+absl::Status ReadUnknownKeywords(const v1::Structure& in, GrammarSpec* spec) {
+  if (!in.has_unknown_keywords()) return absl::OkStatus();
+  if (spec->kind != Kind::kJsonSchema && spec->kind != Kind::kStructuralTag && spec->kind != Kind::kLark) {
+    return Invalid("structure.unknown_keywords: applies to schemas only; ", FieldOf(spec->kind), " is set");
+  }
+  spec->refuse_unknown = in.unknown_keywords() == v1::UNKNOWN_KEYWORDS_REFUSE;
+  return CheckRange("structure.unknown_keywords", int64_t{in.unknown_keywords()}, Closed(0, v1::UnknownKeywords_MAX));
+}
+
 absl::Status ReadBegin(const v1::Structure& in, int64_t vocab_size, GrammarSpec* spec) {
   if (in.begin_case() == v1::Structure::kBeginAfterToken) {
     spec->begin_token = in.begin_after_token();
@@ -119,6 +130,7 @@ absl::StatusOr<GrammarSpec> ReadStructure(const v1::GenerateRequest& in, const V
   if (absl::Status s = ReadKind(structure, context.limits.max_structure_bytes, &spec); !s.ok()) return s;
   Checks checks;
   checks.Add(ReadWhitespace(structure, &spec));
+  checks.Add(ReadUnknownKeywords(structure, &spec));
   checks.Add(ReadBegin(structure, context.model->vocab_size, &spec));
   if (!checks.status().ok()) return checks.status();
   return spec;

@@ -23,7 +23,6 @@ FILES = {
     "tests/server/api/request_output_test.cc": (501, "to be split: the tests of pauses and unread streams"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/server/storage/session_store_test.cc": (532, "to be split: limits and ages; SessionIdTest"),
-    "tests/text/grammar_test.cc": (533, "to be split: structural tags; tokens that no byte spells"),
     "tests/text/pydantic_models.py": (548, "one list of models, one for each kind of field"),
 }
 FUNCTIONS = {

@@ -437,15 +437,26 @@ def refusal(server, structure, **fields):
 def test_what_cannot_be_compiled_is_refused_by_name_and_place(demo):
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     for structure, words in [
-            ({"json_schema": '{"type": "object", "properties": {"a": {"maxlength": 3}}}'},
+            ({"json_schema": '{"type": "object", "properties": {"a": {"maxlength": 3}}}', "unknown_keywords": 1},
              ["structure.json_schema", "/properties/a/maxlength"]),
-            ({"json_schema": '{"not": {}}'}, ["structure.json_schema", "/not"]),
+            ({"json_schema": '{"contains": {}}'}, ["structure.json_schema", "/contains"]),
             ({"json_schema": '{"a": 1,}'}, ["structure.json_schema", "line 1 column"]),
             ({"regex": "(a"}, ["structure.regex"]),
             ({"lark": 'start: "a\n'}, ["structure.lark"]),
             ({"structural_tag": '{"type": "structural_tag"}'}, ["structure.structural_tag"])]:
         code, details = refusal(demo, structure)
         assert code == invalid and all(word in details for word in words), details
+
+
+def test_the_first_message_warns_of_what_constrains_nothing(demo):
+    schema = {"json_schema": json.dumps({"enum": ["yes", "no"], "maxlength": 3})}
+    answer = ask(demo, schema)
+    assert answer.text in ('"yes"', '"no"')
+    assert list(answer.warnings) == ["/maxlength: ignored: unknown keyword; maxLength may be meant"]
+    request = generate_request(chat=PROMPTS[0], max_tokens=20)
+    set_structure(request, schema)
+    messages = list(demo.inference.Generate(request, timeout=120))
+    assert [len(message.warnings) for message in messages] == [1] + [0] * (len(messages) - 1)
 
 
 def test_a_dead_end_ends_its_own_output_alone(demo):

@@ -245,8 +245,8 @@ TEST_F(GrammarTest, RefusesStructuralTagsThatItCannotFollow) {
       std::string::npos);
   EXPECT_NE(
       error(
-          R"({"type": "structural_tag", "structures": [{"begin": "ab", "schema": {"tpye": 1}, "end": ""}], "triggers": ["a"]})")
-          .find("/structures/0/schema/tpye"),
+          R"({"type": "structural_tag", "structures": [{"begin": "ab", "schema": {"type": 1}, "end": ""}], "triggers": ["a"]})")
+          .find("/structures/0/schema/type"),
       std::string::npos);
   EXPECT_NE(
       error(
@@ -390,50 +390,6 @@ TEST_F(GrammarTest, SharedMasksAreThoseOfEachRowAlone) {
     }
   }
   EXPECT_GT(num_masks, 2000);
-}
-
-TEST_F(GrammarTest, RefusesSchemaKeywordsByName) {
-  const std::pair<const char*, const char*> cases[] = {
-      {R"({"tpye": "string"})", "/tpye"},
-      {R"({"properties": {"a/b": {"not": {}}}})", "/properties/a~1b/not"},
-      {R"({"$defs": {"x": {"maxlength": 3}}})", "/$defs/x/maxlength"},
-      {R"({"items": [{}]})", "/items"},
-      {R"({"uniqueItems": true})", "/uniqueItems"},
-      {R"({"format": "unknown"})", "/format"},
-      {R"({"type": "integer", "format": "int32"})", "/format"},
-      {R"({"type": "text"})", "/type"},
-      {R"({"$ref": "#/$defs/none"})", "points to nothing"},
-      {R"({"$ref": "http://example.com"})", "/$ref"},
-      {R"x({"pattern": "a(?=b)"})x", "lookahead"},
-      {R"({"pattern": "[a"})", "/pattern"},
-      {R"({"minLength": -1})", "/minLength"},
-      {R"({"exclusiveMinimum": true})", "/exclusiveMinimum"},
-      {R"({"multipleOf": 0})", "/multipleOf"},
-      {R"({"$schema": "http://json-schema.org/draft-04/schema#"})", "2020-12, 2019-09, 07 or 06"},
-      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{}]})",
-       "/prefixItems: the keyword is of"},
-      {R"({"x-guidance": {}})", "/x-guidance"},
-      {R"({"enum": []})", "/enum"},
-      {R"({"const": 9007199254740993})", "2^53"},
-      {R"({"type": "object", "minProperties": 3})", "/minProperties"},
-      {R"({"a": 1, "a": 2})", "comes twice at line 1 column"},
-      {"{\"type\":\n \"string\",}", "line 2 column"},
-      {R"(false)", "false"},
-  };
-  for (const auto& [schema, part] : cases) {
-    const std::string error = ErrorOf(Kind::kJsonSchema, schema);
-    EXPECT_TRUE(absl::StrContains(error, part)) << schema << ": " << error;
-  }
-  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: \"a\"\n  %json {\"tpye\": 1}"), "line 2 column 3"));
-  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: a\na: (\"x\""), "2(8)"));
-  EXPECT_NE(ErrorOf(Kind::kLark, "start: \"a\n"), "");
-  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "%llguidance {\"allow_invalid_utf8\": true}\nstart: /a/"),
-                                "allow_invalid_utf8"));
-  EXPECT_NE(ErrorOf(Kind::kRegex, "(a"), "");
-  EXPECT_NE(ErrorOf(Kind::kRegex, "\\ba"), "");
-  EXPECT_NE(ErrorOf(Kind::kChoice, ""), "");
-  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: a\na[max_tokens=3]: /x*/"), "max_tokens"));
-  EXPECT_TRUE(absl::StrContains(ErrorOf(Kind::kLark, "start: a\na[stop=\"b\"]: /x*/"), "stop"));
 }
 
 TEST_F(GrammarTest, AKeyHasOneSpelling) {

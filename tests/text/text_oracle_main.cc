@@ -9,6 +9,7 @@
 //     {"template_of": DIR}
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
 //     {"schema": SCHEMA}: compiles it, for the tokenizer that is loaded
+//     {"accepts": TEXT}: whether it is a complete text of the schema
 //     {"walk": SEED, "limit": TOKENS}: a complete text of the schema; null where the limit came first
 #include <iostream>
 #include <memory>
@@ -49,6 +50,7 @@ class Oracle {
       return Answer(tokenizer_->Decode(request["decode"].get<std::vector<int32_t>>(), request["skip"]));
     }
     if (request.contains("schema")) return Compile(request["schema"].dump());
+    if (request.contains("accepts")) return Accepts(request["accepts"]);
     if (request.contains("walk")) return WalkSchema(request["walk"], request["limit"]);
     if (request.contains("stream")) return Stream(request["stream"].get<std::vector<int32_t>>(), request["skip"]);
     return Render(request);
@@ -96,8 +98,8 @@ class Oracle {
 
   Json Compile(const std::string& schema) {
     if (vocabulary_ == nullptr) {
-      const int32_t end = tokenizer_->TokenId("<|im_end|>");
-      auto vocabulary = GrammarVocabulary::Create(tokenizer_.get(), tokenizer_->vocab_size(), {end});
+      end_ = tokenizer_->TokenId("<|im_end|>");
+      auto vocabulary = GrammarVocabulary::Create(tokenizer_.get(), tokenizer_->vocab_size(), {end_});
       if (!vocabulary.ok()) return {{"error", std::string(vocabulary.status().message())}};
       vocabulary_ = *std::move(vocabulary);
       for (int32_t token = 0; token < vocabulary_->vocab_size(); ++token) bytes_.push_back(vocabulary_->Bytes(token));
@@ -106,6 +108,17 @@ class Oracle {
     if (!grammar.ok()) return {{"error", std::string(grammar.status().message())}};
     grammar_ = *std::move(grammar);
     return {{"value", true}};
+  }
+
+  Json Accepts(const std::string& text) {
+    const std::unique_ptr<TokenConstraint> place = grammar_.start->Clone();
+    const auto tokens = tokenizer_->Encode(text, /*add_special_tokens=*/false);
+    if (!tokens.ok()) return {{"error", std::string(tokens.status().message())}};
+    if (place->CountAllowed(*tokens) < static_cast<int64_t>(tokens->size())) return {{"value", false}};
+    for (int32_t token : *tokens) {
+      if (absl::Status s = place->Accept(token); !s.ok()) return {{"error", s.ToString()}};
+    }
+    return {{"value", place->CountAllowed({end_}) == 1}};
   }
 
   // Takes allowed tokens at random. Half of them are ones that close something or separate, so that texts end.
@@ -134,7 +147,8 @@ class Oracle {
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of the first tokenizer for which a schema came
-  std::vector<std::string> bytes_;                       // of its tokens
+  int32_t end_ = 0;
+  std::vector<std::string> bytes_;  // of its tokens
   CompiledGrammar grammar_;
   std::unique_ptr<ChatTemplate> template_;
 };

@@ -426,6 +426,13 @@ TEST_F(StructureTest, RefusesByFieldValueAndLimit) {
               HasSubstr("structure.regex: 1048577 bytes"));
   EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_whitespace(v1::WHITESPACE_COMPACT); }),
               HasSubstr("structure.whitespace: applies to JSON only"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_unknown_keywords(v1::UNKNOWN_KEYWORDS_REFUSE); }),
+              HasSubstr("structure.unknown_keywords: applies to schemas only; structure.regex is set"));
+  EXPECT_THAT(refusal([](auto* r) {
+                r->mutable_structure()->set_json_schema("{}");
+                r->mutable_structure()->set_unknown_keywords(static_cast<v1::UnknownKeywords>(2));
+              }),
+              HasSubstr("structure.unknown_keywords: 2 is outside [0, 1]"));
   EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_token(100); }),
               HasSubstr("structure.begin_after_token"));
   EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_text(""); }),

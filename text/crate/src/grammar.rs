@@ -6,9 +6,10 @@
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
+use crate::schema_dialect::Notes;
 use crate::vocabulary::Vocabulary;
 use crate::work::Work;
-use crate::{guard, json, lark, schema, schema_bytes, schema_cost, schema_unions, structural_tag, text, Bytes, Ids};
+use crate::{guard, json, lark, schema, schema_bytes, schema_cost, structural_tag, text, Bytes, Ids};
 use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, TokenParser};
@@ -40,6 +41,7 @@ pub struct Spec {
     whitespace: i32,
     begin_token: i32,
     own_text: bool,
+    refuse_unknown: bool,
     text: View,
     begin_text: View,
     choices: *const View,
@@ -64,6 +66,7 @@ struct Job<'a> {
     text: &'a str,
     choices: Vec<&'a str>,
     limits: ParserLimits,
+    notes: Notes,
 }
 
 /// Grammars by their names. The first one begins.
@@ -84,8 +87,7 @@ impl Job<'_> {
 
     /// The schema as llguidance is to read it. `prefix`: the pointer to it in the text.
     fn read(&self, value: &Value, prefix: &str) -> Result<Value, String> {
-        let schema = schema::Reader::new(value, prefix, self.work).read()?;
-        let schema = schema_unions::settle(&schema, self.work)?;
+        let schema = schema::read(value, prefix, &self.notes, self.work)?;
         schema_cost::charge(&schema, self.work)?;
         Ok(self.with_options(schema))
     }
@@ -216,6 +218,13 @@ impl Job<'_> {
     }
 
     fn compile(&self) -> Result<Constraint, String> {
+        self.compiled().map_err(|error| match self.notes.overlap.take() {
+            Some(why) if error.starts_with("oneOf: ") => format!("{error}, and it cannot be written without it: {why}"),
+            _ => error,
+        })
+    }
+
+    fn compiled(&self) -> Result<Constraint, String> {
         let grammars = self.grammars()?;
         self.work.look()?;
         let top = TopLevelGrammar { grammars, max_tokens: None };
@@ -327,6 +336,7 @@ unsafe fn job<'a>(
         text: spec.text.str()?,
         choices: views.iter().map(|view| view.str()).collect::<Result<_, _>>()?,
         limits: limits(spec),
+        notes: Notes::new(spec.refuse_unknown),
     })
 }
 
@@ -372,11 +382,13 @@ pub unsafe extern "C" fn berth_grammar_compile(
     spec: *const Spec,
     cancel: *const Work,
     out: *mut *mut Constraint,
+    warnings: *mut Bytes,
     error: *mut Bytes,
 ) -> i32 {
     guard(out, error, || {
         let job = job(&*vocabulary, &*spec, &*cancel)?;
-        let constraint = on_large_stack(|| job.compile())?;
+        let (constraint, notes) = on_large_stack(move || Ok((job.compile()?, job.notes.text())))?;
+        *warnings = notes.into();
         Ok(Box::into_raw(Box::new(constraint)))
     })
 }

@@ -1,68 +1,58 @@
-//! Reads a JSON schema (draft 2020-12) before llguidance does. Refuses every keyword that llguidance does not enforce,
-//! by its JSON pointer, and rewrites what it would read otherwise. By itself, llguidance ignores unknown keywords.
+//! Reads a JSON schema before llguidance does, and writes it with the keywords that llguidance enforces. What these
+//! cannot say is refused, by its JSON pointer. By itself, llguidance ignores unknown keywords.
+//!
+//!   schema_dialect  what the keywords of each draft mean       schema_ids    where references lead
+//!   schema_not      not, if, oneOf, dependencies               schema_lists  items and counts that can be listed
+//!   schema_objects  names of properties, discriminator         schema_unions oneOf as anyOf
 
 use crate::json::At;
 use crate::pattern;
 use crate::schema_cost::MAX_NAMES;
-use crate::schema_lists::{values_of, write_counts, write_names, write_unique};
+use crate::schema_dialect::{modern, Keywords, Notes};
+use crate::schema_formats::{own_format, FORMATS, FREE_FORMATS};
+use crate::schema_ids::Resources;
+use crate::schema_lists::{add_all_of, write_counts, write_unique};
+use crate::schema_objects::require;
+use crate::schema_types::Types;
+use crate::schema_unions::settle;
 use crate::work::Work;
 use serde_json::{json, Map, Value};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
-/// Drafts whose keywords, among those that are supported, mean the same or less than in 2020-12. So a value that fits
-/// a schema as read here fits it in its own draft too.
-const OLDER_DRAFTS: [&str; 3] = [
-    "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/draft-07/schema",
-    "http://json-schema.org/draft-06/schema",
-];
-pub const ANNOTATIONS: [&str; 8] =
-    ["title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"];
-/// Keywords of the draft that are refused.
-const UNSUPPORTED: [&str; 24] = [
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired", "dependentSchemas",
-    "dependencies", "unevaluatedItems", "unevaluatedProperties", "$anchor", "$dynamicRef",
-    "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "contentEncoding", "contentMediaType",
-    "contentSchema", "additionalItems", "id", "x-guidance",
-];
+/// Keywords that are refused.
+const UNSUPPORTED: [&str; 6] =
+    ["contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef"];
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// Formats that llguidance enforces as they are.
-const FORMATS: [&str; 6] = ["email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
-const DATE: &str = concat!(
-    r"(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
-    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-    r"|(?:(?:[0-9][1-9]|[1-9]0)(?:0[48]|[2468][048]|[13579][26])|00(?:0[48]|[2468][048]|[13579][26])",
-    r"|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
-);
-const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
-/// Six digits at most, so that the whole fits every language's type of durations.
-const DURATION: &str = concat!(
-    r"P(?:N{1,6}W|(?:N{1,6}Y(?:N{1,6}M(?:N{1,6}D)?)?|N{1,6}M(?:N{1,6}D)?|N{1,6}D)(?:T(?:TIME))?|T(?:TIME))"
-);
-const DURATION_TIME: &str = "N{1,6}H(?:N{1,6}M(?:N{1,6}S)?)?|N{1,6}M(?:N{1,6}S)?|N{1,6}S";
-/// Formats that say what a string is for, and not how it looks.
-const FREE_FORMATS: [&str; 2] = ["binary", "password"];
 /// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
 const MAX_MULTIPLE: u64 = 10_000;
+/// Beside a oneOf that is written: its pointer in what is read. schema_unions.rs removes it.
+pub const ONE_OF_AT: &str = "oneOf at";
 /// References that are followed to find the values of a schema.
-const MAX_DEPTH: usize = 12;
+pub const MAX_DEPTH: usize = 12;
 /// Whole numbers up to here are exact in a double.
 const MAX_EXACT: f64 = 9007199254740992.0;
 /// What llguidance takes for a value of a schema, and for a pattern, which it asks whether anything matches it.
 pub const VALUE_COST: u64 = 40;
 const PATTERN_COST: u64 = 300;
 
-/// What a reference names: a pointer, and the property that a discriminator requires.
-type Target = (String, Option<String>);
+/// What a reference in the written schema stands for: a schema of the one that is read, or what it does not allow.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    pub pointer: String,
+    pub tag: Option<String>,  // the property that a discriminator requires
+    pub not: Option<Types>,   // the values of these types that do not fit
+}
 
 pub struct Reader<'a> {
-    root: &'a Value,
+    pub root: &'a Value,
     prefix: &'a str, // the root's pointer, for errors
-    work: &'a Work,
+    pub work: &'a Work,
+    pub notes: &'a Notes,
+    pub resources: Resources,
+    /// The pointers of the oneOf that are written as "one, and none of the others".
+    exact: &'a BTreeSet<String>,
     refs: BTreeMap<Target, usize>,
     todo: Vec<Target>,
-    is_older: bool, // $schema names an older draft
     multiple: (u64, u32), // of all multipleOf: a whole number, and after how many of its digits from the right the point is
 }
 
@@ -73,7 +63,7 @@ pub fn fail<T>(at: &At, what: impl std::fmt::Display) -> Outcome<T> {
     Err(format!("{}: {what}", if at.is_empty() { "/" } else { &at }))
 }
 
-fn integer(value: &Value, at: &At) -> Outcome<u64> {
+pub fn integer(value: &Value, at: &At) -> Outcome<u64> {
     let exact = |f: f64| f >= 0.0 && f.fract() == 0.0 && f <= MAX_EXACT;
     match value.as_f64() {
         Some(f) if exact(f) => Ok(f as u64),
@@ -81,7 +71,7 @@ fn integer(value: &Value, at: &At) -> Outcome<u64> {
     }
 }
 
-fn number(value: &Value, at: &At) -> Outcome<f64> {
+pub fn number(value: &Value, at: &At) -> Outcome<f64> {
     match value.as_f64() {
         None => fail(at, format_args!("{value} is not a number")),
         Some(f) if !f.is_finite() || (f.fract() == 0.0 && f.abs() >= MAX_EXACT) => {
@@ -91,18 +81,18 @@ fn number(value: &Value, at: &At) -> Outcome<f64> {
     }
 }
 
-fn map<'v>(value: &'v Value, at: &At) -> Outcome<&'v Map<String, Value>> {
+pub fn map<'v>(value: &'v Value, at: &At) -> Outcome<&'v Map<String, Value>> {
     value.as_object().map_or_else(|| fail(at, "must be an object"), Ok)
 }
 
-fn list<'v>(value: &'v Value, at: &At) -> Outcome<&'v Vec<Value>> {
+pub fn list<'v>(value: &'v Value, at: &At) -> Outcome<&'v Vec<Value>> {
     match value.as_array() {
         Some(list) if !list.is_empty() => Ok(list),
         _ => fail(at, "must be an array with at least 1 element"),
     }
 }
 
-fn string<'v>(value: &'v Value, at: &At) -> Outcome<&'v str> {
+pub fn string<'v>(value: &'v Value, at: &At) -> Outcome<&'v str> {
     value.as_str().map_or_else(|| fail(at, "must be a string"), Ok)
 }
 
@@ -140,19 +130,49 @@ fn types(value: &Value, at: &At) -> Outcome<()> {
     })
 }
 
+/// The schema as llguidance is to read it. `prefix`: the pointer to `root` in what the client sent.
+pub fn read(root: &Value, prefix: &str, notes: &Notes, work: &Work) -> Outcome<Value> {
+    let mut exact = BTreeSet::new();
+    let mut known = None;
+    loop {
+        let written = match Reader::new(root, prefix, &exact, notes, work).and_then(Reader::read) {
+            Ok(written) => written,
+            // What was read before has a oneOf that llguidance may take yet.
+            Err(error) => {
+                let before = known.ok_or_else(|| error.clone())?;
+                work.look()?;
+                notes.overlap.replace(Some(error));
+                return Ok(before);
+            }
+        };
+        let mut open = BTreeSet::new();
+        let settled = settle(&written, work, &mut open)?;
+        let count = exact.len();
+        exact.extend(open);
+        if exact.len() == count {
+            return Ok(settled);
+        }
+        known = Some(settled);
+    }
+}
+
 impl<'a> Reader<'a> {
-    /// `prefix`: the pointer to `root` in what the client sent.
-    pub fn new(root: &'a Value, prefix: &'a str, work: &'a Work) -> Self {
-        let draft = root.get("$schema").and_then(Value::as_str).unwrap_or(DRAFT).trim_end_matches('#');
-        let is_older = OLDER_DRAFTS.contains(&draft);
-        Reader { root, prefix, work, refs: BTreeMap::new(), todo: vec![], is_older, multiple: (1, 0) }
+    fn new(
+        root: &'a Value,
+        prefix: &'a str,
+        exact: &'a BTreeSet<String>,
+        notes: &'a Notes,
+        work: &'a Work,
+    ) -> Outcome<Self> {
+        let resources = Resources::of(root, prefix, notes, work)?;
+        let (refs, todo) = (BTreeMap::new(), vec![]);
+        Ok(Reader { root, prefix, work, notes, resources, exact, refs, todo, multiple: (1, 0) })
     }
 
     /// The schema for llguidance.
-    pub fn read(mut self) -> Outcome<Value> {
-        let prefix = self.prefix;
-        let top = At::Root(prefix);
-        let mut root = self.schema(self.root, &top, true)?;
+    fn read(mut self) -> Outcome<Value> {
+        let top = At::Root(self.prefix);
+        let mut root = self.schema(self.root, &top, 0)?;
         if root == Value::Bool(false) {
             return fail(&top, "no value matches false");
         }
@@ -162,12 +182,16 @@ impl<'a> Reader<'a> {
         let mut defs = Map::new();
         while let Some(next) = self.todo.pop() {
             let name = format!("r{}", self.refs[&next]);
-            let (pointer, tag) = next;
+            let Target { pointer, tag, not } = next;
             let Some(target) = self.root.pointer(&pointer) else {
                 return fail(&top, format_args!("$ref \"#{pointer}\" points to nothing"));
             };
-            let at = format!("{prefix}{pointer}");
-            let mut schema = self.schema(target, &At::Root(&at), pointer.is_empty())?;
+            let place = format!("{}{pointer}", self.prefix);
+            let (at, resource) = (At::Root(&place), self.resources.around(&pointer));
+            let mut schema = match not {
+                None => self.schema(target, &at, resource)?,
+                Some(types) => self.complement(target, &at, resource, types)?,
+            };
             if let Some(tag) = tag {
                 require(tag, &mut schema);
             }
@@ -179,30 +203,51 @@ impl<'a> Reader<'a> {
         Ok(root)
     }
 
-    fn schema(&mut self, value: &Value, at: &At, is_root: bool) -> Outcome<Value> {
+    /// The keywords of a schema as draft 2020-12 has them, and the resource that they are in.
+    pub fn open<'v>(
+        &self,
+        object: &'v Map<String, Value>,
+        at: &At,
+        resource: usize,
+    ) -> Outcome<(Keywords<'v>, usize)> {
+        let mut resource = resource;
+        if !self.resources.is_one() && (object.contains_key("$id") || object.contains_key("id")) {
+            resource = self.resources.at(self.pointer(at).as_str()).unwrap_or(resource);
+        }
+        Ok((modern(object, self.resources.draft(resource), at, self.notes)?, resource))
+    }
+
+    /// The pointer from the root.
+    pub fn pointer(&self, at: &At) -> String {
+        at.to_string()[self.prefix.len()..].to_string()
+    }
+
+    /// Reads a schema of a resource.
+    pub fn schema(&mut self, value: &Value, at: &At, resource: usize) -> Outcome<Value> {
         self.work.step()?;
         self.work.charge(VALUE_COST)?;
         let Some(object) = value.as_object() else {
             return if value.is_boolean() { Ok(value.clone()) } else { fail(at, "a schema is an object, true or false") };
         };
+        let (object, resource) = self.open(object, at, resource)?;
         let mut out = Map::new();
-        for (key, value) in object {
-            self.keyword(key, value, &At::Key(at, key), is_root, &mut out)?;
+        for (key, value) in object.iter() {
+            self.keyword(key, value, &At::Key(at, key), resource, &mut out)?;
         }
-        self.discriminate(object, &mut out, at)?;
+        self.discriminate(&object, &mut out, at, resource)?;
+        self.conditions(&object, &mut out, at, resource)?;
         if object.get("uniqueItems") == Some(&Value::Bool(true)) {
             let items = object.get("items").unwrap_or(&Value::Bool(true));
-            let items = values_of(self.root, items, MAX_DEPTH, self.work)?;
+            let items = self.values_of(items, resource)?;
             write_unique(items, &mut out, &At::Key(at, "uniqueItems"), self.work)?;
         }
         if let Some(names) = object.get("propertyNames") {
-            self.names(names, object, &mut out, at)?;
+            self.names(names, &object, &mut out, at, resource)?;
         }
         write_counts(&mut out, at, self.work)?;
         // A format says nothing of other types than strings, and nor does a pattern.
         if let Some(pattern) = object.get("format").and_then(Value::as_str).and_then(own_format) {
-            let all = out.entry("allOf").or_insert_with(|| json!([]));
-            all.as_array_mut().unwrap().push(json!({ "pattern": pattern }));
+            add_all_of(json!({ "pattern": pattern }), &mut out);
         }
         // llguidance must see these together, whatever stands between them.
         if out.contains_key("patternProperties") {
@@ -215,14 +260,21 @@ impl<'a> Reader<'a> {
         Ok(Value::Object(out))
     }
 
-    fn keyword(&mut self, key: &str, value: &Value, at: &At, is_root: bool, out: &mut Map<String, Value>) -> Outcome<()> {
+    fn keyword(
+        &mut self,
+        key: &str,
+        value: &Value,
+        at: &At,
+        resource: usize,
+        out: &mut Map<String, Value>,
+    ) -> Outcome<()> {
         let new = match key {
-            _ if ANNOTATIONS.contains(&key) => return Ok(()),
-            "$schema" if is_root => return self.draft(value, at),
-            "$id" if is_root => return string(value, at).map(|_| ()),
-            "$schema" | "$id" => return fail(at, "supported only at the top of the schema"),
-            "$defs" | "definitions" => return self.schemas(value, at).map(|_| ()),
-            "$ref" => self.reference(value, at)?,
+            // schema_ids.rs has read these.
+            "$schema" | "$id" | "id" | "$anchor" | "$dynamicAnchor" | "$recursiveAnchor" => return Ok(()),
+            // What is named is read where it is named.
+            "$defs" | "definitions" => return map(value, at).map(|_| ()),
+            "$ref" => self.reference(string(value, at)?, at, resource)?,
+            "$dynamicRef" if !self.is_ambiguous(value) => self.reference(string(value, at)?, at, resource)?,
             "type" => types(value, at).map(|()| value.clone())?,
             "const" => literal(value, at, self.work).map(|()| value.clone())?,
             "enum" => {
@@ -230,15 +282,18 @@ impl<'a> Reader<'a> {
                 items.iter().enumerate().try_for_each(|(i, v)| literal(v, &At::Index(at, i), self.work))?;
                 value.clone()
             }
-            "prefixItems" if self.is_older => return fail(at, "the keyword is of draft 2020-12, which $schema does not name"),
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.schema_list(value, at)?,
+            "oneOf" if self.exact.contains(&self.pointer(at)) => return self.exactly_one(value, at, resource, out),
+            "oneOf" => {
+                out.insert(ONE_OF_AT.to_string(), self.pointer(at).into());
+                self.schema_list(value, at, resource)?
+            }
+            "allOf" | "anyOf" | "prefixItems" => self.schema_list(value, at, resource)?,
             "properties" => match map(value, at)?.len() {
                 count if count > MAX_NAMES as usize => return fail(at, format_args!("{count} are over {MAX_NAMES}")),
-                _ => self.schemas(value, at)?,
+                _ => self.schemas(value, at, resource)?,
             },
-            "patternProperties" => self.patterns(value, at)?,
-            "items" if value.is_array() => return fail(at, "an array is of older drafts; use prefixItems"),
-            "items" | "additionalProperties" => self.schema(value, at, false)?,
+            "patternProperties" => self.patterns(value, at, resource)?,
+            "items" | "additionalProperties" => self.schema(value, at, resource)?,
             "required" => self.required(value, at)?,
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
                 integer(value, at)?.into()
@@ -248,110 +303,52 @@ impl<'a> Reader<'a> {
             }
             "multipleOf" => self.multiple_of(value, at)?,
             "pattern" => self.regex(string(value, at)?, at)?.into(),
-            "format" if own_format(string(value, at)?).is_some() => return Ok(()),
-            "format" if FREE_FORMATS.contains(&string(value, at)?) => return Ok(()),
-            "format" if !FORMATS.contains(&string(value, at)?) => {
-                return fail(at, format_args!("the format {value} is not supported"));
-            }
-            "format" => value.clone(),
+            "format" => match string(value, at)? {
+                name if FORMATS.contains(&name) => value.clone(),
+                name if FREE_FORMATS.contains(&name) || own_format(name).is_some() => return Ok(()),
+                _ => return self.notes.add(at, format_args!("the format {value} is not checked")),
+            },
             "uniqueItems" if value.is_boolean() => return Ok(()), // after the others
             "uniqueItems" => return fail(at, "must be true or false"),
-            "propertyNames" => return self.schema(value, at, false).map(|_| ()), // after the others
-            "discriminator" => return Ok(()),                                    // after the others
+            "propertyNames" => return self.schema(value, at, resource).map(|_| ()), // after the others
+            // After the others.
+            "discriminator" | "not" | "if" | "then" | "else" | "dependentRequired" | "dependentSchemas" => return Ok(()),
             _ if UNSUPPORTED.contains(&key) => return fail(at, "the keyword is not supported"),
-            _ => return fail(at, "no such keyword in JSON Schema 2020-12"),
+            _ => return fail(at, "internal error: an unknown keyword"),
         };
-        out.insert(key.to_string(), new);
+        let key = if key == "$dynamicRef" { "$ref" } else { key };
+        if out.contains_key(key) {
+            add_all_of(json!({ key: new }), out);
+        } else {
+            out.insert(key.to_string(), new);
+        }
         Ok(())
     }
 
-    fn draft(&self, value: &Value, at: &At) -> Outcome<()> {
-        let draft = string(value, at)?.trim_end_matches('#');
-        if draft == DRAFT || OLDER_DRAFTS.contains(&draft) {
-            return Ok(());
-        }
-        fail(at, format_args!("{value} is not supported; schemas are of draft 2020-12, 2019-09, 07 or 06"))
+    fn is_ambiguous(&self, reference: &Value) -> bool {
+        let anchor = reference.as_str().and_then(|text| text.split_once('#'));
+        anchor.is_none_or(|(_, name)| self.resources.is_ambiguous(name))
     }
 
-    fn reference(&mut self, value: &Value, at: &At) -> Outcome<Value> {
-        let text = string(value, at)?;
-        let Some(pointer) = text.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/')) else {
-            return fail(at, format_args!("{value} is not supported; use \"#/...\" within the schema"));
-        };
-        let Some(pointer) = decode_percent(pointer) else {
-            return fail(at, format_args!("{value} is not a URI reference"));
-        };
-        Ok(self.definition(pointer, None))
+    fn reference(&mut self, text: &str, at: &At, resource: usize) -> Outcome<Value> {
+        let pointer = self.resources.find(text, resource, at)?;
+        Ok(self.definition(Target { pointer, tag: None, not: None }))
     }
 
-    /// The reference, in what is written, to what a pointer names. With `tag`, its property of this name is required.
-    fn definition(&mut self, pointer: String, tag: Option<&str>) -> Value {
+    /// The pointer that a reference leads to.
+    pub fn find(&self, reference: &str, at: &At, resource: usize) -> Outcome<String> {
+        self.resources.find(reference, resource, at)
+    }
+
+    /// The reference, in what is written, to a target.
+    pub fn definition(&mut self, target: Target) -> Value {
         let next = self.refs.len();
         let todo = &mut self.todo;
-        let index = *self.refs.entry((pointer, tag.map(str::to_string))).or_insert_with_key(|target| {
+        let index = *self.refs.entry(target).or_insert_with_key(|target| {
             todo.push(target.clone());
             next
         });
         format!("#/$defs/r{index}").into()
-    }
-
-    /// OpenAPI's discriminator names the property that tells the options apart. It does not say which values fit,
-    /// but who reads the union needs the property, so it is required.
-    fn discriminate(&mut self, object: &Map<String, Value>, out: &mut Map<String, Value>, at: &At) -> Outcome<()> {
-        let Some(discriminator) = object.get("discriminator") else { return Ok(()) };
-        let at = At::Key(at, "discriminator");
-        for key in map(discriminator, &at)?.keys() {
-            if key != "propertyName" && key != "mapping" {
-                return fail(&At::Key(&at, key), "no such field of a discriminator");
-            }
-        }
-        let name = string(discriminator.get("propertyName").unwrap_or(&Value::Null), &At::Key(&at, "propertyName"))?;
-        for key in ["oneOf", "anyOf"] {
-            let options = object.get(key).and_then(Value::as_array).into_iter().flatten();
-            let references = options.map(|option| option.get("$ref").and_then(Value::as_str));
-            for (i, text) in references.enumerate().filter_map(|(i, text)| Some((i, text?))) {
-                let Some(pointer) = text.strip_prefix('#').and_then(decode_percent) else { continue };
-                out[key][i]["$ref"] = self.definition(pointer, Some(name));
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes an object with propertyNames.
-    fn names(
-        &mut self,
-        names: &Value,
-        object: &Map<String, Value>,
-        out: &mut Map<String, Value>,
-        at: &At,
-    ) -> Outcome<()> {
-        let other = match object.get("additionalProperties") {
-            None => Value::Bool(true),
-            Some(value) if value.is_boolean() => value.clone(),
-            Some(_) => {
-                let pointer = format!("{at}/additionalProperties")[self.prefix.len()..].to_string();
-                json!({ "$ref": self.definition(pointer, None) })
-            }
-        };
-        let is_plain = !object.contains_key("patternProperties");
-        let values = values_of(self.root, names, MAX_DEPTH, self.work)?;
-        if let Some(values) = values.filter(|_| is_plain) {
-            write_names(values, &other, out);
-            return Ok(());
-        }
-        let at = At::Key(at, "propertyNames");
-        let known = |key: &String| ANNOTATIONS.contains(&key.as_str()) || key == "type" || key == "pattern";
-        let names = map(names, &at)?;
-        let is_string = names.get("type").is_none_or(|name| name == "string");
-        if !is_plain || !is_string || object.contains_key("properties") || !names.keys().all(known) {
-            return fail(&at, "supported only where it lists the names, or is a pattern without properties beside it");
-        }
-        if let Some(pattern) = names.get("pattern") {
-            let pattern = self.regex(string(pattern, &at)?, &At::Key(&at, "pattern"))?;
-            out.insert("patternProperties".to_string(), json!({ pattern: other }));
-            out.insert("additionalProperties".to_string(), Value::Bool(false));
-        }
-        Ok(())
     }
 
     fn multiple_of(&mut self, value: &Value, at: &At) -> Outcome<Value> {
@@ -372,21 +369,21 @@ impl<'a> Reader<'a> {
         Ok(value.clone())
     }
 
-    fn schema_list(&mut self, value: &Value, at: &At) -> Outcome<Value> {
+    fn schema_list(&mut self, value: &Value, at: &At, resource: usize) -> Outcome<Value> {
         let items = list(value, at)?.iter().enumerate();
-        items.map(|(i, v)| self.schema(v, &At::Index(at, i), false)).collect()
+        items.map(|(i, v)| self.schema(v, &At::Index(at, i), resource)).collect()
     }
 
-    fn schemas(&mut self, value: &Value, at: &At) -> Outcome<Value> {
+    fn schemas(&mut self, value: &Value, at: &At, resource: usize) -> Outcome<Value> {
         let mut out = Map::new();
         for (key, value) in map(value, at)? {
             self.work.text(key)?;
-            out.insert(key.clone(), self.schema(value, &At::Key(at, key), false)?);
+            out.insert(key.clone(), self.schema(value, &At::Key(at, key), resource)?);
         }
         Ok(Value::Object(out))
     }
 
-    fn regex(&self, text: &str, at: &At) -> Outcome<String> {
+    pub fn regex(&self, text: &str, at: &At) -> Outcome<String> {
         self.work.text(text)?;
         self.work.charge(PATTERN_COST)?;
         pattern::translate(text).or_else(|e| fail(at, format_args!("pattern {text:?}: {e}")))
@@ -406,11 +403,11 @@ impl<'a> Reader<'a> {
         Ok(value.clone())
     }
 
-    fn patterns(&mut self, value: &Value, at: &At) -> Outcome<Value> {
+    fn patterns(&mut self, value: &Value, at: &At, resource: usize) -> Outcome<Value> {
         let mut out = Map::new();
         for (key, value) in map(value, at)? {
             let at = At::Key(at, key);
-            if out.insert(self.regex(key, &at)?, self.schema(value, &at, false)?).is_some() {
+            if out.insert(self.regex(key, &at)?, self.schema(value, &at, resource)?).is_some() {
                 return fail(&at, "another pattern says the same");
             }
         }
@@ -432,44 +429,4 @@ fn common_multiple(a: (u64, u32), b: (u64, u32)) -> Option<(u64, u32)> {
         (lcm, point) = (lcm / 10, point - 1);
     }
     (lcm <= MAX_MULTIPLE).then_some((lcm, point))
-}
-
-fn decode_percent(text: &str) -> Option<String> {
-    let mut bytes = vec![];
-    let mut rest = text.bytes();
-    while let Some(b) = rest.next() {
-        bytes.push(if b == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-        } else {
-            b
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// Makes a property of an object required, where the schema is one of an object that has it.
-fn require(name: String, schema: &mut Value) {
-    let has = schema.get("properties").is_some_and(|properties| properties.get(&name).is_some());
-    let has = has && schema.get("type") == Some(&json!("object"));
-    let Some(object) = schema.as_object_mut().filter(|_| has) else { return };
-    let required = object.entry("required").or_insert_with(|| json!([])).as_array_mut().unwrap();
-    if !required.contains(&Value::from(name.as_str())) {
-        required.push(name.into());
-    }
-}
-
-/// The patterns of formats that llguidance does not have, or that Berth reads more strictly: every day exists.
-fn own_format(name: &str) -> Option<String> {
-    match name {
-        "date" => Some(format!("^{DATE}$")),
-        "time" => Some(format!("^{TIME}$")),
-        "date-time" => Some(format!("^{DATE}T{TIME}$")),
-        "duration" => Some(format!("^{}$", DURATION.replace("TIME", DURATION_TIME).replace('N', "[0-9]"))),
-        "uuid1" | "uuid3" | "uuid4" | "uuid5" | "uuid6" | "uuid7" | "uuid8" => {
-            let (hex, version) = ("[0-9a-fA-F]", &name[4..]);
-            Some(format!("^{hex}{{8}}-{hex}{{4}}-{version}{hex}{{3}}-[89abAB]{hex}{{3}}-{hex}{{12}}$"))
-        }
-        _ => None,
-    }
 }

@@ -2,7 +2,8 @@
 //! Each is written with keywords that llguidance has.
 
 use crate::json::{canonical, At};
-use crate::schema::{fail, Outcome, ANNOTATIONS, VALUE_COST};
+use crate::schema::{fail, Outcome, VALUE_COST};
+use crate::schema_dialect::is_keyword;
 use crate::schema_refs::list;
 use crate::work::Work;
 use serde_json::{json, Map, Value};
@@ -15,8 +16,13 @@ const MAX_ARRAYS: usize = 400;
 const MAX_CHOICES: usize = 256;
 
 /// The values of a schema that says no more than which they are; None if it says more, or there are too many to tell.
-/// `root` has the references.
-pub fn values_of(root: &Value, schema: &Value, depth: usize, work: &Work) -> Outcome<Option<Vec<Value>>> {
+/// `find` gives what a reference leads to.
+pub fn values_of<'v>(
+    find: &dyn Fn(&str) -> Option<&'v Value>,
+    schema: &Value,
+    depth: usize,
+    work: &Work,
+) -> Outcome<Option<Vec<Value>>> {
     work.step()?;
     work.charge(VALUE_COST)?;
     let Some(object) = schema.as_object().filter(|_| depth > 0) else { return Ok(None) };
@@ -27,18 +33,18 @@ pub fn values_of(root: &Value, schema: &Value, depth: usize, work: &Work) -> Out
             "const" => Some(vec![value.clone()]),
             "enum" => value.as_array().cloned(),
             "$ref" => {
-                let target = value.as_str().and_then(|text| text.strip_prefix('#')).and_then(|text| root.pointer(text));
-                target.map_or(Ok(None), |target| values_of(root, target, depth - 1, work))?
+                let target = value.as_str().and_then(find);
+                target.map_or(Ok(None), |target| values_of(find, target, depth - 1, work))?
             }
             "anyOf" | "allOf" if key == "anyOf" || list(object, key).len() == 1 => {
-                let parts = list(object, key).iter().map(|part| values_of(root, part, depth - 1, work));
+                let parts = list(object, key).iter().map(|part| values_of(find, part, depth - 1, work));
                 parts.collect::<Outcome<Option<Vec<_>>>>()?.map(|parts| parts.concat())
             }
             "type" => {
                 types = Some(value);
                 continue;
             }
-            _ if ANNOTATIONS.contains(&key.as_str()) => continue,
+            key if !is_keyword(key) => continue,
             _ => None,
         };
         match found {
@@ -67,7 +73,7 @@ pub fn values_of(root: &Value, schema: &Value, depth: usize, work: &Work) -> Out
     Ok(Some(all))
 }
 
-fn has_type(value: &Value, name: &str) -> bool {
+pub fn has_type(value: &Value, name: &str) -> bool {
     match value {
         Value::Null => name == "null",
         Value::Bool(_) => name == "boolean",
@@ -136,7 +142,7 @@ fn add_arrays(values: &[Value], chosen: &mut Vec<usize>, counts: (usize, usize),
     }
 }
 
-fn add_all_of(schema: Value, out: &mut Map<String, Value>) {
+pub fn add_all_of(schema: Value, out: &mut Map<String, Value>) {
     let all = out.entry("allOf").or_insert_with(|| json!([]));
     all.as_array_mut().unwrap().push(schema);
 }

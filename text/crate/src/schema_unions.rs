@@ -6,10 +6,12 @@
 //! What this cannot tell stays a oneOf, which llguidance refuses unless it can tell.
 
 use crate::json::canonical;
+use crate::schema::ONE_OF_AT;
 use crate::schema_refs::list;
 use crate::work::Work;
 use serde_json::{Map, Value};
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 const OBJECT: u8 = 1 << 5;
@@ -24,11 +26,15 @@ type Conjunction<'a> = Vec<&'a Map<String, Value>>;
 struct Unions<'a> {
     root: &'a Value,
     work: &'a Work,
+    open: RefCell<Vec<String>>, // the pointers of oneOf whose schemas may overlap
 }
 
-/// `root` as the reader wrote it.
-pub fn settle(root: &Value, work: &Work) -> Result<Value, String> {
-    Unions { root, work }.schema(root)
+/// `root` as the reader wrote it. Adds the pointers of each oneOf that stays to `open`.
+pub fn settle(root: &Value, work: &Work, open: &mut BTreeSet<String>) -> Result<Value, String> {
+    let unions = Unions { root, work, open: RefCell::default() };
+    let settled = unions.schema(root)?;
+    open.extend(unions.open.into_inner());
+    Ok(settled)
 }
 
 fn type_bits(value: &Value) -> u8 {
@@ -61,8 +67,11 @@ impl<'a> Unions<'a> {
         self.work.step()?;
         let Some(object) = schema.as_object() else { return Ok(schema.clone()) };
         let exclusive = object.contains_key("oneOf") && self.is_exclusive(object)?;
+        if let Some(pointer) = object.get(ONE_OF_AT).and_then(Value::as_str).filter(|_| !exclusive) {
+            self.open.borrow_mut().push(pointer.to_string());
+        }
         let mut out = Map::new();
-        for (key, value) in object {
+        for (key, value) in object.iter().filter(|(key, _)| *key != ONE_OF_AT) {
             let new = match (key.as_str(), value) {
                 ("properties" | "patternProperties" | "$defs", Value::Object(schemas)) => {
                     let each = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.schema(schema)?)));

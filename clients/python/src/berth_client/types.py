@@ -31,6 +31,7 @@ class CallOptions(TypedDict, total=False):
 
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "spaced"]
+UnknownKeywords: TypeAlias = Literal["ignore", "refuse"]
 EarlyStopping: TypeAlias = Literal["false", "true", "never"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Pooling: TypeAlias = Literal["last", "mean"]
@@ -150,7 +151,8 @@ class GenerateOptions(CallOptions, total=False):
     early_stopping: EarlyStopping | bool
     """When to stop once num_beams beams have ended: see EarlyStopping. Default: false."""
     json_schema: Json | type[SchemaModel]
-    """A JSON value of this JSON Schema (draft 2020-12). A keyword that is unknown or not supported is refused."""
+    """A JSON value of this JSON Schema, of draft 2020-12 or of the draft that its $schema names, from draft-04 on. A
+    keyword of the draft that is not supported is refused."""
     json_object: bool
     """Any JSON object. Only true is accepted."""
     regex: str
@@ -166,6 +168,9 @@ class GenerateOptions(CallOptions, total=False):
     whitespace: Whitespace
     """The whitespace between the tokens of JSON: flexible (any), compact (none), or spaced (one space after each comma
     and colon). Default: flexible."""
+    unknown_keywords: UnknownKeywords
+    """What becomes of keywords and formats that the schema's draft does not know. The draft says that they constrain
+    nothing. Default: ignore, with a warning in the first message."""
     begin_after_token: int
     """Begin after the first token of this id."""
     begin_after_text: str
@@ -353,6 +358,8 @@ class GenerateResponse:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """In the first message of the first output, if requested: one for each prompt token but the first, which no token
     precedes. Not in a resumed session."""
+    warnings: list[str] = field(default_factory=list)
+    """In the first message: what the request's schema has that constrains nothing, such as a misspelt keyword."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,313 @@
+//! The drafts of JSON Schema. A schema of any of them is read as one of draft 2020-12, whose keywords say the same:
+//!
+//!   draft-04         "exclusiveMaximum": true, "maximum": 5    ->    "exclusiveMaximum": 5
+//!   before 2020-12   "items": [A, B], "additionalItems": C     ->    "prefixItems": [A, B], "items": C
+//!   before 2019-09   "dependencies": {"a": ["b"]}              ->    "dependentRequired": {"a": ["b"]}
+//!   before 2019-09   "$ref" beside other keywords              ->    "$ref" alone
+//!
+//! What the draft does not know is an annotation: it constrains nothing, and a warning names it. A schema without
+//! $schema is of draft 2020-12, and may use the older spellings too.
+
+use crate::json::At;
+use crate::schema::{fail, Outcome};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+
+/// In their order. `Any`: no $schema names one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Draft {
+    D4,
+    D6,
+    D7,
+    D2019,
+    D2020,
+    Any,
+}
+
+const DRAFTS: [(&str, Draft, &str); 6] = [
+    ("http://json-schema.org/draft-04/schema", Draft::D4, "draft-04"),
+    ("http://json-schema.org/draft-06/schema", Draft::D6, "draft-06"),
+    ("http://json-schema.org/draft-07/schema", Draft::D7, "draft-07"),
+    ("https://json-schema.org/draft/2019-09/schema", Draft::D2019, "2019-09"),
+    ("https://json-schema.org/draft/2020-12/schema", Draft::D2020, "2020-12"),
+    // Means the newest.
+    ("http://json-schema.org/schema", Draft::Any, "2020-12"),
+];
+
+/// The keywords, and the first and last draft that have them.
+const KEYWORDS: [(&str, Draft, Draft); 52] = {
+    use Draft::*;
+    [
+        ("$anchor", D2019, Any),
+        ("$defs", D4, Any), // only a place, so of any draft
+        ("$dynamicAnchor", D2020, Any),
+        ("$dynamicRef", D2020, Any),
+        ("$id", D6, Any),
+        ("$recursiveAnchor", D2019, D2019),
+        ("$recursiveRef", D2019, D2019),
+        ("$ref", D4, Any),
+        ("$schema", D4, Any),
+        ("additionalItems", D4, D2019),
+        ("additionalProperties", D4, Any),
+        ("allOf", D4, Any),
+        ("anyOf", D4, Any),
+        ("const", D6, Any),
+        ("contains", D6, Any),
+        ("definitions", D4, Any),
+        ("dependencies", D4, D7),
+        ("dependentRequired", D2019, Any),
+        ("dependentSchemas", D2019, Any),
+        ("discriminator", D4, Any), // OpenAPI's
+        ("else", D7, Any),
+        ("enum", D4, Any),
+        ("exclusiveMaximum", D4, Any),
+        ("exclusiveMinimum", D4, Any),
+        ("format", D4, Any),
+        ("id", D4, D4),
+        ("if", D7, Any),
+        ("items", D4, Any),
+        ("maxContains", D2019, Any),
+        ("maxItems", D4, Any),
+        ("maxLength", D4, Any),
+        ("maxProperties", D4, Any),
+        ("maximum", D4, Any),
+        ("minContains", D2019, Any),
+        ("minItems", D4, Any),
+        ("minLength", D4, Any),
+        ("minProperties", D4, Any),
+        ("minimum", D4, Any),
+        ("multipleOf", D4, Any),
+        ("not", D4, Any),
+        ("oneOf", D4, Any),
+        ("pattern", D4, Any),
+        ("patternProperties", D4, Any),
+        ("prefixItems", D2020, Any),
+        ("properties", D4, Any),
+        ("propertyNames", D6, Any),
+        ("required", D4, Any),
+        ("then", D7, Any),
+        ("type", D4, Any),
+        ("unevaluatedItems", D2019, Any),
+        ("unevaluatedProperties", D2019, Any),
+        ("uniqueItems", D4, Any),
+    ]
+};
+
+/// Keywords of a draft, or of OpenAPI, that constrain nothing.
+pub const ANNOTATIONS: [&str; 13] = [
+    "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "example",
+    "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary",
+];
+/// Most warnings of a schema that are listed.
+const MAX_NOTES: usize = 20;
+/// Characters of a pointer in a warning.
+const MAX_PLACE: usize = 200;
+/// Letters that are added, left out or changed in a keyword that is meant.
+const MAX_DISTANCE: usize = 2;
+
+impl Draft {
+    /// The draft that $schema names, if it is one that Berth reads.
+    pub fn of(uri: &str) -> Option<Draft> {
+        let uri = uri.trim_end_matches('#');
+        let of = |known: &&(&str, Draft, &str)| known.0.split_once("//").map(|x| x.1) == uri.split_once("//").map(|x| x.1);
+        DRAFTS.iter().find(of).map(|known| known.1)
+    }
+
+    fn name(self) -> &'static str {
+        DRAFTS.iter().find(|known| known.1 == self).map_or("2020-12", |known| known.2)
+    }
+
+    fn has(self, first: Draft, last: Draft) -> bool {
+        self == Draft::Any || (first <= self && self <= last)
+    }
+
+    /// Whether keywords beside $ref count.
+    fn reads_beside_ref(self) -> bool {
+        self >= Draft::D2019
+    }
+}
+
+/// What the schema has that constrains nothing, though its author may think so.
+#[derive(Default)]
+pub struct Notes {
+    refuse: bool, // it is an error
+    list: RefCell<Vec<String>>,
+    more: Cell<usize>,
+    /// Why a oneOf whose schemas may overlap could not be written otherwise.
+    pub overlap: RefCell<Option<String>>,
+}
+
+impl Notes {
+    pub fn new(refuse: bool) -> Notes {
+        Notes { refuse, ..Default::default() }
+    }
+
+    pub fn add(&self, at: &At, what: impl std::fmt::Display) -> Outcome<()> {
+        if self.refuse {
+            return fail(at, what);
+        }
+        let mut list = self.list.borrow_mut();
+        if list.len() >= MAX_NOTES {
+            self.more.set(self.more.get() + 1);
+            return Ok(());
+        }
+        let place = at.to_string();
+        let cut = place.char_indices().nth(MAX_PLACE).map_or(place.as_str(), |(end, _)| &place[..end]);
+        let text = format!("{cut}: ignored: {what}");
+        // A definition may be read more than once.
+        if !list.contains(&text) {
+            list.push(text);
+        }
+        Ok(())
+    }
+
+    /// One a line.
+    pub fn text(&self) -> String {
+        let mut list = self.list.take();
+        if self.more.get() > 0 {
+            list.push(format!("and more: only {MAX_NOTES} warnings are listed"));
+        }
+        list.join("\n")
+    }
+}
+
+/// The number of letters that differ, up to one over the most.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    if a.len().abs_diff(b.len()) > MAX_DISTANCE {
+        return MAX_DISTANCE + 1;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let least = (corner + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            corner = std::mem::replace(&mut row[j + 1], least);
+        }
+    }
+    row[b.len()]
+}
+
+/// Says of a key that the draft does not know what may be meant.
+fn unknown(key: &str, draft: Draft) -> String {
+    if let Some((_, first, last)) = KEYWORDS.iter().find(|known| known.0 == key) {
+        let (when, of) = if draft < *first { ("newer", first) } else { ("older", last) };
+        return format!("a keyword of the {when} draft {}; the schema is of {}", of.name(), draft.name());
+    }
+    let near = |name: &str| (distance(&key.to_lowercase(), &name.to_lowercase()), distance(key, name));
+    let known = KEYWORDS.iter().filter(|known| draft.has(known.1, known.2)).map(|known| known.0);
+    match known.map(|name| (near(name), name)).min() {
+        Some((distance, name)) if distance.0 <= MAX_DISTANCE && name.len() > MAX_DISTANCE + 1 => {
+            format!("unknown keyword; {name} may be meant")
+        }
+        _ => "unknown keyword".to_string(),
+    }
+}
+
+/// Whether a draft has the keyword, and it may constrain something.
+pub fn is_keyword(key: &str) -> bool {
+    KEYWORDS.binary_search_by(|known| known.0.cmp(key)).is_ok()
+}
+
+/// What a schema says, in the keywords of draft 2020-12 and in its own order.
+pub struct Keywords<'v>(Vec<(&'v str, Cow<'v, Value>)>);
+
+impl<'v> Keywords<'v> {
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| value.as_ref())
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (*key, value.as_ref()))
+    }
+
+    /// The elements of a keyword's array.
+    pub fn list(&self, key: &str) -> &[Value] {
+        self.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn add(&mut self, key: &'v str, value: &'v Value) {
+        self.0.push((key, Cow::Borrowed(value)));
+    }
+}
+
+/// Reads a schema's keywords. What its draft does not know is left out.
+pub fn modern<'v>(object: &'v Map<String, Value>, draft: Draft, at: &At, notes: &Notes) -> Outcome<Keywords<'v>> {
+    debug_assert!(KEYWORDS.is_sorted());
+    let mut out = Keywords(vec![]);
+    let is_alone = object.contains_key("$ref") && !draft.reads_beside_ref();
+    for (key, value) in object {
+        let known = KEYWORDS.binary_search_by(|known| known.0.cmp(key.as_str()));
+        if !known.is_ok_and(|i| draft.has(KEYWORDS[i].1, KEYWORDS[i].2)) {
+            if !ANNOTATIONS.contains(&key.as_str()) {
+                notes.add(&At::Key(at, key), unknown(key, draft))?;
+            }
+        } else if is_alone && !["$ref", "$defs", "definitions", "$schema", "$id", "id"].contains(&key.as_str()) {
+            notes.add(&At::Key(at, key), format_args!("{} passes over keywords beside $ref", draft.name()))?;
+        } else {
+            write(key, value, object, draft, at, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+/// One keyword as draft 2020-12 has it.
+fn write<'v>(
+    key: &'v str,
+    value: &'v Value,
+    object: &'v Map<String, Value>,
+    draft: Draft,
+    at: &At,
+    out: &mut Keywords<'v>,
+) -> Outcome<()> {
+    match key {
+        "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => {
+            if draft != Draft::D4 && draft != Draft::Any {
+                return fail(&At::Key(at, key), format_args!("{value} is of draft-04; give the number itself"));
+            }
+            let bound = if key == "exclusiveMinimum" { "minimum" } else { "maximum" };
+            if let (Value::Bool(true), Some(number)) = (value, object.get(bound)) {
+                out.add(key, number);
+            }
+        }
+        "items" if value.is_array() => {
+            if draft == Draft::D2020 || object.contains_key("prefixItems") {
+                return fail(&At::Key(at, key), "an array is of older drafts; use prefixItems");
+            }
+            if value.as_array().is_some_and(|list| !list.is_empty()) {
+                out.add("prefixItems", value);
+            }
+            if let Some(rest) = object.get("additionalItems") {
+                out.add("items", rest);
+            }
+        }
+        "additionalItems" => {} // beside a list, which has written it; without one it says nothing
+        "dependencies" => dependencies(value, object, &At::Key(at, key), out)?,
+        "$recursiveRef" => out.add("$ref", value),
+        _ => out.add(key, value),
+    }
+    Ok(())
+}
+
+fn dependencies<'v>(value: &'v Value, object: &Map<String, Value>, at: &At, out: &mut Keywords<'v>) -> Outcome<()> {
+    let Some(all) = value.as_object() else { return fail(at, "must be an object") };
+    let is_list = |value: &Value| value.is_array() || value.is_string();
+    let listed = |value: &Value| if value.is_string() { Value::Array(vec![value.clone()]) } else { value.clone() };
+    for (name, lists) in [("dependentRequired", true), ("dependentSchemas", false)] {
+        let found = all.iter().filter(|(_, value)| is_list(value) == lists);
+        let found: Map<_, _> = found.map(|(key, value)| (key.clone(), listed(value))).collect();
+        if found.is_empty() {
+            continue;
+        }
+        if object.contains_key(name) {
+            return fail(at, format_args!("stands beside {name}; use that alone"));
+        }
+        out.0.push((name, Cow::Owned(Value::Object(found))));
+    }
+    Ok(())
+}
