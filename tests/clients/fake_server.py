@@ -7,7 +7,7 @@ import threading
 from concurrent import futures
 
 import grpc
-from berth_server import api
+from berth_server import api, wait_until
 
 
 class Refusal(Exception):
@@ -42,6 +42,10 @@ class FakeServer(grpc.GenericRpcHandler):
 
     def __exit__(self, *_):
         assert self.server.stop(None).wait(120), "calls have not ended after 120 s"
+
+    def wait_until_left(self):
+        """Waits until a call has ended. A held call that its client does not end fails this: it ends later by itself."""
+        wait_until(self.left.is_set, "the client to leave", 60)
 
     @staticmethod
     def method(path):

@@ -195,7 +195,7 @@ def close(client):
 def test_leaving_a_stream_ends_the_request(server, client, leave):
     parts(server)
     leave(client)
-    assert server.left.wait(120)
+    server.wait_until_left()
 
 
 async def break_out_async(client):
@@ -235,7 +235,7 @@ def test_leaving_an_async_stream_ends_the_request(server, leave):
     async def run():
         async with AsyncClient(server.address) as client:
             await leave(client)
-            assert await asyncio.to_thread(server.left.wait, 120)  # while the channel is open
+            await asyncio.to_thread(server.wait_until_left)  # while the channel is open
 
     parts(server)
     asyncio.run(run())
@@ -249,7 +249,7 @@ def test_cancelling_a_task_ends_its_request(server):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert await asyncio.to_thread(server.left.wait, 120)
+            await asyncio.to_thread(server.wait_until_left)
 
     server.answers = [FakeServer.HOLD]
     asyncio.run(run())
@@ -265,7 +265,7 @@ def interrupts():
 
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_ends_the_request(server, client):
-    """An interrupt of the keyboard, as in a notebook whose connection stays."""
+    """An interrupt of the keyboard, as in a notebook: its connection stays, and it keeps the last traceback."""
     main = threading.main_thread().ident
 
     def interrupt():
@@ -278,10 +278,30 @@ def test_an_interrupt_ends_the_request(server, client):
         server.answers = [FakeServer.HOLD]
         thread = threading.Thread(target=interrupt, daemon=True)
         thread.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as kept:
             call()
         join([thread], "the interrupt")
-        assert server.left.wait(120)
+        server.wait_until_left()
+        assert kept.traceback
+
+
+def test_an_interrupt_of_a_loop_ends_the_request(server):
+    """An interrupt that a coroutine itself raises. Its traceback is kept, and no task cancels what it waits for."""
+    async def run(call):
+        server.left.clear()
+        server.requests.clear()
+        server.answers = [FakeServer.HOLD]
+        async with AsyncClient(server.address) as client:
+            waiting = call(client)
+            waiting.send(None)
+            await asyncio.to_thread(wait_until, lambda: server.requests, "the request to come")
+            with pytest.raises(KeyboardInterrupt) as kept:
+                waiting.throw(KeyboardInterrupt())
+            await asyncio.to_thread(server.wait_until_left)
+            assert kept.traceback
+
+    for call in (lambda client: client.generate("x"), lambda client: client.stream("x").__anext__()):
+        asyncio.run(run(call))
 
 
 def test_a_stream_that_the_server_cancels_raises(server, client):

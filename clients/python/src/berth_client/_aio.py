@@ -35,6 +35,13 @@ class AsyncStream(Generic[R], AsyncIterator[R]):
         self._messages = client._start(call, self._attempts)
 
     async def __anext__(self) -> R:
+        try:
+            return await self._read()
+        except BaseException:  # also the end of a loop that an interrupt stops: its traceback would keep the request
+            self.close()
+            raise
+
+    async def _read(self) -> R:
         while not self._closed.is_set():
             try:
                 message = await self._messages.read()
@@ -122,10 +129,14 @@ class AsyncClient(Connection):
         method = self._channel.unary_unary(call.path, type(call.request).SerializeToString, call.answer.FromString)
         attempts = Attempts(self, call)
         while True:
+            answer = method(call.request, timeout=attempts.timeout(), metadata=self.metadata_of(call))
             try:
-                return call.read(await method(call.request, timeout=attempts.timeout(), metadata=self.metadata_of(call)))
+                return call.read(await answer)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error, call.request)
+            except BaseException:  # also the end of a loop that an interrupt stops: its traceback would keep the request
+                answer.cancel()
+                raise
             await asyncio.sleep(attempts.delay_after(failure))
 
     def _start(self, call: Call[Any], attempts: Attempts) -> Any:

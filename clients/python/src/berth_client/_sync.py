@@ -35,6 +35,13 @@ class Stream(Generic[R], Iterator[R]):
         self._messages = client._start(call, self._attempts)
 
     def __next__(self) -> R:
+        try:
+            return self._read()
+        except BaseException:  # also an interrupt of the keyboard, whose traceback would keep the request running
+            self.close()
+            raise
+
+    def _read(self) -> R:
         while not self._closed.is_set():
             try:
                 message = next(self._messages)
@@ -109,10 +116,14 @@ class Client(Connection):
         method = self._channel.unary_unary(call.path, type(call.request).SerializeToString, call.answer.FromString)
         attempts = Attempts(self, call)
         while True:
+            future = method.future(call.request, attempts.timeout(), self.metadata_of(call))
             try:
-                return call.read(method(call.request, attempts.timeout(), self.metadata_of(call)))
+                return call.read(future.result())
             except grpc.RpcError as error:
                 failure = from_rpc_error(error, call.request)
+            except BaseException:  # also an interrupt of the keyboard, whose traceback would keep the request running
+                future.cancel()
+                raise
             time.sleep(attempts.delay_after(failure))
 
     def _start(self, call: Call[Any], attempts: Attempts) -> Any:
