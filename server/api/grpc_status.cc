@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -10,6 +11,7 @@ namespace berth {
 namespace {
 
 constexpr char kDomain[] = "berth";
+constexpr char kPushback[] = "grpc-retry-pushback-ms";
 
 // The serialised google.rpc.Status.
 std::string DetailsOf(const Refusal& refusal, grpc::StatusCode code, const std::string& message) {
@@ -47,6 +49,15 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     return grpc::Status(grpc_code, message, DetailsOf(*refusal, grpc_code, message));
   }
   return grpc::Status(grpc_code, message);
+}
+
+void AddRetryAdvice(const absl::Status& status, grpc::ServerContextBase* context) {
+  if (!absl::IsResourceExhausted(status)) return;
+  const std::optional<Refusal> refusal = RefusalOf(status);
+  if (!refusal || refusal->retry_after <= absl::ZeroDuration()) return context->AddTrailingMetadata(kPushback, "-1");
+  const std::string milliseconds = absl::StrCat(absl::ToInt64Milliseconds(refusal->retry_after));
+  context->AddTrailingMetadata(kPushback, milliseconds);
+  context->AddTrailingMetadata("retry-after-ms", milliseconds);
 }
 
 std::optional<RefusalReason> ReasonOf(const absl::Status& status) {

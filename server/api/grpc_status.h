@@ -3,6 +3,7 @@
 #ifndef BERTH_SERVER_API_GRPC_STATUS_H_
 #define BERTH_SERVER_API_GRPC_STATUS_H_
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include <optional>
@@ -15,6 +16,12 @@ namespace berth {
 // A refusal's details (google.rpc.ErrorInfo, and RetryInfo if a retry may succeed) go with the status: gRPC sends them
 // as grpc-status-details-bin.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// Adds to the trailing metadata of a call that ends with RESOURCE_EXHAUSTED when its client may try again. Clients of
+// gRPC with a retry policy obey `grpc-retry-pushback-ms` (gRFC A6). They wait for that time, or do not retry if it is
+// -1. Other codes get nothing: such a client tries UNAVAILABLE again by its own policy, maybe at another server. Call
+// it once, before the call ends.
+void AddRetryAdvice(const absl::Status& status, grpc::ServerContextBase* context);
 
 // Why the request was refused; none: the status is not that of a refusal.
 std::optional<RefusalReason> ReasonOf(const absl::Status& status);

@@ -132,7 +132,7 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
     absl::Status s = service->SubmitText(context, key_, /*tenant=*/"", static_cast<int64_t>(bytes),
                                          [this](const absl::Status& waited, const StopCheck& stop) {
                                            absl::Status status = waited.ok() ? answer_(stop) : waited;
-                                           service_->CountRefusal(status);
+                                           service_->OnRefused(context_, status);
                                            End(std::move(status));
                                          });
     if (!s.ok()) End(std::move(s));
@@ -467,10 +467,7 @@ void InferenceService::OnEnded(const std::string& id_space, const EndedRequest& 
 }
 
 void InferenceService::OnRefused(grpc::CallbackServerContext* context, const absl::Status& status) {
-  if (const std::optional<Refusal> refusal = RefusalOf(status);
-      refusal && refusal->retry_after > absl::ZeroDuration()) {
-    context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(refusal->retry_after)));
-  }
+  AddRetryAdvice(status, context);
   CountRefusal(status);
 }
 

@@ -125,9 +125,10 @@ void SessionsService::LogCall(const grpc::CallbackServerContext& context, const 
       {.peer = context.peer(), .method = method, .credential = identity.credential, .tenant = named_tenant}, outcome);
 }
 
-void SessionsService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
-                             const absl::Status& result) {
+void SessionsService::Finish(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                             const char* method, absl::Time start, const absl::Status& result) {
   const absl::Status status = WithoutPath(result);
+  AddRetryAdvice(status, context);
   if (options_.metrics != nullptr) {
     options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
   }
@@ -147,14 +148,14 @@ grpc::ServerUnaryReactor* SessionsService::Save(grpc::CallbackServerContext* con
   const absl::StatusOr<std::string> tenant =
       Check(*context, request->session_id(), request->tenant(), /*operators=*/false);
   if (!tenant.ok()) {
-    Finish(reactor, "Save", start, tenant.status());
+    Finish(context, reactor, "Save", start, tenant.status());
     return reactor;
   }
   const auto ask = [engine = options_.engine](RequestKey key) { engine->Save(key); };
   options_.store->Save(request->session_id(), *tenant, ask,
-                       [this, reactor, response, start](absl::StatusOr<v1::Session> session) {
+                       [this, context, reactor, response, start](absl::StatusOr<v1::Session> session) {
                          if (session.ok()) *response->mutable_session() = *std::move(session);
-                         Finish(reactor, "Save", start, session.status());
+                         Finish(context, reactor, "Save", start, session.status());
                        });
   return reactor;
 }
@@ -167,11 +168,11 @@ grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* c
       Check(*context, request->session_id(), request->tenant(), /*operators=*/true);
   LogCall(*context, "Delete", request->tenant(), tenant.status());
   if (!tenant.ok()) {
-    Finish(reactor, "Delete", start, tenant.status());
+    Finish(context, reactor, "Delete", start, tenant.status());
     return reactor;
   }
-  options_.store->Delete(request->session_id(), *tenant, [this, reactor, start](const absl::Status& status) {
-    Finish(reactor, "Delete", start, status);
+  options_.store->Delete(request->session_id(), *tenant, [this, context, reactor, start](const absl::Status& status) {
+    Finish(context, reactor, "Delete", start, status);
   });
   return reactor;
 }
@@ -189,7 +190,7 @@ grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* con
     for (v1::Session& session : options_.store->List(*tenant)) *response->add_sessions() = std::move(session);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  Finish(reactor, "List", start, tenant.status());
+  Finish(context, reactor, "List", start, tenant.status());
   return reactor;
 }
 

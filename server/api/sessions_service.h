@@ -58,7 +58,9 @@ class SessionsService final : public v1::Sessions::CallbackService {
                const absl::Status& outcome) const;
   // Names files without their folder: clients learn no path of the server.
   absl::Status WithoutPath(const absl::Status& status) const;
-  void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
+  // `reactor` is the context's.
+  void Finish(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, const char* method,
+              absl::Time start, const absl::Status& result);
 
   const Options options_;
 };

@@ -77,8 +77,9 @@ def refusal(call):
         retry = error_details_pb2.RetryInfo()
         assert status.details[1].Unpack(retry)
         assert int(trailers["retry-after-ms"]) == retry.retry_delay.ToMilliseconds()
+        assert trailers["grpc-retry-pushback-ms"] == trailers["retry-after-ms"]
     else:
-        assert "retry-after-ms" not in trailers
+        assert "retry-after-ms" not in trailers and trailers["grpc-retry-pushback-ms"] == "-1"
     return info, retry
 
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "scheduler/refusal.h"
@@ -29,6 +30,11 @@ v1::GenerateRequest MakeRequest(const std::string& tenant, int prompt_tokens = 1
   if (!tenant.empty()) request.set_cache_salt(tenant);
   return request;
 }
+
+// A service config, with the time between tries for $0.
+constexpr char kRetryPolicy[] = R"({"methodConfig": [{"name": [{}], "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "$0", "maxBackoff": "$0", "backoffMultiplier": 1,
+    "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]}}]})";
 
 class RefusalsTest : public ::testing::Test {
  protected:
@@ -69,6 +75,16 @@ class RefusalsTest : public ::testing::Test {
     request.set_session_id("s");
     request.set_tenant(tenant);
     return Call(server_.get(), request).ReadAll().status;
+  }
+  // Calls the server by a channel of its own, with kRetryPolicy.
+  std::unique_ptr<v1::Inference::Stub> RetryingStub(const std::string& backoff) {
+    grpc::ClientContext context;
+    v1::GetLoadResponse load;
+    EXPECT_TRUE(server_->control_stub->GetLoad(&context, {}, &load).ok());
+    grpc::ChannelArguments arguments;
+    arguments.SetServiceConfigJSON(absl::Substitute(kRetryPolicy, backoff));
+    return v1::Inference::NewStub(
+        grpc::CreateCustomChannel(context.peer(), grpc::InsecureChannelCredentials(), arguments));
   }
   // A call whose request runs and is held up by the gate.
   std::unique_ptr<Call> StartHeld(const v1::GenerateRequest& request) {
@@ -111,8 +127,63 @@ TEST_F(RefusalsTest, ARequestThatNeverFitsGetsNoDelay) {
   google::rpc::Status details;
   ASSERT_TRUE(details.ParseFromString(call.ReadAll().status.error_details()));
   EXPECT_EQ(details.details_size(), 1);
-  EXPECT_EQ(call.context.GetServerTrailingMetadata().count("retry-after-ms"), 0u);
+  const auto& trailers = call.context.GetServerTrailingMetadata();
+  EXPECT_EQ(trailers.count("retry-after-ms"), 0u);
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, trailers.end());
+  EXPECT_EQ(std::string(pushback->second.data(), pushback->second.size()), "-1");
   EXPECT_TRUE(Generate(MakeRequest("a", 50, 50)).ok());
+}
+
+// By its own policy it would wait for an hour.
+TEST_F(RefusalsTest, AClientWithARetryPolicyWaitsAsLongAsTheServerSays) {
+  Start({.tenants = R"({"default": {"requests_per_second": 2, "burst_seconds": 0.5}})"});
+  const auto stub = RetryingStub("3600s");
+  const auto complete = [&](v1::GenerateResponse* response) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+    return stub->Complete(&context, MakeRequest("a"), response);
+  };
+  const auto generate = [&](v1::GenerateResponse* response) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+    const auto reader = stub->Generate(&context, MakeRequest("a"));
+    while (reader->Read(response)) {
+    }
+    return reader->Finish();
+  };
+  const std::function<grpc::Status(v1::GenerateResponse*)> calls[] = {complete, generate};
+  for (const auto& call : calls) {
+    const double before = Refusals()["tenant_request_rate"];
+    for (int i = 0; i < 100 && Refusals()["tenant_request_rate"] == before; ++i) {
+      v1::GenerateResponse last;
+      const grpc::Status status = call(&last);
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      EXPECT_EQ(last.usage().completion_tokens(), 2);
+    }
+    EXPECT_GT(Refusals()["tenant_request_rate"], before);
+  }
+}
+
+TEST_F(RefusalsTest, AClientWithARetryPolicyDoesNotRepeatWhatNeverFits) {
+  Start({.tenants = R"({"default": {"cache_bytes": 100}})"});
+  const auto stub = RetryingStub("0.001s");
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  EXPECT_EQ(stub->Complete(&context, MakeRequest("a", 50, 51), &response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Refusals(), (std::map<std::string, double>{{"tenant_cache", 1}}));
+}
+
+TEST_F(RefusalsTest, AClientWithARetryPolicyTriesAServerThatDrainsByItsPolicy) {
+  Start();
+  server_->engine->Drain();
+  const auto stub = RetryingStub("0.001s");
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  EXPECT_EQ(stub->Complete(&context, MakeRequest("a"), &response).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0u);
+  EXPECT_EQ(Refusals(), (std::map<std::string, double>{{"draining", 5}}));
 }
 
 TEST_F(RefusalsTest, EachRefusalIsCountedOnce) {

@@ -311,6 +311,9 @@ TEST_F(ServicesTest, FullQueueSaysWhenToComeBack) {
   ASSERT_TRUE(details.details(1).UnpackTo(&retry_info));
   EXPECT_EQ(std::string(retry->second.data(), retry->second.size()),
             absl::StrCat(retry_info.retry_delay().seconds() * 1000 + retry_info.retry_delay().nanos() / 1000000));
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, trailers.end());
+  EXPECT_EQ(pushback->second, retry->second);
   server_->gate.Open();
   for (const auto& call : calls) EXPECT_TRUE(call->ReadAll().status.ok());
 }

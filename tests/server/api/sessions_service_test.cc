@@ -57,11 +57,15 @@ class SessionsTest : public ::testing::Test {
   Answer Resume(const v1::ResumeSessionRequest& request) { return Call(server_.get(), request).ReadAll(); }
   grpc::Status Save(const std::string& id, const std::string& tenant, v1::Session* session = nullptr) {
     grpc::ClientContext context;
+    return Save(&context, id, tenant, session);
+  }
+  grpc::Status Save(grpc::ClientContext* context, const std::string& id, const std::string& tenant,
+                    v1::Session* session = nullptr) {
     v1::SaveSessionRequest request;
     request.set_session_id(id);
     request.set_tenant(tenant);
     v1::SaveSessionResponse response;
-    const grpc::Status status = server_->sessions_stub->Save(&context, request, &response);
+    const grpc::Status status = server_->sessions_stub->Save(context, request, &response);
     if (session != nullptr) *session = response.session();
     return status;
   }
@@ -320,6 +324,24 @@ TEST_F(SessionsTest, SaveWaitsForTheFile) {
       },
       "the last save");
   EXPECT_EQ(session.output_tokens(), kTokens);
+}
+
+TEST_F(SessionsTest, ASaveThatDoesNotFitIsNotToBeTriedAgain) {
+  session_dir_limit_ = 10;
+  Start();
+  server_->gate.Close();
+  Call call(server_.get(), MakeRequest("s"));
+  server_->gate.Allow(3);
+  ASSERT_TRUE(call.ReadOne());
+  grpc::ClientContext context;
+  const auto save = [&] { return Save(&context, "s", "tenant"); };
+  EXPECT_EQ(server_->gate.AllowUntilReady(std::async(std::launch::async, save)).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const auto pushback = context.GetServerTrailingMetadata().find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, context.GetServerTrailingMetadata().end());
+  EXPECT_EQ(pushback->second, "-1");
+  server_->gate.Open();
+  call.ReadAll();
 }
 
 TEST_F(SessionsTest, RefusesWithTheReason) {
