@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/signal_stack.h"
+
 namespace berth {
 
 Copier::Copier(ArenaStorage* storage, bool beside_steps, absl::Time (*clock)()) : storage_(storage), clock_(clock) {
@@ -69,6 +71,7 @@ Copier::Done Copier::Finish() {
 }
 
 void Copier::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     {
       MutexLock lock(&mutex_);

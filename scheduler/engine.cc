@@ -7,6 +7,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/output_constraint.h"
+#include "scheduler/signal_stack.h"
 #include "scheduler/steady_clock.h"
 
 namespace berth {
@@ -201,6 +202,7 @@ void Engine::CountInbox(const Inbox& inbox, Scheduler::Counts* counts) {
 }
 
 void Engine::Loop() {
+  const SignalStack signal_stack;
   progress_->SetThread();
   while (TakeInbox()) Step();
   scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);

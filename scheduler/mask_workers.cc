@@ -1,6 +1,7 @@
 #include "scheduler/mask_workers.h"
 
 #include "models/token_constraint.h"
+#include "scheduler/signal_stack.h"
 
 namespace berth {
 
@@ -82,6 +83,7 @@ void MaskWorkers::Finish() {
 }
 
 void MaskWorkers::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     Job* job = nullptr;
     {

@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/signal_stack.h"
 #include "scheduler/steady_clock.h"
 
 namespace berth {
@@ -167,6 +168,7 @@ void ConnectionGate::Stop() {
 }
 
 void ConnectionGate::AcceptUntilStopped() {
+  const SignalStack signal_stack;
   std::vector<pollfd> fds = {{stop_fd_, POLLIN, 0}};
   for (int fd : listeners_) fds.push_back({fd, POLLIN, 0});
   while (true) {

@@ -25,10 +25,13 @@ struct Fault {
 };
 std::array<Fault, 5> g_faults = {{{SIGSEGV}, {SIGBUS}, {SIGILL}, {SIGFPE}, {SIGABRT}}};
 
-void OnFault(int number) {
+void OnFault(int number, siginfo_t* info, void* context) {
   CrashFile::Write();
   for (const Fault& fault : g_faults) {
-    if (fault.number == number) ::sigaction(number, &fault.before, nullptr);
+    if (fault.number != number) continue;
+    ::sigaction(number, &fault.before, nullptr);
+    // Called, so that it learns where the fault was. A handler that returns is called again, as for any fault.
+    if ((fault.before.sa_flags & SA_SIGINFO) != 0) fault.before.sa_sigaction(number, info, context);
   }
   ::raise(number);
 }
@@ -51,8 +54,8 @@ absl::Status CrashFile::Install(const std::string& folder, const FlightRecorder*
   ::sigaltstack(&stack, nullptr);
   for (Fault& fault : g_faults) {
     struct sigaction action = {};
-    action.sa_handler = OnFault;
-    action.sa_flags = SA_ONSTACK | SA_NODEFER;
+    action.sa_sigaction = OnFault;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER | SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     if (::sigaction(fault.number, &action, &fault.before) != 0) {
       return absl::InternalError(absl::StrCat("sigaction failed: ", std::strerror(errno)));

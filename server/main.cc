@@ -33,6 +33,7 @@
 #include "server/device.h"
 #include "server/dry_run.h"
 #include "server/exit_codes.h"
+#include "server/fault_trace.h"
 #include "server/logging.h"
 #include "server/process_signals.h"
 #include "server/server.h"
@@ -363,8 +364,9 @@ int Main(int argc, char** argv) {
   }
   absl::Status status = config.status();
   if (status.ok()) {
-    // First of all, while the process has one thread.
+    // First of all, while the process has one thread. A template that uses up its worker's stack prints nothing.
     const absl::StatusOr<std::unique_ptr<Sandbox>> sandbox = Sandbox::Start({.function = ChatTemplate::RunInSandbox});
+    PrintStackOnFault();
     SetUpLogging(config->log_level, config->log_format);
     status = sandbox.ok() ? ProcessSignals::KeepReloads() : sandbox.status();
     if (status.ok()) status = SetUpAuditLog(config->audit_log, config->log_format);

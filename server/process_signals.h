@@ -6,7 +6,8 @@
 //   SIGXFSZ                    ignored, so that a file over ulimit -f is a failed write
 //
 // Before KeepStops, SIGTERM and SIGINT end the process at once.
-// Others have their default effect: SIGQUIT ends the process with a core dump.
+// Faults print their stack (server/fault_trace.h). Others have their default effect: SIGQUIT ends the process with a
+// core dump.
 #ifndef BERTH_SERVER_PROCESS_SIGNALS_H_
 #define BERTH_SERVER_PROCESS_SIGNALS_H_
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/signal_stack.h"
 #include "server/crash_file.h"
 #include "server/exit_codes.h"
 #include "server/thread_backtrace.h"
@@ -56,6 +57,7 @@ void Watchdog::Start() {
 }
 
 void Watchdog::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     {
       const absl::Time next = options_.now() + interval_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/refusal.h"
+#include "scheduler/signal_stack.h"
 #include "scheduler/steady_clock.h"
 
 namespace berth {
@@ -144,6 +145,7 @@ std::shared_ptr<GrammarCompiler::Job> GrammarCompiler::Begin() {
 }
 
 void GrammarCompiler::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     std::shared_ptr<Job> job;
     {
@@ -203,6 +205,7 @@ void GrammarCompiler::Keep(const std::string& name, const CompiledGrammar& gramm
 }
 
 void GrammarCompiler::Watch() {
+  const SignalStack signal_stack;
   while (true) {
     std::vector<std::stop_source> late = WaitForLate();
     if (late.empty()) return;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "scheduler/signal_stack.h"
+
 namespace berth {
 
 OutputDispatcher::OutputDispatcher(Options options) : options_(std::move(options)), thread_([this] { Loop(); }) {}
@@ -94,6 +96,7 @@ void OutputDispatcher::Route(const Batch& batch) {
 }
 
 void OutputDispatcher::Loop() {
+  const SignalStack signal_stack;
   std::vector<Batch> batches;
   while (Take(&batches)) {
     for (const Batch& batch : batches) Route(batch);

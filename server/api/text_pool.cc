@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/refusal.h"
+#include "scheduler/signal_stack.h"
 
 namespace berth {
 namespace {
@@ -95,6 +96,7 @@ void TextPool::Leave(const Job& job) {
 }
 
 void TextPool::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     std::optional<Job> job;
     std::stop_token stop;

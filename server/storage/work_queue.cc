@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "scheduler/signal_stack.h"
+
 namespace berth {
 
 WorkQueue::~WorkQueue() {
@@ -20,6 +22,7 @@ void WorkQueue::Add(std::function<void()> work) {
 }
 
 void WorkQueue::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     std::function<void()> work;
     {

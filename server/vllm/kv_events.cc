@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/signal_stack.h"
 
 namespace berth {
 namespace {
@@ -130,6 +131,7 @@ void KvEvents::Stop() {
 }
 
 void KvEvents::Loop() {
+  const SignalStack signal_stack;
   while (true) {
     const uint32_t seen = inbox_->log->num_wakes();
     if (!Round()) return;
