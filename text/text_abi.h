@@ -1,6 +1,6 @@
 // The C ABI of text/crate. Calls return 0, or 1 with a message in `error`. Free their results with berth_bytes_free or
 // berth_ids_free. Tokenizers, templates and vocabularies are immutable: several threads may call one at once. A grammar
-// is one thread's at a time, but several may clone it.
+// is one thread's at a time, but several may clone it. tests/dev/test_abi.py compares this file with the crate.
 #ifndef BERTH_TEXT_TEXT_ABI_H_
 #define BERTH_TEXT_TEXT_ABI_H_
 

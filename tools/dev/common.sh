@@ -28,7 +28,7 @@ APT_PACKAGES=(
 )
 CLANG_APT_PACKAGES=(clang-14 clang-format-14 libclang-rt-14-dev)
 # chromium draws the page of a load test. It is the largest: about 124 MB to load and 414 MB on disk, with its libraries.
-TEST_APT_PACKAGES=("${CLANG_APT_PACKAGES[@]}" shellcheck prometheus curl debootstrap iproute2 openssl chromium)
+TEST_APT_PACKAGES=("${CLANG_APT_PACKAGES[@]}" shellcheck cbindgen prometheus curl debootstrap iproute2 openssl chromium)
 PACKAGE_APT_PACKAGES=(patchelf)
 
 say() { printf '\033[1m[dev]\033[0m %s\n' "$*" >&2; }
