@@ -1,5 +1,5 @@
 """Measures how long streams wait for their tokens while prompts of 8,000 tokens arrive, with and without
---target_step_ms. Run by `./dev bench load`. Exits with 1 if the 99th percentile of the gaps between a stream's tokens
+--target_step_time. Run by `./dev bench load`. Exits with 1 if the 99th percentile of the gaps between a stream's tokens
 is over what the flag promises. That is the larger of twice the gap without prompts, and the target plus that gap.
 
 The model is a llama of random weights: 8 layers of 512 columns. Four streams run; two clients send one prompt after
@@ -94,7 +94,7 @@ def percentile(values, p):
 
 def run(model, target_ms, seconds):
     """One row of the table, and whether its promise was kept."""
-    with BerthServer(model, f"--target_step_ms={target_ms}", "--max_sequence_tokens=9000", "--arena=1GiB",
+    with BerthServer(model, f"--target_step_time={target_ms}ms", "--max_sequence_tokens=9000", "--arena=1GiB",
                      "--prefill_chunk_tokens=512") as server:
         load = Load(server)
         time.sleep(2)
@@ -123,7 +123,7 @@ def main():
         make_model(model)
         missed = [target for target in map(int, args.targets.split(",")) if not run(model, target, args.seconds)]
     if missed:
-        sys.exit(f"missed with --target_step_ms of {missed}")
+        sys.exit(f"missed with --target_step_time of {missed} ms")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
                     ": each of max_running sequences may decode a token in one step"),
         CheckOption("prefill_chunk_tokens", options.prefill_chunk_tokens, 1, ""),
         CheckOption("max_sequence_tokens", options.max_sequence_tokens, 2, ""),
-        CheckOption("target_step_ms", options.target_step_ms, 0, ""),
+        CheckOption("target_step_time in ms", absl::ToInt64Milliseconds(options.target_step_time), 0, ""),
         CheckOption("state_checkpoint_tokens", options.state_checkpoint_tokens, Options::kAutoCheckpoints, ""),
         CheckOption("mask_threads", options.mask_threads, 0, "")}) {
     if (!status.ok()) return status;
@@ -56,7 +56,7 @@ Scheduler::Scheduler(Cache* cache, const Options& options)
       swap_(options, cache, &sharing_),
       saver_(options.save_sink, &swap_.copies()),
       committer_(options, {.sharing = &sharing_, .swap = &swap_, .saver = &saver_, .counts = &counts_}),
-      pacer_(absl::Milliseconds(options.target_step_ms)),
+      pacer_(options.target_step_time),
       mask_workers_(options.mask_threads, options.vocab_size) {}
 
 absl::Status Scheduler::CheckRequest(const Request& request) const {

@@ -46,7 +46,7 @@ struct SchedulerOptions {
   int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; clipped to max_step_tokens.
   // While sequences decode, let a step prefill what takes it about this long (scheduler/step_pacer.h). An
   // encoder's input is computed in one step all the same. 0: as many as the limits above allow.
-  int64_t target_step_ms = 0;
+  absl::Duration target_step_time = absl::ZeroDuration();
   // The longest sequence: prompt and output, or what the decoder of an encoder-decoder model holds. Must be set;
   // clipped to what the arena holds.
   int64_t max_sequence_tokens = 0;

@@ -23,6 +23,7 @@ constexpr std::pair<const char*, const char*> kRenamedFlags[] = {
     {"anchored_chunks", "aligned_prefill_chunks"},    {"checkpoint_dtype", "state_checkpoint_dtype"},
     {"checkpoint_tokens", "state_checkpoint_tokens"}, {"compact_per_step", "compact_bytes_per_step"},
     {"copy_per_step", "copy_bytes_per_step"},         {"stable_scans", "chunk_invariant_scans"},
+    {"target_step_ms", "target_step_time"},
 };
 
 // The upper limits of numbers keep the sizes that follow from them far from overflow. None is a limit of the design.
@@ -120,12 +121,6 @@ void AddCacheFlags(FlagSet* flags, Config* config) {
       "0.5 and int4 about 0.28 of bfloat16's memory.");
   flags->Add("cache_residual_tokens", &model.cache_residual_tokens, Between<int64_t>(0, kMaxCount),
              "Newest tokens that attention reads in full precision with --cache_dtype=int4. 0: none.");
-  flags->Add("poison_cache", &config->cache.poison_returned_units, "",
-             "Fill freed cache memory with NaN. For tests; slow.");
-  flags->Add("fail_step_every", &config->engine.fail_step_every, Between<int64_t>(0, kMaxCount),
-             "For tests: fail every n-th step. 0: none.");
-  flags->Add("check_integrity", &config->engine.check_integrity, "",
-             "Check the cache after every step and crash if it is inconsistent. For tests; slow.");
 }
 
 void AddPrefixFlags(FlagSet* flags, Config* config) {
@@ -170,10 +165,6 @@ void AddTierFlags(FlagSet* flags, Config* config) {
       "saved without it.");
   flags->Add("compact_bytes_per_step", &scheduler.compact_bytes_per_step, Bytes(),
              "Maximum bytes moved between two steps to gather free memory.");
-  flags->Add("always_copy", &scheduler.swap.always_copy, "",
-             "For tests: copy caches to and from the tiers even if computing them again is measured to be faster.");
-  flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
-             "For tests: recompute part of the cache every n output tokens. 0: never.");
 }
 
 void AddSessionFlags(FlagSet* flags, Config* config) {
@@ -193,10 +184,9 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
              "Maximum tokens in a step, --max_running or more. auto: 512, on a GPU 4096.");
   flags->Add("prefill_chunk_tokens", &config->prefill_chunk_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
              "Maximum tokens of one prompt in a step. auto: 256, on a GPU 2048.");
-  flags->Add(
-      "target_step_ms", &scheduler.target_step_ms, Between(0, 60000),
-      "Time that a step may take while sequences decode, in milliseconds. Prompts are cut into chunks that fit. 0: "
-      "no limit; --prefill_chunk_tokens decides.");
+  flags->Add("target_step_time", &scheduler.target_step_time, Between(absl::ZeroDuration(), absl::Minutes(1)),
+             "Time that a step may take while sequences decode. Prompts are cut into chunks that fit. 0: no limit; "
+             "--prefill_chunk_tokens decides.");
   flags->Add("max_sequence_tokens", &scheduler.max_sequence_tokens, Between<int64_t>(0, kMaxTokens),
              "Maximum length of prompt plus output. 0: the model's limit, at most 32768.");
   flags->Add("scheduling", &config->fair_scheduling, OneOf<bool>({{"fair", true}, {"fcfs", false}}),
@@ -249,12 +239,26 @@ void AddOtherFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Other");
   flags->AddFlagFile();
   flags->Add("dry_run", &config->model.dry_run, "",
-             "Print what the weights and the cache would take, and how many sequences fit. Exit without loading the "
-             "weights.");
+             "Print what weights and cache would take, and how many sequences fit. Exit.");
   flags->Add("list_models", &config->list_models, "", "Print the supported architectures and exit.");
   flags->Add("list_kernels", &config->list_kernels, "",
              "Print the sets of CPU kernels, which one runs here, and why. Exit.");
   flags->Add("version", &config->version, "", "Print the version and exit.");
+}
+
+// The last group: nothing that an operator needs.
+void AddTestFlags(FlagSet* flags, Config* config) {
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  flags->AddGroup("For tests");
+  flags->Add("check_integrity", &config->engine.check_integrity, "",
+             "Check the cache after every step and crash if it is inconsistent. Slow.");
+  flags->Add("poison_cache", &config->cache.poison_returned_units, "", "Fill freed cache memory with NaN. Slow.");
+  flags->Add("fail_step_every", &config->engine.fail_step_every, Between<int64_t>(0, kMaxCount),
+             "Fail every n-th step. 0: none.");
+  flags->Add("always_copy", &scheduler.swap.always_copy, "",
+             "Copy caches to and from the tiers even if computing them again is measured to be faster.");
+  flags->Add("crop_every", &scheduler.crop_every, Between<int64_t>(0, kMaxCount),
+             "Recompute part of the cache every n output tokens. 0: never.");
 }
 
 template <typename... Parts>
@@ -306,7 +310,7 @@ absl::Status ValidateListeners(const Config& config) {
 FlagSet ServerFlags(Config* config) {
   FlagSet flags;
   for (const auto add : {AddModelFlags, AddNetworkFlags, AddSecurityFlags, AddCacheFlags, AddPrefixFlags, AddTierFlags,
-                         AddSessionFlags, AddLimitFlags, AddOtherFlags}) {
+                         AddSessionFlags, AddLimitFlags, AddOtherFlags, AddTestFlags}) {
     add(&flags, config);
   }
   for (const auto& [old_name, new_name] : kRenamedFlags) flags.AddRenamed(old_name, new_name);
@@ -351,8 +355,8 @@ absl::Status Validate(const Config& config) {
     return Bad("state_checkpoint_dtype", model.state_checkpoint_dtype,
                " rounds the states that a prefix hit starts from; --aligned_prefill_chunks needs them exact");
   }
-  if (scheduler.aligned_prefill_chunks && scheduler.target_step_ms > 0) {
-    return Bad("target_step_ms", scheduler.target_step_ms,
+  if (scheduler.aligned_prefill_chunks && scheduler.target_step_time > absl::ZeroDuration()) {
+    return Bad("target_step_time", FormatFlagValue(scheduler.target_step_time),
                " cuts chunks by time; --aligned_prefill_chunks needs them at fixed places");
   }
   if (scheduler.max_step_tokens < scheduler.max_running) {

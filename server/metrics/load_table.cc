@@ -47,13 +47,13 @@ constexpr LoadFigure kEngine[] = {
 
     // Preemptions.
     {.metric = "berth_preemptions_total",
-     .help = "Preemptions, by what happened to the cache: suspend swaps it out to the host tier, recompute drops it",
-     .labels = {{"action", "suspend"}},
+     .help = "Preemptions, by what happened to the cache: swap_out moves it to the host tier, recompute drops it",
+     .labels = {{"action", "swap_out"}},
      .field = &Load::set_swap_outs,
      .value = [](const ServerLoad& load) { return load.engine.counts.num_swap_outs; }},
     // Never the cheaper action: see scheduler/swap_manager.h.
     {.metric = "berth_preemptions_total",
-     .labels = {{"action", "suspend_state"}},
+     .labels = {{"action", "swap_out_state"}},
      .value = [](const ServerLoad&) { return int64_t{0}; }},
     {.metric = "berth_preemptions_total",
      .labels = {{"action", "recompute"}},
@@ -349,7 +349,7 @@ constexpr PoolFigure kPools[] = {
      .value = [](const PoolOccupancy& pool) { return pool.bytes(pool.free_units); }},
     // Pools have no overhead, and swapped-out caches are in a tier: berth_cache_tier_bytes.
     {.metric = "berth_cache_bytes", .labels = {{"state", "overhead"}}, .value = kNoBytes},
-    {.metric = "berth_cache_bytes", .labels = {{"state", "suspended"}}, .value = kNoBytes},
+    {.metric = "berth_cache_bytes", .labels = {{"state", "swapped_out"}}, .value = kNoBytes},
 };
 
 constexpr int64_t (*kNone)(const Occupancy&) = [](const Occupancy&) { return int64_t{0}; };
@@ -366,7 +366,7 @@ constexpr ArenaFigure kArena[] = {
      .labels = {{"pool", "none"}, {"state", "overhead"}},
      .field = &v1::CacheOccupancy::set_overhead_bytes,
      .value = [](const Occupancy& arena) { return arena.unassigned_overhead_bytes; }},
-    {.metric = "berth_cache_bytes", .labels = {{"pool", "none"}, {"state", "suspended"}}, .value = kNone},
+    {.metric = "berth_cache_bytes", .labels = {{"pool", "none"}, {"state", "swapped_out"}}, .value = kNone},
     {.metric = "berth_cache_arena_bytes",
      .help = "Size of the arena, which holds the whole cache",
      .field = &v1::CacheOccupancy::set_arena_bytes,

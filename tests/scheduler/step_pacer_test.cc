@@ -93,7 +93,7 @@ class PacedScheduler {
     options.max_step_tokens = 512;
     options.prefill_chunk_tokens = 512;
     options.max_sequence_tokens = 20000;
-    options.target_step_ms = target_ms;
+    options.target_step_time = absl::Milliseconds(target_ms);
     auto made = Scheduler::Create(tiny_.cache.get(), options);
     EXPECT_TRUE(made.ok()) << made.status();
     scheduler_ = *std::move(made);

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace berth {
 namespace {
@@ -83,7 +84,7 @@ const std::vector<std::string>& EveryFlag() {
       "--max_running=7",
       "--max_step_tokens=64",
       "--prefill_chunk_tokens=33",
-      "--target_step_ms=44",
+      "--target_step_time=44ms",
       "--scheduling=fcfs",
       "--max_sequence_tokens=999",
       "--max_queue=5",
@@ -191,7 +192,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.engine.scheduler.max_running, 7);
   EXPECT_EQ(config.max_step_tokens, 64);
   EXPECT_EQ(config.prefill_chunk_tokens, 33);
-  EXPECT_EQ(config.engine.scheduler.target_step_ms, 44);
+  EXPECT_EQ(config.engine.scheduler.target_step_time, absl::Milliseconds(44));
   EXPECT_EQ(config.fair_scheduling, false);
   EXPECT_EQ(config.engine.scheduler.max_sequence_tokens, 999);
   EXPECT_EQ(config.engine.max_queue, 5);
@@ -304,8 +305,8 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside the range 0 to 1073741824"},
       {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for both a prompt and an output"},
       {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside the range 0 to 1073741824"},
-      {{"--aligned_prefill_chunks", "--target_step_ms=50"},
-       "--target_step_ms: 50 cuts chunks by time; --aligned_prefill_chunks needs them at fixed places"},
+      {{"--aligned_prefill_chunks", "--target_step_time=50ms"},
+       "--target_step_time: 50ms cuts chunks by time; --aligned_prefill_chunks needs them at fixed places"},
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
       {{"--draft_tokens=17"}, "--draft_tokens: 17 is outside the range 0 to 16"},
@@ -377,11 +378,23 @@ TEST(ConfigTest, ARenamedFlagNamesItsNewName) {
                                                         {"checkpoint_tokens", "state_checkpoint_tokens"},
                                                         {"compact_per_step", "compact_bytes_per_step"},
                                                         {"copy_per_step", "copy_bytes_per_step"},
-                                                        {"stable_scans", "chunk_invariant_scans"}}) {
+                                                        {"stable_scans", "chunk_invariant_scans"},
+                                                        {"target_step_ms", "target_step_time"}}) {
     EXPECT_EQ(Parse({"--model=/m", absl::StrCat("--", old_name, "=1")}).status().message(),
               absl::StrCat("--", old_name, " is now --", new_name));
     EXPECT_THAT(help, HasSubstr(absl::StrCat("  --", new_name)));
   }
+}
+
+TEST(ConfigTest, FlagsForTestsStandTogetherAtTheEnd) {
+  const std::vector<std::string> groups = absl::StrSplit(FlagsMarkdown(), "\n### ");
+  std::vector<std::string> names;
+  for (absl::string_view line : absl::StrSplit(groups.back(), '\n')) {
+    if (absl::ConsumePrefix(&line, "| `--")) names.emplace_back(line.substr(0, line.find_first_of("=`")));
+  }
+  EXPECT_THAT(groups.back(), ::testing::StartsWith("For tests\n"));
+  EXPECT_THAT(
+      names, ::testing::ElementsAre("check_integrity", "poison_cache", "fail_step_every", "always_copy", "crop_every"));
 }
 
 TEST(ConfigTest, ListingModelsNeedsNoModel) {

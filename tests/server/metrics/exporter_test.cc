@@ -82,8 +82,8 @@ const char* const kSeries[] = {
     R"(vllm:num_requests_running{model_name="m"})",
     R"(vllm:num_requests_waiting{model_name="m"})",
     R"(berth_preemptions_total{model_name="m",action="recompute"})",
-    R"(berth_preemptions_total{model_name="m",action="suspend"})",
-    R"(berth_preemptions_total{model_name="m",action="suspend_state"})",
+    R"(berth_preemptions_total{model_name="m",action="swap_out"})",
+    R"(berth_preemptions_total{model_name="m",action="swap_out_state"})",
     R"(vllm:num_preemptions_total{model_name="m"})",
     R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})",
     R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})",
@@ -146,7 +146,7 @@ TEST(MetricsCollectorTest, EveryGaugeExistsAtZero) {
     EXPECT_EQ(series.at(name), 0) << name;
   }
   for (const char* pool : {"static", "sliding", "recurrent", "cross", "checkpoint", "none"}) {
-    for (const char* state : {"live", "shared", "cached", "suspended", "overhead", "free"}) {
+    for (const char* state : {"live", "shared", "cached", "swapped_out", "overhead", "free"}) {
       EXPECT_THAT(
           series,
           Contains(Key(absl::StrCat("berth_cache_bytes{model_name=\"m\",pool=\"", pool, "\",state=\"", state, "\"}"))));
@@ -216,8 +216,8 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   EXPECT_EQ(series.at(R"(berth_cache_units{model_name="m",pool="static",state="free"})"), 73);
   EXPECT_EQ(series.at(R"(berth_cache_tokens{model_name="m",pool="static",state="free"})"), 73 * 16);
   EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="recompute"})"), 4);
-  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="suspend"})"), 2);
-  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="suspend_state"})"), 0);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="swap_out"})"), 2);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="swap_out_state"})"), 0);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})"), 300);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})"), 700);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="disk",state="used"})"), 70);
