@@ -30,6 +30,7 @@ cmd_bench() {
   [ -e "$script" ] || die "no bench is called '$name'; ./dev help lists them"
   cmd_setup
   bazel_build //server:berth-server //client:berth-cli
+  export MALLOC_PERTURB_=0  # else tests/testing/berth_server.py has servers fill memory
   case "$name" in
     demo) exec python3 "$script" "$@" ;;  # needs no packages
     gateway)

@@ -37,9 +37,9 @@ constexpr int kNumStates = 12;
 constexpr const char* kStateNames[kNumStates] = {"WaitsForText", "Tokenises",       "Loads",  "Compiles",
                                                  "Submits",      "SubmitsCompiled", "Queued", "Runs",
                                                  "Delivers",     "Holds",           "Saves",  "Paused"};
-constexpr int kNumKinds = 6;
-constexpr const char* kKindNames[kNumKinds] = {"Generate", "GenerateSaved", "Complete",
-                                               "Resume",   "ResumeSaved",   "Vllm"};
+constexpr int kNumKinds = 7;
+constexpr const char* kKindNames[kNumKinds] = {"Generate",    "GenerateSaved", "Complete", "Resume",
+                                               "ResumeSaved", "Vllm",          "Beams"};
 
 // What the client gets; or why the call cannot end so in that state.
 using Outcome = std::variant<grpc::StatusCode, const char*>;
@@ -105,15 +105,22 @@ std::string WhyNever(CallKind kind, CallState state) {
       return resumes ? "" : "only Resume reads a session";
     case CallState::kRuns:
       return saved_only ? "its tokens are held: Holds" : "";
+    case CallState::kDelivers:
+      return kind == CallKind::kBeams ? "it delivers nothing before its end" : "";
     case CallState::kHolds:
     case CallState::kSaves:
       return saved_only ? "" : "it does not wait for saves";
     case CallState::kPaused:
-      return kind == CallKind::kComplete ? "one message at the end fits the flow control, or is an error" : "";
+      return kind == CallKind::kComplete || kind == CallKind::kBeams
+                 ? "one message at the end fits the flow control, or is an error"
+                 : "";
     default:
       return "";
   }
 }
+
+// A search has no stop strings.
+bool MayEnd(CallKind kind, End end) { return kind != CallKind::kBeams || end != End::kStopString; }
 
 struct Case {
   CallKind kind;
@@ -129,7 +136,7 @@ std::vector<Case> AllCases() {
       if (!WhyNever(static_cast<CallKind>(kind), static_cast<CallState>(state)).empty()) continue;
       for (int end = 0; end < kNumEnds; ++end) {
         const auto* code = std::get_if<grpc::StatusCode>(&kOutcomes[state][end]);
-        if (code == nullptr) continue;
+        if (code == nullptr || !MayEnd(static_cast<CallKind>(kind), static_cast<End>(end))) continue;
         cases.push_back({static_cast<CallKind>(kind), static_cast<CallState>(state), static_cast<End>(end), *code});
       }
     }
@@ -146,6 +153,7 @@ class CallEndings : public ::testing::TestWithParam<Case> {
  protected:
   // Tokens of the output. All but the last few steps of a long one come only if nothing ended the call.
   static constexpr uint32_t kLong = 9000;
+  static constexpr uint32_t kLongBeams = 1000;  // the arena has to hold them all
   static constexpr uint32_t kShort = 40;
   static constexpr int64_t kFewSteps = 300;
 
@@ -154,7 +162,7 @@ class CallEndings : public ::testing::TestWithParam<Case> {
     const Case& c = GetParam();
     const bool paused = c.state == CallState::kPaused;
     HeldCall::Options options = {
-        .kind = c.kind, .state = c.state, .max_tokens = paused || !EndsByItself() ? kLong : kShort};
+        .kind = c.kind, .state = c.state, .max_tokens = paused || !EndsByItself() ? LongTokens() : kShort};
     options.has_stop_string = c.end == End::kStopString;
     options.has_dead_end = c.end == End::kDeadEnd;
     if (c.end == End::kUnread) options.unread_timeout = absl::Milliseconds(1);
@@ -180,6 +188,7 @@ class CallEndings : public ::testing::TestWithParam<Case> {
     return reached;
   }
 
+  static uint32_t LongTokens() { return GetParam().kind == CallKind::kBeams ? kLongBeams : kLong; }
   static bool EndsByItself() {
     const End end = GetParam().end;
     return end == End::kDrain || end == End::kStopString || end == End::kMaxTokens || end == End::kDeadEnd;

@@ -17,6 +17,8 @@ namespace engine = ::vllm::grpc::engine;
 constexpr uint64_t kSeed = 7;
 constexpr uint32_t kEndless = 9000;
 constexpr int64_t kManyTokens = 500;
+constexpr int64_t kNumBeams = 4;
+constexpr int32_t kEndToken = 99;   // where a search needs one
 constexpr int64_t kLaterToken = 8;  // comes after those that are there in any state
 const std::vector<int32_t> kPrompt = {1, 2, 3};
 
@@ -90,7 +92,9 @@ HeldCall::~HeldCall() { Release(); }
 void HeldCall::StartServer() {
   server_.reset();
   TestServer::Options options;
-  options.max_running = options_.state == CallState::kQueued ? 1 : 64;
+  // In the queue: behind one sequence, which leaves no room for all of the call's.
+  const int64_t num_sequences = options_.kind == CallKind::kBeams ? kNumBeams : 1;
+  options.max_running = options_.state == CallState::kQueued ? num_sequences : 64;
   options.session_dir = folder_;
   options.session_dir_limit = int64_t{1} << 30;
   options.unread_timeout = options_.unread_timeout;
@@ -148,6 +152,10 @@ v1::GenerateRequest HeldCall::MakeRequest() const {
   if (options_.has_stop_string) request.mutable_stopping()->add_stop(LaterText());
   if (options_.has_dead_end || state == CallState::kCompiles || state == CallState::kSubmitsCompiled) {
     request.mutable_structure()->set_regex(options_.has_dead_end ? "dead" : "live");
+  }
+  if (options_.kind == CallKind::kBeams) {
+    request.mutable_beam_search()->set_num_beams(kNumBeams);
+    if (request.has_structure()) request.mutable_stopping()->add_stop_token_ids(kEndToken);
   }
   if (state == CallState::kPaused) request.set_logprobs(20);  // so that a client soon has much to read
   if (resumes() || saved_only()) request.set_session_id(kSession);
@@ -229,7 +237,7 @@ bool HeldCall::Begin(absl::Time deadline) {
       server_->gate.Close();
       server_->gate.Allow(2);
       Start();
-      return Await([&] { return counts().generation_tokens == 2; });
+      return Await([&] { return counts().generation_tokens >= 2; });
     case CallState::kDelivers:
     case CallState::kSaves: {
       Hold& hold = options_.state == CallState::kSaves ? save_ : delivery_;

@@ -18,8 +18,8 @@
 
 namespace berth {
 
-// Saved: with deliver_saved_only.
-enum class CallKind { kGenerate, kGenerateSaved, kComplete, kResume, kResumeSaved, kVllm };
+// Saved: with deliver_saved_only. Beams: a beam search with more beams than outputs.
+enum class CallKind { kGenerate, kGenerateSaved, kComplete, kResume, kResumeSaved, kVllm, kBeams };
 
 enum class CallState {
   kWaitsForText,     // behind another text
