@@ -157,6 +157,15 @@ ConfigReader TextConfig(ConfigReader& config, const Family& family) {
   return text;
 }
 
+void SetEndTokens(const std::vector<int32_t>& tokens, ModelInfo* info) {
+  info->eos_token_ids = tokens;
+  for (const std::string& line : EndTokenWarnings(tokens, info->vocab_size)) info->warnings.push_back(line);
+}
+
+std::string BasePrefix(const Family& family) {
+  return family.base_prefix.empty() ? "model." : std::string(family.base_prefix);
+}
+
 // Weights that are packed in a way that the family cannot unpack.
 void RefuseQuantization(ConfigReader& config, absl::string_view implemented) {
   if (!config.Has("quantization_config")) return;
@@ -236,7 +245,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
                         .device = options.dry_run ? at::Device(at::kCPU) : *device,
                         .matrices = *matrices,
                         .packed = packed.get(),
-                        .matrices_need_no_values = options.dry_run ? !depends_on_values : packed->mapped()});
+                        .matrices_need_no_values = options.dry_run ? !depends_on_values : packed->mapped(),
+                        .base_prefix = BasePrefix(**family)});
   std::unique_ptr<Model> model;
   try {
     model = (*family)->build(text, weights);
@@ -262,8 +272,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   info.weight_bytes = weights.weight_bytes() + packed->size_bytes();
   if (options.dry_run) info.missing_bytes = device->is_cpu() ? packed->size_bytes() : info.weight_bytes;
   info.weights_were_packed = packed->mapped();
-  info.eos_token_ids = defaults->eos_token_ids;
-  info.warnings = EndTokenWarnings(info.eos_token_ids, info.vocab_size);
+  SetEndTokens(defaults->eos_token_ids, &info);
   info.dtype = *dtype;
   info.device = options.device;
   if (!options.dry_run) packed->Keep(options.on_packed_file);

@@ -13,9 +13,13 @@ constexpr int64_t kMaxPositions = int64_t{1} << 32;
 
 // The object that describes this layer type; {} where no file version has one.
 ConfigReader RopeObject(ConfigReader& r, const RopeFields& fields) {
-  if (r.Has("rope_scaling")) return fields.use_rope_scaling ? r.Object("rope_scaling") : r.ObjectOr("(none)");
-  ConfigReader shared = r.ObjectOr("rope_parameters");
+  // As in transformers, an empty rope_scaling counts as absent, and any other hides rope_parameters.
+  ConfigReader scaling = r.ObjectOr("rope_scaling");
+  const bool scaled = scaling.Has("rope_type") || scaling.Has("type") || scaling.Has("factor") ||
+                      scaling.Has("rope_theta") || (!fields.layer_type.empty() && scaling.Has(fields.layer_type));
+  ConfigReader shared = scaled ? scaling : r.ObjectOr("rope_parameters");
   if (!fields.layer_type.empty() && shared.Has(fields.layer_type)) return shared.Object(fields.layer_type);
+  if (scaled && !fields.use_rope_scaling) return r.ObjectOr("(none)");
   return shared;
 }
 
@@ -37,6 +41,8 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
   c.type = rope.StringOr("rope_type", rope.StringOr("type", c.type));
   // "mrope" was the older name for "default" with mrope_section, which text alone does not need.
   if (c.type == "mrope") c.type = "default";
+  const auto& older = fields.longrope_names;
+  if (std::find(older.begin(), older.end(), c.type) != older.end()) c.type = "longrope";
   if (std::find(fields.types.begin(), fields.types.end(), c.type) == fields.types.end()) {
     rope.RefuseUnless(rope.Has("rope_type") ? "rope_type" : "type", absl::StrJoin(fields.types, " or "));
   }

@@ -45,6 +45,8 @@ struct RopeFields {
   bool use_rope_scaling = true;
   // The types that the family implements; any other is refused. "type" and "mrope" of older files are understood.
   std::vector<absl::string_view> types = {"default"};
+  // What older files of the family call longrope (phi3: "su", "yarn").
+  std::vector<absl::string_view> longrope_names = {};
 };
 
 // From `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling`. Errors stick to `r`.

@@ -109,11 +109,25 @@ WeightLoader WeightLoader::UnderFirst(std::initializer_list<absl::string_view> p
   return Under(prefixes.size() == 0 ? "" : *prefixes.begin());
 }
 
-std::string WeightLoader::StoredName(absl::string_view name) const {
+std::vector<std::string> WeightLoader::StoredNames(absl::string_view name) const {
   std::string full = absl::StrCat(prefix_, name);
   const Wrapping& wrapping = state_->wrapping;
-  if (!absl::StartsWith(full, wrapping.first)) return full;
-  return absl::StrCat(wrapping.stored, full.substr(wrapping.first.size()));
+  const std::string& base = state_->options.base_prefix;
+  if (absl::StartsWith(full, wrapping.first)) {
+    full = absl::StrCat(wrapping.stored, full.substr(wrapping.first.size()));
+  }
+  if (base.empty()) return {full};
+  std::vector<std::string> names = {full, base + full};
+  if (absl::StartsWith(full, base)) names.push_back(full.substr(base.size()));
+  return names;
+}
+
+std::string WeightLoader::StoredName(absl::string_view name) const {
+  const std::vector<std::string> names = StoredNames(name);
+  for (const std::string& stored : names) {
+    if (state_->checkpoint->Find(stored) != nullptr) return stored;
+  }
+  return names[0];
 }
 
 bool WeightLoader::Has(absl::string_view name) const { return state_->checkpoint->Find(StoredName(name)) != nullptr; }
@@ -218,7 +232,9 @@ at::Tensor WeightLoader::GetFloat32(absl::string_view name, at::IntArrayRef shap
   return Load(name, shape, DType::kFloat32);
 }
 
-void WeightLoader::IgnoreUnder(absl::string_view prefix) { state_->ignored_prefixes.push_back(StoredName(prefix)); }
+void WeightLoader::IgnoreUnder(absl::string_view prefix) {
+  for (std::string& stored : StoredNames(prefix)) state_->ignored_prefixes.push_back(std::move(stored));
+}
 
 std::vector<std::string> WeightLoader::Unused() const {
   std::vector<std::string> unused;

@@ -33,7 +33,8 @@ class PackedWeights;
 // "lm_head.weight". The checkpoint may wrap them in one of two ways:
 //   - "model.language_model.norm.weight" and "lm_head.weight";
 //   - "language_model.model.norm.weight" and "language_model.lm_head.weight".
-// Errors name the stored tensors. Tensors outside the text model are ignored.
+// A name with base_prefix is found without it too, and one without it with it. Errors name the stored tensors. Tensors
+// outside the text model are ignored.
 //
 // Invariants: every reader made by Under or UnderFirst shares the first error, the record of what was read, and the
 // totals with the one it came from.
@@ -51,6 +52,10 @@ class WeightLoader {
     // Where they are packed. The caller owns it; null: the model packs none.
     PackedWeights* packed = nullptr;
     bool matrices_need_no_values = false;  // GetMatrix gives tensors without values
+
+    // Added to a stored name, or taken from it, to find a tensor, as transformers does. A checkpoint may have been
+    // saved from the model without its head, or from one that holds the model. "": neither.
+    std::string base_prefix;
   };
 
   WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, const Options& options);
@@ -101,6 +106,9 @@ class WeightLoader {
  private:
   struct State;
   WeightLoader(std::shared_ptr<State> state, std::string prefix);
+
+  // The name as a checkpoint with the head has it, and then the ones that base_prefix makes of it.
+  std::vector<std::string> StoredNames(absl::string_view name) const;
 
   // What becomes of a tensor's values.
   enum class Use { kKept, kPacked };

@@ -74,6 +74,8 @@ struct Family {
   bool head_is_outside = false;
   // The one quantization_config.quant_method that its weights may be stored by; "": none.
   absl::string_view quantization = "";
+  // What the names of the model without its head begin with: transformers' base_model_prefix. "": "model.".
+  absl::string_view base_prefix = "";
 };
 
 // Ascending by model_type.

@@ -58,7 +58,7 @@ std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.fused_projections = true;
   ReadOneWindow(config, 0, &c);
-  const RopeFields fields = {.types = {"default", "longrope"}};
+  const RopeFields fields = {.types = {"default", "longrope"}, .longrope_names = {"su", "yarn"}};
   ReadSharedRotary(config, weights, fields, {}, &c);
   const RopeConfig rope = ReadRope(config, fields);
   if (rope.type == "longrope") c.rope_switch_length = rope.original_max_positions;

@@ -275,7 +275,11 @@ Norm LoadNormOf(WeightLoader& weights, const std::string& name, const Transforme
 DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const TransformerConfig& c,
                                          const std::string& norm_name, const std::string& embed_name) {
   DecoderModel::Parts parts;
-  parts.embedding = weights.Get(embed_name + ".weight", {c.vocab_size, c.hidden});
+  constexpr char kHead[] = "lm_head.weight";
+  // Tied, either may be the one that is stored.
+  const bool in_head = c.tied_head && !weights.Has(embed_name + ".weight") && weights.Has(kHead);
+  const std::string embedding = in_head ? kHead : embed_name + ".weight";
+  parts.embedding = weights.Get(embedding, {c.vocab_size, c.hidden});
   parts.embedding_scale = c.embedding_scale;
   parts.rope_switch_length = c.rope_switch_length;
   parts.max_shareable_tokens = c.max_shareable_tokens;
@@ -283,10 +287,9 @@ DecoderModel::Parts LoadEmbeddingAndHead(WeightLoader& weights, const Transforme
   parts.head.softcap = c.logit_softcap;
   parts.head.scale = c.logit_scale;
   // A stored head that differs from the embedding is the head, whatever the configuration says: so in transformers.
-  constexpr char kHead[] = "lm_head.weight";
   LinearWeights head;
-  if (c.tied_head && (!weights.Has(kHead) || weights.Same(kHead, embed_name + ".weight"))) {
-    head = MatrixOf(weights, {embed_name + ".weight"}, parts.embedding);
+  if (c.tied_head && (!weights.Has(kHead) || weights.Same(kHead, embedding))) {
+    head = MatrixOf(weights, {embedding}, parts.embedding);
     weights.IgnoreUnder(kHead);  // stored twice
   } else {
     head = LoadLinear(weights, c.hidden, {{.name = "lm_head", .out = c.vocab_size}});

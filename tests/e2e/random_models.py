@@ -32,7 +32,7 @@ def save(folder, config, fields):
 
     torch.manual_seed(7)
     configuration = getattr(transformers, config)(**fields)
-    classes = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if config == "T5Config" else \
+    classes = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if configuration.is_encoder_decoder else \
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     model = classes[type(configuration)](configuration)
     model.save_pretrained(folder)

@@ -68,7 +68,7 @@ ROWS = [
     ("gemma3_text", "use_bidirectional_attention", True, ["use_bidirectional_attention: true"]),
     ("qwen3_next", "attn_output_gate", False, ["attn_output_gate: false"]),
     # In phi3's configuration yarn was a name of longrope.
-    ("phi3", "rope_parameters", dict(ROPE, rope_type="yarn"), ["rope_type", '"yarn"']),
+    ("phi3", "rope_parameters", dict(ROPE, rope_type="linear", factor=2.0), ["rope_type", '"linear"']),
     ("llama", "rope_parameters", dict(rope_type="linear", rope_theta=1e4), ["factor", "needed"]),
     ("llama", "rope_parameters", dict(rope_type="llama3", rope_theta=1e4, factor=2.0), ["low_freq_factor", "needed"]),
     ("t5", "dense_act_fn", "tanhshrink", ["dense_act_fn", '"tanhshrink"']),
