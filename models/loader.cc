@@ -232,7 +232,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   if (!dtype.ok()) return dtype.status();
   auto matrices = ChooseMatrixDType(options, *dtype);
   if (!matrices.ok()) return matrices.status();
-  auto defaults = ReadGenerationDefaults(options.model_dir, *json);
+  auto defaults = ReadGenerationDefaults(options.model_dir, *json, &info.warnings);
   if (!defaults.ok()) return defaults.status();
   auto checkpoint = Checkpoint::Open(options.model_dir);
   if (!checkpoint.ok()) return checkpoint.status();

@@ -13,7 +13,7 @@ void ProposeDrafts(Sequence* sequence) {
   const SamplingParams& sampling = request.sampling;
   // The model must choose the likeliest token whatever came before, and nothing may be asked of the tokens one by one.
   const bool plain = sampling.temperature == 0 && sampling.num_logprobs < 0 && sampling.repetition_penalty == 1 &&
-                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
+                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0 && request.rules.empty();
   if (request.draft_tokens == 0 || !plain || sequence->group != nullptr) return;
   if (sequence->num_generated() < request.min_tokens) return;
   // The last token of the output is never a draft: it may be forced, and nothing follows it.

@@ -36,6 +36,7 @@ std::vector<std::unique_ptr<Sequence>> OutputGroup::MakeOthers() {
     Request request = first.request;
     request.prompt = first.tokens;
     request.prompt_logprobs = -1;  // the first has them
+    request.sampling.logit_bias.resize(first.num_own_biases);
     if (search == nullptr) request.sampling.seed += static_cast<uint64_t>(i);
     auto other = std::make_unique<Sequence>(std::move(request));
     other->tokens.reserve(other->prompt_length + other->request.max_tokens);
@@ -75,13 +76,12 @@ void OutputGroup::Park() {
 bool OutputGroup::Offer(const StepRow& row, const RowResult& result, const Sequence& member) {
   Offered& offered = offered_[member.output];
   offered.top.assign(result.top.begin(), result.top.end());
-  offered.banned = !row.banned.empty();
+  offered.banned.assign(row.banned.begin(), row.banned.end());
   offered.forced.assign(row.forced.begin(), row.forced.end());
   if (++num_offered_ < num_planned) return false;
   for (int64_t b = 0; b < num_planned; ++b) {
     rows_[b].top = offered_[b].top;
-    rows_[b].banned = {};
-    if (offered_[b].banned) rows_[b].banned = member.request.stop_token_ids;
+    rows_[b].banned = offered_[b].banned;
     rows_[b].forced = offered_[b].forced;
   }
   num_offered_ = 0;

@@ -57,7 +57,7 @@ struct OutputGroup {
   // A row's result until all are there.
   struct Offered {
     std::vector<TokenLogprob> top;
-    bool banned = false;  // the stop tokens are
+    std::vector<int32_t> banned;
     std::vector<int32_t> forced;
   };
   // Gives each member the tokens, the lease and the constraint of its beam.

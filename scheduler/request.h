@@ -14,6 +14,7 @@
 #include "cache/snapshot.h"
 #include "models/step.h"
 #include "models/token_constraint.h"
+#include "models/token_rules.h"
 
 namespace berth {
 
@@ -78,6 +79,7 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // the model's end tokens included, unless the client ignores them
   std::vector<int32_t> forced_first;    // the first output token is one of these; empty: any
   std::vector<int32_t> forced_last;     // the same for the token that reaches max_tokens; wins over forced_first
+  TokenRules rules;                     // tokens banned or biased by what came before
   // What each output may be, from its first token on; null: anything. Each output and beam follows a copy of it.
   //   - A token of forced_first comes before the constraint begins. forced_last has no effect.
   //   - An output ends with kStop when nothing but the end may follow, and with kLength when max_tokens cuts it.

@@ -7,6 +7,7 @@
 #include "scheduler/drafts.h"
 #include "scheduler/output_group.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/token_bans.h"
 
 namespace berth {
 namespace {
@@ -16,6 +17,22 @@ void AddPooling(const Sequence& sequence, int64_t end, StepRow* row) {
   if (sequence.request.pooling == Pooling::kMean) row->num_pooled = std::max<int64_t>(0, end - sequence.num_pooled);
   if (sequence.request.pooling == Pooling::kLast && end == sequence.prompt_length) row->num_pooled = 1;
   if (row->num_pooled > 0) row->pooled = sequence.pooled;
+}
+
+// Has the row of a sequence choose no token that may not come next. A beam's row ranks as many tokens more as are
+// banned, so that enough are left.
+void AddBans(Sequence* sequence, StepRow* row) {
+  Request& request = sequence->request;
+  if (request.rules.empty()) {
+    if (sequence->num_generated() < request.min_tokens) row->banned = request.stop_token_ids;
+    return;
+  }
+  ApplyTokenRules(sequence);
+  row->banned = sequence->banned;
+  if (request.beams.num_beams > 0) {
+    const int64_t count = BeamSearch::NumCandidates(request) + static_cast<int64_t>(row->banned.size());
+    request.sampling.num_logprobs = static_cast<int32_t>(count);
+  }
 }
 
 constexpr auto kGrew = [](const std::unique_ptr<Sequence>& sequence) { return sequence->step_tokens > 0; };
@@ -356,7 +373,7 @@ void Scheduler::AddRow(Sequence* sequence) {
   row.prompt_length = sequence->prompt_length;
   row.sequence_length = sequence->num_tokens();
   if (row.sample) {
-    if (sequence->num_generated() < request.min_tokens) row.banned = request.stop_token_ids;
+    AddBans(sequence, &row);
     if (sequence->num_generated() == 0) row.forced = request.forced_first;
     const bool last = sequence->num_generated() + 1 == request.max_tokens && request.constraint == nullptr;
     if (last && !request.forced_last.empty()) row.forced = request.forced_last;

@@ -46,6 +46,7 @@ struct Sequence {
       : request(std::move(r)),
         tokens(std::move(request.prompt)),
         prompt_length(static_cast<int64_t>(tokens.size())),
+        num_own_biases(request.sampling.logit_bias.size()),
         times{.arrival = request.arrival} {
     std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
     if (const std::shared_ptr<Progress> progress = std::move(request.progress); progress != nullptr) {
@@ -93,6 +94,10 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt, then output
   std::vector<int32_t> drafts;  // tokens that may follow; the step checks them
   int64_t prompt_length;
+  // What the rules of its request say of its next token (token_bans.h): the tokens that may not come. Their biases
+  // follow the client's own num_own_biases in request.sampling.logit_bias.
+  std::vector<int32_t> banned;
+  size_t num_own_biases;
   SequenceLease lease;
   SwappedCache swapped;  // the cache of its first tokens in host memory, while it waits; empty: none
   RequestTimes times;

@@ -55,7 +55,7 @@ struct CommandLine {
 // How often the health service is told whether the engine works, and files are looked at for changes.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
 
-void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration elapsed) {
+void LogModel(const LoadedModel& model, const ModelText* text, absl::Duration elapsed) {
   const ModelInfo& info = model.info();
   spdlog::info("model {}: {}, {} layers, {} parameters, {} of weights for {} on {}, {} in {:.1f} s", info.name,
                info.model_type, info.num_layers, info.num_parameters, FormatByteSize(info.weight_bytes),
@@ -72,6 +72,7 @@ void LogModel(const LoadedModel& model, const TextCodec* text, absl::Duration el
     spdlog::info("text: no tokenizer.json; requests must carry token ids");
   } else {
     spdlog::info("text: tokenizer.json, {}", text->has_chat_template() ? "chat template" : "no chat template");
+    for (const std::string& warning : text->warnings()) spdlog::warn("{}", warning);
   }
 }
 

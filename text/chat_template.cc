@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "text/abi_call.h"
+#include "text/tokenizer_config.h"
 
 namespace berth {
 namespace {
@@ -33,26 +34,6 @@ std::string ReadFile(const std::string& path) {
 
 // Returns a discarded value if the text is not JSON.
 Json ParseJson(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
-
-// The file's object; an empty one without the file. INVALID_ARGUMENT naming the file and what is wrong.
-absl::StatusOr<Json> ReadObject(const std::string& path) {
-  const std::string text = ReadFile(path);
-  if (text.empty()) return Json::object();
-  Json json = ParseJson(text);
-  if (json.is_object()) return json;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, json.is_discarded() ? " is not valid JSON" : " is not a JSON object"));
-}
-
-// "bos_token": "<s>" or {"content": "<s>", ...}; other values are not tokens.
-void AddSpecialTokens(const Json& config, Json* variables) {
-  if (!config.is_object()) return;
-  for (const auto& [key, value] : config.items()) {
-    if (!absl::EndsWith(key, "_token")) continue;
-    if (value.is_string()) (*variables)[key] = value;
-    if (value.is_object() && value.contains("content")) (*variables)[key] = value["content"];
-  }
-}
 
 using Named = std::map<std::string, std::string>;  // sources by name
 
@@ -104,7 +85,7 @@ absl::StatusOr<Named> FindTemplates(const std::string& model_dir, const Json& co
   absl::StatusOr<Named> named = TemplatesOf(config, config_path);
   if (!named.ok() || !named->empty()) return named;
   const std::string path = model_dir + "/chat_template.json";
-  const absl::StatusOr<Json> file = ReadObject(path);
+  const absl::StatusOr<Json> file = ReadJsonObject(path);
   return file.ok() ? TemplatesOf(*file, path) : file.status();
 }
 
@@ -129,14 +110,10 @@ absl::StatusOr<Json> ParseOrFail(const std::string& text, absl::string_view what
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& model_dir, const Sandbox* sandbox) {
   const std::string path = model_dir + "/tokenizer_config.json";
-  const absl::StatusOr<Json> config = ReadObject(path);
+  const absl::StatusOr<TokenizerConfig> config = TokenizerConfig::Load(model_dir);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<Json> map = ReadObject(model_dir + "/special_tokens_map.json");
-  if (!map.ok()) return map.status();
-  Json variables = Json::object();
-  AddSpecialTokens(*map, &variables);
-  AddSpecialTokens(*config, &variables);
-  absl::StatusOr<Named> named = FindTemplates(model_dir, *config, path);
+  const Json& variables = config->special_tokens();
+  absl::StatusOr<Named> named = FindTemplates(model_dir, config->value(), path);
   if (!named.ok()) return named.status();
   const auto tool_use = named->find("tool_use");
   const auto standard = named->find("default");

@@ -26,8 +26,11 @@ struct BerthTokenText {
   BerthBytes text;
   BerthBytes bytes;
 };
-int32_t berth_tokenizer_load(const uint8_t* json, size_t len, BerthTokenizer** out, BerthBytes* error);
+// `settings`: what other files add, as text/tokenizer_config.h writes it; empty: nothing.
+int32_t berth_tokenizer_load(const uint8_t* json, size_t len, const uint8_t* settings, size_t settings_len,
+                             BerthTokenizer** out, BerthBytes* error);
 void berth_tokenizer_free(BerthTokenizer* tokenizer);
+bool berth_tokenizer_is_bpe(const BerthTokenizer* tokenizer);
 // Gives the first words' ids alone if they are more than `max_tokens` (0: no limit). `stop`, which may be null, is
 // asked before each word whether to fail.
 int32_t berth_tokenizer_encode(const BerthTokenizer* tokenizer, const uint8_t* text, size_t len,

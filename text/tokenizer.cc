@@ -1,11 +1,13 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "text/abi_call.h"
+#include "text/tokenizer_config.h"
 
 namespace berth {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
@@ -14,15 +16,22 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& mo
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
   std::ostringstream content;
   content << file.rdbuf();
-  auto tokenizer = Parse(content.str());
+  const absl::StatusOr<TokenizerConfig> config = TokenizerConfig::Load(model_dir);
+  if (!config.ok()) return config.status();
+  auto tokenizer = Parse(content.str(), config->settings_json());
   if (!tokenizer.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));
+  const absl::StatusOr<std::vector<int32_t>> added = (*tokenizer)->Encode("", /*add_special_tokens=*/true);
+  (*tokenizer)->warnings_ = config->Warnings(berth_tokenizer_is_bpe((*tokenizer)->get()), [&](const std::string& text) {
+    return added.ok() && std::count(added->begin(), added->end(), (*tokenizer)->TokenId(text)) > 0;
+  });
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view json) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view json, absl::string_view settings_json) {
   BerthTokenizer* tokenizer = nullptr;
   BerthBytes error{};
-  const int32_t result = berth_tokenizer_load(BytesOf(json), json.size(), &tokenizer, &error);
+  const int32_t result = berth_tokenizer_load(BytesOf(json), json.size(), BytesOf(settings_json), settings_json.size(),
+                                              &tokenizer, &error);
   if (absl::Status status = CallStatus(result, error, "tokenizer"); !status.ok()) return status;
   return absl::WrapUnique(new Tokenizer(tokenizer));
 }

@@ -21,10 +21,11 @@ class Tokenizer {
   // The longest text that Encode accepts: far above any context, and too short to exhaust memory.
   static constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
-  // NOT_FOUND: the folder has no tokenizer.json; INVALID_ARGUMENT: it cannot be parsed.
+  // With the tokens that the folder's other files add (tokenizer_config.h). NOT_FOUND: the folder has no
+  // tokenizer.json; INVALID_ARGUMENT: a file cannot be parsed.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
-  // From the file's content.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(absl::string_view json);
+  // From the file's content. `settings_json`: TokenizerConfig::settings_json(), or "".
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(absl::string_view json, absl::string_view settings_json = "");
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -48,6 +49,8 @@ class Tokenizer {
   // No token stands for more bytes of text than this. Spaces that a special token swallows do not count. 0: unknown, as
   // the tokenizer drops text, or has a token for whatever it does not know.
   int64_t longest_token_bytes() const { return longest_token_bytes_; }
+  // What Load found in the folder's files that Berth does not do, a line each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   // For the crate's other parts.
   const BerthTokenizer* get() const { return tokenizer_; }
 
@@ -57,6 +60,7 @@ class Tokenizer {
   BerthTokenizer* tokenizer_;
   int64_t vocab_size_;
   int64_t longest_token_bytes_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace berth

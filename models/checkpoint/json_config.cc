@@ -107,6 +107,11 @@ bool ConfigReader::IsNull(absl::string_view key) const {
   return it != json_->end() && it->is_null();
 }
 
+bool ConfigReader::Is(absl::string_view key, const Literal& literal) const {
+  const json* value = Find(key);
+  return value != nullptr && Equals(*value, literal);
+}
+
 const json* ConfigReader::Find(absl::string_view key) const {
   if (outer_ != nullptr && key == outer_key_) return outer_->Find(key);
   const auto it = json_->find(std::string(key));
@@ -191,15 +196,13 @@ double ConfigReader::DoubleOr(absl::string_view key, double fallback, double min
   return Has(key) ? Double(key, min, max) : fallback;
 }
 
-bool ConfigReader::Bool(absl::string_view key) {
-  const json* value = FindOrFail(key);
-  if (value == nullptr) return false;
+bool ConfigReader::BoolOr(absl::string_view key, bool fallback) {
+  const json* value = Find(key);
+  if (value == nullptr) return fallback;
   if (value->is_boolean()) return value->get<bool>();
   Fail(key, absl::StrCat(ShortDump(*value), " is not true or false"));
   return false;
 }
-
-bool ConfigReader::BoolOr(absl::string_view key, bool fallback) { return Has(key) ? Bool(key) : fallback; }
 
 std::string ConfigReader::String(absl::string_view key) {
   const json* value = FindOrFail(key);
@@ -223,29 +226,27 @@ std::vector<int64_t> ConfigReader::IntListOr(absl::string_view key, std::vector<
   return Has(key) ? IntList(key, min, max) : std::move(fallback);
 }
 
-std::vector<double> ConfigReader::DoubleList(absl::string_view key, double min, double max) {
-  std::vector<double> result;
-  if (const json* value = FindOrFail(key)) {
-    ForEach(key, *value, [&](absl::string_view name, const json& x) { result.push_back(AsDouble(name, x, min, max)); });
-  }
-  return result;
-}
-
 std::vector<double> ConfigReader::DoubleListOr(absl::string_view key, std::vector<double> fallback, double min,
                                                double max) {
-  return Has(key) ? DoubleList(key, min, max) : std::move(fallback);
-}
-
-std::vector<std::string> ConfigReader::StringList(absl::string_view key) {
-  std::vector<std::string> result;
-  if (const json* value = FindOrFail(key)) {
-    ForEach(key, *value, [&](absl::string_view name, const json& x) { result.push_back(AsString(name, x)); });
-  }
+  const json* value = Find(key);
+  if (value == nullptr) return fallback;
+  std::vector<double> result;
+  ForEach(key, *value, [&](absl::string_view name, const json& x) { result.push_back(AsDouble(name, x, min, max)); });
   return result;
 }
 
 std::vector<std::string> ConfigReader::StringListOr(absl::string_view key, std::vector<std::string> fallback) {
-  return Has(key) ? StringList(key) : std::move(fallback);
+  const json* value = Find(key);
+  if (value == nullptr) return fallback;
+  std::vector<std::string> result;
+  ForEach(key, *value, [&](absl::string_view name, const json& x) { result.push_back(AsString(name, x)); });
+  return result;
+}
+
+std::vector<std::string> ConfigReader::StringOrStringList(absl::string_view key) {
+  const json* value = Find(key);
+  return value != nullptr && value->is_string() ? std::vector<std::string>{AsString(key, *value)}
+                                                : StringListOr(key, {});
 }
 
 std::vector<int64_t> ConfigReader::IntOrIntList(absl::string_view key, int64_t min, int64_t max) {
@@ -253,6 +254,25 @@ std::vector<int64_t> ConfigReader::IntOrIntList(absl::string_view key, int64_t m
   if (value == nullptr) return {};
   if (value->is_array()) return IntList(key, min, max);
   return {AsInt(key, *value, min, max)};
+}
+
+std::vector<std::vector<int64_t>> ConfigReader::IntLists(absl::string_view key, int64_t min, int64_t max,
+                                                         std::vector<double>* numbers) {
+  std::vector<std::vector<int64_t>> lists;
+  const json* value = Find(key);
+  if (value == nullptr) return lists;
+  ForEach(key, *value, [&](absl::string_view name, const json& element) {
+    const json* list = &element;
+    if (numbers != nullptr) {
+      if (!element.is_array() || element.size() != 2) return Fail(name, "is not a list and a number");
+      list = &element[0];
+      numbers->push_back(AsDouble(name, element[1], -kAny, kAny));
+    }
+    std::vector<int64_t>& added = lists.emplace_back();
+    ForEach(name, *list, [&](absl::string_view at, const json& x) { added.push_back(AsInt(at, x, min, max)); });
+    if (added.empty()) Fail(name, absl::StrCat(ShortDump(element), " is empty"));
+  });
+  return lists;
 }
 
 ConfigReader ConfigReader::Object(absl::string_view key) {

@@ -38,6 +38,10 @@ class JsonConfig {
   // `what` names the source in errors.
   static absl::StatusOr<JsonConfig> Parse(absl::string_view text, std::string what);
 
+  const std::string& name() const { return what_; }
+  // For models/checkpoint/ only, where a table of fields is walked; others use a ConfigReader.
+  const nlohmann::json& value() const { return *json_; }
+
  private:
   friend class ConfigReader;
   JsonConfig(std::shared_ptr<const nlohmann::json> json, std::string what);
@@ -68,6 +72,7 @@ class ConfigReader {
   bool Has(absl::string_view key) const { return Find(key) != nullptr; }
   // Whether the key is there with the value null, for the few fields where that is not the same as absent.
   bool IsNull(absl::string_view key) const;
+  bool Is(absl::string_view key, const Literal& value) const;
 
   int64_t Int(absl::string_view key, int64_t min, int64_t max);
   int64_t IntOr(absl::string_view key, int64_t fallback, int64_t min, int64_t max);
@@ -75,7 +80,6 @@ class ConfigReader {
   int64_t IntOrAuto(absl::string_view key, int64_t automatic, int64_t min, int64_t max);
   double Double(absl::string_view key, double min = -kAny, double max = kAny);
   double DoubleOr(absl::string_view key, double fallback, double min = -kAny, double max = kAny);
-  bool Bool(absl::string_view key);
   bool BoolOr(absl::string_view key, bool fallback);
   std::string String(absl::string_view key);
   std::string StringOr(absl::string_view key, absl::string_view fallback);
@@ -83,13 +87,17 @@ class ConfigReader {
   // At most 65536 elements.
   std::vector<int64_t> IntList(absl::string_view key, int64_t min, int64_t max);
   std::vector<int64_t> IntListOr(absl::string_view key, std::vector<int64_t> fallback, int64_t min, int64_t max);
-  std::vector<double> DoubleList(absl::string_view key, double min = -kAny, double max = kAny);
   std::vector<double> DoubleListOr(absl::string_view key, std::vector<double> fallback, double min = -kAny,
                                    double max = kAny);
-  std::vector<std::string> StringList(absl::string_view key);
   std::vector<std::string> StringListOr(absl::string_view key, std::vector<std::string> fallback);
+  // One string or a list of them (stop_strings); absent: empty.
+  std::vector<std::string> StringOrStringList(absl::string_view key);
   // One integer or a list of them (eos_token_id); absent: empty.
   std::vector<int64_t> IntOrIntList(absl::string_view key, int64_t min, int64_t max);
+  // A list of lists of integers, none of them empty (bad_words_ids). With `numbers` each element is a list and a number
+  // (sequence_bias), which are added there. Absent: empty.
+  std::vector<std::vector<int64_t>> IntLists(absl::string_view key, int64_t min, int64_t max,
+                                             std::vector<double>* numbers = nullptr);
 
   // A reader of a nested object; it shares this one's first error. Absent: an error, and a reader of {}.
   ConfigReader Object(absl::string_view key);

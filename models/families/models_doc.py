@@ -34,6 +34,7 @@ A checkpoint is a folder with `config.json`, safetensors (one file, or several w
 
 Berth reads each field of `config.json` that changes the computation. It refuses a checkpoint at load, with a message that
 names the field and the value, if it cannot honour one. Examples are an unknown `model_type`, `rope_type` or activation.
+What it does with each field of the other files: [checkpoint files](checkpoint-files.md).
 
 - **Data types.** Weights run in `float32` or `bfloat16` (`--dtype`). Checkpoints in float16 run in float32.
 - **Quantised checkpoints.** They are refused, except {quantised}. Berth quantises weights itself:

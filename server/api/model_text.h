@@ -39,6 +39,8 @@ class ModelText : public TextCodec {
                                          const StopCheck& stop) const override;
   std::unique_ptr<TextStream> NewStream(TextStreamOptions options) const override;
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // What the folder's files say that is not done, a line each.
+  const std::vector<std::string>& warnings() const { return tokenizer_->warnings(); }
 
  private:
   ModelText(std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template);

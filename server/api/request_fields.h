@@ -88,6 +88,7 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("sampling.repetition_penalty", sampling.repetition_penalty,     Closed(0.01, 100),            model.repetition_penalty.value_or(1));
   field("sampling.presence_penalty",  sampling.presence_penalty,        Closed(-2, 2),                0);
   field("sampling.frequency_penalty", sampling.frequency_penalty,       Closed(-2, 2),                0);
+  field("sampling.no_repeat_ngram_size", request.rules.no_repeat_ngram_size, Closed(0, kMaxNgramSize),   model.rules.no_repeat_ngram_size);
   field("sampling.seed",              sampling.seed,                    AnyValue(),                   random_seed);
   field("logprobs",                   sampling.num_logprobs,            Closed(0, limits.max_logprobs), Unset{-1});
   field("prompt_logprobs",            request.prompt_logprobs,          Closed(0, limits.max_logprobs), Unset{-1});
@@ -100,9 +101,9 @@ void VisitRequestFields(const ValidationContext& context, uint64_t random_seed, 
   field("n",                          output.num_returned,              Closed(1, limits.max_outputs), 1);
   field("best_of",                    output.num_generated,             Closed(output.num_returned, limits.max_outputs), output.num_returned);
   if (!field.Has("beam_search")) return;
-  field("beam_search.num_beams",      beams.num_beams,                  Closed(2, std::min(limits.max_outputs, vocab_size / 2)), 0);
-  field("beam_search.length_penalty", beams.length_penalty,             Closed(-10, 10),              1);
-  field("beam_search.early_stopping", beams.early_stopping,             Closed(0, v1::EarlyStopping_MAX), EarlyStopping::kHeuristic);
+  field("beam_search.num_beams",      beams.num_beams,                  Closed(2, std::min(limits.max_outputs, vocab_size / 2)), model.num_beams.value_or(0));
+  field("beam_search.length_penalty", beams.length_penalty,             Closed(-10, 10),              model.length_penalty.value_or(1));
+  field("beam_search.early_stopping", beams.early_stopping,             Closed(0, v1::EarlyStopping_MAX), model.early_stopping);
   // clang-format on
 }
 

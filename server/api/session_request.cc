@@ -45,6 +45,22 @@ absl::Status CheckProgress(const v1::SessionFile& file, const Progress& progress
   return checks.status();
 }
 
+// The model's rules, beside what the request has of them.
+absl::Status ReadRules(const v1::SessionFile& file, TokenRules* rules) {
+  Checks checks;
+  const double most = static_cast<double>(kMaxNgramSize);
+  checks.Add(CheckRange("no_repeat_input_ngram_size", int64_t{file.no_repeat_input_ngram_size()}, Closed(0, most)));
+  rules->no_repeat_input_ngram_size = file.no_repeat_input_ngram_size();
+  rules->suppressed = ToVector(file.suppressed());
+  rules->suppressed_first = ToVector(file.suppressed_first());
+  for (const v1::SessionFile::Bias& bias : file.biases()) {
+    if (bias.token_ids().empty()) checks.Add(Invalid("biases.token_ids: 0 tokens; at least 1 is needed"));
+    if (!(bias.bias() < HUGE_VALF)) checks.Add(Invalid("biases.bias: ", bias.bias(), " is not a bias"));
+    rules->biases.push_back({ToVector(bias.token_ids()), bias.bias()});
+  }
+  return checks.status();
+}
+
 absl::StatusOr<ValidatedRequest> ReadSession(const v1::SessionFile& file, const ValidationContext& context) {
   ValidationContext explicit_context = context;
   explicit_context.defaults = GenerationDefaults();  // the file says all; another default must not add to it
@@ -59,6 +75,7 @@ absl::StatusOr<ValidatedRequest> ReadSession(const v1::SessionFile& file, const 
   valid->request.stop_token_ids = ToVector(file.stop_token_ids());
   valid->request.forced_first = ToVector(file.forced_first());
   valid->request.forced_last = ToVector(file.forced_last());
+  checks.Add(ReadRules(file, &valid->request.rules));
   valid->output.text.context = ToVector(file.text_context());
   if (valid->structure.has_value()) valid->structure->own_text = file.text_context().empty();
   Progress progress = ReadProgress(file);
@@ -78,6 +95,15 @@ v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view
   file.mutable_stop_token_ids()->Assign(request.stop_token_ids.begin(), request.stop_token_ids.end());
   file.mutable_forced_first()->Assign(request.forced_first.begin(), request.forced_first.end());
   file.mutable_forced_last()->Assign(request.forced_last.begin(), request.forced_last.end());
+  const TokenRules& rules = request.rules;
+  file.set_no_repeat_input_ngram_size(rules.no_repeat_input_ngram_size);
+  file.mutable_suppressed()->Assign(rules.suppressed.begin(), rules.suppressed.end());
+  file.mutable_suppressed_first()->Assign(rules.suppressed_first.begin(), rules.suppressed_first.end());
+  for (const TokenRules::Bias& bias : rules.biases) {
+    v1::SessionFile::Bias* const added = file.add_biases();
+    added->mutable_token_ids()->Assign(bias.tokens.begin(), bias.tokens.end());
+    added->set_bias(bias.bias);
+  }
   const std::vector<int32_t>& context = valid.output.text.context;
   file.mutable_text_context()->Assign(context.begin(), context.end());
   file.set_stop_token(-1);

@@ -1,6 +1,7 @@
 #include "server/api/validation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -58,7 +59,8 @@ absl::Status CheckFound(int index, const std::string& stop, const TextCodec& tex
 absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context, Request* request,
                        TextStreamOptions* text) {
   const ModelInfo& model = *context.model;
-  if (in.stop_size() > 0 && !context.text->has_tokenizer()) {
+  const bool has_tokenizer = context.text->has_tokenizer();
+  if (in.stop_size() > 0 && !has_tokenizer) {
     return Invalid("stopping.stop: the model has no tokenizer; use stop_token_ids");
   }
   if (absl::Status s = CheckCount("stopping.stop", in.stop_size(), kMaxStopStrings); !s.ok()) return s;
@@ -75,6 +77,7 @@ absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context,
   checks.Add(CheckTokens("stopping.stop_token_ids", in.stop_token_ids(), model.vocab_size));
   if (!checks.status().ok()) return checks.status();
   text->stop.assign(in.stop().begin(), in.stop().end());
+  if (in.stop_size() == 0 && has_tokenizer && !in.ignore_eos()) text->stop = context.defaults.stop_strings;
   std::vector<int32_t>& ids = request->stop_token_ids;
   ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   if (!in.ignore_eos()) ids.insert(ids.end(), model.eos_token_ids.begin(), model.eos_token_ids.end());
@@ -173,20 +176,27 @@ absl::Status ReadDecoder(const v1::GenerateRequest& in, const ValidationContext&
     request->prompt.insert(request->prompt.begin(), *start);
   }
 
+  if (!in.has_forced_bos_token_id()) return absl::OkStatus();
   const int64_t decoder_tokens = static_cast<int64_t>(request->prompt.size());
-  if (in.has_forced_bos_token_id()) {
-    const int32_t token = in.forced_bos_token_id();
-    if (absl::Status s = CheckToken("forced_bos_token_id", token, context.model->vocab_size); !s.ok()) return s;
-    if (decoder_tokens > 1) {
-      return Invalid("forced_bos_token_id: ", token, " needs a decoder prompt of 1 token; this one has ",
-                     decoder_tokens);
-    }
-    request->forced_first = {token};
-  } else if (defaults.forced_bos_token_id.has_value() && decoder_tokens == 1) {
+  const int32_t token = in.forced_bos_token_id();
+  if (absl::Status s = CheckToken("forced_bos_token_id", token, context.model->vocab_size); !s.ok()) return s;
+  if (decoder_tokens > 1) {
+    return Invalid("forced_bos_token_id: ", token, " needs a decoder prompt of 1 token; this one has ", decoder_tokens);
+  }
+  request->forced_first = {token};
+  return absl::OkStatus();
+}
+
+// What the model's files say of every request's tokens. A request has read its own no_repeat_ngram_size and
+// forced_bos_token_id.
+void AddModelRules(const GenerationDefaults& defaults, Request* request) {
+  const int32_t ngram_size = request->rules.no_repeat_ngram_size;
+  request->rules = defaults.rules;
+  request->rules.no_repeat_ngram_size = ngram_size;
+  if (request->forced_first.empty() && request->prompt.size() == 1 && defaults.forced_bos_token_id.has_value()) {
     request->forced_first = {*defaults.forced_bos_token_id};
   }
   request->forced_last = defaults.forced_eos_token_ids;
-  return absl::OkStatus();
 }
 
 absl::Status RefuseDecoderFields(const v1::GenerateRequest& in, const ModelInfo& model) {
@@ -208,7 +218,17 @@ absl::Status CheckPromptLogprobs(const Request& request, int64_t vocab_size) {
                  " prompt tokens are ", count, ", over the limit of ", kMaxPromptLogprobs);
 }
 
-absl::Status ReadLengths(const v1::Stopping& in, const RequestLimits& limits, Request* request) {
+// The most tokens of an output whose request does not say, by the model's files.
+int64_t DefaultMaxTokens(const GenerationDefaults& model, int64_t prompt, int64_t most) {
+  if (model.max_new_tokens.has_value()) return std::min(most, *model.max_new_tokens);
+  // generate() refuses a longer prompt; here it is as if the model said nothing.
+  if (model.max_length.value_or(0) > prompt) return std::min(most, *model.max_length - prompt);
+  return most;
+}
+
+absl::Status ReadLengths(const v1::Stopping& in, const ValidationContext& context, Request* request) {
+  const RequestLimits& limits = context.limits;
+  const GenerationDefaults& model = context.defaults;
   const int64_t prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t limit = limits.max_sequence_tokens;
   if (prompt == 0) return Invalid("prompt: 0 tokens; at least 1 is needed");
@@ -223,8 +243,12 @@ absl::Status ReadLengths(const v1::Stopping& in, const RequestLimits& limits, Re
   }
   request->max_tokens = wanted;
   if (!in.has_max_tokens()) {
-    request->max_tokens = limit - prompt;
+    request->max_tokens = DefaultMaxTokens(model, prompt, limit - prompt);
     if (limits.default_max_tokens > 0) request->max_tokens = std::min(request->max_tokens, limits.default_max_tokens);
+  }
+  if (!in.has_min_tokens()) {
+    const int64_t least = model.min_new_tokens.value_or(std::max<int64_t>(0, model.min_length.value_or(0) - prompt));
+    request->min_tokens = std::min(least, request->max_tokens);
   }
   if (request->min_tokens > request->max_tokens) {
     return Invalid("stopping.min_tokens: ", request->min_tokens, " is over max_tokens ", request->max_tokens);
@@ -243,8 +267,12 @@ absl::Status ReadMessageEnds(const v1::GenerateRequest& in, const std::string& c
 }
 
 // Refuses what a beam search would ignore, or compute in another way than transformers.
-absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingParams& effective) {
+absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const TokenRules& rules, const ValidatedRequest& read) {
   const v1::Sampling& sampling = in.sampling();
+  const SamplingParams& effective = read.request.sampling;
+  const int64_t num_stops = static_cast<int64_t>(read.output.text.stop.size());
+  const int64_t num_biases = std::count_if(rules.biases.begin(), rules.biases.end(),
+                                           [](const TokenRules::Bias& bias) { return !std::isinf(bias.bias); });
   const auto refuse = [](absl::string_view field, auto value, bool refused) {
     if (!refused) return absl::OkStatus();
     return Invalid(field, ": ", ShortestText(value),
@@ -255,7 +283,7 @@ absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingPara
   checks.Add(refuse("logprobs", int64_t{in.logprobs()}, in.logprobs() > 0));
   checks.Add(refuse("prompt_logprobs", int64_t{in.prompt_logprobs()}, in.has_prompt_logprobs()));
   checks.Add(refuse("logprobs_after_mask", int64_t{in.logprobs_after_mask()}, in.logprobs_after_mask()));
-  checks.Add(refuse("stopping.stop", int64_t{in.stopping().stop_size()}, in.stopping().stop_size() > 0));
+  checks.Add(refuse("stopping.stop", num_stops, num_stops > 0));
   checks.Add(refuse("sampling.temperature", sampling.temperature(), sampling.temperature() > 0));
   checks.Add(refuse("sampling.top_k", int64_t{sampling.top_k()}, sampling.top_k() > 0));
   checks.Add(refuse("sampling.top_p", sampling.top_p(), sampling.has_top_p() && sampling.top_p() < 1));
@@ -266,11 +294,12 @@ absl::Status RefuseBesideBeams(const v1::GenerateRequest& in, const SamplingPara
   checks.Add(refuse("sampling.frequency_penalty", effective.frequency_penalty, effective.frequency_penalty != 0));
   checks.Add(refuse("sampling.logit_bias", static_cast<int64_t>(sampling.logit_bias().size()),
                     !sampling.logit_bias().empty()));
+  checks.Add(refuse("sequence_bias of generation_config.json", num_biases, num_biases > 0));
   return checks.status();
 }
 
 // Which outputs the engine computes, and which of them are returned. After all that is read of `sampling`.
-absl::Status ReadOutputs(const v1::GenerateRequest& in, ValidatedRequest* out) {
+absl::Status ReadOutputs(const v1::GenerateRequest& in, const ValidationContext& context, ValidatedRequest* out) {
   Request& request = out->request;
   OutputOptions& output = out->output;
   SamplingParams& sampling = request.sampling;
@@ -278,7 +307,7 @@ absl::Status ReadOutputs(const v1::GenerateRequest& in, ValidatedRequest* out) {
   output.logprobs = output.sums_logprobs = in.has_logprobs();
   if (in.has_beam_search()) {
     if (absl::Status s = CheckRange("n", output.num_returned, Closed(1, request.beams.num_beams)); !s.ok()) return s;
-    if (absl::Status s = RefuseBesideBeams(in, sampling); !s.ok()) return s;
+    if (absl::Status s = RefuseBesideBeams(in, context.defaults.rules, *out); !s.ok()) return s;
     sampling = {.temperature = 0, .seed = sampling.seed, .num_logprobs = sampling.num_logprobs};
     output.sums_logprobs = true;
     output.deliver_at_end = true;
@@ -324,6 +353,8 @@ v1::GenerateRequest SessionRequest(const v1::GenerateRequest& in, const Validate
     out.mutable_decoder_token_ids()->mutable_ids()->Assign(request.prompt.begin(), request.prompt.end());
   }
   out.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
+  const std::vector<std::string>& stop = valid.output.text.stop;
+  out.mutable_stopping()->mutable_stop()->Assign(stop.begin(), stop.end());
   FillInDefaults(valid, context, &out);
   return out;
 }
@@ -363,7 +394,7 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   checks.Add(ReadRequestFields(in, context, random_seed, &out));
   checks.Add(ReadLogitBias(in.sampling(), context.model->vocab_size, &request.sampling));
   checks.Add(ReadStops(in.stopping(), context, &request, &out.output.text));
-  if (checks.status().ok()) checks.Add(ReadOutputs(in, &out));
+  if (checks.status().ok()) checks.Add(ReadOutputs(in, context, &out));
   if (in.has_structure() && checks.status().ok()) {
     absl::StatusOr<GrammarSpec> structure = ReadStructure(in, context);
     checks.Add(structure.status());
@@ -378,7 +409,8 @@ absl::StatusOr<ValidatedRequest> ValidateGenerate(const v1::GenerateRequest& in,
   const bool has_encoder = context.limits.max_encoder_tokens > 0;
   absl::Status decoder = has_encoder ? ReadDecoder(in, context, &request) : RefuseDecoderFields(in, *context.model);
   if (!decoder.ok()) return decoder;
-  if (absl::Status s = ReadLengths(in.stopping(), context.limits, &request); !s.ok()) return s;
+  AddModelRules(context.defaults, &request);
+  if (absl::Status s = ReadLengths(in.stopping(), context, &request); !s.ok()) return s;
   if (absl::Status s = CheckPromptLogprobs(request, context.model->vocab_size); !s.ok()) return s;
   if (context.finds_message_ends) {
     if (absl::Status s = ReadMessageEnds(in, chat_text, stop, context, &request); !s.ok()) return s;
@@ -417,6 +449,7 @@ absl::StatusOr<ValidatedRequest> ValidateEmbed(const v1::EmbedRequest& in, const
   if (absl::Status s = CheckEmbeddedTokens(count, context.limits.max_sequence_tokens); !s.ok()) return s;
   request.pooling = in.pooling() == v1::POOLING_MEAN ? Pooling::kMean : Pooling::kLast;
   request.sampling = {};  // the model's defaults are for what samples
+  request.rules = {};
   request.draft_tokens = 0;
   if (context.finds_message_ends) request.message_ends = EndsAfterTokens(request.prompt, context);
   out.output.normalize = in.has_normalize() ? in.normalize() : true;

@@ -12,6 +12,7 @@ BIN = os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin"))
 GENERATORS = {
     "docs/flags.md": [os.path.join(BIN, "server/flags_doc")],
     "docs/metrics.md": [os.path.join(BIN, "server/metrics/metrics_doc")],
+    "docs/checkpoint-files.md": [sys.executable, "models/checkpoint_files_doc.py"],
     "docs/models.md": [sys.executable, "models/families/models_doc.py"],
 }
 

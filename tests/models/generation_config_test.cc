@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,7 +20,15 @@ std::string Folder(const std::string& name, const char* text) {
 }
 
 absl::StatusOr<GenerationDefaults> Read(const char* generation, const char* config = "{}") {
-  return ReadGenerationDefaults(Folder("generation", generation), *JsonConfig::Parse(config, "config.json"));
+  std::vector<std::string> warnings;
+  return ReadGenerationDefaults(Folder("generation", generation), *JsonConfig::Parse(config, "config.json"), &warnings);
+}
+
+std::vector<std::string> Warnings(const char* generation) {
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(
+      ReadGenerationDefaults(Folder("warnings", generation), *JsonConfig::Parse("{}", "config.json"), &warnings).ok());
+  return warnings;
 }
 
 TEST(GenerationDefaults, AbsentFileIsEmpty) {
@@ -71,6 +80,68 @@ TEST(GenerationDefaults, ForcedTokensOfTheModelsConfigCountWithoutAFileOnly) {
   EXPECT_EQ(Read(nullptr, R"({"force_bos_token_to_be_generated": true, "bos_token_id": 6})")->forced_bos_token_id, 6);
 }
 
+TEST(GenerationDefaults, ReadsLengthsBeamsAndRules) {
+  const GenerationDefaults d = *Read(
+      R"({"max_new_tokens": 9, "max_length": 20, "min_new_tokens": 2, "min_length": 4, "stop_strings": "x",
+          "num_beams": 4, "length_penalty": 2, "early_stopping": "never", "no_repeat_ngram_size": 3,
+          "encoder_no_repeat_ngram_size": 2, "suppress_tokens": [5, -1], "begin_suppress_tokens": [6],
+          "eos_token_id": 7, "bad_words_ids": [[7], [8], [1, 2]],
+          "sequence_bias": [[[1, 2], 0.5], [[3], 1], [[3], -2.5]]})");
+  EXPECT_EQ(d.max_new_tokens, 9);
+  EXPECT_EQ(d.max_length, 20);
+  EXPECT_EQ(d.min_new_tokens, 2);
+  EXPECT_EQ(d.min_length, 4);
+  EXPECT_EQ(d.stop_strings, std::vector<std::string>{"x"});
+  EXPECT_EQ(d.num_beams, 4);
+  EXPECT_EQ(d.length_penalty, 2);
+  EXPECT_EQ(d.early_stopping, 2);
+  const TokenRules expected = {.no_repeat_ngram_size = 3,
+                               .no_repeat_input_ngram_size = 2,
+                               .suppressed = {5, -1},
+                               .suppressed_first = {6},
+                               .biases = {{{3}, -2.5f}, {{1, 2}, 0.5f}, {{8}, -INFINITY}, {{1, 2}, -INFINITY}}};
+  EXPECT_EQ(d.rules, expected) << "the end token is no bad word, and the last bias of a sequence counts";
+  EXPECT_FALSE(Read(R"({"num_beams": 1})")->num_beams.has_value());
+  EXPECT_EQ(Read(R"({"early_stopping": true})")->early_stopping, 1);
+}
+
+TEST(GenerationDefaults, WithoutTheFileEveryFieldIsReadOfTheModelsConfig) {
+  constexpr char kConfig[] = R"({"top_k": 5, "text_config": {"top_k": 6, "no_repeat_ngram_size": 3, "top_p": 0.5}})";
+  const GenerationDefaults d = *Read(nullptr, kConfig);
+  EXPECT_EQ(d.top_k, 5);
+  EXPECT_EQ(d.top_p, 0.5f);
+  EXPECT_EQ(d.rules.no_repeat_ngram_size, 3);
+  EXPECT_EQ(*Read("{}", kConfig), GenerationDefaults());
+}
+
+TEST(GenerationDefaults, ForcedTokensAreNotSuppressedOnes) {
+  EXPECT_EQ(Read(R"({"forced_eos_token_id": [3, 4], "suppress_tokens": [3]})")->forced_eos_token_ids,
+            std::vector<int32_t>{4});
+  EXPECT_EQ(Read(R"({"forced_eos_token_id": 3, "suppress_tokens": [3]})").status().message(),
+            "generation_config.json: suppress_tokens: [3] has all tokens of forced_eos_token_id");
+}
+
+TEST(GenerationDefaults, NamesWhatIsNotDone) {
+  EXPECT_TRUE(Warnings(R"({"typical_p": 1.0, "num_beams": 1, "max_time": null, "epsilon_cutoff": 0})").empty());
+  const std::vector<std::string> lines =
+      Warnings(R"({"typical_p": 0.5, "num_beams": 4, "\u0007odd": 1, "use_cache": false})");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0],
+            "generation_config.json: Berth does not do what these fields say: num_beams 4 (a request asks for a beam "
+            "search itself), typical_p 0.5 (cuts what is sampled from to typical tokens)");
+  EXPECT_EQ(lines[1], "generation_config.json: Berth does not know these fields: \"\\x07odd\"");
+}
+
+TEST(GenerationDefaults, RefusesWhatWouldChangeGreedyTokens) {
+  EXPECT_TRUE(Read(R"({"guidance_scale": 1.0, "num_beam_groups": 1, "token_healing": false})").ok());
+  const absl::Status status = Read(R"({"guidance_scale": 1.5})").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "generation_config.json: guidance_scale: 1.5 guides the output away from a negative prompt, which is not "
+            "implemented; remove the field to serve the model without");
+  EXPECT_FALSE(Read(nullptr, R"({"guidance_scale": 1.5})").ok()) << "config.json stands for the file";
+}
+
 TEST(GenerationDefaults, TokenIdsFallBackToTheModelsConfig) {
   EXPECT_EQ(Read(nullptr, R"({"eos_token_id": 7, "bos_token_id": 1})")->eos_token_ids, std::vector<int32_t>{7});
   EXPECT_EQ(Read("{}", R"({"eos_token_id": [9, 8]})")->eos_token_ids, (std::vector<int32_t>{8, 9}));
@@ -102,6 +173,15 @@ TEST(GenerationDefaults, RefusesValuesOutOfRange) {
   EXPECT_EQ(message(R"({"eos_token_id": 4294967296})"),
             "generation_config.json: eos_token_id: 4294967296 is outside [-1, 2147483647]");
   EXPECT_EQ(message("{}", R"({"eos_token_id": ["x"]})"), "config.json: eos_token_id[0]: \"x\" is not an integer");
+  EXPECT_EQ(message(R"({"bad_words_ids": [[1], []]})"), "generation_config.json: bad_words_ids[1]: [] is empty");
+  EXPECT_EQ(message(R"({"sequence_bias": [[[1], "x"]]})"),
+            "generation_config.json: sequence_bias[0]: \"x\" is not a number");
+  EXPECT_EQ(message(R"({"sequence_bias": {"1": 2.0}})"),
+            "generation_config.json: sequence_bias: {\"1\":2.0} is not a list");
+  EXPECT_EQ(message(R"({"stop_strings": ["x", ""]})"),
+            "generation_config.json: stop_strings: [\"x\",\"\"] has a string outside [1, 256] bytes");
+  EXPECT_EQ(message(R"({"max_new_tokens": 0})"),
+            "generation_config.json: max_new_tokens: 0 is outside [1, 1099511627776]");
   EXPECT_NE(message("{").find("generation_config.json: is not JSON"), std::string::npos);
 }
 

@@ -67,7 +67,7 @@ class Oracle {
     auto tokenizer = Tokenizer::Load(dir);
     if (!tokenizer.ok()) return {{"error", std::string(tokenizer.status().message())}};
     tokenizer_ = *std::move(tokenizer);
-    return {{"value", tokenizer_->vocab_size()}};
+    return {{"value", tokenizer_->vocab_size()}, {"warnings", tokenizer_->warnings()}};
   }
 
   Json Take(absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template) {

@@ -71,14 +71,14 @@ TEST(ConfigReader, ReadsEachType) {
   EXPECT_EQ(r.Double("d"), 1e-5);
   EXPECT_EQ(r.Double("whole"), 10000);
   EXPECT_EQ(r.DoubleOr("absent", 0.5), 0.5);
-  EXPECT_TRUE(r.Bool("b"));
+  EXPECT_TRUE(r.BoolOr("b", false));
   EXPECT_TRUE(r.BoolOr("absent", true));
   EXPECT_EQ(r.String("s"), "silu");
   EXPECT_EQ(r.StringOr("absent", "gelu"), "gelu");
   EXPECT_EQ(r.IntList("ints", 0, 9), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(r.IntListOr("absent", {3}, 0, 9), std::vector<int64_t>{3});
-  EXPECT_EQ(r.DoubleList("doubles"), (std::vector<double>{0, 1.5}));
-  EXPECT_EQ(r.StringList("strings"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(r.DoubleListOr("doubles", {}), (std::vector<double>{0, 1.5}));
+  EXPECT_EQ(r.StringListOr("strings", {}), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(r.StringListOr("absent", {"c"}), std::vector<std::string>{"c"});
   EXPECT_EQ(r.IntOrIntList("i", 0, 9), std::vector<int64_t>{7});
   EXPECT_EQ(r.IntOrIntList("ints", 0, 9), (std::vector<int64_t>{1, 2}));
@@ -99,9 +99,9 @@ TEST(ConfigReader, TakesAFieldFromTheOuterObject) {
   ConfigReader text = r.Object("text");
   text.TakeFrom(r, "n");
   EXPECT_FALSE(text.Has("n"));
-  EXPECT_TRUE(text.Bool("bias"));
+  EXPECT_TRUE(text.BoolOr("bias", false));
   text.TakeFrom(r, "tied");
-  text.Bool("tied");
+  text.BoolOr("tied", false);
   EXPECT_EQ(r.status().message(), "config.json: tied: 3 is not true or false");
 }
 
@@ -116,11 +116,11 @@ TEST(ConfigReader, ErrorsNameFileKeyValueAndLimit) {
   EXPECT_EQ(error([](ConfigReader& r) { r.Int("f", 0, 10); }), "config.json: f: 1.5 is not an integer");
   EXPECT_EQ(error([](ConfigReader& r) { r.Double("s"); }), "config.json: s: \"x\" is not a number");
   EXPECT_EQ(error([](ConfigReader& r) { r.Double("f", 0, 1); }), "config.json: f: 1.5 is outside [0, 1]");
-  EXPECT_EQ(error([](ConfigReader& r) { r.Bool("n"); }), "config.json: n: -3 is not true or false");
+  EXPECT_EQ(error([](ConfigReader& r) { r.BoolOr("n", false); }), "config.json: n: -3 is not true or false");
   EXPECT_EQ(error([](ConfigReader& r) { r.String("n"); }), "config.json: n: -3 is not a string");
   EXPECT_EQ(error([](ConfigReader& r) { r.IntList("l", 0, 9); }), "config.json: l[1]: 99 is outside [0, 9]");
   EXPECT_EQ(error([](ConfigReader& r) { r.IntList("n", 0, 9); }), "config.json: n: -3 is not a list");
-  EXPECT_EQ(error([](ConfigReader& r) { r.StringList("l"); }), "config.json: l[0]: 1 is not a string");
+  EXPECT_EQ(error([](ConfigReader& r) { r.StringListOr("l", {}); }), "config.json: l[0]: 1 is not a string");
   EXPECT_EQ(error([](ConfigReader& r) { r.Object("n"); }), "config.json: n: -3 is not an object");
   EXPECT_EQ(error([](ConfigReader& r) { r.Object("o").Int("n", 3, 9); }), "config.json: o.n: 2 is outside [3, 9]");
   EXPECT_EQ(error([](ConfigReader& r) { r.Require(false, "f", "must be whole"); }),
@@ -165,7 +165,7 @@ TEST(ConfigReader, InfinityInBothSpellings) {
                            R"({"l": [0.0, {"__float__": "Infinity"}], "n": {"__float__": "-Infinity"},
                                "s": "Infinity, \" NaN"})"}) {
     ConfigReader r(Config(text));
-    EXPECT_EQ(r.DoubleList("l"), (std::vector<double>{0, INFINITY}));
+    EXPECT_EQ(r.DoubleListOr("l", {}), (std::vector<double>{0, INFINITY}));
     EXPECT_EQ(r.Double("n"), -INFINITY);
     EXPECT_EQ(r.String("s"), "Infinity, \" NaN");
     EXPECT_TRUE(r.status().ok()) << r.status();

@@ -80,7 +80,7 @@ TEST_F(EncoderDecoderValidationTest, ForcedTokensAreTheModelsOrTheRequests) {
 TEST_F(ValidationTest, AModelWithoutAnEncoderTakesNoDecoderFields) {
   model_.model_type = "llama";
   context_.defaults.forced_eos_token_ids = {99};
-  EXPECT_TRUE(Validate()->request.forced_last.empty());
+  EXPECT_EQ(Validate()->request.forced_last, std::vector<int32_t>{99}) << "generate() forces it for every model";
   request_.set_forced_bos_token_id(5);
   EXPECT_EQ(Message(), "forced_bos_token_id: is only for encoder-decoder models; llama has no encoder");
   request_.mutable_decoder_token_ids()->add_ids(7);

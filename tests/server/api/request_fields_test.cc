@@ -273,6 +273,24 @@ TEST_F(RequestFieldsTest, AllFieldsTogetherSurviveASessionFile) {
   ExpectSame(*resumed, *valid);
 }
 
+TEST_F(RequestFieldsTest, TheModelsRulesSurviveASessionFile) {
+  context_.defaults.rules = {.no_repeat_ngram_size = 3,
+                             .no_repeat_input_ngram_size = 2,
+                             .suppressed = {5, 1000},
+                             .suppressed_first = {6},
+                             .biases = {{{1}, 0.5f}, {{1, 2}, -HUGE_VALF}}};
+  context_.defaults.stop_strings = {"xy"};
+  context_.defaults.min_new_tokens = 2;
+  context_.defaults.max_new_tokens = 7;
+  context_.defaults.forced_eos_token_ids = {9};
+  const absl::StatusOr<ValidatedRequest> valid = Validate();
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->request.rules, context_.defaults.rules);
+  const absl::StatusOr<ValidatedRequest> resumed = ThroughFile(*valid);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  ExpectSame(*resumed, *valid);
+}
+
 TEST_F(RequestFieldsTest, ValuesOutsideTheRangeAreRefusedByName) {
   const v1::GenerateRequest plain = request_;
   for (const auto& [name, row] : rows_) {
@@ -327,6 +345,9 @@ TEST_F(RequestFieldsTest, AForgedFileIsRefusedByTheNameOfItsField) {
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_stop_token_ids(100); }), HasSubstr("stop_token_ids["));
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_forced_first(-1); }), HasSubstr("forced_first[0]"));
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_forced_last(100); }), HasSubstr("forced_last[0]"));
+  EXPECT_THAT(refusal([](v1::SessionFile* f) { f->set_no_repeat_input_ngram_size(-1); }),
+              HasSubstr("no_repeat_input_ngram_size: -1"));
+  EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_biases(); }), HasSubstr("biases.token_ids: 0 tokens"));
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_text_context(100); }), HasSubstr("text_context["));
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->set_output(0, 100); }), HasSubstr("output[0]: token id 100"));
   EXPECT_THAT(refusal([](v1::SessionFile* f) { f->add_output(1); }), HasSubstr("output_logprobs: 1 entries"));

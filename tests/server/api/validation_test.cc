@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -179,6 +180,69 @@ TEST_F(ValidationTest, MinTokens) {
   EXPECT_EQ(Validate()->output.text.min_tokens, 4);
   request_.mutable_stopping()->set_min_tokens(std::numeric_limits<uint32_t>::max());
   EXPECT_EQ(Message(), "stopping.min_tokens: 4294967295 is over max_tokens 4");
+}
+
+TEST_F(ValidationTest, LengthsOfTheModelAreDefaults) {
+  SetPrompt(10);
+  context_.defaults.max_length = 14;
+  context_.defaults.min_length = 13;
+  EXPECT_EQ(Validate()->request.max_tokens, 4);
+  EXPECT_EQ(Validate()->request.min_tokens, 3);
+  context_.defaults.max_new_tokens = 6;
+  context_.defaults.min_new_tokens = 5;
+  EXPECT_EQ(Validate()->request.max_tokens, 6);
+  EXPECT_EQ(Validate()->request.min_tokens, 5);
+  EXPECT_EQ(Validate()->output.text.min_tokens, 5);
+  request_.mutable_stopping()->set_max_tokens(2);
+  EXPECT_EQ(Validate()->request.min_tokens, 2) << "not more than the request's max_tokens";
+  request_.mutable_stopping()->set_min_tokens(0);
+  EXPECT_EQ(Validate()->request.min_tokens, 0);
+  request_.mutable_stopping()->clear_max_tokens();
+  context_.defaults = {.max_length = 10};
+  EXPECT_EQ(Validate()->request.max_tokens, 16) << "the prompt has as many: the server's default";
+  context_.defaults = {.max_new_tokens = 1000};
+  EXPECT_EQ(Validate()->request.max_tokens, 16);
+}
+
+TEST_F(ValidationTest, RulesAndStopStringsOfTheModelHold) {
+  context_.defaults.rules = {.no_repeat_ngram_size = 3, .suppressed = {5}, .biases = {{{1, 2}, 0.5f}}};
+  context_.defaults.stop_strings = {"x"};
+  context_.defaults.forced_bos_token_id = 7;
+  EXPECT_EQ(Validate()->request.rules, context_.defaults.rules);
+  EXPECT_EQ(Validate()->output.text.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(Validate()->request.forced_first, std::vector<int32_t>{7});
+  SetPrompt(2);
+  EXPECT_TRUE(Validate()->request.forced_first.empty()) << "it follows a prompt of one token";
+  request_.mutable_sampling()->set_no_repeat_ngram_size(0);
+  EXPECT_EQ(Validate()->request.rules.no_repeat_ngram_size, 0);
+  EXPECT_EQ(Validate()->request.rules.suppressed, std::vector<int32_t>{5});
+  request_.mutable_stopping()->add_stop("y");
+  EXPECT_EQ(Validate()->output.text.stop, std::vector<std::string>{"y"});
+  request_.mutable_stopping()->clear_stop();
+  request_.mutable_stopping()->set_ignore_eos(true);
+  EXPECT_TRUE(Validate()->output.text.stop.empty());
+}
+
+TEST_F(ValidationTest, BeamsOfTheModelAreDefaultsOfABeamSearch) {
+  context_.limits.max_outputs = 8;
+  context_.defaults.num_beams = 3;
+  context_.defaults.length_penalty = 2.0;
+  context_.defaults.early_stopping = 2;
+  EXPECT_EQ(Validate()->request.beams, BeamParams()) << "a request without one is not searched";
+  request_.mutable_beam_search();
+  EXPECT_EQ(Validate()->request.beams,
+            (BeamParams{.num_beams = 3, .length_penalty = 2.0, .early_stopping = EarlyStopping::kNever}));
+  request_.mutable_beam_search()->set_num_beams(2);
+  EXPECT_EQ(Validate()->request.beams.num_beams, 2);
+  context_.defaults.rules.no_repeat_ngram_size = 3;
+  EXPECT_EQ(Validate()->request.rules.no_repeat_ngram_size, 3);
+  context_.defaults.rules.biases = {{{1}, -HUGE_VALF}};
+  EXPECT_EQ(Message(), "");
+  context_.defaults.rules.biases = {{{1}, 0.5f}};
+  EXPECT_EQ(Message().substr(0, 45), "sequence_bias of generation_config.json: 1 ca") << Message();
+  context_.defaults = {};
+  request_.mutable_beam_search()->clear_num_beams();
+  EXPECT_EQ(Message(), "beam_search.num_beams: 0 is outside [2, 8]");
 }
 
 TEST_F(ValidationTest, StopStrings) {

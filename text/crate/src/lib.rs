@@ -3,6 +3,7 @@
 //! Every call returns 0, or 1 with a message in `error`. Panics become errors. What a call hands out is freed by
 //! `berth_bytes_free` or `berth_ids_free`.
 
+mod added_tokens;
 mod constraint;
 mod grammar;
 mod jinja;

@@ -1,5 +1,6 @@
 //! The tokenizers crate: text to ids and back.
 
+use crate::added_tokens;
 use crate::token_bytes::LoadedTokenizer;
 use crate::{guard, text, Bytes, Ids};
 use std::cell::Cell;
@@ -42,12 +43,16 @@ fn encode(
     Ok(tokenizer.post_process(encoding, None, add_special_tokens)?.get_ids().to_vec())
 }
 
+/// `settings` is JSON of added_tokens::Settings; empty: none.
+///
 /// # Safety
-/// `json` points to `len` bytes; `out` and `error` to writable places.
+/// `json` points to `len` bytes, and `settings` to `settings_len`; `out` and `error` to writable places.
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_load(
     json: *const u8,
     len: usize,
+    settings: *const u8,
+    settings_len: usize,
     out: *mut *mut LoadedTokenizer,
     error: *mut Bytes,
 ) -> i32 {
@@ -59,6 +64,10 @@ pub unsafe extern "C" fn berth_tokenizer_load(
         // The file may carry the padding and truncation of some training run: a server wants neither.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|e| format!("{e}"))?;
+        if settings_len > 0 {
+            let settings = serde_json::from_str(text(settings, settings_len)?).map_err(|e| format!("settings: {e}"))?;
+            added_tokens::apply(&settings, &mut tokenizer)?;
+        }
         Ok(Box::into_raw(Box::new(LoadedTokenizer::new(tokenizer))))
     })
 }
@@ -68,6 +77,13 @@ pub unsafe extern "C" fn berth_tokenizer_load(
 #[no_mangle]
 pub unsafe extern "C" fn berth_tokenizer_free(tokenizer: *mut LoadedTokenizer) {
     drop(Box::from_raw(tokenizer));
+}
+
+/// # Safety
+/// `tokenizer` is alive.
+#[no_mangle]
+pub unsafe extern "C" fn berth_tokenizer_is_bpe(tokenizer: *const LoadedTokenizer) -> bool {
+    matches!((*tokenizer).get_model(), tokenizers::ModelWrapper::BPE(_))
 }
 
 /// # Safety

@@ -80,16 +80,19 @@ class GenerateOptions(CallOptions, total=False):
     seed: int
     """Seed of the sampler. Equal seeds, prompts and parameters give equal tokens, whatever else the server runs.
     Default: random."""
+    no_repeat_ngram_size: int
+    """Choose no token that would end a sequence of this many tokens that prompt or output have already. 0: any may come
+    again. Range [0, 1048576]. Default: the model's, else 0."""
     max_tokens: int
     """Maximum number of tokens to generate. At that length the model's forced end token comes last, if it has one.
     Default: all that the model's limit leaves after the prompt, or after decoder_token_ids, but at most the server's
-    default_max_tokens."""
+    default_max_tokens and the model's max_new_tokens or max_length."""
     min_tokens: int
     """Minimum number of tokens before an end token. A stop string that ends in the text of these tokens does not count.
-    Default: 0."""
+    Default: the model's min_new_tokens or min_length, else 0."""
     stop: Sequence[str]
     """End the text before the first of these strings. The name of a special token ends it at that token. At most 16,
-    each of 1 to 256 bytes."""
+    each of 1 to 256 bytes. Default: the model's stop_strings, unless ignore_eos is set."""
     stop_token_ids: Sequence[int]
     """End after one of these tokens. At most 64."""
     ignore_eos: bool
@@ -144,12 +147,13 @@ class GenerateOptions(CallOptions, total=False):
     """Generate this many outputs, and return the n with the highest mean logprob, best first. Range: n to the server's
     max_outputs. Values above n cannot be streamed. Default: n."""
     num_beams: int
-    """Use beam search with this many beams. Range: 2 to the server's max_outputs."""
+    """Use beam search with this many beams. Range: 2 to the server's max_outputs. Default: the model's num_beams;
+    required without one."""
     length_penalty: float
     """Divide the sum of an ended beam's logprobs by its length to the power of this. Above 0: favour long beams. Range
-    [-10, 10]. Default: 1."""
+    [-10, 10]. Default: the model's, else 1."""
     early_stopping: EarlyStopping | bool
-    """When to stop once num_beams beams have ended: see EarlyStopping. Default: false."""
+    """When to stop once num_beams beams have ended: see EarlyStopping. Default: the model's, else false."""
     json_schema: Json | type[SchemaModel]
     """A JSON value of this JSON Schema, of draft 2020-12 or of the draft that its $schema names, from draft-04 on. A
     keyword of the draft that is not supported is refused."""
