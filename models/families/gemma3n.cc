@@ -1,6 +1,7 @@
 // gemma3n's text model. The stream has four copies; each layer computes one, and predicts and corrects the others
 // (AltUp). Beside attention there is a low-rank residual (LAuReL). Each layer has an input of its own. The first layers
-// have sparse gates, and late layers read the keys and values of earlier ones. Source: transformers' models/gemma3n.
+// have sparse gates. Late layers read the keys and values of earlier ones, and of a prompt compute only what is read
+// (StepOutputs). Source: transformers' models/gemma3n.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
@@ -220,15 +221,22 @@ class Gemma3nModel : public Model {
 
   at::Tensor Forward(const StepBatch& batch) const override {
     const at::Tensor embedded = at::index_select(embedding_, 0, batch.token_ids()).mul_(embedding_scale_);
-    const at::Tensor inputs = LayerInputs(embedded, batch);  // [tokens, layers, input_dim]
+    at::Tensor inputs = LayerInputs(embedded, batch);  // [tokens, layers, input_dim]
     const at::Tensor first_stream = embedded.to(at::kFloat);
     const at::Tensor magnitude = Magnitude(first_stream);
     std::vector<at::Tensor> streams = {first_stream};
     for (const Linear& linear : spread_)
       streams.push_back(WithMagnitude(linear(embedded, batch.execution()).to(at::kFloat), magnitude));
     at::Tensor x = at::stack(streams);
+    const StepBatch* computed = &batch;
     for (size_t i = 0; i < layers_.size(); ++i) {
-      x = layers_[i].Forward(x, inputs.select(1, static_cast<int64_t>(i)), batch);
+      if (static_cast<int>(i) == batch.outputs().first_layer) {
+        computed = batch.outputs().batch;
+        if (computed == nullptr) return {};
+        x = at::index_select(x, 1, batch.outputs().tokens);
+        inputs = at::index_select(inputs, 0, batch.outputs().tokens);
+      }
+      x = layers_[i].Forward(x, inputs.select(1, static_cast<int64_t>(i)), *computed);
     }
     const at::Tensor first = x.select(0, 0);
     const at::Tensor last_magnitude = Magnitude(first);
@@ -237,7 +245,7 @@ class Gemma3nModel : public Model {
       const at::Tensor stream = x.select(0, static_cast<int64_t>(i) + 1).to(embedded.scalar_type());
       parts.push_back(WithMagnitude(gather_[i](stream, batch.execution()).to(at::kFloat), last_magnitude));
     }
-    return head_(at::stack(parts).mean(at::IntArrayRef{0}), batch);
+    return head_(at::stack(parts).mean(at::IntArrayRef{0}), *computed);
   }
 
  private:

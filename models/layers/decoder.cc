@@ -56,8 +56,16 @@ at::Tensor DecoderModel::Forward(const StepBatch& batch) const {
   at::Tensor x = at::index_select(parts_.embedding, 0, batch.token_ids());
   if (parts_.embedding_scale != 1) x.mul_(parts_.embedding_scale);
   if (parts_.float32_residual) x = x.to(at::kFloat);
-  for (const auto& layer : parts_.layers) x = layer->Forward(x, batch);
-  return parts_.head(x, batch);
+  const StepBatch* computed = &batch;
+  for (size_t i = 0; i < parts_.layers.size(); ++i) {
+    if (static_cast<int>(i) == batch.outputs().first_layer) {
+      computed = batch.outputs().batch;
+      if (computed == nullptr) return {};
+      x = at::index_select(x, 0, batch.outputs().tokens);
+    }
+    x = parts_.layers[i]->Forward(x, *computed);
+  }
+  return parts_.head(x, *computed);
 }
 
 }  // namespace berth

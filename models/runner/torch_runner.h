@@ -27,8 +27,7 @@ class TorchRunner : public ModelRunner {
         graphs_(std::move(graphs)),
         sampler_(&batch_.execution()),
         scorer_(&batch_.execution()) {
-    batch_.set_scored_logits(&scorer_);
-    batch_.set_pooled_states(&pooler_);
+    batch_.set_readers(&scorer_, &pooler_);
   }
   TorchRunner(const TorchRunner&) = delete;
   TorchRunner& operator=(const TorchRunner&) = delete;

@@ -27,6 +27,16 @@ at::Tensor Numbers(const at::Tensor& copy, int64_t offset, size_t count) {
   return copy.narrow(0, offset, static_cast<int64_t>(count * sizeof(int64_t))).view(at::kLong);
 }
 
+// The layer from which on no layer has a cache of its own; -1: the last one has.
+int FirstLayerWithoutCache(const CachePlan& plan) {
+  int first = static_cast<int>(plan.layers.size());
+  const auto has_none = [](const LayerCacheSlot& slot) {
+    return slot.kv_group < 0 && slot.state_group < 0 && slot.cross_group < 0;
+  };
+  while (first > 0 && has_none(plan.layers[first - 1])) --first;
+  return first == static_cast<int>(plan.layers.size()) ? -1 : first;
+}
+
 template <typename T>
 const T* At(const at::Tensor& copy, int64_t offset) {
   return reinterpret_cast<const T*>(static_cast<const char*>(copy.const_data_ptr()) + offset);
@@ -49,38 +59,6 @@ void PointTo(const at::Tensor& copy, const RaggedOffsets& at, const RaggedRows& 
 
 }  // namespace
 
-void RaggedRows::Clear() {
-  token_ids.clear();
-  positions.clear();
-  rows.clear();
-  lengths.clear();
-  tiles.clear();
-  for (auto& of_group : blocks) of_group.clear();
-  longest_row = 0;
-}
-
-void RaggedRows::AddRow(int64_t start, int64_t length, std::initializer_list<absl::Span<const int32_t>> parts) {
-  const int64_t first = num_tokens();
-  for (const absl::Span<const int32_t> part : parts) token_ids.insert(token_ids.end(), part.begin(), part.end());
-  const int64_t count = num_tokens() - first;
-  for (int64_t i = 0; i < count; ++i) positions.push_back(start + i);
-  for (int64_t query = 0; query < count; query += ops::kQueryTile) {
-    tiles.push_back(num_rows());
-    tiles.push_back(query);
-  }
-  rows.push_back({.first_token = first, .num_tokens = count, .start = start});
-  lengths.push_back(length);
-  longest_row = std::max(longest_row, count);
-}
-
-int64_t KeySplits::Add(int64_t tokens, int64_t keys) {
-  const int64_t first = partials;
-  const int64_t splits = ops::NumSplits(keys);
-  most = std::max(most, splits);
-  partials += tokens * splits;
-  return first;
-}
-
 StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables)
     : plan_(std::move(plan)),
       arena_(reinterpret_cast<char*>(arena)),
@@ -88,7 +66,8 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execut
       execution_(execution),
       copy_tables_(copy_tables),
       units_(plan_.groups.size()),
-      has_cross_(plan_.has_cross()) {
+      has_cross_(plan_.has_cross()),
+      first_output_layer_(FirstLayerWithoutCache(plan_)) {
   for (RaggedRows* rows : {&decoder_, &encoder_}) rows->blocks.resize(plan_.groups.size());
   for (RaggedTables* tables : {&tables_.decoder, &tables_.encoder}) tables->blocks.resize(plan_.groups.size());
   tables_.units.resize(plan_.groups.size());
@@ -96,6 +75,8 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execut
 
 void StepBatch::Clear() {
   for_graph_ = false;
+  outputs_ = {};
+  output_rows_.Clear();
   leading_rows_ = {};
   max_position_ = 0;
   decoder_.Clear();
@@ -116,8 +97,7 @@ void StepBatch::Clear() {
   for (auto& units : units_) units.clear();
 }
 
-void StepBatch::Fill(const StepPlan& step) {
-  Clear();
+void StepBatch::FillRows(const StepPlan& step) {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     const int64_t first_scored = num_tokens() + step.rows[i].first_scored;
     FillRow(step.rows[i]);
@@ -131,8 +111,27 @@ void StepBatch::Fill(const StepPlan& step) {
       host_sample_tokens_.push_back(num_tokens() - 1 - back);
     }
   }
+}
+
+void StepBatch::FillOutputs() {
+  outputs_.first_layer = first_output_layer_;
+  if (output_rows_.plan().empty()) return;
+  if (output_batch_ == nullptr) {
+    output_batch_ =
+        std::make_unique<StepBatch>(plan_, reinterpret_cast<std::byte*>(arena_), device_, execution_, copy_tables_);
+    output_batch_->only_reads_ = true;
+  }
+  output_batch_->set_readers(scored_logits_, pooled_states_);
+  output_batch_->Fill(output_rows_.plan());
+  outputs_.batch = output_batch_.get();
+}
+
+void StepBatch::Fill(const StepPlan& step) {
+  Clear();
+  FillRows(step);
   if (has_cross_) FillEncoders(step);
-  FillParts(step);
+  if (!only_reads_) FillParts(step);
+  if (first_output_layer_ >= 0 && output_rows_.Choose(step)) FillOutputs();
   if (copy_tables_) {
     CopyTables();
   } else {
@@ -185,6 +184,7 @@ void StepBatch::PointTables() {
   sample_tokens_ = ToDevice(host_sample_tokens_);
   scored_tokens_ = ToDevice(host_scored_tokens_);
   pooled_tokens_ = ToDevice(host_pooled_tokens_);
+  outputs_.tokens = ToDevice(output_rows_.tokens());
   PointTo(decoder_, &tables_.decoder);
   PointTo(encoder_, &tables_.encoder);
   tables_.decoder.token_ids = ToDevice(decoder_.token_ids);
@@ -204,6 +204,7 @@ void StepBatch::CopyTables() {
   const int64_t sample_tokens = staging_.Add(host_sample_tokens_);
   const int64_t scored_tokens = staging_.Add(host_scored_tokens_);
   const int64_t pooled_tokens = staging_.Add(host_pooled_tokens_);
+  const int64_t output_tokens = staging_.Add(output_rows_.tokens());
   const int64_t positions = staging_.Add(decoder_.positions);
   std::vector<int64_t> units;  // by group: where they begin
   for (const auto& of_group : units_) units.push_back(staging_.Add(of_group));
@@ -217,6 +218,7 @@ void StepBatch::CopyTables() {
   sample_tokens_ = Numbers(copy_, sample_tokens, host_sample_tokens_.size());
   scored_tokens_ = Numbers(copy_, scored_tokens, host_scored_tokens_.size());
   pooled_tokens_ = Numbers(copy_, pooled_tokens, host_pooled_tokens_.size());
+  outputs_.tokens = Numbers(copy_, output_tokens, output_rows_.tokens().size());
   device_positions_ = Numbers(copy_, positions, decoder_.positions.size());
   tables_.cross_lengths = At<int64_t>(copy_, cross_lengths);
   for (size_t g = 0; g < units.size(); ++g) tables_.units[g] = At<int64_t>(copy_, units[g]);

@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,94 +17,12 @@
 #include "models/graph_shape.h"
 #include "models/step.h"
 #include "models/step/execution.h"
+#include "models/step/output_rows.h"
 #include "models/step/row.h"
 #include "models/step/staging_buffer.h"
+#include "models/step/step_tables.h"
 
 namespace berth {
-
-// The tokens of several rows, packed: those of the step, or those of the encoders that run in it.
-struct RaggedRows {
-  std::vector<int64_t> token_ids;  // [tokens]
-  std::vector<int64_t> positions;  // [tokens], absolute
-  std::vector<ops::Row> rows;
-  std::vector<int64_t> lengths;                  // by row, in tokens: of the prompt; of an encoder's row
-  std::vector<int64_t> tiles;                    // [tiles, 2]: row, first query
-  std::vector<std::vector<ops::Blocks>> blocks;  // by group, by row; of encoders the cross groups only
-  int64_t longest_row = 0;                       // in tokens
-
-  bool empty() const { return rows.empty(); }
-  int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
-  int64_t num_rows() const { return static_cast<int64_t>(rows.size()); }
-  int64_t num_tiles() const { return static_cast<int64_t>(tiles.size()) / 2; }
-  // Its vectors keep their capacity.
-  void Clear();
-  // One more row, whose tokens are the parts one after the other. Its blocks are the caller's to add.
-  void AddRow(int64_t start, int64_t length, std::initializer_list<absl::Span<const int32_t>> parts);
-};
-
-// These tables as kernels read them: in memory of their device.
-struct RaggedTables {
-  at::Tensor token_ids;  // [tokens], int64
-  const ops::Row* rows = nullptr;
-  const int64_t* lengths = nullptr;
-  const int64_t* tiles = nullptr;
-  std::vector<const ops::Blocks*> blocks;  // by group; their offsets are in the same memory
-};
-
-// A copy of a row's states, from its unit to a mark's (SequenceLease::marks).
-struct StateCopy {
-  int64_t from = 0;  // bytes in the arena where the units begin
-  int64_t to = 0;
-};
-
-// What recurrences run at once: parts of rows, each of another sequence. A step with marks has several phases, because
-// a row's states are copied where it has a mark:
-//
-//   row 0   |---- phase 0 ----| mark |- phase 1 -| mark |------ phase 2 ------|
-//   row 1   |------------ phase 0 ------------|
-//   row 2   |-- phase 0 --| mark |-------------- phase 1 --------------|
-//
-// Without marks, there is one phase, of the step's rows.
-struct StatePhase {
-  // For kernels: in memory of their device, by part.
-  const ops::Row* rows = nullptr;
-  const int64_t* units = nullptr;
-  const int64_t* lengths = nullptr;  // of the prompts
-  const int64_t* tiles = nullptr;    // [tiles, 2]: row of the phase, first query
-  int64_t num_tiles = 0;
-  int64_t num_rows = 0;
-  int64_t num_tokens = 0;
-  int64_t longest_row = 0;  // in tokens
-  // What the host knows of them. The copies come after the phase.
-  absl::Span<const ops::Row> host_rows;
-  absl::Span<const int64_t> host_units;
-  absl::Span<const int64_t> host_lengths;
-  absl::Span<const StateCopy> copies;
-};
-
-// The step as kernels read it: the vectors of StepBatch, in memory of its device.
-struct StepTables {
-  RaggedTables decoder, encoder;
-  const int64_t* cross_lengths = nullptr;
-  std::vector<const int64_t*> units;  // by group
-};
-
-// The parts of kSplitTokens positions that some rows' keys make.
-struct KeySplits {
-  int64_t most = 0;      // of one row
-  int64_t partials = 0;  // summed over the rows' tokens
-
-  // Adds a row of `tokens` tokens that see `keys` keys. Returns the row's first partial.
-  int64_t Add(int64_t tokens, int64_t keys);
-};
-
-// The rows that a step begins with, of one tile each: those that decode, mostly.
-struct LeadingRows {
-  int64_t rows = 0;
-  int64_t longest = 0;   // in tokens
-  KeySplits keys;        // that they see, their own included
-  KeySplits cross_keys;  // of the encoder's
-};
 
 // Takes the logits of the step's scored tokens (StepRow::scored), some at a time, so that those of all tokens are never
 // in memory together.
@@ -127,6 +45,15 @@ class PooledStates {
 
  protected:
   ~PooledStates() = default;
+};
+
+class StepBatch;
+
+// What is computed after the last layer that writes to the cache: only the tokens whose outputs are read (OutputRows).
+struct StepOutputs {
+  int first_layer = -1;              // that computes these tokens alone; -1: all layers compute all tokens
+  const StepBatch* batch = nullptr;  // these tokens as a step, whose layers only read the cache; null: there are none
+  at::Tensor tokens;                 // [tokens of `batch`], int64: their packed indices in the whole step
 };
 
 class StepBatch {
@@ -161,11 +88,15 @@ class StepBatch {
   // The packed index of each token after which a scored one comes; and what takes their logits, null: none.
   const at::Tensor& scored_tokens() const { return scored_tokens_; }  // [scored tokens], int64
   ScoredLogits* scored_logits() const { return scored_logits_; }
-  void set_scored_logits(ScoredLogits* scored_logits) { scored_logits_ = scored_logits; }
   // The packed index of each token whose hidden state is pooled; and what takes these states, null: none.
   const at::Tensor& pooled_tokens() const { return pooled_tokens_; }  // [pooled tokens], int64
   PooledStates* pooled_states() const { return pooled_states_; }
-  void set_pooled_states(PooledStates* pooled_states) { pooled_states_ = pooled_states; }
+  void set_readers(ScoredLogits* scored_logits, PooledStates* pooled_states) {
+    scored_logits_ = scored_logits;
+    pooled_states_ = pooled_states;
+  }
+  // A model whose last layers need no cache of their own looks here before each layer.
+  const StepOutputs& outputs() const { return outputs_; }
   const StepTables& tables() const { return tables_; }
   // In the order in which recurrences run them. The host's part belongs to the second group.
   const std::vector<StatePhase>& phases() const { return phases_; }
@@ -202,9 +133,12 @@ class StepBatch {
     return value;
   }
   void Clear();
+  void FillRows(const StepPlan& step);
   void FillRow(const StepRow& row);
   void FillUpTo(const GraphShape& shape);
   void FillEncoders(const StepPlan& step);
+  // Fills the step of the tokens that output_rows_ has chosen.
+  void FillOutputs();
   // Divides the rows at their marks.
   void FillParts(const StepPlan& step);
   // Adds the part of each row that is its number `number`. Returns false if none has one.
@@ -259,6 +193,11 @@ class StepBatch {
   std::vector<StatePhase> phases_;
   std::vector<int> sample_rows_;
   bool has_cross_;
+  int first_output_layer_;  // from here on no layer writes to the cache; -1: the last one does
+  OutputRows output_rows_;
+  StepOutputs outputs_;
+  std::unique_ptr<StepBatch> output_batch_;  // made by the first step that needs it
+  bool only_reads_ = false;                  // this is another's output_batch_: no recurrence runs it
   std::vector<int64_t> cross_lengths_;
   std::vector<absl::Span<const int32_t>> histories_;
 };

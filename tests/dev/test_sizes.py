@@ -12,7 +12,6 @@ CPP = (".cc", ".h", ".inc", ".cu", ".cuh")
 FILES = {
     "clients/python/src/berth_client/types.py": (800, "./dev docs generates it from proto/"),
     "flags/flag_value.h": (252, "templates for each kind of value, which cannot move to a source file"),
-    "models/step/step_batch.h": (268, "to be split: the structs before StepBatch into a header of tables"),
     "scheduler/engine.h": (267, "to be split: the private inbox (Cancellation, Drop, Watch, Inbox) into a header"),
     "server/storage/session_store.cc": (502, "to be split: reading and writing one file, from Read and WriteFile"),
     "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
