@@ -1,5 +1,5 @@
 // Beam search over log-probabilities: which beams continue, which have ended, and when the search is over. Computes
-// exactly what transformers 5.17 does (GenerationMixin._beam_search), in float32 as there. Knows no cache, sequence or
+// exactly what transformers 5.24 does (GenerationMixin._beam_search), in float32 as there. Knows no cache, sequence or
 // model: plain values in and out. Thread-compatible.
 //
 // In a step each beam offers its likeliest tokens. The best few of all candidates are kept, by the sum of logprobs. The

@@ -47,6 +47,7 @@ Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, c
   c.kernel = config.IntOr(fields.kernel, 4, 2, 64);
   c.conv_bias = config.BoolOr(fields.conv_bias, true);
   c.in_bias = c.out_bias = config.BoolOr(fields.proj_bias, false);
+  c.norm_groups = c.groups;
   c.norm_eps = norm_eps;
   return c;
 }

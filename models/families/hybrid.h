@@ -52,7 +52,7 @@ inline constexpr Mamba2Fields kPlainMamba2Fields = {.heads = "num_heads",
                                                     .default_state_dim = 128,
                                                     .default_groups = 8};
 
-// Reads everything except the norm's groups, which stay 1, and the limits of the time step.
+// Reads everything except the limits of the time step. The gated norm works per group, as in the original (mamba_ssm).
 Mamba2Config ReadMamba2(ConfigReader& config, int64_t hidden, double norm_eps, const Mamba2Fields& fields = {});
 
 // Reads time_step_limit, a pair.

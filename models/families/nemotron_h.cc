@@ -80,7 +80,6 @@ NemotronHConfig Read(ConfigReader& config) {
   fields.kernel = named("mamba_d_conv", fields.kernel);
   fields.conv_bias = named("mamba_conv_bias", fields.conv_bias);
   c.mixer = ReadMamba2(config, c.transformer.hidden, c.transformer.norm_eps, fields);
-  c.mixer.norm_groups = c.mixer.groups;
   c.mixer.dt_min = config.DoubleOr(named("mamba_dt_min", "time_step_min"), 0.001, 0);
   c.router = ReadRouter(config);
   c.expert_intermediate = config.IntOr("moe_intermediate_size", 7688, 1, kMaxDimension);

@@ -292,7 +292,6 @@ std::unique_ptr<Model> BuildZamba2(ConfigReader& config, WeightLoader& weights) 
                                    .default_heads = 8,
                                    .default_state_dim = 64});
   mixer.conv_bias = true;  // whatever use_conv_bias says
-  mixer.norm_groups = mixer.groups;
   mixer.dt_min = config.DoubleOr("time_step_min", 0.001, 0);
   if (config.BoolOr("use_mem_rope", false)) ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
   if (!config.status().ok()) return nullptr;

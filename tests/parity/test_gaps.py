@@ -1,7 +1,7 @@
-"""What transformers 5.17.0's caches refuse or get wrong, as far as their code shows it, and Berth does: a test for each.
+"""What transformers 5.24.0's caches refuse or get wrong, as far as their code shows it, and Berth does: a test for each.
 
-    a  static, sliding and linear layers cannot be cropped; of hybrids only the attention half follows a crop
-    b  a quantised cache's crop touches only what is not quantised yet
+    a  recurrent states cannot be cropped, and full windows only if the cache has recorded their past
+    b  a quantised cache cannot be cropped
     c  a hybrid's cache says that its length has no limit
     d  a sliding window of one token never drops any
     e  lengths are those of the whole batch: no row is cropped, or starts anew, alone

@@ -72,7 +72,7 @@ std::vector<T> Gather(const std::vector<T>& values, const std::vector<int>& indi
   return out;
 }
 
-// generation/utils.py of transformers 5.17, with batch_size 1, line by line, over all beams times all tokens.
+// generation/utils.py of transformers 5.24, with batch_size 1, line by line, over all beams times all tokens.
 std::vector<Output> Transcription(const Request& request, RandomModel* model) {
   const size_t num_beams = request.beams.num_beams;
   const double length_penalty = request.beams.length_penalty;

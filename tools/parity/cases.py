@@ -16,8 +16,7 @@ class Case:
     config: str  # class of transformers
     fields: dict
     embedding_scale: float = 1.0  # a tied head on large embeddings would only repeat its input
-    # Ask the model's whole forward for each token instead of generate(). For longrope, where generate() means to compute
-    # the cache anew when the sequence outgrows the trained length, but then gives the model its last token alone.
+    # Ask the model's whole forward for each token instead of generate(), whose cache is wrong for the case.
     whole_forward: bool = False
     # The experts' weights are drawn as MXFP4 and stored so.
     mxfp4: bool = False
@@ -154,7 +153,7 @@ CASES = {
     "phi3-longrope": Case("Phi3Config", dict(
         COMMON, hidden_size=96, initializer_range=0.2, original_max_position_embeddings=80, rope_parameters=dict(
             rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75,
-            short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], long_factor=[1.0, 1.5, 2.0, 4.0, 6.0, 9.0])), whole_forward=True),
+            short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], long_factor=[1.0, 1.5, 2.0, 4.0, 6.0, 9.0]))),
     "smollm3": Case("SmolLM3Config", dict(ATTENTION, num_hidden_layers=4, no_rope_layers=[1, 0, 1, 1],
                                           tie_word_embeddings=False)),
     "smollm3-sliding": Case("SmolLM3Config", dict(ATTENTION, num_hidden_layers=4, no_rope_layer_interval=2,

@@ -26,8 +26,8 @@ def answers_file(folder, case):
 
 def uses_cache(case):
     """Not where generate() itself is wrong. That is so for recurrent_gemma, whose states a beam search does not
-    reorder, and for Mamba-2 norms in falcon_h1, whose decode step fails on more than one row."""
-    return not (case.whole_forward or case.config == "RecurrentGemmaConfig" or case.fields.get("mamba_rms_norm"))
+    reorder."""
+    return not (case.whole_forward or case.config == "RecurrentGemmaConfig")
 
 
 def remade_model(case):
