@@ -1,5 +1,6 @@
 // gpt_oss: sliding and full layers in turn, a sink in every head's softmax, experts with biases and a clamped gate
-// whose weights may be stored as MXFP4. Source: transformers' models/gpt_oss and integrations/mxfp4.py.
+// whose weights may be stored as MXFP4. The constants of that gate are fields of the configuration, swiglu_alpha and
+// swiglu_limit. Source: transformers' models/gpt_oss and integrations/mxfp4.py.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ldexp.h>
 #include <ATen/ops/stack.h>
@@ -56,7 +57,8 @@ at::Tensor SplitGateUp(const at::Tensor& rows) {
 }
 
 std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std::string& prefix,
-                                               const TransformerConfig& c, const RouterConfig& router) {
+                                               const TransformerConfig& c, const RouterConfig& router,
+                                               const ops::SwigluConstants& swiglu) {
   const std::string name = prefix + "experts.";
   const int64_t n = router.num_experts;
   Experts::Weights parts;
@@ -69,7 +71,16 @@ std::unique_ptr<FeedForward> LoadGptOssExperts(WeightLoader& weights, const std:
   parts.down = PackStack(weights, {down}, load(down, c.hidden, c.intermediate));
   parts.down_bias = MatMulBias(weights.Get(name + "down_proj_bias", {n, c.hidden}));
   return std::make_unique<Experts>(Router::Load(weights, prefix + "router", c.hidden, router, /*has_bias=*/true),
-                                   std::move(parts), Experts::Options{.activation = ops::Activation::kClampedSwiglu});
+                                   std::move(parts),
+                                   Experts::Options{.activation = ops::Activation::kClampedSwiglu, .swiglu = swiglu});
+}
+
+// transformers takes any number. A gate with an alpha of 0 or less does not gate, and a limit of 0 or less leaves no
+// range.
+ops::SwigluConstants ReadSwiglu(ConfigReader& config) {
+  const ops::SwigluConstants trained;
+  return {.alpha = static_cast<float>(config.DoubleOr("swiglu_alpha", trained.alpha, 1e-6, 1e6)),
+          .limit = static_cast<float>(config.DoubleOr("swiglu_limit", trained.limit, 1e-6))};
 }
 
 }  // namespace
@@ -89,11 +100,12 @@ std::unique_ptr<Model> BuildGptOss(ConfigReader& config, WeightLoader& weights) 
     config.Require(c.hidden % kBlockValues == 0 && c.intermediate % kBlockValues == 0, "hidden_size",
                    "or intermediate_size is no multiple of 32, which MXFP4 needs");
   }
+  const ops::SwigluConstants swiglu = ReadSwiglu(config);
   c.transform_attention_weights = [&](int layer, LoadedAttention* parts) {
     parts->weights.sinks = weights.GetFloat32(absl::StrCat("model.layers.", layer, ".self_attn.sinks"), {c.q_heads});
   };
   c.load_mlp = [&](WeightLoader& loader, const std::string& layer, int) {
-    return LoadGptOssExperts(loader, layer + "mlp.", c, router);
+    return LoadGptOssExperts(loader, layer + "mlp.", c, router, swiglu);
   };
   return BuildTransformer(config, weights, c);
 }

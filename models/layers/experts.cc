@@ -109,7 +109,7 @@ void Experts::set_latent(Linear into, Linear out_of) {
 }
 
 at::Tensor Experts::Activated(const at::Tensor& up, Execution& execution) const {
-  return options_.gated ? ops::GatedActivation(up, options_.activation, execution)
+  return options_.gated ? ops::GatedActivation(up, options_.activation, execution, options_.swiglu)
                         : ops::Activate(up, options_.activation, execution);
 }
 

@@ -78,6 +78,7 @@ class Experts : public FeedForward {
   };
   struct Options {
     ops::Activation activation = ops::Activation::kSilu;
+    ops::SwigluConstants swiglu = {};  // of kClampedSwiglu
     bool gated = true;
     bool scale_input = false;  // Llama 4: the weight multiplies the expert's input, not its output
   };

@@ -188,6 +188,7 @@ CASES = {
                                                             conf_num_hidden_layers=1), tie_word_embeddings=False)),
     "gpt_oss": Case("GptOssConfig", GPT_OSS),
     "gpt_oss-sinks": Case("GptOssConfig", GPT_OSS, window=50, sinks=4, whole_forward=True),
+    "gpt_oss-swiglu": Case("GptOssConfig", dict(GPT_OSS, swiglu_alpha=0.9, swiglu_limit=1.5)),
     "gpt_oss-mxfp4": Case("GptOssConfig", dict(GPT_OSS, hidden_size=64, intermediate_size=96), mxfp4=True),
     "llama4_text": Case("Llama4TextConfig", LLAMA4),
     "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,

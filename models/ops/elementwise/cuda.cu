@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constan
 
 __device__ inline float Positive(float x) { return x > 0.0f ? x : 0.0f * x; }  // a NaN stays one
 
-__device__ inline float Activated(Activation activation, float x, float up) {
+__device__ inline float Activated(Activation activation, float x, float up, const SwigluConstants& swiglu) {
   switch (activation) {
     case kSilu:
       return Silu(x) * up;
@@ -103,9 +103,9 @@ __device__ inline float Activated(Activation activation, float x, float up) {
     case kReluSquared:
       return Positive(x) * Positive(x) * up;
     case kClampedSwiglu: {
-      const float gate = x > 7.0f ? 7.0f : x;
-      const float limited = up > 7.0f ? 7.0f : (up < -7.0f ? -7.0f : up);
-      return (limited + 1.0f) * gate * Sigmoid(1.702f * gate);
+      const float gate = x > swiglu.limit ? swiglu.limit : x;
+      const float limited = up > swiglu.limit ? swiglu.limit : (up < -swiglu.limit ? -swiglu.limit : up);
+      return (limited + 1.0f) * gate * Sigmoid(swiglu.alpha * gate);
     }
   }
   return 0;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) ActivationKernel(const __grid_consta
   LoadRun(static_cast<const T*>(a.x) + token * a.stride + i, a.dim - i, aligned, x);
   if (a.up != nullptr) LoadRun(static_cast<const T*>(a.up) + token * a.stride + i, a.dim - i, aligned, up);
 #pragma unroll
-  for (int j = 0; j < kRun<T>; ++j) x[j] = Activated(a.activation, x[j], a.up == nullptr ? 1.0f : up[j]);
+  for (int j = 0; j < kRun<T>; ++j) x[j] = Activated(a.activation, x[j], a.up == nullptr ? 1.0f : up[j], a.swiglu);
   StoreRun(static_cast<T*>(a.out) + token * a.dim + i, a.dim - i, aligned, x);
 }
 

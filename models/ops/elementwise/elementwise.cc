@@ -45,10 +45,15 @@ at::Tensor NormedLike(const at::Tensor& x, at::ScalarType type) {
 }
 
 at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation,
-                         Execution& execution) {
+                         const SwigluConstants& swiglu, Execution& execution) {
   at::Tensor out = at::empty({x.size(0), dim}, x.options());
-  const ActivationArgs args = {
-      .x = RowsOf(x), .up = up, .out = out.data_ptr(), .stride = x.stride(0), .dim = dim, .activation = activation};
+  const ActivationArgs args = {.x = RowsOf(x),
+                               .up = up,
+                               .out = out.data_ptr(),
+                               .stride = x.stride(0),
+                               .dim = dim,
+                               .activation = activation,
+                               .swiglu = swiglu};
   if (BackendOf(x, execution) == Backend::kCuda) {
     CheckLaunched(RunOnCuda(&cuda::Kernels::activation, TypeOf(x), args, LaunchParamsFor(x), execution));
     return out;
@@ -124,16 +129,18 @@ at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution&
   return out;
 }
 
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution) {
-  if (BackendOf(gate_up, execution) == Backend::kReference) return reference::GatedActivation(gate_up, activation);
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution,
+                           const SwigluConstants& swiglu) {
+  if (BackendOf(gate_up, execution) == Backend::kReference)
+    return reference::GatedActivation(gate_up, activation, swiglu);
   const int64_t dim = gate_up.size(1) / 2;
-  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation, execution);
+  return RunActivation(gate_up, RowsOf(gate_up.narrow(1, dim, dim)), dim, activation, swiglu, execution);
 }
 
 at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execution) {
   TORCH_CHECK(activation != kClampedSwiglu, "this activation has two arguments");
   if (BackendOf(x, execution) == Backend::kReference) return reference::Activate(x, activation);
-  return RunActivation(x, /*up=*/nullptr, x.size(1), activation, execution);
+  return RunActivation(x, /*up=*/nullptr, x.size(1), activation, /*swiglu=*/{}, execution);
 }
 
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim,

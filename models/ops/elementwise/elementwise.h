@@ -33,8 +33,9 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 // stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
 at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution& execution, double scale = 1);
 
-// gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half.
-at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution);
+// gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half. `swiglu`: of kClampedSwiglu alone.
+at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution,
+                           const SwigluConstants& swiglu = {});
 // x: [tokens, columns] -> activation(x). REQUIRES: an activation of one argument. An element's bits depend only on the
 // element and its column. ATen's functions do not promise that: they compute the last elements of a tensor by other
 // code.
@@ -54,7 +55,8 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         int64_t groups, bool gate_first);
-at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation);
+at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation,
+                           const ops::SwigluConstants& swiglu = {});
 at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
 void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
 

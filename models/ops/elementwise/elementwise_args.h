@@ -6,8 +6,15 @@
 
 namespace berth::ops {
 
-// kClampedSwiglu is gpt_oss's: gate and up clamped at 7, (up + 1) * gate * sigmoid(1.702 * gate).
+// kClampedSwiglu is gpt_oss's: (up + 1) * gate * sigmoid(alpha * gate), with a gate of at most `limit` and an up within
+// [-limit, limit].
 enum Activation { kSilu, kGeluTanh, kGelu, kSigmoid, kRelu, kReluSquared, kClampedSwiglu };
+
+// The constants of kClampedSwiglu; as gpt_oss was trained.
+struct SwigluConstants {
+  float alpha = 1.702f;
+  float limit = 7.0f;
+};
 
 // out[i] = x[i] / rms(x[i]) * weight + bias, per group of `dim` columns. If centered, x[i] is less its mean: a layer
 // norm. Items: tokens * groups.
@@ -43,6 +50,7 @@ struct ActivationArgs {
   void* out;       // [tokens, dim]
   int64_t stride, dim;
   Activation activation;
+  SwigluConstants swiglu;
 };
 
 // Rotates `heads` heads in place, halves paired: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin). Items: tokens.

@@ -58,13 +58,14 @@ at::Tensor Activate(const at::Tensor& x, ops::Activation activation) {
   TORCH_CHECK(false, "activation ", static_cast<int>(activation), " has two arguments");
 }
 
-at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation) {
+at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation, const ops::SwigluConstants& swiglu) {
   const int64_t dim = gate_up.size(1) / 2;
   const at::Tensor gate = gate_up.narrow(1, 0, dim).to(at::kFloat);
   const at::Tensor up = gate_up.narrow(1, dim, dim).to(at::kFloat);
   if (activation == ops::Activation::kClampedSwiglu) {
-    const at::Tensor g = gate.clamp_max(7);
-    return ((up.clamp(-7, 7) + 1) * g * at::sigmoid(g * 1.702)).to(gate_up.scalar_type());
+    const at::Tensor g = gate.clamp_max(swiglu.limit);
+    const at::Tensor u = up.clamp(-swiglu.limit, swiglu.limit);
+    return ((u + 1) * g * at::sigmoid(g * swiglu.alpha)).to(gate_up.scalar_type());
   }
   return (reference::Activate(gate, activation) * up).to(gate_up.scalar_type());
 }

@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/models/aten_calls.h"
 #include "tests/models/ops/kernel_test.h"
 
@@ -129,6 +131,16 @@ TEST_P(ElementwiseTest, GatedActivation) {
        {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu, ops::Activation::kRelu,
         ops::Activation::kReluSquared, ops::Activation::kClampedSwiglu}) {
     ExpectClose(ops::GatedActivation(OnDevice(x), activation, execution_), reference::GatedActivation(x, activation));
+  }
+}
+
+TEST_P(ElementwiseTest, ClampedSwigluHasItsConstants) {
+  const at::Tensor x = Random(9, 2 * 77) * 6;
+  for (const ops::SwigluConstants& swiglu : {ops::SwigluConstants{.alpha = 0.6f, .limit = 2.5f},
+                                             ops::SwigluConstants{.limit = std::numeric_limits<float>::infinity()}}) {
+    const at::Tensor expected = reference::GatedActivation(x, ops::Activation::kClampedSwiglu, swiglu);
+    EXPECT_FALSE(at::equal(expected, reference::GatedActivation(x, ops::Activation::kClampedSwiglu)));
+    ExpectClose(ops::GatedActivation(OnDevice(x), ops::Activation::kClampedSwiglu, execution_, swiglu), expected);
   }
 }
 
