@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import signal
+import sys
 import threading
 
 import grpc
@@ -268,8 +269,16 @@ def test_an_interrupt_ends_the_request(server, client):
     """An interrupt of the keyboard, as in a notebook: its connection stays, and it keeps the last traceback."""
     main = threading.main_thread().ident
 
+    def waits():
+        """Whether the main thread waits for an answer. Before, a call that has been sent has no name yet."""
+        frame = sys._current_frames()[main]
+        while frame is not None and (frame.f_globals["__name__"], frame.f_code.co_name) != ("grpc._common", "wait"):
+            frame = frame.f_back
+        return frame is not None
+
     def interrupt():
         wait_until(lambda: server.requests, "the request to come")
+        wait_until(waits, "the client to wait for its answer")
         signal.pthread_kill(main, signal.SIGINT)
 
     for call in (lambda: client.generate("x"), lambda: next(client.stream("x"))):
