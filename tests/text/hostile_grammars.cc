@@ -127,6 +127,31 @@ std::map<std::string, std::string> LongSchemas() {
 }
 
 // Structural tags with `count` triggers and one structure, or one for each.
+// Schemas whose complements, or patterns that are turned round, would take long.
+std::map<std::string, std::string> Complements() {
+  const auto not_pattern = [](const std::string& pattern) {
+    return absl::StrCat(R"({"type": "string", "not": {"pattern": ")", pattern, "\"}}");
+  };
+  std::map<std::string, std::string> all;
+  all["not a pattern of many states"] = not_pattern("(a|b)*a(a|b){30}");
+  all["not a pattern of many classes"] = not_pattern(Repeat("[^a]", 20000));
+  all["not a pattern of many letters"] =
+      not_pattern("^(" + List(3000, [](int i) { return absl::StrCat(i > 0 ? "|" : "", "x", i, "y+"); }) + ")$");
+  all["not a large repeat"] = not_pattern("(a{100}){100}");
+  all["not of not"] = Repeat(R"({"not": )", 120) + "{}" + Repeat("}", 120);
+  all["not of itself"] = R"({"not": {"$ref": "#"}})";
+  all["not of each other"] = R"({"$ref": "#/$defs/d0", "$defs": )" +
+                             Definitions(2, [](int i) { return "{\"not\": " + Reference(1 - i) + "}"; }) + "}";
+  std::string nested = R"({"required": ["x"]})";
+  for (int i = 0; i < 20; ++i) {
+    nested = absl::StrCat(R"({"oneOf": [{"required": ["a)", i, R"("]}, {"properties": {"b": )", nested, "}}]}");
+  }
+  all["one of one of"] = nested;
+  all["if in if"] = Repeat(R"({"if": {"required": ["a"]}, "else": )", 100) + "false" + Repeat("}", 100);
+  all["not a long text"] = R"({"not": {"const": ")" + Repeat("a", 100000) + "\"}}";
+  return all;
+}
+
 std::string Triggers(int count, bool structures, const std::string& prefix) {
   const auto trigger = [&](int i) { return absl::StrCat("\"", prefix, i, ";\""); };
   const auto structure = [&](int i) {
@@ -205,6 +230,7 @@ std::map<std::string, GrammarSpec> HostileGrammars() {
       "costly pattern",
       R"({"type": "string", "pattern": "^(\\p{L}+[\\.-]?\\w+)*@(\\w+[\\.-]?\\w+)*(\\.\\w{2,300})+$", "minLength": 600})");
   for (const auto& [name, text] : LongSchemas()) schema(name, text);
+  for (const auto& [name, text] : Complements()) schema(name, text);
   const auto tag = [&](const std::string& name, const std::string& text) {
     all["tag: " + name] = {.kind = Kind::kStructuralTag, .text = text};
   };

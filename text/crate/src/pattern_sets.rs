@@ -15,7 +15,7 @@ const MAX_STATES: usize = 400;
 /// States before those that are reached together become one.
 const MAX_NFA_STATES: usize = 20_000;
 /// Bytes of the pattern that is written.
-const MAX_PATTERN: usize = 20_000;
+const MAX_PATTERN: usize = 40_000;
 
 type Ranges = Vec<(char, char)>;
 
@@ -37,11 +37,10 @@ impl Alphabet {
         let mut in_classes = vec![vec![]; starts.len()];
         for (i, class) in classes.iter().enumerate() {
             for (first, last) in class {
-                work.step()?;
-                let from = starts.binary_search(&(*first as u32)).unwrap_or_default();
-                for run in in_classes[from..].iter_mut().zip(&starts[from..]).take_while(|(_, s)| **s <= *last as u32) {
-                    run.0.push(i);
-                }
+                let from = starts.partition_point(|&start| start < *first as u32);
+                let to = starts.partition_point(|&start| start <= *last as u32);
+                work.small_steps(to - from)?;
+                in_classes[from..to].iter_mut().for_each(|run: &mut Vec<usize>| run.push(i));
             }
         }
         let mut names: HashMap<&Vec<usize>, usize> = HashMap::new();
@@ -208,7 +207,7 @@ impl Nfa<'_> {
     }
 
     /// With all states that are reached from these without a character.
-    fn closure(&self, states: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+    fn closure(&self, states: impl IntoIterator<Item = usize>) -> Result<BTreeSet<usize>, String> {
         let mut all = BTreeSet::new();
         let mut open: Vec<usize> = states.into_iter().collect();
         while let Some(state) = open.pop() {
@@ -216,7 +215,8 @@ impl Nfa<'_> {
                 open.extend(&self.free[state]);
             }
         }
-        all
+        self.work.small_steps(all.len())?;
+        Ok(all)
     }
 }
 
@@ -278,19 +278,19 @@ impl Texts {
 
     /// The automaton with a state for each set of states that are reached together.
     fn determine(nfa: &Nfa, begin: usize, end: usize, alphabet: Alphabet) -> Result<Texts, String> {
-        let first = nfa.closure([begin]);
+        let first = nfa.closure([begin])?;
         let mut known = HashMap::from([(first.clone(), 0)]);
         let mut sets = vec![first];
         let mut next: Vec<Vec<usize>> = vec![];
         while next.len() < sets.len() {
             let mut reached = vec![vec![]; alphabet.count];
             for (class, after) in sets[next.len()].iter().filter_map(|&state| nfa.steps[state]) {
+                nfa.work.small_steps(alphabet.members[class].len())?;
                 alphabet.members[class].iter().for_each(|&letter| reached[letter].push(after));
             }
             let mut row = vec![];
             for states in reached {
-                nfa.work.step()?;
-                let set = nfa.closure(states);
+                let set = nfa.closure(states)?;
                 let count = sets.len();
                 let state = *known.entry(set.clone()).or_insert(count);
                 if state == count {
@@ -315,7 +315,7 @@ impl Texts {
             let mut names: HashMap<Vec<usize>, usize> = HashMap::new();
             let mut finer = vec![];
             for (state, row) in self.next.iter().enumerate() {
-                work.step()?;
+                work.small_steps(row.len())?;
                 let key: Vec<usize> = std::iter::once(group[state]).chain(row.iter().map(|&to| group[to])).collect();
                 let name = names.len();
                 finer.push(*names.entry(key).or_insert(name));
@@ -362,16 +362,23 @@ impl Texts {
             }
         }
         let mut left: BTreeSet<usize> = (0..begin).collect();
-        while let Some(&state) = left.iter().min_by_key(|&&state| {
-            let count = |is: &dyn Fn(&(usize, usize)) -> bool| ways.keys().filter(|way| way.0 != way.1 && is(way)).count();
-            count(&|way| way.0 == state) * count(&|way| way.1 == state)
-        }) {
-            work.step()?;
+        while !left.is_empty() {
+            work.small_steps(ways.len())?;
+            // The number and the bytes of the ways into each state, and out of it.
+            let mut sizes = vec![[0usize; 4]; end + 1];
+            for (&(from, to), way) in ways.iter().filter(|((from, to), _)| from != to) {
+                (sizes[to][0], sizes[to][1]) = (sizes[to][0] + 1, sizes[to][1] + way.len());
+                (sizes[from][2], sizes[from][3]) = (sizes[from][2] + 1, sizes[from][3] + way.len());
+            }
+            let &state = left.iter().min_by_key(|&&state| sizes[state][0] * sizes[state][2]).unwrap();
+            let [ins, in_bytes, outs, out_bytes] = sizes[state];
+            let around = ways.get(&(state, state)).map_or(0, String::len);
+            let joined = in_bytes * outs + out_bytes * ins + around * ins * outs;
+            if joined + ways.values().map(String::len).sum::<usize>() > MAX_PATTERN {
+                return Err("needs too long a pattern to say what it does not match".to_string());
+            }
             left.remove(&state);
             remove_state(state, &mut ways);
-            if ways.values().map(String::len).sum::<usize>() > MAX_PATTERN {
-                return Err("makes too long a pattern when it is turned round".to_string());
-            }
         }
         Ok(ways.get(&(begin, end)).map(|way| format!("^{way}$")))
     }

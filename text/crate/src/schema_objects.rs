@@ -76,6 +76,7 @@ impl Reader<'_> {
             return Ok(()); // every name
         }
         let texts = Texts::of(&pattern, self.work);
+        (self.work.look()?, self.work.charge(0)?); // an error of these is the schema's
         for (name, schema) in out.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
             match &texts {
                 Ok(texts) if texts.has(name) => {}

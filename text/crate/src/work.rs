@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const LOOK_AFTER: u64 = 4096;
 /// Bytes of text that count as a step.
 const STEP_BYTES: usize = 64;
-/// Limit of llguidance's work, which nothing interrupts, in units of about 0.1 microseconds.
+/// Limit of llguidance's work, which nothing interrupts, and of small steps, in units of about 0.1 microseconds.
 const MAX_COST: u64 = 8_000_000;
 
 /// BerthCancel of text_abi.h. Thread-safe; one thread works.
@@ -53,6 +53,12 @@ impl Work {
             self.look()?;
         }
         Ok(())
+    }
+
+    /// Counts small steps of about 0.1 microseconds, which are charged too: their number may grow faster than the text.
+    pub fn small_steps(&self, count: usize) -> Result<(), String> {
+        self.charge(count as u64)?;
+        self.steps_of(1 + (count / STEP_BYTES) as u64)
     }
 
     /// Adds to what llguidance is to do for the whole grammar.
