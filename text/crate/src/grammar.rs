@@ -219,7 +219,7 @@ impl Job<'_> {
 
     fn compile(&self) -> Result<Constraint, String> {
         self.compiled().map_err(|error| match self.notes.overlap.take() {
-            Some(why) if error.starts_with("oneOf: ") => format!("{error}, and it cannot be written without it: {why}"),
+            Some(why) if error.starts_with("oneOf: ") => format!("{error}; {why}"),
             _ => error,
         })
     }

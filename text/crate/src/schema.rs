@@ -20,8 +20,10 @@ use serde_json::{json, Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Keywords that are refused.
-const UNSUPPORTED: [&str; 6] =
-    ["contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef"];
+const UNSUPPORTED: [&str; 7] = [
+    "contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
+    "$recursiveRef", // the last two where they may lead to several places
+];
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 /// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
 const MAX_MULTIPLE: u64 = 10_000;
@@ -275,6 +277,9 @@ impl<'a> Reader<'a> {
             "$defs" | "definitions" => return map(value, at).map(|_| ()),
             "$ref" => self.reference(string(value, at)?, at, resource)?,
             "$dynamicRef" if !self.is_ambiguous(value) => self.reference(string(value, at)?, at, resource)?,
+            "$recursiveRef" if !self.resources.is_recursion_ambiguous() => {
+                self.reference(string(value, at)?, at, resource)?
+            }
             "type" => types(value, at).map(|()| value.clone())?,
             "const" => literal(value, at, self.work).map(|()| value.clone())?,
             "enum" => {
@@ -316,7 +321,7 @@ impl<'a> Reader<'a> {
             _ if UNSUPPORTED.contains(&key) => return fail(at, "the keyword is not supported"),
             _ => return fail(at, "internal error: an unknown keyword"),
         };
-        let key = if key == "$dynamicRef" { "$ref" } else { key };
+        let key = if ["$dynamicRef", "$recursiveRef"].contains(&key) { "$ref" } else { key };
         if out.contains_key(key) {
             add_all_of(json!({ key: new }), out);
         } else {

@@ -154,7 +154,7 @@ impl Notes {
         }
         let place = at.to_string();
         let cut = place.char_indices().nth(MAX_PLACE).map_or(place.as_str(), |(end, _)| &place[..end]);
-        let text = format!("{cut}: ignored: {what}");
+        let text = format!("{cut}: ignored: {what}").replace('\n', " "); // a line each
         // A definition may be read more than once.
         if !list.contains(&text) {
             list.push(text);
@@ -192,8 +192,8 @@ fn distance(a: &str, b: &str) -> usize {
 /// Says of a key that the draft does not know what may be meant.
 fn unknown(key: &str, draft: Draft) -> String {
     if let Some((_, first, last)) = KEYWORDS.iter().find(|known| known.0 == key) {
-        let (when, of) = if draft < *first { ("newer", first) } else { ("older", last) };
-        return format!("a keyword of the {when} draft {}; the schema is of {}", of.name(), draft.name());
+        let (when, of) = if draft < *first { ("since", first) } else { ("until", last) };
+        return format!("a keyword {when} {}; the schema is of {}", of.name(), draft.name());
     }
     let near = |name: &str| (distance(&key.to_lowercase(), &name.to_lowercase()), distance(key, name));
     let known = KEYWORDS.iter().filter(|known| draft.has(known.1, known.2)).map(|known| known.0);
@@ -288,7 +288,6 @@ fn write<'v>(
         }
         "additionalItems" => {} // beside a list, which has written it; without one it says nothing
         "dependencies" => dependencies(value, object, &At::Key(at, key), out)?,
-        "$recursiveRef" => out.add("$ref", value),
         _ => out.add(key, value),
     }
     Ok(())

@@ -16,6 +16,7 @@ struct Resource {
     uri: String,
     draft: Draft,
     anchors: HashMap<String, String>, // to pointers
+    is_recursive: bool,               // $recursiveAnchor is true
 }
 
 pub struct Resources {
@@ -26,9 +27,9 @@ pub struct Resources {
 }
 
 /// The keywords, of any draft, whose value is a schema, a list of schemas, or a map to schemas. Some are more than one.
-const SCHEMAS: [&str; 10] = [
+const SCHEMAS: [&str; 11] = [
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedProperties",
+    "unevaluatedItems", "unevaluatedProperties",
 ];
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 const MAPS: [&str; 6] = ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
@@ -57,7 +58,7 @@ impl Resources {
         let index = self.all.len();
         self.by_pointer.insert(pointer.clone(), index);
         self.by_uri.entry(uri.clone()).or_insert(index);
-        self.all.push(Resource { pointer, uri, draft, anchors: HashMap::new() });
+        self.all.push(Resource { pointer, uri, draft, anchors: HashMap::new(), is_recursive: false });
         index
     }
 
@@ -141,6 +142,7 @@ impl Resources {
                 self.all[own].anchors.insert(fragment.to_string(), pointer.to_string());
             }
         }
+        self.all[own].is_recursive |= object.get("$recursiveAnchor") == Some(&Value::Bool(true));
         for anchor in [text("$anchor"), text("$dynamicAnchor")].into_iter().flatten() {
             self.all[own].anchors.insert(anchor.to_string(), pointer.to_string());
         }
@@ -175,6 +177,11 @@ impl Resources {
     /// Whether several places may be meant by a dynamic anchor: which, depends on how the schema was come by.
     pub fn is_ambiguous(&self, anchor: &str) -> bool {
         self.all.iter().filter(|resource| resource.anchors.contains_key(anchor)).count() > 1
+    }
+
+    /// The same for `$recursiveRef`.
+    pub fn is_recursion_ambiguous(&self) -> bool {
+        self.all.iter().any(|resource| resource.is_recursive) && !self.is_one()
     }
 
     /// The pointer that a `$ref` of `resource` leads to.

@@ -25,6 +25,8 @@ use std::collections::BTreeSet;
 const MAX_OPTIONS: usize = 24;
 /// A copy of written schemas, for each byte of their text.
 const BYTE_COST: u64 = 2;
+/// For errors.
+const WITHIN: &str = "not supported within not, if, or a oneOf whose schemas overlap";
 /// Most values of a list whose complement is written.
 const MAX_VALUES: usize = 1000;
 
@@ -190,7 +192,7 @@ impl Reader<'_> {
 
     fn other_types(&self, types: Types, at: &At) -> Outcome<Value> {
         if types.has(FRACTION) && !types.has(INTEGER) {
-            return fail(at, "numbers that are no integers cannot be asked for; say which types are meant beside it");
+            return fail(at, format_args!("{WITHIN}, where a number with a fraction would fit; name the types beside it"));
         }
         let names = NAMES.iter().filter(|(name, own)| types.has(*own) && (*name != "integer" || !types.has(FRACTION)));
         let names: Vec<&str> = names.filter(|(name, _)| *name != "number" || types.has(FRACTION)).map(|n| n.0).collect();
@@ -249,10 +251,6 @@ impl Reader<'_> {
                 let pattern = self.regex(string(value, at)?, at)?;
                 options.extend(self.other_than(&pattern, at)?);
             }
-            "format" if types.has(STRING) && own_format(string(value, at)?).is_some() => {
-                let pattern = own_format(string(value, at)?).unwrap_or_default();
-                options.extend(self.other_than(&pattern, at)?);
-            }
             "prefixItems" if types.has(ARRAY) => {
                 for (i, part) in list(value, at)?.iter().enumerate() {
                     let mut items = vec![Value::Bool(true); i];
@@ -292,7 +290,7 @@ impl Reader<'_> {
                 }
             }
             _ if never_fails(key, value, object, types) => {}
-            _ => return fail(at, "cannot be turned round, as not, if, else and a oneOf of schemas that overlap need it"),
+            _ => return fail(at, WITHIN),
         }
         Ok(())
     }
@@ -305,10 +303,10 @@ impl Reader<'_> {
     /// The texts that a pattern does not match; None: there are none.
     fn other_than(&self, pattern: &str, at: &At) -> Outcome<Option<Value>> {
         let others = Texts::of(pattern, self.work).and_then(|texts| texts.others().pattern(self.work));
-        self.work.look()?;
+        (self.work.look()?, self.work.charge(0)?); // an error of these is the schema's
         match others {
             Ok(found) => Ok(found.map(|pattern| json!({ "type": "string", "pattern": pattern }))),
-            Err(why) => fail(at, format_args!("what it does not match cannot be written: it {why}")),
+            Err(why) => fail(at, format_args!("{WITHIN}: it {why}")),
         }
     }
 
@@ -350,7 +348,7 @@ impl Reader<'_> {
                     self.work.text(text)?;
                     texts.insert(text.as_str());
                 }
-                _ => return fail(at, "lists an array or an object, and what differs from it cannot be asked for"),
+                _ => return fail(at, format_args!("{WITHIN}, where it lists an array or an object")),
             }
             left = left.without(if value.is_number() { NUMBER } else { Types::of_value(value) });
         }
@@ -362,7 +360,7 @@ impl Reader<'_> {
             options.push(json!({ "enum": booleans }));
         }
         if !texts.is_empty() {
-            let Some(pattern) = other_texts(&texts) else { return fail(at, "its texts are too long to be excluded") };
+            let Some(pattern) = other_texts(&texts) else { return fail(at, format_args!("{WITHIN}: its texts are too long")) };
             options.push(json!({ "type": "string", "pattern": pattern }));
         }
         options.push(self.other_types(left, at)?);
