@@ -38,6 +38,7 @@ def run_files(files, tokenizer, processes):
 
 def reason(refusal):
     """A refusal without what is the schema's own."""
+    refusal = refusal[refusal.find("; /") + 1:].strip()  # why a oneOf could not be written otherwise
     keyword = re.match(r"\S*?/?([$\w]+): (.*)", refusal)
     words = keyword[2] if keyword else refusal
     words = re.sub(r'"[^"]*"|\d+', "_", words)[:90]

@@ -179,7 +179,7 @@ impl Resources {
         self.all.iter().filter(|resource| resource.anchors.contains_key(anchor)).count() > 1
     }
 
-    /// The same for `$recursiveRef`.
+    /// Whether a `$recursiveRef` may lead to several places.
     pub fn is_recursion_ambiguous(&self) -> bool {
         self.all.iter().any(|resource| resource.is_recursive) && !self.is_one()
     }
