@@ -81,8 +81,11 @@ def refusals(server, reason):
 def test_a_retry_waits_as_long_as_the_server_says(server, call):
     """By its own policy the client would wait for an hour."""
     before = refusals(server, "tenant_request_rate")
-    assert call(server, "3600s", "slow", CALLS) == ["OK"] * CALLS
-    assert refusals(server, "tenant_request_rate") > before
+    for _ in range(25):  # a slow client may stay below the rate
+        assert call(server, "3600s", "slow", CALLS) == ["OK"] * CALLS
+        if refusals(server, "tenant_request_rate") > before:
+            return
+    pytest.fail("no call came too soon")
 
 
 def test_what_can_never_succeed_is_not_repeated(server, call):
