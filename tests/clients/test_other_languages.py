@@ -38,7 +38,7 @@ def go_client(tmp_path_factory):
 @pytest.fixture(scope="module")
 def node_client():
     script = os.path.join(ROOT, "tests/clients/node/resting_client.js")
-    command = [installed("node-client", "node"), script, os.path.join(ROOT, "proto")]
+    command = [installed("node-venv", "node"), script, os.path.join(ROOT, "proto")]
     return lambda address, rest_ms, pings_ms: [*command, address, str(rest_ms), str(pings_ms)]
 
 

@@ -16,7 +16,7 @@ LONG = [*tiers.LONG_BAZEL_TESTS, *tiers.LONG_PYTHON_TESTS, *tiers.LONG_GATEWAY_T
 
 
 def test_every_python_test_is_in_a_tier():
-    folders = [*tiers.PYTHON_TESTS, *tiers.GATEWAY_TESTS, *tiers.GPU_TESTS]
+    folders = [*tiers.PYTHON_TESTS, *tiers.GATEWAY_TESTS, *tiers.GPU_TESTS, *tiers.PUBLISHED_TESTS]
     found = tracked(r"(.*/)?test_\w+\.py")
     assert len(found) > 30
     assert [path for path in found if not path.startswith(tuple(folder + "/" for folder in folders))] == []

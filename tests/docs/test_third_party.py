@@ -56,16 +56,18 @@ def test_third_party_lists_every_go_module():
 
 
 def test_third_party_lists_every_node_package():
-    packages = json.loads(read("tests/clients/node/package-lock.json"))["packages"]
-    assert len(packages) > 2
-    for path, package in packages.items():
-        if path:
-            name = path.rpartition("node_modules/")[2]
-            assert f"| {name} | {package['version']} | {package['license']} |" in read("THIRD_PARTY.md"), name
+    for folder in ("tests/clients/node", "tests/published"):
+        packages = json.loads(read(f"{folder}/package-lock.json"))["packages"]
+        assert len(packages) > 2
+        for path, package in packages.items():
+            if path:
+                name = path.rpartition("node_modules/")[2]
+                assert f"| {name} | {package['version']} | {package['license']} |" in read("THIRD_PARTY.md"), name
 
 
 def test_lock_files_name_no_registry():
-    for path in ("tests/clients/node/package-lock.json", "tests/clients/go/go.mod", "tests/clients/go/go.sum"):
+    for path in ("tests/clients/node/package-lock.json", "tests/published/package-lock.json", "tests/clients/go/go.mod",
+                 "tests/clients/go/go.sum"):
         assert "resolved" not in read(path) and "registry" not in read(path), path
 
 

@@ -8,7 +8,8 @@
 //     {"template": SOURCE, "variables": {...}}
 //     {"template_of": DIR}
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
-//     {"schema": SCHEMA}: compiles it, for the tokenizer that is loaded
+//     {"schema": SCHEMA, "end": TOKEN}: compiles it, for the tokenizer that is loaded; without "end", <|im_end|> ends
+//     it
 //     {"accepts": TEXT}: whether it is a complete text of the schema
 //     {"walk": SEED, "limit": TOKENS}: a complete text of the schema; null where the limit came first
 #include <iostream>
@@ -49,7 +50,7 @@ class Oracle {
     if (request.contains("decode")) {
       return Answer(tokenizer_->Decode(request["decode"].get<std::vector<int32_t>>(), request["skip"]));
     }
-    if (request.contains("schema")) return Compile(request["schema"].dump());
+    if (request.contains("schema")) return Compile(request["schema"].dump(), request.value("end", "<|im_end|>"));
     if (request.contains("accepts")) return Accepts(request["accepts"]);
     if (request.contains("walk")) return WalkSchema(request["walk"], request["limit"]);
     if (request.contains("stream")) return Stream(request["stream"].get<std::vector<int32_t>>(), request["skip"]);
@@ -66,6 +67,8 @@ class Oracle {
   Json Load(const std::string& dir) {
     auto tokenizer = Tokenizer::Load(dir);
     if (!tokenizer.ok()) return {{"error", std::string(tokenizer.status().message())}};
+    grammar_ = {};
+    vocabulary_ = nullptr;
     tokenizer_ = *std::move(tokenizer);
     return {{"value", tokenizer_->vocab_size()}, {"warnings", tokenizer_->warnings()}};
   }
@@ -96,9 +99,10 @@ class Oracle {
                                     request["generation"], request.contains("extra") ? request["extra"].dump() : ""));
   }
 
-  Json Compile(const std::string& schema) {
+  Json Compile(const std::string& schema, const std::string& end) {
     if (vocabulary_ == nullptr) {
-      end_ = tokenizer_->TokenId("<|im_end|>");
+      end_ = tokenizer_->TokenId(end);
+      bytes_.clear();
       auto vocabulary = GrammarVocabulary::Create(tokenizer_.get(), tokenizer_->vocab_size(), {end_});
       if (!vocabulary.ok()) return {{"error", std::string(vocabulary.status().message())}};
       vocabulary_ = *std::move(vocabulary);
@@ -146,7 +150,7 @@ class Oracle {
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of the first tokenizer for which a schema came
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of the tokenizer; null: no schema came for it
   int32_t end_ = 0;
   std::vector<std::string> bytes_;  // of its tokens
   CompiledGrammar grammar_;

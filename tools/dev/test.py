@@ -220,6 +220,8 @@ class TestRun:
         self.parity("parity, all cases", "--quick", optional=True)
         self.step("GPU programs", "one", bazel("build", *gpu_targets()), BUILD_MINUTES, optional=True)
         self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, optional=True)
+        self.step("published tokenizers, packages", "one", install("published_tokenizers"), INSTALL_MINUTES, optional=True)
+        self.pytest("published tokenizers", ORACLE_PYTHON, tiers.PUBLISHED_TESTS, optional=True)
         self.asan("all torch-free tests", torch_free_tests(), optional=True)
         self.tsan("all torch-free tests", torch_free_tests(), optional=True)
         long = {"long": True, "optional": True}
@@ -254,7 +256,8 @@ class TestRun:
         if paths != ["tests/dev"]:
             self.step("build", "one", bazel("build", *tiers.PROGRAMS), BUILD_MINUTES)
         parts = [part for part, folder in (("gateway", "tests/gateway"), ("client_tools", ("tests/clients", "tests/text")),
-                                           ("test_packages", "tests/e2e"), ("deploy_tools", "tests/deploy"))
+                                           ("test_packages", "tests/e2e"), ("deploy_tools", "tests/deploy"),
+                                           ("published_tokenizers", "tests/published"))
                  if any(path.startswith(folder) for path in [*paths, *gateway])]
         if self.long and gateway:
             parts.append("guidellm")

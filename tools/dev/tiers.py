@@ -21,6 +21,9 @@ GATEWAY_TESTS = ["tests/gateway"]
 # Tests of the second tier: they cover what packs programs for a machine with a GPU, and runs them on the CPU.
 GPU_TESTS = ["tests/gpu"]
 
+# Tests of the second tier: tokenizers of 32,000 to 262,000 tokens, which they install.
+PUBLISHED_TESTS = ["tests/published"]
+
 # The tests that read BERTH_FULL. With it they run many more cases, for minutes to hours.
 LONG_BAZEL_TESTS = ["//tests/cache:cache_property_test", "//tests/cache:prefix_mirror_test",
                     "//tests/models/families:config_changes_test", "//tests/models/sampling:sample_step_test",
