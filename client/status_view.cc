@@ -58,6 +58,21 @@ std::string DrawLoad(const StatusView& view) {
   return absl::StrCat(text, "\n");
 }
 
+// The tenants with the largest shares, one a line.
+std::string DrawTenants(const v1::GetLoadResponse& load) {
+  std::string text;
+  for (const v1::TenantShare& tenant : load.tenant_shares()) {
+    absl::StrAppendFormat(&text, "%-8s %-22s %5.1f %% of the last work", text.empty() ? "tenants" : "",
+                          tenant.tenant().empty() ? "(none)" : tenant.tenant(), 100 * tenant.share());
+    if (tenant.wait_seconds() > 0) {
+      absl::StrAppendFormat(&text, ", waits for %.1f s, %.0f tokens behind", tenant.wait_seconds(),
+                            tenant.deficit_tokens());
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
 // All other numbers of the load that are not 0, one a line: the name of the field, and the value. So a field that is
 // added to control.proto shows up without a line here.
 std::string DrawNumbers(const v1::GetLoadResponse& load) {
@@ -127,7 +142,7 @@ std::string DrawStatus(const StatusView& view) {
                       absl::FormatDuration(absl::Seconds(std::floor(info.uptime_seconds()))), info.num_threads(),
                       info.cpu_capability(), info.libtorch_version()),
       absl::StrFormat("health   live: %s, ready: %s\n", view.live, view.ready), DrawModel(view), DrawLoad(view),
-      DrawNumbers(view.load), DrawCache(view.load.cache()));
+      DrawTenants(view.load), DrawNumbers(view.load), DrawCache(view.load.cache()));
 }
 
 }  // namespace berth::cli

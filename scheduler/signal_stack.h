@@ -1,6 +1,7 @@
 // A stack for the handlers of signals, on the thread that makes it. With it a fault is reported even where the thread
 // has used up its own stack. Make one at the start of a thread's function; that of main has one by the handler's
-// installer (server/fault_trace.h). Kernel workers (models/step/thread_pool.h) go without: they call nothing recursive.
+// installer (server/process/fault_trace.h). Kernel workers (models/step/thread_pool.h) go without: they call nothing
+// recursive.
 #ifndef BERTH_SCHEDULER_SIGNAL_STACK_H_
 #define BERTH_SCHEDULER_SIGNAL_STACK_H_
 

@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/admission/tenants.h"
 #include "server/auth/certificate_files.h"
 #include "server/auth/credentials.h"
 #include "server/config.h"
-#include "server/tenants.h"
 
 namespace berth {
 

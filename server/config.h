@@ -27,14 +27,14 @@
 #include "flags/units.h"
 #include "models/load_options.h"
 #include "scheduler/engine.h"
-#include "server/api/grammar_compiler.h"
-#include "server/api/validation.h"
 #include "server/auth/certificate_files.h"
 #include "server/connection_gate.h"
 #include "server/metrics/metrics.h"
+#include "server/process/watchdog.h"
+#include "server/request/grammar_compiler.h"
+#include "server/request/validation.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
-#include "server/watchdog.h"
 
 namespace berth {
 

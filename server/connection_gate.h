@@ -23,9 +23,15 @@
 #include "absl/time/time.h"
 #include "flags/units.h"
 #include "scheduler/mutex.h"
-#include "server/metrics/load_table.h"
 
 namespace berth {
+
+// Connections of the gRPC port.
+struct ConnectionLoad {
+  int64_t open = 0;     // gauge
+  int64_t limit = 0;    // gauge; 0: none
+  int64_t refused = 0;  // over a limit; counted since the start
+};
 
 class ConnectionGate {
  public:

@@ -11,8 +11,8 @@
 #include "models/warm_up.h"
 #include "scheduler/steady_clock.h"
 #include "server/capacity.h"
-#include "server/crash_file.h"
-#include "server/exit_codes.h"
+#include "server/process/crash_file.h"
+#include "server/process/exit_codes.h"
 
 namespace berth {
 

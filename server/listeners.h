@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "flags/units.h"
 #include "server/access.h"
-#include "server/api/audit.h"
+#include "server/admission/audit.h"
 #include "server/auth/authenticator.h"
 #include "server/config.h"
 #include "server/connection_gate.h"

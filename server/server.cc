@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/api/parse_errors.h"
 #include "server/capacity.h"
-#include "server/line_limit.h"
+#include "server/process/line_limit.h"
 #include "server/storage/prefix_file.h"
 #include "server/version.h"
 
@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
   server->StartGrammarCompiler();
   server->StartTextPool();
+  server->MakeIntake();
   server->MakeServices();
   server->MakeVllmService();
   if (absl::Status s = server->Listen(); !s.ok()) return s;
@@ -259,35 +260,36 @@ void Server::StartTextPool() {
   texts_ = std::make_unique<TextPool>(std::move(options));
 }
 
-void Server::MakeServices() {
-  const ModelInfo& model = parts_.runner->info();
-  InferenceService::Options inference;
-  inference.engine = engine_.get();
-  inference.dispatcher = &dispatcher_;
-  inference.registry = &registry_;
-  inference.text = parts_.text;
-  inference.metrics = &metrics_;
-  inference.sessions = sessions_.get();
-  inference.grammars = grammars_.get();
-  inference.texts = texts_.get();
-  inference.admission = admission_.get();
-  inference.identities = authenticator_.get();
-  inference.cache_bytes = [this](const Request& request) { return CacheBytes(request); };
-  inference.model = model;
-  inference.limits = Limits();
-  inference.defaults = parts_.defaults;
+void Server::MakeIntake() {
+  Intake::Options options;
+  options.desk.engine = engine_.get();
+  options.desk.admission = admission_.get();
+  options.desk.dispatcher = &dispatcher_;
+  options.desk.registry = &registry_;
+  options.desk.sessions = sessions_.get();
+  options.desk.cache_bytes = [this](const Request& request) { return CacheBytes(request); };
+  options.texts = texts_.get();
+  options.metrics = &metrics_;
+  options.grammars = grammars_.get();
+  options.text = parts_.text;
+  options.model = parts_.runner->info();
+  options.limits = Limits();
+  options.defaults = parts_.defaults;
   const Scheduler::Options& scheduler = config_.engine.scheduler;
-  inference.finds_message_ends = parts_.plan.state_group() >= 0 && scheduler.share_prefixes &&
-                                 !scheduler.aligned_prefill_chunks &&
-                                 scheduler.state_checkpoint_tokens == Scheduler::Options::kAutoCheckpoints;
-  inference_ = std::make_unique<InferenceService>(std::move(inference));
+  options.finds_message_ends = parts_.plan.state_group() >= 0 && scheduler.share_prefixes &&
+                               !scheduler.aligned_prefill_chunks &&
+                               scheduler.state_checkpoint_tokens == Scheduler::Options::kAutoCheckpoints;
+  intake_ = std::make_unique<Intake>(std::move(options));
+}
+
+void Server::MakeServices() {
+  inference_ = std::make_unique<InferenceService>(intake_.get(), RpcOptionsOf());
 
   SessionsService::Options sessions;
   sessions.store = sessions_.get();
   sessions.engine = engine_.get();
-  sessions.inference = inference_.get();
-  sessions.metrics = &metrics_;
-  sessions.audit = &audit_;
+  sessions.intake = intake_.get();
+  sessions.rpc = RpcOptionsOf();
   sessions_service_ = std::make_unique<SessionsService>(std::move(sessions));
 
   operations_ = std::make_unique<Operations>(Operations::Options{.engine = engine_.get(),
@@ -301,11 +303,9 @@ void Server::MakeServices() {
   control.operations = operations_.get();
   control.drain = [this] { BeginDrain(); };
   control.drain_grace = config_.drain_grace;
-  control.metrics = &metrics_;
-  control.identities = authenticator_.get();
-  control.audit = &audit_;
-  control.grammars = [this] { return GetGrammarLoad(); };
-  control.model = model;
+  control.rpc = RpcOptionsOf();
+  control.load = [this] { return Load(); };
+  control.model = parts_.runner->info();
   control.plan = parts_.plan;
   control.has_chat_template = parts_.text != nullptr && parts_.text->has_chat_template();
   control.limits = LimitsProto();
@@ -321,14 +321,10 @@ void Server::MakeServices() {
 
 void Server::MakeVllmService() {
   VllmService::Options options;
-  options.inference = inference_.get();
+  options.intake = intake_.get();
   options.engine = engine_.get();
-  options.registry = &registry_;
-  options.texts = texts_.get();
   options.operations = operations_.get();
-  options.audit = &audit_;
-  options.metrics = &metrics_;
-  options.identities = authenticator_.get();
+  options.rpc = RpcOptionsOf();
   options.ready = [this] { return ready_.load(std::memory_order_relaxed); };
   options.model = parts_.runner->info();
   options.plan = parts_.plan;
@@ -381,22 +377,25 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
+ServerLoad Server::Load() const {
+  return {.engine = engine_->GetLoad(),
+          .sessions = sessions_ ? sessions_->stats() : SessionLoad(),
+          .grammars = grammars_ ? grammars_->load() : GrammarLoad(),
+          .texts = texts_->load(),
+          .delivery = registry_.undelivered()->load(),
+          .connections = listeners_->load(),
+          .tenants = fair_policy_ ? fair_policy_->shares() : TenantShares()};
+}
+
 absl::Status Server::StartExporter() {
   if (!config_.metrics_listen) return absl::OkStatus();
-  MetricsCollector::Options options = {
-      .metrics = &metrics_,
-      .load = [engine = engine_.get()] { return engine->GetLoad(); },
-      .sessions = [this] { return sessions_ ? sessions_->stats() : SessionLoad(); },
-      .grammars = [this] { return GetGrammarLoad(); },
-      .texts = [this] { return texts_->load(); },
-      .delivery = [this] { return registry_.undelivered()->load(); },
-      .connections = [this] { return listeners_->load(); },
-      .tenants = [this] { return fair_policy_ ? fair_policy_->shares() : TenantShares(); },
-      .plan = parts_.plan,
-      .model = parts_.runner->info(),
-      .version = kVersion,
-      .libtorch_version = parts_.libtorch_version,
-      .cpu_capability = parts_.cpu_capability};
+  MetricsCollector::Options options = {.metrics = &metrics_,
+                                       .load = [this] { return Load(); },
+                                       .plan = parts_.plan,
+                                       .model = parts_.runner->info(),
+                                       .version = kVersion,
+                                       .libtorch_version = parts_.libtorch_version,
+                                       .cpu_capability = parts_.cpu_capability};
   Exporter::Admit admit = nullptr;
   if (!config_.metrics_listen->IsLocal()) {
     admit = [this](std::optional<absl::string_view> header) { return authenticator_->AdmitScrape(header); };
@@ -452,7 +451,7 @@ void Server::Drain(absl::Duration grace) {
     spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
                  absl::FormatDuration(grace));
   }
-  inference_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
+  intake_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
   // The step under way must end first.
   if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
   vllm_->EndStreams();

@@ -23,28 +23,30 @@
 #include "scheduler/engine.h"
 #include "scheduler/fair_policy.h"
 #include "server/access.h"
-#include "server/api/admission.h"
-#include "server/api/audit.h"
+#include "server/admission/admission.h"
+#include "server/admission/audit.h"
+#include "server/admission/tenants.h"
 #include "server/api/control_service.h"
-#include "server/api/grammar_compiler.h"
 #include "server/api/inference_service.h"
-#include "server/api/operations.h"
-#include "server/api/output_dispatcher.h"
 #include "server/api/reflection_service.h"
-#include "server/api/request_registry.h"
+#include "server/api/rpc.h"
 #include "server/api/sessions_service.h"
-#include "server/api/text_codec.h"
-#include "server/api/text_pool.h"
 #include "server/auth/authenticator.h"
 #include "server/config.h"
+#include "server/delivery/output_dispatcher.h"
+#include "server/delivery/request_registry.h"
+#include "server/delivery/text_codec.h"
 #include "server/listeners.h"
 #include "server/metrics/exporter.h"
 #include "server/metrics/metrics.h"
+#include "server/process/watchdog.h"
+#include "server/request/grammar_compiler.h"
+#include "server/request/intake.h"
+#include "server/request/operations.h"
+#include "server/request/text_pool.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/session_store.h"
-#include "server/tenants.h"
 #include "server/vllm/vllm_service.h"
-#include "server/watchdog.h"
 
 namespace berth {
 
@@ -103,16 +105,18 @@ class Server {
   absl::Status StartEngine();
   void StartGrammarCompiler();
   void StartTextPool();
+  void MakeIntake();
   void MakeServices();
   void MakeVllmService();
   // The names of the services, and reflection if it is on.
   std::vector<std::string> MakeReflection();
   absl::Status Listen();
   absl::Status StartExporter();
-  GrammarLoad GetGrammarLoad() const { return grammars_ ? grammars_->load() : GrammarLoad(); }
+  ServerLoad Load() const;
   // The most cache that the request may come to hold.
   int64_t CacheBytes(const Request& request) const;
   RequestLimits Limits() const;
+  RpcOptions RpcOptionsOf() { return {.metrics = &metrics_, .identities = authenticator_.get(), .audit = &audit_}; }
   v1::Limits LimitsProto() const;
   void SetReady(bool ready);
   // Thread-safe.
@@ -137,6 +141,7 @@ class Server {
   RequestRegistry registry_;
   std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer
   std::unique_ptr<TextPool> texts_;
+  std::unique_ptr<Intake> intake_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<SessionsService> sessions_service_;
   std::unique_ptr<Operations> operations_;

@@ -51,8 +51,8 @@ struct CompileWork {
   uint64_t longest = 0;  // the most from one look at the request to stop to the next
 };
 
-// Compiles `spec`. May take long: not for the engine's threads or gRPC's (server/api/grammar_compiler.h). A request to
-// stop is seen at once in Berth's own work, and between the steps of llguidance's; `limits` bound what one of these
+// Compiles `spec`. May take long: not for the engine's threads or gRPC's (server/request/grammar_compiler.h). A request
+// to stop is seen at once in Berth's own work, and between the steps of llguidance's; `limits` bound what one of these
 // takes. INVALID_ARGUMENT: the text has an error (the message says where), needs a byte that no token spells, or is
 // over a limit. A schema has a keyword that is not supported (the message has its name and JSON pointer).
 // CANCELLED: `stop` was requested. `work`, if not null, is written in any case.

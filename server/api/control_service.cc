@@ -6,15 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/api/caller.h"
-#include "server/api/field_checks.h"
-#include "server/api/grpc_status.h"
 #include "server/metrics/load_table.h"
+#include "server/request/field_checks.h"
+#include "server/request/tenant_rules.h"
 
 namespace berth {
 namespace {
 
-constexpr char kService[] = "berth.v1.Control";
 constexpr int kMaxAbortIds = 1024;
 
 v1::CacheGroup ToProto(const CacheGroup& group, int64_t block_tokens) {
@@ -85,48 +83,52 @@ void FillStep(const StepRecord& record, v1::StepRecord* out) {
 }  // namespace
 
 ControlService::ControlService(Options options)
-    : options_(std::move(options)), model_info_(MakeModelInfo(options_)), start_(options_.now()) {}
+    : options_(std::move(options)), model_info_(MakeModelInfo(options_)), start_(options_.rpc.now()) {}
+
+Rpc ControlService::NewRpc(const char* method, grpc::CallbackServerContext* context) const {
+  return {options_.rpc, "berth.v1.Control", method, context};
+}
 
 grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* context,
                                                        const v1::GetModelInfoRequest*,
                                                        v1::GetModelInfoResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("GetModelInfo", context);
   *response = model_info_;
-  return Reply(context, "GetModelInfo", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* context,
                                                         const v1::GetServerInfoRequest*,
                                                         v1::GetServerInfoResponse* response) {
-  const absl::Time start = options_.now();
-  if (IdentityOf(options_.identities, *context).Has(Role::kOperator)) {
+  Rpc rpc = NewRpc("GetServerInfo", context);
+  if (rpc.identity().Has(Role::kOperator)) {
     *response = options_.server;
-    response->set_uptime_seconds(absl::ToDoubleSeconds(start - start_));
+    response->set_uptime_seconds(absl::ToDoubleSeconds(rpc.received() - start_));
   } else {
     response->set_version(options_.server.version());
     *response->mutable_services() = options_.server.services();
   }
   response->set_draining(draining_.load(std::memory_order_relaxed));
-  return Reply(context, "GetServerInfo", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
                                                   v1::GetLoadResponse* response) {
-  const absl::Time start = options_.now();
-  FillLoad(options_.engine->GetLoad(), options_.grammars(), options_.registry->undelivered()->load(), response);
+  Rpc rpc = NewRpc("GetLoad", context);
+  FillLoad(options_.load(), response);
   response->set_draining(draining_.load(std::memory_order_relaxed));
-  return Reply(context, "GetLoad", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* ControlService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
-  const absl::Time start = options_.now();
-  const Identity identity = IdentityOf(options_.identities, *context);
+  Rpc rpc = NewRpc("Abort", context);
+  const Identity identity = rpc.identity();
   const absl::Status status = AbortRequests(identity, *request, response);
   // Ending requests of one's own does not count as an operator call.
   const bool others = request->has_tenant() && !(identity.authenticated && request->tenant() == identity.tenant);
-  if (others) LogCall(*context, identity, "Abort", request->tenant(), status);
-  return Reply(context, "Abort", start, status);
+  if (others) rpc.LogOperatorCall(request->tenant(), status);
+  return rpc.Reply(status);
 }
 
 absl::Status ControlService::AbortRequests(const Identity& identity, const v1::AbortRequest& request,
@@ -152,59 +154,49 @@ absl::Status ControlService::AbortRequests(const Identity& identity, const v1::A
   return absl::OkStatus();
 }
 
-void ControlService::LogCall(const grpc::CallbackServerContext& context, const Identity& identity, const char* method,
-                             const std::string& tenant, const absl::Status& outcome) {
-  if (options_.audit == nullptr) return;
-  options_.audit->OnOperatorCall(
-      {.peer = context.peer(), .method = method, .credential = identity.credential, .tenant = tenant}, outcome);
-}
-
 grpc::ServerUnaryReactor* ControlService::GetSteps(grpc::CallbackServerContext* context,
                                                    const v1::GetStepsRequest* request, v1::GetStepsResponse* response) {
-  const absl::Time start = options_.now();
-  const Identity identity = IdentityOf(options_.identities, *context);
-  const absl::Status status = RequireOperator(identity, "GetSteps");
-  LogCall(*context, identity, "GetSteps", /*tenant=*/"", status);
-  if (!status.ok()) return Reply(context, "GetSteps", start, status);
+  Rpc rpc = NewRpc("GetSteps", context);
+  const absl::Status status = RequireOperator(rpc.identity(), "GetSteps");
+  rpc.LogOperatorCall(/*tenant=*/"", status);
+  if (!status.ok()) return rpc.Reply(status);
   const size_t most = request->last() == 0 ? FlightRecorder::kCapacity : request->last();
   for (const StepRecord& record : options_.engine->recorder().Latest(most)) FillStep(record, response->add_steps());
-  return Reply(context, "GetSteps", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest*,
                                                 v1::DrainResponse* response) {
-  const absl::Time start = options_.now();
-  const Identity identity = IdentityOf(options_.identities, *context);
-  const absl::Status status = RequireOperator(identity, "Drain");
-  LogCall(*context, identity, "Drain", /*tenant=*/"", status);
+  Rpc rpc = NewRpc("Drain", context);
+  const absl::Status status = RequireOperator(rpc.identity(), "Drain");
+  rpc.LogOperatorCall(/*tenant=*/"", status);
   if (status.ok()) {
     options_.drain();
     response->set_requests(options_.registry->size());
     response->set_grace_seconds(absl::ToDoubleSeconds(options_.drain_grace));
   }
-  return Reply(context, "Drain", start, status);
+  return rpc.Reply(status);
 }
 
 template <typename Response>
-void ControlService::EndOperation(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
-                                  const char* method, const std::string& tenant, absl::Time start,
+void ControlService::EndOperation(Rpc rpc, grpc::ServerUnaryReactor* reactor, const std::string& tenant,
                                   const absl::StatusOr<Response>& result, Response* response) {
   if (result.ok()) *response = *result;
-  LogCall(*context, IdentityOf(options_.identities, *context), method, tenant, result.status());
-  Finish(reactor, method, start, result.status());
+  rpc.LogOperatorCall(tenant, result.status());
+  rpc.Finish(reactor, result.status());
 }
 
 grpc::ServerUnaryReactor* ControlService::FlushCache(grpc::CallbackServerContext* context,
                                                      const v1::FlushCacheRequest* request,
                                                      v1::FlushCacheResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("FlushCache", context);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   std::optional<std::string> tenant;
   if (request->has_tenant()) tenant = request->tenant();
   const auto end = [=, this](const absl::StatusOr<v1::FlushCacheResponse>& result) {
-    EndOperation(context, reactor, "FlushCache", tenant.value_or(""), start, result, response);
+    EndOperation(rpc, reactor, tenant.value_or(""), result, response);
   };
-  absl::Status status = RequireOperator(IdentityOf(options_.identities, *context), "FlushCache");
+  absl::Status status = RequireOperator(rpc.identity(), "FlushCache");
   if (status.ok() && tenant) status = CheckCacheSalt("tenant", *tenant);
   if (status.ok()) options_.operations->FlushCache(tenant, end);
   if (!status.ok()) end(status);
@@ -214,33 +206,18 @@ grpc::ServerUnaryReactor* ControlService::FlushCache(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::EraseTenant(grpc::CallbackServerContext* context,
                                                       const v1::EraseTenantRequest* request,
                                                       v1::EraseTenantResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("EraseTenant", context);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const std::string tenant = request->tenant();
   const auto end = [=, this](const absl::StatusOr<v1::EraseTenantResponse>& result) {
-    EndOperation(context, reactor, "EraseTenant", tenant, start, result, response);
+    EndOperation(rpc, reactor, tenant, result, response);
   };
-  absl::Status status = RequireOperator(IdentityOf(options_.identities, *context), "EraseTenant");
+  absl::Status status = RequireOperator(rpc.identity(), "EraseTenant");
   if (status.ok() && !request->has_tenant()) status = Invalid("tenant: it must be set");
   if (status.ok()) status = CheckCacheSalt("tenant", tenant);
   if (status.ok()) options_.operations->EraseTenant(tenant, end);
   if (!status.ok()) end(status);
   return reactor;
-}
-
-grpc::ServerUnaryReactor* ControlService::Reply(grpc::CallbackServerContext* context, const char* method,
-                                                absl::Time start, const absl::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  Finish(reactor, method, start, status);
-  return reactor;
-}
-
-void ControlService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
-                            const absl::Status& status) {
-  if (options_.metrics != nullptr) {
-    options_.metrics->OnRpc(kService, method, ToGrpcStatus(status).error_code(), options_.now() - start);
-  }
-  reactor->Finish(ToGrpcStatus(status));
 }
 
 }  // namespace berth

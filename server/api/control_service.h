@@ -16,13 +16,10 @@
 #include "cache/spec.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
-#include "scheduler/steady_clock.h"
-#include "server/api/audit.h"
-#include "server/api/identity.h"
-#include "server/api/operations.h"
-#include "server/api/request_registry.h"
+#include "server/api/rpc.h"
+#include "server/delivery/request_registry.h"
 #include "server/metrics/load_table.h"
-#include "server/metrics/metrics.h"
+#include "server/request/operations.h"
 
 namespace berth {
 
@@ -31,12 +28,10 @@ class ControlService final : public v1::Control::CallbackService {
   // All pointers must outlive the service.
   struct Options {
     Engine* engine = nullptr;
-    RequestRegistry* registry = nullptr;  // shared with InferenceService
+    RequestRegistry* registry = nullptr;  // shared with the intake
     Operations* operations = nullptr;
-    Metrics* metrics = nullptr;                  // may be null
-    const IdentitySource* identities = nullptr;  // null: authentication is off
-    Audit* audit = nullptr;                      // null: no operator call is logged
-    std::function<GrammarLoad()> grammars = [] { return GrammarLoad(); };
+    RpcOptions rpc;
+    std::function<ServerLoad()> load;
     ModelInfo model;
     CachePlan plan;
     bool has_chat_template = false;
@@ -45,7 +40,6 @@ class ControlService final : public v1::Control::CallbackService {
     // Begins to drain the server, and returns at once.
     std::function<void()> drain = [] {};
     absl::Duration drain_grace;
-    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit ControlService(Options options);
@@ -71,19 +65,12 @@ class ControlService final : public v1::Control::CallbackService {
                                         v1::EraseTenantResponse* response) override;
 
  private:
-  // Logs the operator call `method`, whose reactor is the default one, and finishes it.
+  Rpc NewRpc(const char* method, grpc::CallbackServerContext* context) const;
+  // Logs the operator call, whose reactor is the default one, and finishes it.
   template <typename Response>
-  void EndOperation(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, const char* method,
-                    const std::string& tenant, absl::Time start, const absl::StatusOr<Response>& result,
-                    Response* response);
+  void EndOperation(Rpc rpc, grpc::ServerUnaryReactor* reactor, const std::string& tenant,
+                    const absl::StatusOr<Response>& result, Response* response);
   absl::Status AbortRequests(const Identity& identity, const v1::AbortRequest& request, v1::AbortResponse* response);
-  // Logs an operator call.
-  void LogCall(const grpc::CallbackServerContext& context, const Identity& identity, const char* method,
-               const std::string& tenant, const absl::Status& outcome);
-  // Finishes the RPC with `status` and counts it. Reply does so with the default reactor, which may be taken once.
-  grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const char* method, absl::Time start,
-                                  const absl::Status& status = absl::OkStatus());
-  void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
 
   const Options options_;
   const v1::GetModelInfoResponse model_info_;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "server/escape.h"
+#include "server/process/escape.h"
 
 namespace berth {
 namespace {

@@ -1,11 +1,13 @@
 #include "server/api/grpc_status.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "scheduler/refusal.h"
 
 namespace berth {
 namespace {
@@ -58,26 +60,6 @@ void AddRetryAdvice(const absl::Status& status, grpc::ServerContextBase* context
   const std::string milliseconds = absl::StrCat(absl::ToInt64Milliseconds(refusal->retry_after));
   context->AddTrailingMetadata(kPushback, milliseconds);
   context->AddTrailingMetadata("retry-after-ms", milliseconds);
-}
-
-std::optional<RefusalReason> ReasonOf(const absl::Status& status) {
-  if (const std::optional<Refusal> refusal = RefusalOf(status)) return refusal->reason;
-  switch (status.code()) {
-    case absl::StatusCode::kOutOfRange:
-      return RefusalReason::kTooLong;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-      return RefusalReason::kInvalid;
-    case absl::StatusCode::kResourceExhausted:
-      return RefusalReason::kOther;
-    case absl::StatusCode::kUnavailable:
-      return RefusalReason::kDraining;
-    default:
-      return std::nullopt;
-  }
 }
 
 }  // namespace berth

@@ -6,10 +6,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
-#include <optional>
-
 #include "absl/status/status.h"
-#include "scheduler/refusal.h"
 
 namespace berth {
 
@@ -22,9 +19,6 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // -1. Other codes get nothing: such a client tries UNAVAILABLE again by its own policy, maybe at another server. Call
 // it once, before the call ends.
 void AddRetryAdvice(const absl::Status& status, grpc::ServerContextBase* context);
-
-// Why the request was refused; none: the status is not that of a refusal.
-std::optional<RefusalReason> ReasonOf(const absl::Status& status);
 
 }  // namespace berth
 

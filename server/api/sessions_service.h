@@ -1,23 +1,19 @@
 // berth.v1.Sessions on gRPC's callback API: requests that outlive their call, kept by the SessionStore and resumed
-// through the InferenceService. Thread-safe; no reaction waits for the disk.
+// through the Intake. Thread-safe; no reaction waits for the disk.
 #ifndef BERTH_SERVER_API_SESSIONS_SERVICE_H_
 #define BERTH_SERVER_API_SESSIONS_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "berth/v1/sessions.grpc.pb.h"
 #include "scheduler/engine.h"
-#include "scheduler/steady_clock.h"
-#include "server/api/audit.h"
-#include "server/api/inference_service.h"
-#include "server/metrics/metrics.h"
+#include "server/api/rpc.h"
+#include "server/request/intake.h"
 #include "server/storage/session_store.h"
 
 namespace berth {
@@ -28,10 +24,8 @@ class SessionsService final : public v1::Sessions::CallbackService {
   struct Options {
     SessionStore* store = nullptr;  // null: sessions are off, and everything is refused
     Engine* engine = nullptr;
-    InferenceService* inference = nullptr;
-    Metrics* metrics = nullptr;  // may be null
-    Audit* audit = nullptr;      // null: no operator call is logged
-    std::function<absl::Time()> now = SteadyNow;
+    Intake* intake = nullptr;
+    RpcOptions rpc;
   };
 
   explicit SessionsService(Options options) : options_(std::move(options)) {}
@@ -46,21 +40,16 @@ class SessionsService final : public v1::Sessions::CallbackService {
                                  v1::ListSessionsResponse* response) override;
 
  private:
-  class ResumeCall;
-
+  Rpc NewRpc(const char* method, grpc::CallbackServerContext* context) const;
   // Returns OK if sessions are on and the id is valid.
   absl::Status Check(const std::string& session_id) const;
   // Returns the tenant whose session the call names. `operators`: an operator may name any.
-  absl::StatusOr<std::string> Check(const grpc::CallbackServerContext& context, const std::string& session_id,
-                                    const std::string& named_tenant, bool operators) const;
+  absl::StatusOr<std::string> Check(const Rpc& rpc, const std::string& session_id, const std::string& named_tenant,
+                                    bool operators) const;
   // Logs the call if an operator made it for another tenant.
-  void LogCall(const grpc::CallbackServerContext& context, const char* method, const std::string& named_tenant,
-               const absl::Status& outcome) const;
-  // Names files without their folder: clients learn no path of the server.
-  absl::Status WithoutPath(const absl::Status& status) const;
-  // `reactor` is the context's.
-  void Finish(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, const char* method,
-              absl::Time start, const absl::Status& result);
+  void LogCall(const Rpc& rpc, const std::string& named_tenant, const absl::Status& outcome) const;
+  // Finishes the RPC with a status of the store's, without its path.
+  void Finish(Rpc rpc, grpc::ServerUnaryReactor* reactor, const absl::Status& status) const;
 
   const Options options_;
 };

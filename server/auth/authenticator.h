@@ -23,9 +23,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/admission/tenants.h"
 #include "server/api/identity.h"
 #include "server/auth/credentials.h"
-#include "server/tenants.h"
 
 namespace berth {
 

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "berth/v1/tenants_file.pb.h"
-#include "server/api/identity.h"
+#include "server/admission/identity.h"
 
 namespace berth {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "server/api/identity.h"
+#include "server/admission/identity.h"
 
 namespace berth {
 

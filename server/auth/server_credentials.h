@@ -15,7 +15,7 @@
 #include <memory>
 
 #include "flags/units.h"
-#include "server/api/audit.h"
+#include "server/admission/audit.h"
 #include "server/auth/authenticator.h"
 #include "server/auth/certificate_files.h"
 

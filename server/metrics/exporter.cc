@@ -68,19 +68,7 @@ std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
 
 void MetricsCollector::AddTo(MetricFamilies* families) const {
   options_.metrics->Collect(families);
-  const EngineLoad load = options_.load();
-  const SessionLoad sessions = options_.sessions ? options_.sessions() : SessionLoad();
-  const GrammarLoad grammars = options_.grammars ? options_.grammars() : GrammarLoad();
-  const TextLoad texts = options_.texts ? options_.texts() : TextLoad();
-  const DeliveryLoad delivery = options_.delivery ? options_.delivery() : DeliveryLoad();
-  CollectLoad({.engine = load,
-               .sessions = sessions,
-               .grammars = grammars,
-               .texts = texts,
-               .delivery = delivery,
-               .connections = options_.connections ? options_.connections() : ConnectionLoad(),
-               .tenants = options_.tenants ? options_.tenants() : TenantShares()},
-              options_.plan, families);
+  CollectLoad(options_.load(), options_.plan, families);
   families->StartSection("Build and model");
   families->Start(Type::kGauge, "berth_build_info", "Versions and instruction set of the server; always 1");
   families->Add(1, {{"version", options_.version},

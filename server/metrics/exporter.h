@@ -1,6 +1,6 @@
 // Serves GET /metrics to Prometheus. Thread-safe: scrapes run on the exporter's own threads.
 //
-// A scrape copies the engine's load once, adds the counters, and holds no lock while it writes the answer.
+// A scrape copies the server's load once, adds the counters, and holds no lock while it writes the answer.
 #ifndef BERTH_SERVER_METRICS_EXPORTER_H_
 #define BERTH_SERVER_METRICS_EXPORTER_H_
 
@@ -30,14 +30,8 @@ namespace berth {
 class MetricsCollector final : public prometheus::Collectable {
  public:
   struct Options {
-    const Metrics* metrics = nullptr;             // must outlive the collector
-    std::function<EngineLoad()> load;             // Engine::GetLoad; called once a scrape
-    std::function<SessionLoad()> sessions;        // SessionStore::stats; empty: no sessions are saved
-    std::function<GrammarLoad()> grammars;        // GrammarCompiler::load; empty: no structures are accepted
-    std::function<TextLoad()> texts;              // TextPool::load; empty: none
-    std::function<DeliveryLoad()> delivery;       // Undelivered::load; empty: none
-    std::function<ConnectionLoad()> connections;  // ConnectionGate::load; empty: none
-    std::function<TenantShares()> tenants;        // FairPolicy::shares; empty: no shares are kept
+    const Metrics* metrics = nullptr;  // must outlive the collector
+    std::function<ServerLoad()> load;  // called once a scrape
     CachePlan plan;
     ModelInfo model;
     // Labels of berth_build_info.

@@ -43,6 +43,7 @@ constexpr LoadFigure kEngine[] = {
     {.metric = "berth_predicted_wait_new_tenant_seconds",
      .help = "Predicted wait of a request for its first step if nothing else of its tenant waited",
      .scale = 1e-3,
+     .field = &Load::set_predicted_wait_new_tenant_ms,
      .value = [](const ServerLoad& load) { return load.engine.predicted_wait_new_tenant_ms; }},
 
     // Preemptions.
@@ -173,19 +174,24 @@ constexpr LoadFigure kTexts[] = {
     {.metric = "berth_texts",
      .help = "Prompts and chats that are tokenised, detokenised or rendered, by state; not in the engine's queue",
      .labels = {{"state", "waiting"}},
+     .field = &Load::set_texts_waiting,
      .value = [](const ServerLoad& load) { return load.texts.waiting; }},
     {.metric = "berth_texts",
      .labels = {{"state", "running"}},
+     .field = &Load::set_texts_running,
      .value = [](const ServerLoad& load) { return load.texts.running; }},
     {.metric = "berth_text_waiting_bytes",
      .help = "Bytes of the texts that wait",
+     .field = &Load::set_text_waiting_bytes,
      .value = [](const ServerLoad& load) { return load.texts.waiting_bytes; }},
     {.metric = "berth_texts_total",
      .help = "Texts that were tokenised, detokenised or rendered (done), or refused because too many waited",
      .labels = {{"result", "done"}},
+     .field = &Load::set_texts_done,
      .value = [](const ServerLoad& load) { return load.texts.done; }},
     {.metric = "berth_texts_total",
      .labels = {{"result", "refused"}},
+     .field = &Load::set_texts_refused,
      .value = [](const ServerLoad& load) { return load.texts.refused; }},
 };
 
@@ -203,14 +209,19 @@ constexpr LoadFigure kDelivery[] = {
      .help = "Requests ended because their clients did not read what was sent",
      .field = &Load::set_unread_requests_ended,
      .value = [](const ServerLoad& load) { return load.delivery.ended; }},
+    {.field = &Load::set_undelivered_limit_bytes,
+     .value = [](const ServerLoad& load) { return load.delivery.limit_bytes; }},
     {.metric = "berth_connections",
      .help = "Open connections of the gRPC port",
+     .field = &Load::set_connections,
      .value = [](const ServerLoad& load) { return load.connections.open; }},
     {.metric = "berth_connections_limit",
      .help = "Most connections that may be open; 0: no limit",
+     .field = &Load::set_connections_limit,
      .value = [](const ServerLoad& load) { return load.connections.limit; }},
     {.metric = "berth_connections_refused_total",
      .help = "Connections closed at once because too many were open, in all or from one address",
+     .field = &Load::set_connections_refused,
      .value = [](const ServerLoad& load) { return load.connections.refused; }},
 };
 
@@ -238,15 +249,20 @@ constexpr LoadFigure kTiers[] = {
     {.metric = "berth_session_saves_total",
      .help = "Session files written, by result",
      .labels = {{"result", "ok"}},
+     .field = &Load::set_session_saves,
      .value = [](const ServerLoad& load) { return load.sessions.num_saves; }},
     {.metric = "berth_session_saves_total",
      .labels = {{"result", "failed"}},
+     .field = &Load::set_failed_session_saves,
      .value = [](const ServerLoad& load) { return load.sessions.num_failed_saves; }},
 
     {.field = &Load::set_host_tier_bytes,
      .value = [](const ServerLoad& load) { return load.engine.host_tier.sequence_bytes; }},
     {.field = &Load::set_host_tier_limit_bytes,
      .value = [](const ServerLoad& load) { return load.engine.host_tier.limit_bytes; }},
+    {.field = &Load::set_session_bytes, .value = [](const ServerLoad& load) { return load.sessions.used_bytes; }},
+    {.field = &Load::set_session_limit_bytes,
+     .value = [](const ServerLoad& load) { return load.sessions.limit_bytes; }},
     {.field = &Load::set_disk_tier_limit_bytes,
      .value = [](const ServerLoad& load) { return load.engine.disk_tier_limit_bytes; }},
     {.metric = "berth_prefix_tier_bytes",
@@ -273,12 +289,15 @@ constexpr LoadFigure kTiers[] = {
     {.metric = "berth_prefix_tier_evictions_total",
      .help = "Prefixes dropped for others, by tier. arena: evicted before they were copied to a tier",
      .labels = {{"tier", "arena"}},
+     .field = &Load::set_tier_prefixes_lost,
      .value = [](const ServerLoad& load) { return load.engine.prefix_tier.lost; }},
     {.metric = "berth_prefix_tier_evictions_total",
      .labels = {{"tier", "host"}},
+     .field = &Load::set_tier_host_evictions,
      .value = [](const ServerLoad& load) { return load.engine.prefix_tier.host_evictions; }},
     {.metric = "berth_prefix_tier_evictions_total",
      .labels = {{"tier", "disk"}},
+     .field = &Load::set_tier_disk_evictions,
      .value = [](const ServerLoad& load) { return load.engine.prefix_tier.disk_evictions; }},
     {.metric = "berth_prefix_tier_errors_total",
      .help = "Prefix files that failed. full, write: not written; torn, foreign: not usable; read: not read",
@@ -296,6 +315,12 @@ constexpr LoadFigure kTiers[] = {
     {.metric = "berth_prefix_tier_errors_total",
      .labels = {{"reason", "read"}},
      .value = [](const ServerLoad& load) { return load.engine.prefix_tier.failed_reads; }},
+    {.field = &Load::set_tier_file_errors,
+     .value =
+         [](const ServerLoad& load) {
+           const PrefixTier::Counts& tier = load.engine.prefix_tier;
+           return tier.full_disk + tier.failed_writes + tier.torn_files + tier.foreign_files + tier.failed_reads;
+         }},
 };
 
 constexpr int64_t (*kNoBytes)(const PoolOccupancy&) = [](const PoolOccupancy&) { return int64_t{0}; };
@@ -400,21 +425,25 @@ absl::Span<const LoadFigure> DeliveryFigures() { return kDelivery; }
 absl::Span<const PoolFigure> PoolFigures() { return kPools; }
 absl::Span<const ArenaFigure> ArenaFigures() { return kArena; }
 
-void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, const DeliveryLoad& delivery,
-              v1::GetLoadResponse* response) {
-  const SessionLoad no_sessions;  // no field is about them, nor about texts
-  const TextLoad no_texts;
-  const ServerLoad source = {
-      .engine = load, .sessions = no_sessions, .grammars = grammars, .texts = no_texts, .delivery = delivery};
-  Fill(EngineFigures(), source, response);
-  Fill(TierFigures(), source, response);
-  Fill(GrammarFigures(), source, response);
-  Fill(DeliveryFigures(), source, response);
-  Fill(ArenaFigures(), load.occupancy, response->mutable_cache());
-  for (const PoolOccupancy& pool : load.occupancy.pools) {
+void FillLoad(const ServerLoad& load, v1::GetLoadResponse* response) {
+  for (absl::Span<const LoadFigure> figures :
+       {EngineFigures(), TierFigures(), GrammarFigures(), TextFigures(), DeliveryFigures()}) {
+    Fill(figures, load, response);
+  }
+  const Occupancy& occupancy = load.engine.occupancy;
+  Fill(ArenaFigures(), occupancy, response->mutable_cache());
+  for (const PoolOccupancy& pool : occupancy.pools) {
     v1::PoolOccupancy* const to = response->mutable_cache()->add_pools();
     to->set_kind(std::string(CacheKindName(pool.kind)));
     Fill(PoolFigures(), pool, to);
+  }
+  response->set_tenants(load.tenants.num_tenants);
+  for (const TenantShare& share : load.tenants.largest) {
+    v1::TenantShare* const to = response->add_tenant_shares();
+    to->set_tenant(share.tenant);
+    to->set_share(share.share);
+    to->set_deficit_tokens(share.deficit);
+    to->set_wait_seconds(absl::ToDoubleSeconds(share.wait));
   }
 }
 

@@ -1,10 +1,10 @@
-// Declares every number of the engine's load once: its Prometheus series, its field in the API and its value.
+// Declares every number of the server's load once: its Prometheus series, its field in the API and its value.
 //
 // Four things follow from these tables: the scrape (load_metrics.h), the answer of berth.v1.Control.GetLoad (FillLoad
 // below), `berth-cli status`, which shows every field of that answer, and docs/metrics.md. Constant; thread-safe.
 //
 // To add a counter or a gauge:
-//   1. Add it to Scheduler::Counts, or to another part of EngineLoad, with the code that counts.
+//   1. Add it to Scheduler::Counts, or to the load of what counts it: the other members of ServerLoad below.
 //   2. Add a field to GetLoadResponse in proto/berth/v1/control.proto.
 //   3. Add a line to a table in load_table.cc.
 //   4. Run ./dev docs, which writes docs/metrics.md.
@@ -20,59 +20,23 @@
 #include "cache/occupancy.h"
 #include "scheduler/engine.h"
 #include "scheduler/tenant_shares.h"
+#include "server/connection_gate.h"
+#include "server/delivery/undelivered.h"
+#include "server/request/grammar_compiler.h"
+#include "server/request/text_pool.h"
+#include "server/storage/session_store.h"
 
 namespace berth {
 
-// Files of saved sessions. All 0 without --session_dir.
-struct SessionLoad {
-  int64_t used_bytes = 0;
-  int64_t limit_bytes = 0;
-  int64_t num_saves = 0;  // since start
-  int64_t num_failed_saves = 0;
-};
-
-// Grammars of structured outputs. Except for the gauges, counted since the start.
-struct GrammarLoad {
-  int64_t compiled = 0;           // compilations that succeeded
-  int64_t failed = 0;             // that were refused, or took too long
-  int64_t cancelled = 0;          // that were stopped because their requests had ended
-  int64_t hits = 0;               // requests whose grammar was compiled already, or was being compiled
-  int64_t waiting = 0;            // gauge: requests whose grammar is not compiled yet
-  int64_t cache_bytes = 0;        // gauge: of the compiled grammars that are kept
-  int64_t cache_limit_bytes = 0;  // gauge
-};
-
-// Texts that are tokenised, detokenised or rendered. Except for the gauges, counted since the start.
-struct TextLoad {
-  int64_t waiting = 0;        // gauge: texts that no thread has begun
-  int64_t waiting_bytes = 0;  // gauge: their bytes
-  int64_t running = 0;        // gauge: texts that a thread works on
-  int64_t done = 0;           // texts that a thread has worked on
-  int64_t refused = 0;        // texts refused because too many waited
-};
-
-// Messages that clients have not taken yet.
-struct DeliveryLoad {
-  int64_t bytes = 0;        // gauge
-  int64_t limit_bytes = 0;  // gauge
-  int64_t ended = 0;        // requests ended because their clients did not read; counted since the start
-};
-
-// Connections of the gRPC port.
-struct ConnectionLoad {
-  int64_t open = 0;     // gauge
-  int64_t limit = 0;    // gauge; 0: none
-  int64_t refused = 0;  // over a limit; counted since the start
-};
-
+// What all parts of the server count. Each declares its own.
 struct ServerLoad {
-  const EngineLoad& engine;
-  const SessionLoad& sessions;
-  const GrammarLoad& grammars;
-  const TextLoad& texts;
-  const DeliveryLoad& delivery;
-  ConnectionLoad connections = {};
-  TenantShares tenants = {};
+  EngineLoad engine;
+  SessionLoad sessions;
+  GrammarLoad grammars;
+  TextLoad texts;
+  DeliveryLoad delivery;
+  ConnectionLoad connections;
+  TenantShares tenants;
 };
 
 struct MetricLabel {
@@ -115,8 +79,7 @@ absl::Span<const ArenaFigure> ArenaFigures();
 absl::Span<const LoadFigure> DeliveryFigures();
 
 // Sets every field of `response` but `draining`.
-void FillLoad(const EngineLoad& load, const GrammarLoad& grammars, const DeliveryLoad& delivery,
-              v1::GetLoadResponse* response);
+void FillLoad(const ServerLoad& load, v1::GetLoadResponse* response);
 
 }  // namespace berth
 

@@ -70,7 +70,7 @@ std::string FormatFamily(const prometheus::MetricFamily& family, const MetricFam
 
 std::string MetricsDocument() {
   const Metrics metrics(Metrics::Options{});
-  const MetricsCollector collector({.metrics = &metrics, .load = [] { return EngineLoad(); }});
+  const MetricsCollector collector({.metrics = &metrics, .load = [] { return ServerLoad(); }});
   MetricFamilies families(/*model_name=*/"", /*vllm_aliases=*/true);
   collector.AddTo(&families);
   std::string text = kIntroduction;

@@ -17,7 +17,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "scheduler/steady_clock.h"
 #include "server/storage/disk_file.h"
@@ -346,8 +345,7 @@ void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& sta
   event.key = saved.key;
   event.last = saved.last;
   if (status.ok() && saved.progress.has_value()) event.num_tokens = static_cast<int64_t>(saved.progress->tokens.size());
-  const std::string folder = options_.folder + "/";
-  event.error = absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{folder, ""}}));
+  event.error = WithoutPath(status);
   options_.on_save(event);
 }
 

@@ -1,6 +1,16 @@
 // The sessions of --session_dir: one file for each, and the running requests that write them. The store's own thread
 // does all reading and writing, so that neither the engine's thread nor gRPC's threads wait for the disk.
 //
+//   any thread                        engine's thread           the store's thread (queue_)
+//
+//   Begin     adds live_[key]         Take -> pending_[key] --> WritePending --> the file, and entries_[place]
+//   Withdraw  removes it                    a newer save           |
+//   Save      of a running session          replaces it            +--> after the last save, removes live_[key]
+//             has the engine save it,                              +--> calls what was in live_[key].waiting
+//             waits in live_[key].waiting
+//   Load, Delete, Erase, Tick --------------------------------> Read, Remove, EraseNow, RemoveTooOld: the files of
+//                                                               sessions that do not run
+//
 // A file is written under a temporary name, synced and renamed, and then the folder is synced. A crash therefore leaves
 // the old file or the new one. A file that cannot be used stays as it is until its session is deleted or saved again.
 //
@@ -32,13 +42,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
 #include "scheduler/mutex.h"
 #include "scheduler/saver.h"
-#include "server/metrics/load_table.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
@@ -50,6 +60,14 @@ namespace berth {
 struct SessionQuota {
   int64_t bytes = 0;                              // of their files; 0: no limit of its own
   absl::Duration age = absl::InfiniteDuration();  // since the last save
+};
+
+// Files of saved sessions. All 0 without --session_dir.
+struct SessionLoad {
+  int64_t used_bytes = 0;
+  int64_t limit_bytes = 0;
+  int64_t num_saves = 0;  // since start
+  int64_t num_failed_saves = 0;
 };
 
 class SessionStore final : public SaveSink {
@@ -103,7 +121,10 @@ class SessionStore final : public SaveSink {
 
   SessionLoad stats() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::string& model() const { return options_.model; }
-  const std::string& folder() const { return options_.folder; }
+  // The status without the path of the store's folder: clients learn no path of the server.
+  absl::Status WithoutPath(const absl::Status& status) const {
+    return {status.code(), absl::StrReplaceAll(status.message(), {{options_.folder + "/", ""}})};
+  }
 
  private:
   // A file.

@@ -1,9 +1,8 @@
 // The calls of VllmService that compute an embedding.
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "server/api/call_start.h"
-#include "server/api/grpc_status.h"
 #include "server/vllm/embed_messages.h"
 #include "server/vllm/messages.h"
 #include "server/vllm/vllm_service.h"
@@ -15,50 +14,46 @@ namespace engine = ::vllm::grpc::engine;
 // One Embed RPC. `response` is gRPC's, and lives until OnDone. Frees itself there.
 class VllmService::EmbedCall final : public grpc::ServerUnaryReactor, public OutputWriter {
  public:
-  EmbedCall(VllmService* service, grpc::CallbackServerContext* context, const engine::EmbedRequest* request,
-            engine::EmbedResponse* response)
-      : service_(service),
-        response_(response),
-        received_(service->options_.now()),
-        start_(service->options_.inference, context, &request_, this) {
-    absl::StatusOr<v1::EmbedRequest> translated = ToBerth(*request, service->options_.inference->validation());
+  EmbedCall(Intake* intake, const engine::EmbedRequest* request, engine::EmbedResponse* response, const Rpc& rpc)
+      : rpc_(rpc), response_(response) {
+    absl::StatusOr<v1::EmbedRequest> translated = ToBerth(*request, intake->validation());
     if (!translated.ok()) {
-      service->options_.inference->CountRefusal(translated.status());
+      intake->CountRefusal(translated.status());
       End(nullptr, translated.status());
       return;
     }
     request_ = *std::move(translated);
-    start_.Start();
+    handle_ = intake->Start(&request_, rpc_.info(), /*stream=*/false, this);
   }
 
   void Write(const v1::GenerateResponse*) override {}  // no output, so no messages of one
   void SetEmbedding(std::vector<float> embedding) override { embedding_ = std::move(embedding); }
-  void End(v1::GenerateResponse* last, const absl::Status& status) override {
-    status_ = WithContractNames(status);
-    if (status_.ok() && embedding_.empty()) status_ = absl::CancelledError("the request was aborted");
-    if (last != nullptr && status_.ok()) *response_ = EmbedResponseOf(embedding_, *last);
-    Finish(ToGrpcStatus(status_));
+  void End(v1::GenerateResponse* last, const absl::Status& ended) override {
+    absl::Status status = WithContractNames(ended);
+    if (status.ok() && embedding_.empty()) status = absl::CancelledError("the request was aborted");
+    if (last != nullptr && status.ok()) *response_ = EmbedResponseOf(embedding_, *last);
+    Finish(rpc_.End(status));
   }
 
-  void OnCancel() override { start_.OnCancel(); }
+  void OnCancel() override {
+    if (handle_ != nullptr) handle_->Cancel();  // null: the request was refused
+  }
   void OnDone() override {
-    service_->OnRpc("Embed", status_, received_);
+    rpc_.OnDone();
     delete this;
   }
 
  private:
-  VllmService* const service_;
+  Rpc rpc_;
   engine::EmbedResponse* const response_;
-  const absl::Time received_;
   v1::EmbedRequest request_;
   std::vector<float> embedding_;
-  absl::Status status_;
-  InferenceService::CallStart start_;
+  std::shared_ptr<Intake::Handle> handle_;
 };
 
 grpc::ServerUnaryReactor* VllmService::Embed(grpc::CallbackServerContext* context, const engine::EmbedRequest* request,
                                              engine::EmbedResponse* response) {
-  return new EmbedCall(this, context, request, response);
+  return new EmbedCall(options_.intake, request, response, NewRpc("Embed", context));
 }
 
 }  // namespace berth

@@ -1,6 +1,6 @@
 #include "server/vllm/embed_messages.h"
 
-#include "server/api/field_checks.h"
+#include "server/request/field_checks.h"
 
 namespace berth {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "berth/v1/inference.pb.h"
-#include "server/api/validated_request.h"
+#include "server/request/validated_request.h"
 #include "vllm/engine.pb.h"
 
 namespace berth {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/api/field_checks.h"
+#include "server/request/field_checks.h"
 #include "text/ebnf.h"
 
 namespace berth {

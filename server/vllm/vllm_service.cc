@@ -6,10 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/api/call_start.h"
-#include "server/api/caller.h"
-#include "server/api/field_checks.h"
-#include "server/api/grpc_status.h"
+#include "server/request/field_checks.h"
+#include "server/request/tenant_rules.h"
 #include "server/vllm/messages.h"
 
 namespace berth {
@@ -18,7 +16,6 @@ namespace {
 namespace engine = ::vllm::grpc::engine;
 namespace common = ::smg::grpc::common;
 
-constexpr char kService[] = "vllm.grpc.engine.VllmEngine";
 constexpr int64_t kMaxAbortIds = 1024;
 constexpr size_t kChunkBytes = 64 << 10;
 constexpr double kMaxFlushTimeout = 86400;  // seconds
@@ -60,6 +57,14 @@ engine::GetServerInfoResponse MakeServerInfo(const VllmService::Options& options
   return out;
 }
 
+common::FlushCacheResponse Flushed(const v1::FlushCacheResponse& dropped) {
+  common::FlushCacheResponse out;
+  out.set_success(true);
+  out.set_message(absl::StrCat("dropped ", dropped.arena_bytes(), " bytes of the arena, ", dropped.host_tier_bytes(),
+                               " of the host tier and ", dropped.disk_tier_bytes(), " of the disk tier"));
+  return out;
+}
+
 double Share(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -86,19 +91,15 @@ engine::SchedulerLoad ToProto(const EngineLoad& load, int64_t max_running) {
 // the last one's end. Frees itself in OnDone, which gRPC calls once, after End and the last operation.
 class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::GenerateResponse>, public OutputWriter {
  public:
-  GenerateCall(VllmService* service, grpc::CallbackServerContext* context, const engine::GenerateRequest* request)
-      : service_(service),
-        received_(service->options_.now()),
-        answers_(*request),
-        start_(service->options_.inference, context, &request_, request->stream(), this) {
-    absl::StatusOr<v1::GenerateRequest> translated = ToBerth(*request, service->options_.inference->validation());
+  GenerateCall(Intake* intake, const engine::GenerateRequest* request, const Rpc& rpc) : rpc_(rpc), answers_(*request) {
+    absl::StatusOr<v1::GenerateRequest> translated = ToBerth(*request, intake->validation());
     if (!translated.ok()) {
-      service->options_.inference->CountRefusal(translated.status());
+      intake->CountRefusal(translated.status());
       End(nullptr, translated.status());
       return;
     }
     request_ = *std::move(translated);
-    start_.Start();
+    handle_ = intake->Start(&request_, rpc_.info(), request->stream(), this);
   }
 
   void Write(const v1::GenerateResponse* message) override {
@@ -106,7 +107,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
     WriteNext();
   }
   void End(v1::GenerateResponse* last, const absl::Status& status) override {
-    status_ = WithContractNames(status);
+    status_ = rpc_.End(WithContractNames(status));
     ended_ = true;
     if (last != nullptr) Queue(*last);
     WriteNext();  // the call may be gone by now
@@ -115,12 +116,14 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
   void OnWriteDone(bool ok) override {
     if (!ok) waiting_.clear();
     if (ok && !waiting_.empty()) return WriteNext();
-    if (ended_) return Finish(ToGrpcStatus(status_));
-    start_.output()->OnWritten(ok);
+    if (ended_) return Finish(status_);
+    handle_->OnWritten(ok);
   }
-  void OnCancel() override { start_.OnCancel(); }
+  void OnCancel() override {
+    if (handle_ != nullptr) handle_->Cancel();  // null: the request was refused
+  }
   void OnDone() override {
-    service_->OnRpc("Generate", status_, received_);
+    rpc_.OnDone();
     delete this;
   }
 
@@ -129,46 +132,42 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
     for (engine::GenerateResponse& response : answers_.Translate(message)) waiting_.push_back(std::move(response));
   }
   void WriteNext() {
-    if (waiting_.empty()) return Finish(ToGrpcStatus(status_));
+    if (waiting_.empty()) return Finish(status_);
     in_flight_ = std::move(waiting_.front());
     waiting_.pop_front();
     if (ended_ && waiting_.empty()) {
-      StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), ToGrpcStatus(status_));
+      StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), status_);
     } else {
       StartWrite(&in_flight_);
     }
   }
 
-  VllmService* const service_;
-  const absl::Time received_;
+  Rpc rpc_;
   v1::GenerateRequest request_;
   // One thread at a time: the output writes, gRPC says that it is written, the output writes on.
   Answers answers_;
   std::deque<engine::GenerateResponse> waiting_;
   engine::GenerateResponse in_flight_;
   bool ended_ = false;
-  absl::Status status_;
-  InferenceService::CallStart start_;
+  grpc::Status status_;
+  std::shared_ptr<Intake::Handle> handle_;
 };
 
 // One GetTokenizer RPC. The archive is made on a thread of the text pool, since it reads files. Frees itself in OnDone.
 class VllmService::TokenizerCall final : public grpc::ServerWriteReactor<common::GetTokenizerChunk> {
  public:
-  TokenizerCall(VllmService* service, grpc::CallbackServerContext* context)
-      : service_(service), received_(service->options_.now()), key_(service->options_.registry->NewKey()) {
-    TextPool::Job job;
-    job.key = key_;
-    job.client = context->peer();
-    job.deadline = DeadlineOf(*context);
-    job.work = [this](const absl::Status& waited, const StopCheck&) { Begin(waited); };
-    absl::Status s = service->options_.texts->Submit(std::move(job));
-    if (!s.ok()) End(std::move(s));
+  TokenizerCall(VllmService* service, const Rpc& rpc)
+      : service_(service), rpc_(rpc), key_(service->options_.intake->registry()->NewKey()) {
+    const absl::Status s =
+        service->options_.intake->SubmitText(key_, rpc_.info(), /*named_tenant=*/"", /*bytes=*/0,
+                                             [this](const absl::Status& waited, const StopCheck&) { Begin(waited); });
+    if (!s.ok()) End(s);
   }
 
   void OnWriteDone(bool ok) override { ok ? WriteNext() : End(absl::CancelledError("the client is out of reach")); }
-  void OnCancel() override { service_->options_.texts->Cancel(key_); }
+  void OnCancel() override { service_->options_.intake->texts()->Cancel(key_); }
   void OnDone() override {
-    service_->OnRpc("GetTokenizer", status_, received_);
+    rpc_.OnDone();
     delete this;
   }
 
@@ -187,32 +186,28 @@ class VllmService::TokenizerCall final : public grpc::ServerWriteReactor<common:
     sent_ += size;
     if (sent_ < bytes.size()) return StartWrite(&chunk_);
     chunk_.set_sha256(archive_->sha256);
-    StartWriteAndFinish(&chunk_, grpc::WriteOptions(), grpc::Status::OK);
+    StartWriteAndFinish(&chunk_, grpc::WriteOptions(), rpc_.End(absl::OkStatus()));
   }
-  void End(absl::Status status) {
-    status_ = std::move(status);
-    Finish(ToGrpcStatus(status_));
-  }
+  void End(const absl::Status& status) { Finish(rpc_.End(status)); }
 
   VllmService* const service_;
-  const absl::Time received_;
+  Rpc rpc_;
   const RequestKey key_;
   std::shared_ptr<const TokenizerArchive> archive_;
   size_t sent_ = 0;
   common::GetTokenizerChunk chunk_;
-  absl::Status status_;
 };
 
 // One SubscribeKvEvents RPC, of the prefixes of the caller's tenant: those that its Generate could start from. Frees
 // itself in OnDone.
 class VllmService::KvEventsCall final : public grpc::ServerWriteReactor<common::KvEventBatch> {
  public:
-  KvEventsCall(VllmService* service, const grpc::CallbackServerContext& context, uint64_t start)
+  KvEventsCall(VllmService* service, const Rpc& rpc, uint64_t start)
       : service_(service),
-        received_(service->options_.now()),
+        rpc_(rpc),
         subscription_(std::make_shared<KvSubscription>([this] { WriteNext(); }, kMaxUnreadEventBytes)) {
     StartSendInitialMetadata();  // the first batch may be long in coming
-    service_->kv_events_.Subscribe(IdSpaceOf(IdentityOf(service_->options_.identities, context)), start, subscription_);
+    service_->kv_events_.Subscribe(IdSpaceOf(rpc_.identity()), start, subscription_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -221,7 +216,7 @@ class VllmService::KvEventsCall final : public grpc::ServerWriteReactor<common::
   }
   void OnCancel() override { subscription_->End(absl::CancelledError("the client has left")); }
   void OnDone() override {
-    service_->OnRpc("SubscribeKvEvents", Ended().error_code(), received_);
+    rpc_.OnDone();
     service_->kv_events_.Unsubscribe(std::move(subscription_));
     delete this;
   }
@@ -238,15 +233,15 @@ class VllmService::KvEventsCall final : public grpc::ServerWriteReactor<common::
     }
   }
 
-  // Here OUT_OF_RANGE is what the contract says, not a request that is too long.
-  grpc::Status Ended() const {
+  grpc::Status Ended() {
     const absl::Status status = subscription_->status();
-    if (absl::IsOutOfRange(status)) return grpc::Status(grpc::StatusCode::OUT_OF_RANGE, std::string(status.message()));
-    return ToGrpcStatus(status);
+    const grpc::Status ended = rpc_.End(status);
+    // Here OUT_OF_RANGE is what the contract says, not a request that is too long.
+    return absl::IsOutOfRange(status) ? grpc::Status(grpc::StatusCode::OUT_OF_RANGE, ended.error_message()) : ended;
   }
 
   VllmService* const service_;
-  const absl::Time received_;
+  Rpc rpc_;
   std::shared_ptr<KvSubscription> subscription_;
   KvBatch batch_;  // being written
 };
@@ -255,97 +250,87 @@ VllmService::VllmService(Options options)
     : options_(std::move(options)),
       model_info_(MakeModelInfo(options_)),
       server_info_(MakeServerInfo(options_)),
-      start_(options_.now()),
+      start_(options_.rpc.now()),
       kv_events_({.engine = options_.engine, .plan = options_.plan, .multiple = options_.prefix_multiple}) {}
+
+Rpc VllmService::NewRpc(const char* method, grpc::CallbackServerContext* context) const {
+  return {options_.rpc, "vllm.grpc.engine.VllmEngine", method, context};
+}
 
 grpc::ServerWriteReactor<engine::GenerateResponse>* VllmService::Generate(grpc::CallbackServerContext* context,
                                                                           const engine::GenerateRequest* request) {
-  return new GenerateCall(this, context, request);
+  return new GenerateCall(options_.intake, request, NewRpc("Generate", context));
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,
                                                    const engine::HealthCheckRequest*,
                                                    engine::HealthCheckResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("HealthCheck", context);
   response->set_healthy(options_.ready());
   if (!response->healthy()) response->set_message("the server takes no requests: it drains, or its engine has failed");
-  return Reply(context, "HealthCheck", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* context, const engine::AbortRequest* request,
                                              engine::AbortResponse*) {
-  const absl::Time start = options_.now();
-  const std::string id_space = IdSpaceOf(IdentityOf(options_.identities, *context));
+  Rpc rpc = NewRpc("Abort", context);
+  const std::string id_space = IdSpaceOf(rpc.identity());
   const absl::Status status = CheckCount("request_ids", request->request_ids_size(), kMaxAbortIds);
   if (status.ok()) {
-    for (const std::string& id : request->request_ids()) options_.registry->Cancel(id_space, id, EndCause::kAborted);
+    for (const std::string& id : request->request_ids())
+      options_.intake->registry()->Cancel(id_space, id, EndCause::kAborted);
   }
-  return Reply(context, "Abort", start, status);
+  return rpc.Reply(status);
 }
 
 // What timeout_s would wait for does not matter here: a flush leaves running requests what they use.
 grpc::ServerUnaryReactor* VllmService::FlushCache(grpc::CallbackServerContext* context,
                                                   const common::FlushCacheRequest* request,
                                                   common::FlushCacheResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("FlushCache", context);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto end = [=, this](const absl::StatusOr<v1::FlushCacheResponse>& result) {
-    EndFlush(context, reactor, start, result, response);
+  const auto end = [=](const absl::StatusOr<v1::FlushCacheResponse>& result) {
+    if (result.ok()) *response = Flushed(*result);
+    rpc.LogOperatorCall(/*tenant=*/"", result.status());
+    Rpc(rpc).Finish(reactor, result.status());
   };
-  absl::Status status = RequireOperator(IdentityOf(options_.identities, *context), "FlushCache");
+  absl::Status status = RequireOperator(rpc.identity(), "FlushCache");
   if (status.ok()) status = CheckRange("timeout_s", request->timeout_s(), Closed(0, kMaxFlushTimeout));
   if (status.ok()) options_.operations->FlushCache(/*tenant=*/std::nullopt, end);
   if (!status.ok()) end(status);
   return reactor;
 }
 
-void VllmService::EndFlush(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, absl::Time start,
-                           const absl::StatusOr<v1::FlushCacheResponse>& result, common::FlushCacheResponse* response) {
-  if (result.ok()) {
-    response->set_success(true);
-    response->set_message(absl::StrCat("dropped ", result->arena_bytes(), " bytes of the arena, ",
-                                       result->host_tier_bytes(), " of the host tier and ", result->disk_tier_bytes(),
-                                       " of the disk tier"));
-  }
-  if (options_.audit != nullptr) {
-    const std::string peer = context->peer();
-    const Identity identity = IdentityOf(options_.identities, *context);
-    options_.audit->OnOperatorCall({.peer = peer, .method = "FlushCache", .credential = identity.credential},
-                                   result.status());
-  }
-  Finish(reactor, "FlushCache", start, result.status());
-}
-
 grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext* context,
                                                     const engine::GetModelInfoRequest*,
                                                     engine::GetModelInfoResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("GetModelInfo", context);
   *response = model_info_;
-  return Reply(context, "GetModelInfo", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* VllmService::GetServerInfo(grpc::CallbackServerContext* context,
                                                      const engine::GetServerInfoRequest*,
                                                      engine::GetServerInfoResponse* response) {
-  const absl::Time start = options_.now();
-  const Identity identity = IdentityOf(options_.identities, *context);
+  Rpc rpc = NewRpc("GetServerInfo", context);
+  const Identity identity = rpc.identity();
   if (identity.Has(Role::kOperator) || identity.Has(Role::kGateway)) {
     *response = server_info_;
-    response->set_active_requests(static_cast<uint32_t>(options_.registry->size()));
+    response->set_active_requests(static_cast<uint32_t>(options_.intake->registry()->size()));
     response->set_is_paused(!options_.ready());
-    response->set_uptime_seconds(absl::ToDoubleSeconds(start - start_));
+    response->set_uptime_seconds(absl::ToDoubleSeconds(rpc.received() - start_));
   } else {
     response->set_server_type(server_info_.server_type());
     response->set_data_parallel_size(server_info_.data_parallel_size());
     response->set_constrained_decoding_start(server_info_.constrained_decoding_start());
   }
-  return Reply(context, "GetServerInfo", start);
+  return rpc.Reply();
 }
 
 grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* context,
                                                 const engine::GetLoadsRequest* request,
                                                 engine::GetLoadsResponse* response) {
-  const absl::Time start = options_.now();
+  Rpc rpc = NewRpc("GetLoads", context);
   const absl::Status status = CheckRange("dp_rank", int64_t{request->dp_rank()}, Closed(0, 0));
   if (status.ok()) {
     response->set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::Now(), absl::UTCTimeZone()));
@@ -353,17 +338,17 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
     response->set_dp_rank_count(1);
     *response->add_loads() = ToProto(options_.engine->GetLoad(), options_.max_running);
   }
-  return Reply(context, "GetLoads", start, status);
+  return rpc.Reply(status);
 }
 
 grpc::ServerWriteReactor<common::KvEventBatch>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext* context, const common::SubscribeKvEventsRequest* request) {
-  return new KvEventsCall(this, *context, request->start_sequence_number());
+  return new KvEventsCall(this, NewRpc("SubscribeKvEvents", context), request->start_sequence_number());
 }
 
 grpc::ServerWriteReactor<common::GetTokenizerChunk>* VllmService::GetTokenizer(grpc::CallbackServerContext* context,
                                                                                const common::GetTokenizerRequest*) {
-  return new TokenizerCall(this, context);
+  return new TokenizerCall(this, NewRpc("GetTokenizer", context));
 }
 
 absl::StatusOr<std::shared_ptr<const TokenizerArchive>> VllmService::GetArchive() {
@@ -374,27 +359,6 @@ absl::StatusOr<std::shared_ptr<const TokenizerArchive>> VllmService::GetArchive(
   auto archive = std::make_shared<const TokenizerArchive>(*std::move(made));
   archive_ = archive;
   return archive;
-}
-
-grpc::ServerUnaryReactor* VllmService::Reply(grpc::CallbackServerContext* context, const char* method, absl::Time start,
-                                             const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  Finish(reactor, method, start, status);
-  return reactor;
-}
-
-void VllmService::Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start,
-                         const absl::Status& status) {
-  OnRpc(method, status, start);
-  reactor->Finish(ToGrpcStatus(status));
-}
-
-void VllmService::OnRpc(const char* method, const absl::Status& status, absl::Time start) {
-  OnRpc(method, ToGrpcStatus(status).error_code(), start);
-}
-
-void VllmService::OnRpc(const char* method, grpc::StatusCode code, absl::Time start) {
-  if (options_.metrics != nullptr) options_.metrics->OnRpc(kService, method, code, options_.now() - start);
 }
 
 }  // namespace berth

@@ -1,6 +1,6 @@
 // vllm.grpc.engine.VllmEngine on gRPC's callback API: the contract of the SMG gateway and others (proto/vllm). A thin
-// layer over InferenceService, which checks and computes each request as if it had come by berth.v1. Thread-safe; no
-// call blocks.
+// layer over the Intake, which checks and computes each request as if it had come by berth.v1. Thread-safe; no call
+// blocks.
 #ifndef BERTH_SERVER_VLLM_VLLM_SERVICE_H_
 #define BERTH_SERVER_VLLM_VLLM_SERVICE_H_
 
@@ -19,14 +19,9 @@
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
-#include "scheduler/steady_clock.h"
-#include "server/api/audit.h"
-#include "server/api/identity.h"
-#include "server/api/inference_service.h"
-#include "server/api/operations.h"
-#include "server/api/request_registry.h"
-#include "server/api/text_pool.h"
-#include "server/metrics/metrics.h"
+#include "server/api/rpc.h"
+#include "server/request/intake.h"
+#include "server/request/operations.h"
 #include "server/vllm/kv_events.h"
 #include "server/vllm/tokenizer_archive.h"
 #include "vllm/engine.grpc.pb.h"
@@ -37,14 +32,10 @@ class VllmService final : public ::vllm::grpc::engine::VllmEngine::CallbackServi
  public:
   // All pointers must outlive the service.
   struct Options {
-    InferenceService* inference = nullptr;
+    Intake* intake = nullptr;  // its text pool also reads the tokenizer's files
     Engine* engine = nullptr;
-    RequestRegistry* registry = nullptr;  // shared with InferenceService
-    TextPool* texts = nullptr;            // reads the tokenizer's files
     Operations* operations = nullptr;
-    Audit* audit = nullptr;                             // may be null
-    Metrics* metrics = nullptr;                         // may be null
-    const IdentitySource* identities = nullptr;         // null: authentication is off
+    RpcOptions rpc;
     std::function<bool()> ready = [] { return true; };  // whether requests are taken
     ModelInfo model;
     CachePlan plan;
@@ -53,7 +44,6 @@ class VllmService final : public ::vllm::grpc::engine::VllmEngine::CallbackServi
     std::string version;
     int64_t max_running = 0;
     int64_t prefix_multiple = 1;  // a sequence takes over a multiple of this many tokens from others
-    std::function<absl::Time()> now = SteadyNow;
   };
 
   explicit VllmService(Options options);
@@ -97,16 +87,7 @@ class VllmService final : public ::vllm::grpc::engine::VllmEngine::CallbackServi
 
   // Reads it, unless a call has it still. Blocks.
   absl::StatusOr<std::shared_ptr<const TokenizerArchive>> GetArchive() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Finishes the RPC with `status` and counts it.
-  grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const char* method, absl::Time start,
-                                  const absl::Status& status = absl::OkStatus());
-  void Finish(grpc::ServerUnaryReactor* reactor, const char* method, absl::Time start, const absl::Status& status);
-  // Finishes a flush, and writes it to the audit log.
-  void EndFlush(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, absl::Time start,
-                const absl::StatusOr<v1::FlushCacheResponse>& result,
-                ::smg::grpc::common::FlushCacheResponse* response);
-  void OnRpc(const char* method, const absl::Status& status, absl::Time start);
-  void OnRpc(const char* method, grpc::StatusCode code, absl::Time start);
+  Rpc NewRpc(const char* method, grpc::CallbackServerContext* context) const;
 
   const Options options_;
   const ::vllm::grpc::engine::GetModelInfoResponse model_info_;

@@ -59,6 +59,19 @@ TEST(StatusView, EveryNumberOfTheLoadIsShownUnlessItIs0) {
   }
 }
 
+TEST(StatusView, TenantsWithTheirShares) {
+  StatusView view;
+  v1::TenantShare* const waits = view.load.add_tenant_shares();
+  waits->set_tenant("ann");
+  waits->set_share(0.75);
+  waits->set_deficit_tokens(120);
+  waits->set_wait_seconds(2.25);
+  view.load.add_tenant_shares()->set_share(0.25);
+  EXPECT_THAT(DrawStatus(view),
+              HasSubstr("tenants  ann                     75.0 % of the last work, waits for 2.2 s, 120 tokens behind\n"
+                        "         (none)                  25.0 % of the last work\n"));
+}
+
 TEST(StatusView, NumbersAreNamedAfterTheirFields) {
   StatusView view;
   view.load.set_disk_tier_bytes(1536);

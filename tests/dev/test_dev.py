@@ -17,7 +17,7 @@ import record  # noqa: E402
 import results  # noqa: E402
 import test as dev_test  # noqa: E402
 
-TREE = {"cache/BUILD", "cache/lease.cc", "server/BUILD", "server/config.cc", "server/api/BUILD", "server/api/validation.cc",
+TREE = {"cache/BUILD", "cache/lease.cc", "server/BUILD", "server/config.cc", "server/api/BUILD", "server/request/validation.cc",
         "tests/e2e/structures.py", "tests/e2e/test_server.py", "tools/lint/lint_text.py", "models/kernels/BUILD",
         "models/kernels/cpu/BUILD", "models/kernels/cpu/exp.inc", "README.md", "berth.bzl"}
 

@@ -13,13 +13,12 @@ FILES = {
     "clients/python/src/berth_client/types.py": (800, "./dev docs generates it from proto/"),
     "flags/flag_value.h": (252, "templates for each kind of value, which cannot move to a source file"),
     "scheduler/engine.h": (267, "to be split: the private inbox (Cancellation, Drop, Watch, Inbox) into a header"),
-    "server/storage/session_store.cc": (502, "to be split: reading and writing one file, from Read and WriteFile"),
     "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
     "tests/scheduler/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/engine_test.cc": (678, "to be split: failed steps and lost devices; refusals and waits"),
     "tests/scheduler/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
-    "tests/server/api/request_output_test.cc": (501, "to be split: the tests of pauses and unread streams"),
+    "tests/server/delivery/request_output_test.cc": (501, "to be split: the tests of pauses and unread streams"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/server/storage/session_store_test.cc": (532, "to be split: limits and ages; SessionIdTest"),
     "tests/text/pydantic_models.py": (548, "one list of models, one for each kind of field"),
@@ -36,7 +35,6 @@ FUNCTIONS = {
     "scheduler/engine.cc:Engine::Step": (51, "the phases of a step in order, between which times are taken"),
     "scheduler/request.cc:ValidateRequest": (53, "to be split: the check that tokens are in the vocabulary"),
     "server/main.cc:Run": (64, "the order of the start in one place, where each object outlives those after it"),
-    "server/server.cc:Server::MakeServices": (59, "to be split: a function for each service, as MakeVllmService"),
     "tests/cache/cache_property_test.cc:CacheProperty.EveryOperationKeepsWhatEverySequenceSees": (
         124, "to be split: the choice of an operation, with what is counted, into Simulation"),
     "tests/scheduler/beam_search_test.cc:Transcription": (

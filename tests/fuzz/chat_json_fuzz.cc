@@ -2,7 +2,7 @@
 // sees the messages' own roles and contents, and values that are JSON.
 #include <nlohmann/json.hpp>
 
-#include "server/api/chat_input.h"
+#include "server/request/chat_input.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace berth {

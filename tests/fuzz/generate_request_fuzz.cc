@@ -1,8 +1,8 @@
 // A GenerateRequest as protobuf text. What validation lets pass, the engine takes, and a session file keeps.
 #include "scheduler/request.h"
-#include "server/api/validation.h"
+#include "server/request/validation.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "tests/server/api/fake_text_codec.h"
+#include "tests/server/delivery/fake_text_codec.h"
 
 namespace berth {
 namespace {

@@ -1,11 +1,11 @@
 // A session's file: its bytes, with the checksums made right, or its header as protobuf text. What is read is checked
 // like a client's request before it is resumed.
 #include "absl/strings/match.h"
-#include "server/api/session_request.h"
+#include "server/request/session_request.h"
 #include "server/storage/session_file.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/snapshot_frame.h"
-#include "tests/server/api/fake_text_codec.h"
+#include "tests/server/delivery/fake_text_codec.h"
 
 namespace berth {
 namespace {

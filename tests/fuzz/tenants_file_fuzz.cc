@@ -1,5 +1,5 @@
 // The file of --tenants.
-#include "server/tenants.h"
+#include "server/admission/tenants.h"
 #include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "server/exit_codes.h"
-#include "server/logging.h"
+#include "server/process/exit_codes.h"
+#include "server/process/logging.h"
 
 namespace berth {
 namespace {

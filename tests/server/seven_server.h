@@ -12,7 +12,7 @@
 #include "scheduler/mutex.h"
 #include "server/auth/credentials.h"
 #include "server/server.h"
-#include "tests/server/api/fake_text_codec.h"
+#include "tests/server/delivery/fake_text_codec.h"
 #include "tests/testing/tiny_cache.h"
 
 namespace berth {

@@ -226,7 +226,7 @@ class CallEndings : public ::testing::TestWithParam<Case> {
         break;
       case End::kGraceOver:
         server.engine->Drain();
-        server.inference->EndAll();
+        server.intake->EndAll();
         break;
       case End::kFailedSave:
         call->FailSaves();

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/api/fake_identities.h"
 #include "tests/server/api/test_server.h"
-#include "tests/server/api/validation_test.h"
+#include "tests/server/request/validation_test.h"
 #include "tests/testing/wait_until.h"
 
 namespace berth {

@@ -57,10 +57,9 @@ engine::GenerateRequest ToVllm(const v1::GenerateRequest& in) {
 
 std::unique_ptr<grpc::Service> MakeVllmService(TestServer* server) {
   VllmService::Options options;
-  options.inference = server->inference.get();
+  options.intake = server->intake.get();
   options.engine = server->engine.get();
-  options.registry = &server->registry;
-  options.texts = &server->texts;
+  options.rpc = server->rpc;
   options.operations = server->operations.get();
   options.model = server->runner.info();
   options.plan = server->cache.cache->plan();

@@ -1,5 +1,5 @@
 // The calls of operators: drain, flush, erase a tenant.
-#include "server/api/operations.h"
+#include "server/request/operations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

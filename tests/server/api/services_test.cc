@@ -376,7 +376,7 @@ TEST_F(ServicesTest, DrainingRefusesNewRequestsAndEndsTheRestWhenTold) {
   Call late(server_.get(), MakeRequest({1}, 5));
   EXPECT_EQ(late.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(server_->Load().draining());
-  server_->inference->EndAll();
+  server_->intake->EndAll();
   server_->gate.Open();
   EXPECT_EQ(running.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }

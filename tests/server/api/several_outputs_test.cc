@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/request/validation.h"
 #include "tests/server/api/test_server.h"
 #include "tests/testing/wait_until.h"
 

@@ -266,7 +266,7 @@ TEST_F(StructureTest, AtTheEndCallsThatWaitAreAnswered) {
   compile_.Hold();
   Call call(server_.get(), MakeRequest("5,6"));
   compile_.WaitForRuns(1);
-  server_->inference->EndAll();
+  server_->intake->EndAll();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 

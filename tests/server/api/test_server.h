@@ -22,21 +22,23 @@
 #include "scheduler/engine.h"
 #include "scheduler/mutex.h"
 #include "scheduler/prefix_disk.h"
-#include "server/api/admission.h"
-#include "server/api/audit.h"
+#include "server/admission/admission.h"
+#include "server/admission/audit.h"
+#include "server/admission/tenants.h"
 #include "server/api/control_service.h"
-#include "server/api/grammar_compiler.h"
 #include "server/api/identity.h"
 #include "server/api/inference_service.h"
-#include "server/api/operations.h"
-#include "server/api/output_dispatcher.h"
-#include "server/api/request_registry.h"
+#include "server/api/rpc.h"
 #include "server/api/sessions_service.h"
-#include "server/api/text_pool.h"
+#include "server/delivery/output_dispatcher.h"
+#include "server/delivery/request_registry.h"
 #include "server/metrics/metrics.h"
+#include "server/request/grammar_compiler.h"
+#include "server/request/intake.h"
+#include "server/request/operations.h"
+#include "server/request/text_pool.h"
 #include "server/storage/session_store.h"
-#include "server/tenants.h"
-#include "tests/server/api/fake_text_codec.h"
+#include "tests/server/delivery/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/tiny_cache.h"
 #include "tests/testing/wait_until.h"
@@ -146,49 +148,43 @@ struct TestServer {
     auto made = Engine::Create(cache.cache.get(), &runner, &dispatcher, engine_options);
     if (!made.ok()) ABSL_RAW_LOG(FATAL, "%s", made.status().ToString().c_str());
     engine = *std::move(made);
-    ModelInfo model = runner.info();
-    InferenceService::Options inference_options;
-    inference_options.engine = engine.get();
-    inference_options.dispatcher = &dispatcher;
-    inference_options.registry = &registry;
-    inference_options.sessions = sessions.get();
+    const ModelInfo model = runner.info();
+    Intake::Options intake_options;
+    intake_options.desk = {.engine = engine.get(),
+                           .admission = &admission,
+                           .dispatcher = &dispatcher,
+                           .registry = &registry,
+                           .sessions = sessions.get()};
+    intake_options.desk.cache_bytes = [](const Request& request) {
+      return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+    };
+    intake_options.desk.now = options.now;
     if (options.compile_grammar) {
       GrammarCompiler::Options grammar_options;
       grammar_options.compile = options.compile_grammar;
       grammar_options.timeout = absl::Hours(1);
       grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
     }
-    inference_options.grammars = grammars.get();
-    inference_options.texts = &texts;
+    intake_options.grammars = grammars.get();
+    intake_options.texts = &texts;
     absl::StatusOr<Tenants> parsed = Tenants::Parse(options.tenants);
     if (!parsed.ok()) ABSL_RAW_LOG(FATAL, "%s", parsed.status().ToString().c_str());
     tenants = std::make_shared<const Tenants>(*std::move(parsed));
-    inference_options.admission = &admission;
-    inference_options.identities = options.identities;
-    inference_options.cache_bytes = [](const Request& request) {
-      return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
-    };
-    inference_options.text = &codec;
-    inference_options.metrics = &metrics;
-    inference_options.now = options.now;
-    inference_options.model = model;
-    inference_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
-    inference_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
+    intake_options.text = &codec;
+    intake_options.metrics = &metrics;
+    intake_options.model = model;
+    intake_options.limits = {.max_sequence_tokens = engine->max_sequence_tokens(), .default_max_tokens = 16};
+    intake_options.limits.max_encoder_tokens = engine->max_encoder_tokens();
     if (options.has_encoder) {
-      inference_options.defaults.decoder_start_token_id = 95;
-      inference_options.defaults.forced_eos_token_ids = {99};
+      intake_options.defaults.decoder_start_token_id = 95;
+      intake_options.defaults.forced_eos_token_ids = {99};
     }
-    inference = std::make_unique<InferenceService>(inference_options);
-    SessionsService::Options sessions_options;
-    sessions_options.store = sessions.get();
-    sessions_options.engine = engine.get();
-    sessions_options.inference = inference.get();
-    sessions_options.audit = options.audit;
-    sessions_options.now = options.now;
-    sessions_service = std::make_unique<SessionsService>(sessions_options);
-    ControlService::Options control_options;
-    control_options.engine = engine.get();
-    control_options.registry = &registry;
+    intake = std::make_unique<Intake>(std::move(intake_options));
+    rpc = {.metrics = &metrics, .identities = options.identities, .audit = options.audit, .now = options.now};
+    inference = std::make_unique<InferenceService>(intake.get(), rpc);
+    sessions_service = std::make_unique<SessionsService>(
+        SessionsService::Options{.store = sessions.get(), .engine = engine.get(), .intake = intake.get(), .rpc = rpc});
+    ControlService::Options control_options{.engine = engine.get(), .registry = &registry};
     operations = std::make_unique<Operations>(Operations::Options{.engine = engine.get(),
                                                                   .registry = &registry,
                                                                   .admission = &admission,
@@ -198,8 +194,10 @@ struct TestServer {
     control_options.operations = operations.get();
     control_options.drain = options.drain;
     control_options.drain_grace = absl::Seconds(7);
-    control_options.identities = options.identities;
-    control_options.audit = options.audit;
+    control_options.rpc = rpc;
+    control_options.load = [this] {
+      return ServerLoad{.engine = engine->GetLoad(), .texts = texts.load(), .delivery = registry.undelivered()->load()};
+    };
     control_options.model = model;
     control_options.plan = cache.cache->plan();
     control_options.limits.set_max_sequence_tokens(engine->max_sequence_tokens());
@@ -259,6 +257,8 @@ struct TestServer {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<GrammarCompiler> grammars;
   TextPool texts{TextPool::Options{.max_waiting = 16}};
+  std::unique_ptr<Intake> intake;
+  RpcOptions rpc;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<SessionsService> sessions_service;
   std::unique_ptr<Operations> operations;

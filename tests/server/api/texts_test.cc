@@ -150,7 +150,7 @@ TEST_F(TextsTest, TheEndOfTheServerAnswersTextsThatWait) {
   std::unique_ptr<Call> slow = StartSlow();
   Call call(&server_, Prompt("a"), absl::Now() + kHangLimit);
   WaitForWaiting(1);
-  server_.inference->EndAll();
+  server_.intake->EndAll();
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Tokenize("a"), absl::StatusCode::kUnavailable);
   Release();

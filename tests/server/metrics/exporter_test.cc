@@ -58,7 +58,7 @@ struct Scraper {
             .load =
                 [this] {
                   ++num_loads;
-                  return load;
+                  return ServerLoad{.engine = load, .tenants = tenants};
                 },
             .plan = TestPlan(),
             .model = {.model_type = "falcon_h1", .num_parameters = 123, .dtype = DType::kBFloat16, .device = "cpu"},
@@ -72,6 +72,7 @@ struct Scraper {
   EngineLoad load = LoadOf({Pool(CacheKind::kStatic, 4096, 0, 0), Pool(CacheKind::kRecurrent, 3000, 0, 0),
                             Pool(CacheKind::kStatic, 1000, 0, 0)},
                            1 << 20, 100);
+  TenantShares tenants;
   int num_loads = 0;
 };
 
@@ -124,12 +125,10 @@ TEST(MetricsCollector, NamesTheTenantsWithTheLargestShares) {
   SeriesMap series = ReadSeries(ToText(MetricsCollector(options).Collect()));
   EXPECT_EQ(series.at(R"(berth_tenant_share_ratio{model_name="m",tenant="other"})"), 0)
       << "without fair scheduling too";
-  options.tenants = [] {
-    return TenantShares{.largest = {{.tenant = "a", .share = 0.5, .deficit = 7, .wait = absl::Seconds(3)},
-                                    {.tenant = "", .share = 0.25}},
-                        .others = {.share = 0.25, .wait = absl::Seconds(9)},
-                        .num_tenants = 12};
-  };
+  scraper.tenants = {
+      .largest = {{.tenant = "a", .share = 0.5, .deficit = 7, .wait = absl::Seconds(3)}, {.tenant = "", .share = 0.25}},
+      .others = {.share = 0.25, .wait = absl::Seconds(9)},
+      .num_tenants = 12};
   series = ReadSeries(ToText(MetricsCollector(options).Collect()));
   EXPECT_EQ(series.at(R"(berth_tenants{model_name="m"})"), 12);
   EXPECT_EQ(series.at(R"(berth_tenant_share_ratio{model_name="m",tenant="a"})"), 0.5);

@@ -24,19 +24,19 @@ using ::google::protobuf::Message;
 class DistinctLoad {
  public:
   DistinctLoad() {
-    load_.occupancy.pools.resize(1);
+    load_.engine.occupancy.pools.resize(1);
     for (size_t i = 0; i < num_words(); ++i) SetWord(i, 1000 + static_cast<int64_t>(i));
   }
   // EngineLoad's numbers lie before its occupancy, and nothing else does.
   static size_t num_words() { return offsetof(EngineLoad, occupancy) / sizeof(int64_t); }
   void SetWord(size_t i, int64_t value) {
     static_assert(offsetof(EngineLoad, occupancy) % sizeof(int64_t) == 0);
-    std::memcpy(reinterpret_cast<char*>(&load_) + i * sizeof(int64_t), &value, sizeof(int64_t));
+    std::memcpy(reinterpret_cast<char*>(&load_.engine) + i * sizeof(int64_t), &value, sizeof(int64_t));
   }
-  EngineLoad& load() { return load_; }
+  ServerLoad& load() { return load_; }
 
  private:
-  EngineLoad load_;
+  ServerLoad load_;
 };
 
 // The values of all figures that are `exported`, in order.
@@ -48,16 +48,13 @@ void AppendValues(const Figures& figures, const Source& source, Exported exporte
 }
 
 template <typename Exported>
-std::vector<int64_t> LoadValues(const EngineLoad& load, Exported exported, const GrammarLoad& grammars = {}) {
-  const SessionLoad sessions;
-  const TextLoad texts;
-  const DeliveryLoad delivery;
-  const ServerLoad source = {
-      .engine = load, .sessions = sessions, .grammars = grammars, .texts = texts, .delivery = delivery};
+std::vector<int64_t> LoadValues(const ServerLoad& load, Exported exported) {
   std::vector<int64_t> values;
-  AppendValues(EngineFigures(), source, exported, &values);
-  AppendValues(TierFigures(), source, exported, &values);
-  AppendValues(GrammarFigures(), source, exported, &values);
+  AppendValues(EngineFigures(), load, exported, &values);
+  AppendValues(TierFigures(), load, exported, &values);
+  AppendValues(GrammarFigures(), load, exported, &values);
+  AppendValues(TextFigures(), load, exported, &values);
+  AppendValues(DeliveryFigures(), load, exported, &values);
   return values;
 }
 
@@ -85,15 +82,26 @@ TEST(LoadTableTest, EveryNumberOfTheEngineIsInTheScrape) {
   }
 }
 
-TEST(LoadTableTest, EveryNumberOfTheGrammarsIsInTheApiAndInTheScrape) {
-  DistinctLoad distinct;
-  for (size_t at = 0; at < sizeof(GrammarLoad); at += sizeof(int64_t)) {
-    GrammarLoad grammars;
+// Each of the numbers that a part of the load consists of.
+template <typename Part>
+void ExpectAllExported(Part ServerLoad::*part) {
+  static_assert(std::is_trivially_copyable_v<Part> && sizeof(Part) % sizeof(int64_t) == 0);
+  const ServerLoad before;
+  for (size_t at = 0; at < sizeof(Part); at += sizeof(int64_t)) {
+    ServerLoad after;
     const int64_t value = 7;
-    std::memcpy(reinterpret_cast<char*>(&grammars) + at, &value, sizeof(value));
-    EXPECT_NE(LoadValues(distinct.load(), kInApi), LoadValues(distinct.load(), kInApi, grammars)) << "byte " << at;
-    EXPECT_NE(LoadValues(distinct.load(), kInScrape), LoadValues(distinct.load(), kInScrape, grammars)) << at;
+    std::memcpy(reinterpret_cast<char*>(&(after.*part)) + at, &value, sizeof(value));
+    EXPECT_NE(LoadValues(before, kInApi), LoadValues(after, kInApi)) << "byte " << at;
+    EXPECT_NE(LoadValues(before, kInScrape), LoadValues(after, kInScrape)) << "byte " << at;
   }
+}
+
+TEST(LoadTableTest, EveryNumberOfTheOtherPartsIsInTheApiAndInTheScrape) {
+  ExpectAllExported(&ServerLoad::sessions);
+  ExpectAllExported(&ServerLoad::grammars);
+  ExpectAllExported(&ServerLoad::texts);
+  ExpectAllExported(&ServerLoad::delivery);
+  ExpectAllExported(&ServerLoad::connections);
 }
 
 TEST(LoadTableTest, EveryNumberOfAPoolIsInTheApi) {
@@ -112,7 +120,7 @@ TEST(LoadTableTest, EveryNumberOfAPoolIsInTheApi) {
   }
 }
 
-// Names of integer fields at any depth that are 0.
+// Names of number fields at any depth that are 0.
 void ListZeros(const Message& message, const std::string& prefix, std::vector<std::string>* zeros) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -125,13 +133,16 @@ void ListZeros(const Message& message, const std::string& prefix, std::vector<st
       ListZeros(reflection.GetMessage(message, field), name + ".", zeros);
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64 && reflection.GetInt64(message, field) == 0) {
       zeros->push_back(name);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE && reflection.GetDouble(message, field) == 0) {
+      zeros->push_back(name);
     }
   }
 }
 
 TEST(LoadTableTest, EveryFieldOfTheApiIsSet) {
   DistinctLoad distinct;
-  Occupancy& arena = distinct.load().occupancy;
+  ServerLoad& load = distinct.load();
+  Occupancy& arena = load.engine.occupancy;
   arena = {.arena_bytes = 1,
            .unassigned_free_bytes = 2,
            .unassigned_overhead_bytes = 3,
@@ -148,14 +159,22 @@ TEST(LoadTableTest, EveryFieldOfTheApiIsSet) {
                   .evicted_units = 7,
                   .compacted_bytes = 8}};
   v1::GetLoadResponse response;
-  const GrammarLoad grammars = {
+  load.sessions = {.used_bytes = 1, .limit_bytes = 2, .num_saves = 3, .num_failed_saves = 4};
+  load.grammars = {
       .compiled = 1, .failed = 2, .cancelled = 3, .hits = 4, .waiting = 5, .cache_bytes = 6, .cache_limit_bytes = 7};
-  FillLoad(distinct.load(), grammars, {.bytes = 1, .limit_bytes = 2, .ended = 3}, &response);
+  load.texts = {.waiting = 1, .waiting_bytes = 2, .running = 3, .done = 4, .refused = 5};
+  load.delivery = {.bytes = 1, .limit_bytes = 2, .ended = 3};
+  load.connections = {.open = 1, .limit = 2, .refused = 3};
+  load.tenants = {.largest = {{.tenant = "ann", .share = 0.5, .deficit = 2, .wait = absl::Seconds(3)}},
+                  .num_tenants = 2};
+  FillLoad(load, &response);
   std::vector<std::string> zeros;
   ListZeros(response, "", &zeros);
   EXPECT_THAT(zeros, ::testing::IsEmpty());
   EXPECT_EQ(response.cache().pools(0).kind(), "static");
   EXPECT_EQ(response.cache().pools(0).cached_bytes(), 48);
+  ASSERT_EQ(response.tenant_shares_size(), 1);
+  EXPECT_EQ(response.tenant_shares(0).tenant(), "ann");
 }
 
 template <typename Figures>
@@ -176,6 +195,8 @@ TEST(LoadTableTest, FiguresOfAFamilyAreNeighboursAndTheFirstOneHasTheHelp) {
   CheckFamilies(EngineFigures(), &runs);
   CheckFamilies(TierFigures(), &runs);
   CheckFamilies(GrammarFigures(), &runs);
+  CheckFamilies(TextFigures(), &runs);
+  CheckFamilies(DeliveryFigures(), &runs);
   CheckFamilies(PoolFigures(), &runs);
   CheckFamilies(ArenaFigures(), &runs);
   for (const auto& [name, count] : runs) {

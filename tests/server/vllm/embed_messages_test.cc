@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/api/validation_test.h"
+#include "tests/server/request/validation_test.h"
 
 namespace berth {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "tests/server/api/validation_test.h"
+#include "tests/server/request/validation_test.h"
 
 namespace berth {
 namespace {

@@ -516,6 +516,20 @@ class CacheOccupancy:
 
 
 @dataclass(slots=True, kw_only=True)
+class TenantShare:
+    """What a tenant gets. Fair shares are described in docs/operations.md."""
+
+    tenant: str = ""
+    """"": of requests that name none."""
+    share: float = 0.0
+    """Of what all tenants were charged lately."""
+    deficit_tokens: float = 0.0
+    """Got less, for its weight, than the waiting tenant that got most; 0: it does not wait."""
+    wait_seconds: float = 0.0
+    """Since something of it was admitted, while it waits."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Load:
     """`berth-cli status` shows the fields by their names, in this order."""
 
@@ -533,6 +547,22 @@ class Load:
     """Tokens that the waiting sequences have to prefill."""
     predicted_wait_ms: int = 0
     """Of a request for its first step, if it went behind all that wait."""
+    predicted_wait_new_tenant_ms: int = 0
+    """The same if nothing else of its tenant waited."""
+    tenants: int = 0
+    """With a request that waits or runs."""
+    tenant_shares: list[TenantShare] = field(default_factory=list)
+    """Of those with the largest shares, the largest first."""
+    texts_waiting: int = 0
+    """Prompts and chats that no thread has begun to tokenise or render."""
+    text_waiting_bytes: int = 0
+    """Bytes of texts_waiting."""
+    texts_running: int = 0
+    """That a thread works on."""
+    connections: int = 0
+    """Open connections of the gRPC port."""
+    connections_limit: int = 0
+    """0: none."""
     grammars_waiting: int = 0
     """Requests whose grammar is not compiled yet; they are not in the queue."""
     grammar_cache_bytes: int = 0
@@ -549,8 +579,14 @@ class Load:
     """Files of prefixes."""
     disk_tier_limit_bytes: int = 0
     """Limit of disk_tier_bytes; 0: no disk tier."""
+    session_bytes: int = 0
+    """Files of sessions."""
+    session_limit_bytes: int = 0
+    """Limit of session_bytes; 0: sessions are off."""
     undelivered_bytes: int = 0
     """Messages that clients have not taken yet, also of requests that have ended."""
+    undelivered_limit_bytes: int = 0
+    """Limit of undelivered_bytes."""
     steps: int = 0
     """Since start."""
     failed_steps: int = 0
@@ -601,6 +637,24 @@ class Load:
     """Prefixes read from disk to host memory."""
     tier_restored_tokens: int = 0
     """Tokens of restored prefixes that the arena no longer held."""
+    tier_prefixes_lost: int = 0
+    """Prefixes evicted from the arena before they were copied to a tier."""
+    tier_host_evictions: int = 0
+    """Prefixes dropped from host memory for others."""
+    tier_disk_evictions: int = 0
+    """Files of prefixes deleted for others."""
+    tier_file_errors: int = 0
+    """Files of prefixes that could not be written, read or used."""
+    texts_done: int = 0
+    """Texts that were tokenised, detokenised or rendered."""
+    texts_refused: int = 0
+    """Texts refused because too many waited."""
+    connections_refused: int = 0
+    """Connections closed at once because too many were open."""
+    session_saves: int = 0
+    """Session files written."""
+    failed_session_saves: int = 0
+    """Session files that could not be written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -705,6 +759,7 @@ ANSWER_TYPES: dict[str, type[Any]] = {
     "berth.v1.GetServerInfoResponse": ServerInfo,
     "berth.v1.PoolOccupancy": PoolOccupancy,
     "berth.v1.CacheOccupancy": CacheOccupancy,
+    "berth.v1.TenantShare": TenantShare,
     "berth.v1.GetLoadResponse": Load,
     "berth.v1.DrainResponse": DrainResponse,
     "berth.v1.FlushCacheResponse": FlushCacheResponse,

@@ -1,0 +1,45 @@
+#include "server/admission/audit.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/process/escape.h"
+
+namespace berth {
+namespace {
+
+std::shared_ptr<spdlog::logger> LoggerOf(const Audit::Options& options) {
+  if (options.logger != nullptr) return options.logger;
+  std::shared_ptr<spdlog::logger> audit = spdlog::get("audit");
+  return audit != nullptr ? audit : spdlog::default_logger();
+}
+
+// "ipv4:10.0.0.1:1234" without its port, which each connection has anew.
+std::string AddressOf(absl::string_view peer) { return std::string(peer.substr(0, peer.rfind(':'))); }
+
+std::string Line(absl::string_view what, const Audit::Call& call, const absl::Status& outcome) {
+  std::string line = absl::StrCat(what, ": method=", Quoted(call.method), " peer=", Quoted(call.peer),
+                                  " credential=", Quoted(call.credential), " tenant=", Quoted(call.tenant),
+                                  " outcome=", absl::StatusCodeToString(outcome.code()));
+  if (!outcome.ok()) absl::StrAppend(&line, " reason=", Quoted(outcome.message()));
+  return line;
+}
+
+}  // namespace
+
+Audit::Audit(Options options) : logger_(LoggerOf(options)), refusals_(std::move(options.refusals)) {}
+
+void Audit::OnRefused(const Call& call, const absl::Status& why) {
+  const std::optional<std::string> end = refusals_.Admit(AddressOf(call.peer));
+  if (end.has_value()) logger_->info(Line("refused credential", call, why) + *end);
+}
+
+void Audit::OnOperatorCall(const Call& call, const absl::Status& outcome) {
+  logger_->info(Line("operator call", call, outcome));
+}
+
+}  // namespace berth

@@ -1,0 +1,40 @@
+// Counts the threads that are within an object's work, so that its destructor can wait for them. Thread-safe.
+#ifndef BERTH_SERVER_REQUEST_IN_FLIGHT_H_
+#define BERTH_SERVER_REQUEST_IN_FLIGHT_H_
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "scheduler/mutex.h"
+#include "server/request/undo.h"
+
+namespace berth {
+
+class InFlight {
+ public:
+  // The calling thread is within, until what is returned is destroyed.
+  Undo Enter() ABSL_LOCKS_EXCLUDED(mutex_) {
+    Add(1);
+    return Undo([this] { Add(-1); });
+  }
+
+  void WaitUntilNone() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    while (count_ > 0) none_.Wait(&mutex_);
+  }
+
+ private:
+  void Add(int64_t change) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    count_ += change;
+    if (count_ == 0) none_.SignalAll();
+  }
+
+  Mutex mutex_;
+  CondVar none_;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace berth
+
+#endif  // BERTH_SERVER_REQUEST_IN_FLIGHT_H_

@@ -1,0 +1,127 @@
+#include "server/request/text_pool.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/refusal.h"
+#include "scheduler/signal_stack.h"
+
+namespace berth {
+namespace {
+
+bool Never() { return false; }
+
+}  // namespace
+
+TextPool::TextPool(Options options) : options_(std::move(options)), shares_(options_.threads) {
+  for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
+
+TextPool::~TextPool() {
+  Stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status TextPool::Submit(Job job) {
+  {
+    MutexLock lock(&mutex_);
+    if (!stopped_) {
+      if (!Fits(job)) {
+        ++load_.refused;
+        return RefusedError(
+            {.reason = RefusalReason::kTexts},
+            absl::StrCat(load_.waiting, " texts with ", load_.waiting_bytes, " bytes wait already; retry later"));
+      }
+      shares_.Add(job.client, {.waiting = 1, .waiting_bytes = job.bytes});
+      ++load_.waiting;
+      load_.waiting_bytes += job.bytes;
+      waiting_.Push(std::move(job));
+      changed_.Signal();
+      return absl::OkStatus();
+    }
+  }
+  job.work(absl::UnavailableError("the server is shutting down"), Never);
+  return absl::OkStatus();
+}
+
+bool TextPool::Fits(const Job& job) const {
+  const ClientShares::Share own = shares_.Of(job.client);
+  const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
+  return fits(load_.waiting, 1, options_.max_waiting) && fits(own.waiting, 1, options_.max_waiting / 2) &&
+         fits(load_.waiting_bytes, job.bytes, options_.max_waiting_bytes) &&
+         fits(own.waiting_bytes, job.bytes, options_.max_waiting_bytes / 2);
+}
+
+void TextPool::Cancel(RequestKey key) {
+  std::optional<Job> job;
+  {
+    MutexLock lock(&mutex_);
+    if (const auto running = running_.find(key); running != running_.end()) running->second.request_stop();
+    job = waiting_.Remove(key);
+    if (job.has_value()) Leave(*job);
+  }
+  if (job.has_value()) job->work(absl::CancelledError("cancelled by the client"), Never);
+}
+
+void TextPool::Stop() {
+  std::vector<Job> left;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (auto& [key, stop] : running_) stop.request_stop();
+    while (std::optional<Job> job = waiting_.Pop([](const std::string&) { return true; })) {
+      Leave(*job);
+      left.push_back(*std::move(job));
+    }
+    changed_.SignalAll();
+  }
+  for (const Job& job : left) job.work(absl::UnavailableError("the server is shutting down"), Never);
+}
+
+TextLoad TextPool::load() const {
+  MutexLock lock(&mutex_);
+  return load_;
+}
+
+std::optional<TextPool::Job> TextPool::Next() {
+  return waiting_.Pop([&](const std::string& client)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.MayRun(client); });
+}
+
+void TextPool::Leave(const Job& job) {
+  shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes});
+  --load_.waiting;
+  load_.waiting_bytes -= job.bytes;
+}
+
+void TextPool::Loop() {
+  const SignalStack signal_stack;
+  while (true) {
+    std::optional<Job> job;
+    std::stop_token stop;
+    {
+      MutexLock lock(&mutex_);
+      while (!stopped_ && !(job = Next()).has_value()) changed_.Wait(&mutex_);
+      if (!job.has_value()) return;
+      shares_.Add(job->client, {.running = 1});
+      ++load_.running;
+      Leave(*job);
+      stop = running_.emplace(job->key, std::stop_source()).first->second.get_token();
+    }
+    const auto must_stop = [this, &job, &stop] { return stop.stop_requested() || options_.now() >= job->deadline; };
+    const bool late = options_.now() >= job->deadline;
+    job->work(late ? absl::DeadlineExceededError("the deadline passed while the text waited") : absl::OkStatus(),
+              must_stop);
+    {
+      MutexLock lock(&mutex_);
+      running_.erase(job->key);
+      shares_.Add(job->client, {.running = -1});
+      --load_.running;
+      ++load_.done;
+      changed_.SignalAll();  // the client may have another thread
+    }
+  }
+}
+
+}  // namespace berth
