@@ -9,6 +9,22 @@
 #include "absl/strings/str_cat.h"
 #include "cache/checkpoint.h"
 
+// What holds what, for a plan of three groups:
+//
+//   leases_: ids and offsets     index_: ids
+//                 |                  |
+//                 v                  v
+//   pools_:   | static | sliding | recurrent |   units of one size in each
+//                      | slabs
+//                      v
+//   slabs_:   | slab of static | slab of recurrent | hole | slab of static | slab of sliding | hole |
+//   storage_: | their bytes                                                                         |
+//
+// AllocateUnit takes a unit of its group's pool. Before that, it evicts units of the index while the arena has too few
+// free bytes. If the bytes are there but neither the pool nor a hole has room, MakeHole gathers them:
+//   1. The pool with the most free bytes empties its sparsest slab or cuts it, until the holes add up to the unit.
+//   2. slabs_ slides slabs together, until one hole is large enough.
+//   3. RefreshTables gives the leases the new offsets. The index needs none: it looks them up by id.
 namespace berth {
 namespace {
 

@@ -6,8 +6,19 @@
 // only if the step's start is > 0: start == 0 *means* zero state, so nothing is cleared on reuse. Cross blocks come
 // with the first growth, all at once, and are written once, in the step that follows.
 //
-// Units may be shared with forks of the sequence, with the prefix index and with state snapshots. Growing copies only
-// the units that the step would write and that another holder still reads.
+// A lease of 10 tokens, with blocks of 4 and a window of 4, after the step that computed token 9. A letter is a unit:
+//
+//   token       | 0 1 2 3 | 4 5 6 7 | 8 9     |
+//   static      |    a    |    b    |    c    |   GrowFor appends units, and Crop drops them from the end
+//   sliding     | expired |    d    |    e    |   GrowFor also drops what the window has passed
+//   recurrent   |              s              |   the states after 10 tokens; each step writes them in place
+//   snapshots_  |         r         |             the states after 8 tokens; Crop(8) puts r in the place of s
+//   index     root_ --> {a, x} --> {b, d}        Publish adds units to the tree, and Adopt lists them in a new lease
+//                                  ^ cursor_
+//
+// A dropped unit is free once nothing else holds it: x was the block that expired, and the index still has it. Forks of
+// the sequence share units too. Growing copies only the units that the step would write and that another holder still
+// reads. So the growth past 8 tokens copied r to s.
 //
 // With quantised checkpoints (CachePlan::checkpoint_group), the index keeps quantised copies instead of state units. A
 // lease that starts from one, by Adopt or from a tier, holds it in place of its states. The next growth expands it into

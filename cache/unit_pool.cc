@@ -10,8 +10,25 @@
 // lists_ says that list n is not empty. So the fullest slab with room is behind the lowest bit, and the sparsest slab
 // behind the highest. A slab leaves its list before its number of free places changes, and joins another one after.
 //
-// A sparse slab is emptied into the fullest ones (EmptySparsestSlab), or its units move to its lower places and the
-// arena takes the rest (CutSparsestSlab).
+//   slabs_[0]   | u3 | u0 |    | u1 |   by_free_[1]: Allocate puts the next unit here
+//   slabs_[1]   |    | u2 |    |    |   by_free_[3]: EmptySparsestSlab moves u2 to slabs_[0] and returns this slab
+//   slabs_[2]   | u4 | u5 | u6 | u7 |   in no list; lists_ == 0b101
+//
+// CutSparsestSlab would move u2 to the lowest place of its own slab, and the arena would take the other three places.
+//
+// A unit is counted by what holds it:
+//
+//              Allocate            AddLease
+//     free --------------> live <-----------> shared     live: one lease
+//      ^                   |  ^    DropLease             shared: several leases
+//      |     DropLease     |  |                          cached: the index alone
+//      +-------------------+  |
+//      |                   |  | AddLease
+//      |     DropCached    v  |
+//      +------------------ cached
+//
+// The last DropLease makes a unit cached if the index holds it too (SetCached), else free. A slab whose units are all
+// free returns to the arena.
 namespace berth {
 namespace {
 

@@ -3,6 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+// An entry, by its place:
+//
+//     EnqueueForOffload                                          files found at the start
+//             |                                                             |
+//             v                                                             v
+//     +--------------+  OnOffloaded  +----------------+  DropSnapshot  +---------+
+//     |    kArena    | ------------> |     kHost      | -------------> |  kDisk  |
+//     | its units in |               | a snapshot;    | <------------- | a file  |
+//     | the index    |               | perhaps a file | Fetch, OnRead  +---------+
+//     +--------------+               +----------------+                     |
+//             |                              |                              |
+//             v lost                         v DropSnapshot, no file        v DropFile, or it cannot be read
+//
+// entries_ owns the entries, sorted by salt and tokens. The entry of kArena that is being copied is offloading_, and
+// the first copied_bytes of its snapshot are there. Once all are, StartWriting writes a file beside the snapshot.
+// DropAll and DropShorter erase entries at any place.
 namespace berth {
 namespace {
 
