@@ -1,7 +1,7 @@
 // Walks the instances of JSON schemas through their grammars. structure_bench.py runs it, and sums up what it prints: a
 // line of JSON for each schema.
 //
-//     maskbench --tokenizer=FOLDER FILE...
+//     maskbench --tokenizer=FOLDER [--any_order] FILE...
 //
 // Each file is as MaskBench has them: {"schema": SCHEMA, "tests": [{"valid": BOOL, "data": VALUE}...]}. A valid
 // instance must be accepted token by token, and may end there. An invalid one must be refused before its end.
@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 
 class Bench {
  public:
-  explicit Bench(const std::string& tokenizer_dir) {
+  Bench(const std::string& tokenizer_dir, bool any_order) : any_order_(any_order) {
     tokenizer_ = Take(Tokenizer::Load(tokenizer_dir));
     for (const char* name : {"</s>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<eos>"}) {
       if (end_token_ < 0) end_token_ = tokenizer_->TokenId(name);
@@ -50,7 +50,8 @@ class Bench {
     Json out = {{"file", path.substr(path.rfind('/') + 1)}};
     const absl::Time start = absl::Now();
     const auto grammar =
-        CompileGrammar({.kind = GrammarSpec::Kind::kJsonSchema, .text = in["schema"].dump()}, vocabulary_, {}, {});
+        CompileGrammar({.kind = GrammarSpec::Kind::kJsonSchema, .text = in["schema"].dump(), .any_order = any_order_},
+                       vocabulary_, {}, {});
     out["compile_us"] = absl::ToInt64Microseconds(absl::Now() - start);
     if (!grammar.ok()) {
       out["refused"] = std::string(grammar.status().message());
@@ -117,6 +118,7 @@ class Bench {
     return "";
   }
 
+  const bool any_order_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   int32_t end_token_ = -1;
@@ -129,20 +131,23 @@ class Bench {
 
 int main(int argc, char** argv) {
   std::string tokenizer;
+  bool any_order = false;
   std::vector<std::string> files;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     if (absl::ConsumePrefix(&argument, "--tokenizer=")) {
       tokenizer = std::string(argument);
+    } else if (argument == "--any_order") {
+      any_order = true;
     } else {
       files.emplace_back(argument);
     }
   }
   if (tokenizer.empty() || files.empty()) {
-    std::cerr << "usage: maskbench --tokenizer=FOLDER FILE...\n";
+    std::cerr << "usage: maskbench --tokenizer=FOLDER [--any_order] FILE...\n";
     return 2;
   }
-  berth::Bench bench(tokenizer);
+  berth::Bench bench(tokenizer, any_order);
   for (const std::string& file : files) {
     const auto replace = berth::Json::error_handler_t::replace;
     std::cout << bench.Run(file).dump(-1, ' ', false, replace) << std::endl;

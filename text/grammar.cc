@@ -102,6 +102,7 @@ BerthGrammarSpec AbiSpec(const GrammarSpec& spec, const GrammarLimits& limits, a
           .begin_token = spec.begin_token,
           .own_text = spec.own_text,
           .refuse_unknown = spec.refuse_unknown,
+          .any_order = spec.any_order,
           .text = ViewOf(spec.text),
           .begin_text = ViewOf(spec.begin_text),
           .choices = choices.data(),

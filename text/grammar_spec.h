@@ -28,6 +28,8 @@ struct GrammarSpec {
   Whitespace whitespace = Whitespace::kFlexible;
   // What becomes of a keyword or format that the schema's draft does not know: a warning, or an error.
   bool refuse_unknown = false;
+  // Properties in any order, not only in the schema's.
+  bool any_order = false;
   // When the constraint begins: after this token, or this text, has come for the first time. Neither: at once. Before,
   // every text may come, but not the end.
   int32_t begin_token = -1;

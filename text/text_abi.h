@@ -79,6 +79,7 @@ struct BerthGrammarSpec {
   int32_t begin_token;
   bool own_text;
   bool refuse_unknown;
+  bool any_order;
   BerthView text;
   BerthView begin_text;
   const BerthView* choices;

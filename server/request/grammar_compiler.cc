@@ -17,8 +17,8 @@ constexpr char kShuttingDown[] = "the server is shutting down";
 // Equal for equal specs only.
 std::string NameOf(const GrammarSpec& spec) {
   std::string name = absl::StrCat(static_cast<int>(spec.kind), ",", static_cast<int>(spec.whitespace), ",",
-                                  spec.begin_token, ",", spec.own_text, ",", spec.refuse_unknown, ",",
-                                  spec.begin_text.size(), ":", spec.begin_text, spec.text.size(), ":", spec.text);
+                                  spec.begin_token, ",", spec.own_text, ",", spec.refuse_unknown, ",", spec.any_order,
+                                  ",", spec.begin_text.size(), ":", spec.begin_text, spec.text.size(), ":", spec.text);
   for (const std::string& choice : spec.choices) absl::StrAppend(&name, choice.size(), ":", choice);
   return name;
 }

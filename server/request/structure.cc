@@ -106,6 +106,15 @@ absl::Status ReadUnknownKeywords(const v1::Structure& in, GrammarSpec* spec) {
   return CheckRange("structure.unknown_keywords", int64_t{in.unknown_keywords()}, Closed(0, v1::UnknownKeywords_MAX));
 }
 
+absl::Status ReadPropertyOrder(const v1::Structure& in, GrammarSpec* spec) {
+  if (!in.has_property_order()) return absl::OkStatus();
+  if (spec->kind != Kind::kJsonSchema && spec->kind != Kind::kStructuralTag && spec->kind != Kind::kLark) {
+    return Invalid("structure.property_order: applies to schemas only; ", FieldOf(spec->kind), " is set");
+  }
+  spec->any_order = in.property_order() == v1::PROPERTY_ORDER_ANY;
+  return CheckRange("structure.property_order", int64_t{in.property_order()}, Closed(0, v1::PropertyOrder_MAX));
+}
+
 absl::Status ReadBegin(const v1::Structure& in, int64_t vocab_size, GrammarSpec* spec) {
   if (in.begin_case() == v1::Structure::kBeginAfterToken) {
     spec->begin_token = in.begin_after_token();
@@ -131,6 +140,7 @@ absl::StatusOr<GrammarSpec> ReadStructure(const v1::GenerateRequest& in, const V
   Checks checks;
   checks.Add(ReadWhitespace(structure, &spec));
   checks.Add(ReadUnknownKeywords(structure, &spec));
+  checks.Add(ReadPropertyOrder(structure, &spec));
   checks.Add(ReadBegin(structure, context.model->vocab_size, &spec));
   if (!checks.status().ok()) return checks.status();
   return spec;

@@ -60,6 +60,7 @@ std::string SomeValue(const FieldDescriptor& field) {
   if (field.name() == "json_schema" || field.name() == "lark" || field.name() == "structural_tag") return SomeFile();
   if (field.enum_type() != nullptr && field.enum_type()->name() == "Whitespace") return "compact";
   if (field.enum_type() != nullptr && field.enum_type()->name() == "UnknownKeywords") return "refuse";
+  if (field.enum_type() != nullptr && field.enum_type()->name() == "PropertyOrder") return "any";
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return "false";

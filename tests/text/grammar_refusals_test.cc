@@ -36,9 +36,8 @@ std::vector<TestVocabulary>* GrammarRefusalsTest::vocabularies_ = nullptr;
 
 TEST_F(GrammarRefusalsTest, RefusesSchemaKeywordsByName) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"properties": {"a/b": {"contains": {}}}})", "/properties/a~1b/contains"},
-      {R"({"not": {"items": {"minimum": 1}}})", "/not/items"},
-      {R"({"not": {"type": "integer"}})", "/not/type"},
+      {R"({"properties": {"a/b": {"uniqueItems": true}}})", "/properties/a~1b/uniqueItems"},
+      {R"({"not": {"uniqueItems": true}})", "/not/uniqueItems"},
       {R"({"$schema": "https://json-schema.org/draft/2020-12/schema", "items": [{}]})", "/items"},
       {R"({"uniqueItems": true})", "/uniqueItems"},
       {R"({"type": "text"})", "/type"},
@@ -57,7 +56,7 @@ TEST_F(GrammarRefusalsTest, RefusesSchemaKeywordsByName) {
       {R"({"type": "object", "minProperties": 3})", "/minProperties"},
       {R"({"a": 1, "a": 2})", "comes twice at line 1 column"},
       {"{\"type\":\n \"string\",}", "line 2 column"},
-      {R"(false)", "false"},
+      {R"(false)", "/: no value fits the schema"},
   };
   for (const auto& [schema, part] : cases) {
     const std::string error = ErrorOf(Kind::kJsonSchema, schema);

@@ -8,8 +8,8 @@
 //     {"template": SOURCE, "variables": {...}}
 //     {"template_of": DIR}
 //     {"render": [MESSAGE...], "tools": [...] or null, "generation": BOOL}
-//     {"schema": SCHEMA, "end": TOKEN}: compiles it, for the tokenizer that is loaded; without "end", <|im_end|> ends
-//     it
+//     {"schema": SCHEMA, "any_order": BOOL, "end": TOKEN}: compiles it, for the tokenizer that is loaded; without
+//     "end", <|im_end|> ends it
 //     {"accepts": TEXT or [ID...]}: whether it is a complete text of the schema
 //     {"walk": SEED, "limit": TOKENS}: a complete text of the schema; null where the limit came first
 #include <iostream>
@@ -50,7 +50,7 @@ class Oracle {
     if (request.contains("decode")) {
       return Answer(tokenizer_->Decode(request["decode"].get<std::vector<int32_t>>(), request["skip"]));
     }
-    if (request.contains("schema")) return Compile(request["schema"].dump(), request.value("end", "<|im_end|>"));
+    if (request.contains("schema")) return Compile(request);
     if (request.contains("accepts")) return Accepts(request["accepts"]);
     if (request.contains("walk")) return WalkSchema(request["walk"], request["limit"]);
     if (request.contains("stream")) return Stream(request["stream"].get<std::vector<int32_t>>(), request["skip"]);
@@ -99,7 +99,8 @@ class Oracle {
                                     request["generation"], request.contains("extra") ? request["extra"].dump() : ""));
   }
 
-  Json Compile(const std::string& schema, const std::string& end) {
+  Json Compile(const Json& request) {
+    const std::string end = request.value("end", "<|im_end|>");
     if (vocabulary_ == nullptr) {
       end_ = tokenizer_->TokenId(end);
       bytes_.clear();
@@ -108,7 +109,10 @@ class Oracle {
       vocabulary_ = *std::move(vocabulary);
       for (int32_t token = 0; token < vocabulary_->vocab_size(); ++token) bytes_.push_back(vocabulary_->Bytes(token));
     }
-    auto grammar = CompileGrammar({.kind = GrammarSpec::Kind::kJsonSchema, .text = schema}, vocabulary_, {}, {});
+    const GrammarSpec spec = {.kind = GrammarSpec::Kind::kJsonSchema,
+                              .text = request["schema"].dump(),
+                              .any_order = request.value("any_order", false)};
+    auto grammar = CompileGrammar(spec, vocabulary_, {}, {});
     if (!grammar.ok()) return {{"error", std::string(grammar.status().message())}};
     grammar_ = *std::move(grammar);
     return {{"value", true}};

@@ -433,6 +433,13 @@ TEST_F(StructureTest, RefusesByFieldValueAndLimit) {
                 r->mutable_structure()->set_unknown_keywords(static_cast<v1::UnknownKeywords>(2));
               }),
               HasSubstr("structure.unknown_keywords: 2 is outside [0, 1]"));
+  EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_property_order(v1::PROPERTY_ORDER_ANY); }),
+              HasSubstr("structure.property_order: applies to schemas only; structure.regex is set"));
+  EXPECT_THAT(refusal([](auto* r) {
+                r->mutable_structure()->set_json_schema("{}");
+                r->mutable_structure()->set_property_order(static_cast<v1::PropertyOrder>(2));
+              }),
+              HasSubstr("structure.property_order: 2 is outside [0, 1]"));
   EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_token(100); }),
               HasSubstr("structure.begin_after_token"));
   EXPECT_THAT(refusal([](auto* r) { r->mutable_structure()->set_begin_after_text(""); }),

@@ -1,15 +1,16 @@
 //! Compiles grammars by llguidance.
 //!
 //! llguidance cannot be stopped in the midst: its work is bounded by ParserLimits, by the text's length and, for schemas,
-//! by schema_cost.rs. A request to stop is seen between its steps, and at once in Berth's own.
+//! by the length of the grammar that schema/ writes. A request to stop is seen between its steps, and at once in Berth's own.
 
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
-use crate::schema_dialect::Notes;
+use crate::schema::dialect::Notes;
+use crate::schema::{Style, Written};
 use crate::vocabulary::Vocabulary;
 use crate::work::Work;
-use crate::{guard, json, lark, schema, schema_bytes, schema_cost, structural_tag, text, Bytes, Ids};
+use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
 use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, TokenParser};
@@ -42,6 +43,7 @@ pub struct Spec {
     begin_token: i32,
     own_text: bool,
     refuse_unknown: bool,
+    any_order: bool,
     text: View,
     begin_text: View,
     choices: *const View,
@@ -63,6 +65,7 @@ struct Job<'a> {
     begin: Option<u32>,
     begin_text: &'a str,
     own_text: bool,
+    any_order: bool,
     text: &'a str,
     choices: Vec<&'a str>,
     limits: ParserLimits,
@@ -73,29 +76,16 @@ struct Job<'a> {
 type Grammars = Vec<GrammarWithLexer>;
 
 impl Job<'_> {
-    /// The schema with the options of its whitespace. A key has one spelling: it could pass for another key otherwise.
-    fn with_options(&self, mut schema: Value) -> Value {
-        let (item, key) = if self.whitespace == 2 { (", ", ": ") } else { (",", ":") };
-        schema["x-guidance"] = json!({
-            "item_separator": item,
-            "key_separator": key,
-            "whitespace_flexible": self.whitespace == 0,
-            "json_allowed_escapes": "nrbtf\\\"",
-        });
-        schema
-    }
-
-    /// The schema as llguidance is to read it. `prefix`: the pointer to it in the text.
-    fn read(&self, value: &Value, prefix: &str) -> Result<Value, String> {
-        let schema = schema::read(value, prefix, &self.notes, self.work)?;
-        schema_cost::charge(&schema, self.work)?;
-        Ok(self.with_options(schema))
+    /// The grammar of a schema. `prefix`: the pointer to it in the text.
+    fn read(&self, value: &Value, prefix: &str) -> Result<Written, String> {
+        let style = Style { whitespace: self.whitespace, any_order: self.any_order };
+        schema::write(value, prefix, style, &self.notes, self.work)
     }
 
     fn schema(&self, value: &Value) -> Result<GrammarWithLexer, String> {
-        let schema = self.read(value, "")?;
-        self.check_bytes(&schema_bytes::required_bytes(&schema, self.work)?)?;
-        Ok(GrammarWithLexer::from_json_schema(schema))
+        let written = self.read(value, "")?;
+        self.check_bytes(&written.bytes)?;
+        Ok(GrammarWithLexer::from_lark(written.lark))
     }
 
     fn check_bytes(&self, needed: &[bool; 256]) -> Result<(), String> {
@@ -134,12 +124,21 @@ impl Job<'_> {
         self.regex(&self.choice_pattern())
     }
 
-    fn lark(&self) -> Result<GrammarWithLexer, String> {
+    fn lark(&self) -> Result<Grammars, String> {
         if self.text.len() > MAX_LARK_BYTES {
             return Err(format!("{} bytes are over {MAX_LARK_BYTES}", self.text.len()));
         }
-        let text = lark::read(self.text, &|schema| self.read(schema, ""), self.work)?;
-        Ok(GrammarWithLexer::from_lark(text))
+        let mut grammars = vec![];
+        let mut add = |schema: &Value| {
+            let mut grammar = GrammarWithLexer::from_lark(self.read(schema, "")?.lark);
+            let name = format!("schema_{}", grammars.len());
+            grammar.name = Some(name.clone());
+            grammars.push(grammar);
+            Ok(name)
+        };
+        let text = lark::read(self.text, &mut add, self.work)?;
+        grammars.insert(0, GrammarWithLexer::from_lark(text));
+        Ok(grammars)
     }
 
     fn structural_tag(&self) -> Result<Grammars, String> {
@@ -151,11 +150,11 @@ impl Job<'_> {
             .collect();
         let controls = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(controls);
         let controls = controls.map_err(|e| format!("internal error: {e}"))?;
-        let read = |schema: &Value, prefix: &str| self.read(schema, prefix);
+        let read = |schema: &Value, prefix: &str| Ok(self.read(schema, prefix)?.lark);
         let translated = structural_tag::translate(self.text, &controls, &read, self.work)?;
         let mut grammars = vec![GrammarWithLexer::from_lark(translated.lark)];
         for (i, schema) in translated.schemas.into_iter().enumerate() {
-            let mut grammar = GrammarWithLexer::from_json_schema(schema);
+            let mut grammar = GrammarWithLexer::from_lark(schema);
             grammar.name = Some(format!("schema_{i}"));
             grammars.push(grammar);
         }
@@ -172,7 +171,7 @@ impl Job<'_> {
                 vec![self.regex(&pattern)?]
             }
             3 => vec![self.choice()?],
-            4 => vec![self.lark()?],
+            4 => self.lark()?,
             5 => self.structural_tag()?,
             other => return Err(format!("unknown kind {other}")),
         })
@@ -218,13 +217,6 @@ impl Job<'_> {
     }
 
     fn compile(&self) -> Result<Constraint, String> {
-        self.compiled().map_err(|error| match self.notes.overlap.take() {
-            Some(why) if error.starts_with("oneOf: ") => format!("{error}; {why}"),
-            _ => error,
-        })
-    }
-
-    fn compiled(&self) -> Result<Constraint, String> {
         let grammars = self.grammars()?;
         self.work.look()?;
         let top = TopLevelGrammar { grammars, max_tokens: None };
@@ -304,11 +296,7 @@ fn limits(spec: &Spec) -> ParserLimits {
     limits
 }
 
-unsafe fn job<'a>(
-    vocabulary: &'a Arc<Vocabulary>,
-    spec: &'a Spec,
-    work: &'a Work,
-) -> Result<Job<'a>, String> {
+unsafe fn job<'a>(vocabulary: &'a Arc<Vocabulary>, spec: &'a Spec, work: &'a Work) -> Result<Job<'a>, String> {
     let views = if spec.num_choices == 0 { &[] } else { std::slice::from_raw_parts(spec.choices, spec.num_choices) };
     let mut begin = u32::try_from(spec.begin_token).ok();
     let mut begin_text = spec.begin_text.str()?;
@@ -333,6 +321,7 @@ unsafe fn job<'a>(
         begin,
         begin_text,
         own_text: spec.own_text,
+        any_order: spec.any_order,
         text: spec.text.str()?,
         choices: views.iter().map(|view| view.str()).collect::<Result<_, _>>()?,
         limits: limits(spec),

@@ -9,8 +9,8 @@ const MAX_DEPTH: usize = 200;
 /// Options that would make forced tokens or masks wrong.
 const REFUSED: [&str; 2] = ["no_forcing", "allow_invalid_utf8"];
 
-/// Reads a schema in a grammar, and writes it as llguidance is to read it.
-pub type Rewrite<'a> = &'a dyn Fn(&serde_json::Value) -> Result<serde_json::Value, String>;
+/// Reads a schema in a grammar, and returns the name of a grammar for it.
+pub type Rewrite<'a> = &'a mut dyn FnMut(&serde_json::Value) -> Result<String, String>;
 
 fn position(text: &str, at: usize) -> String {
     let line = text[..at].matches('\n').count() + 1;
@@ -34,7 +34,7 @@ fn skip(text: &str, at: usize) -> Option<usize> {
     Some(at + (i + 1).min(rest.len()))
 }
 
-/// The grammar with its schemas read (`%json`) and rewritten. Lines keep their numbers.
+/// The grammar with a name for each of its schemas (`%json`). Lines keep their numbers.
 pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String> {
     let mut out = String::new();
     let mut at = 0;
@@ -50,9 +50,9 @@ pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String>
         if let Some(rest) = text[at..].strip_prefix("%json") {
             let error = |e: String| format!("%json at {}: {e}", position(text, at));
             let (value, len) = json::parse_prefix(rest, work).map_err(error)?;
-            let value = rewrite(&value).map_err(error)?;
-            // The line breaks go between the keyword and the value.
-            out.push_str(&format!("%json{} {value}", "\n".repeat(rest[..len].matches('\n').count())));
+            let name = rewrite(&value).map_err(error)?;
+            // The line breaks go before the name.
+            out.push_str(&format!("{} @{name}", "\n".repeat(rest[..len].matches('\n').count())));
             at += "%json".len() + len;
             continue;
         }

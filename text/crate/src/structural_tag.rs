@@ -15,16 +15,16 @@ use crate::pattern::escape;
 use crate::work::Work;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 pub struct Translated {
     pub lark: String,
-    /// The schemas that it names, schema_0 and so on.
-    pub schemas: Vec<Value>,
+    /// The grammars of the schemas that it names, schema_0 and so on.
+    pub schemas: Vec<String>,
 }
 
 /// Reads a schema at a JSON pointer, and writes it as llguidance is to read it.
-pub type ReadSchema<'a> = &'a dyn Fn(&Value, &str) -> Result<Value, String>;
+pub type ReadSchema<'a> = &'a dyn Fn(&Value, &str) -> Result<String, String>;
 
 fn fields<'v>(value: &'v Value, at: &At, names: &[&str]) -> Result<&'v Map<String, Value>, String> {
     let Some(object) = value.as_object() else { return Err(format!("{at}: must be an object")) };
@@ -129,7 +129,9 @@ fn write(triggers: &[Trigger], tags: &[String]) -> String {
 pub fn translate(source: &str, controls: &AhoCorasick, read: ReadSchema, work: &Work) -> Result<Translated, String> {
     let value = json::parse(source, work)?;
     if value.get("format").is_some() {
-        return Err("/format: structural tags with \"format\" are not supported; use \"structures\" and \"triggers\"".into());
+        return Err(
+            "/format: structural tags with \"format\" are not supported; use \"structures\" and \"triggers\"".into()
+        );
     }
     let object = fields(&value, &At::Root(""), &["type", "structures", "triggers"])?;
     if object["type"] != "structural_tag" {
@@ -139,6 +141,7 @@ pub fn translate(source: &str, controls: &AhoCorasick, read: ReadSchema, work: &
     // A text begins with one trigger at most, and that is the last one up to it in alphabetical order.
     let sorted: BTreeMap<String, usize> = triggers.iter().enumerate().map(|(i, t)| (t.text.clone(), i)).collect();
     let (mut schemas, mut tags) = (vec![], vec![]);
+    let mut known: HashMap<String, usize> = HashMap::new();
     for (i, value) in list(&object["structures"], "/structures")?.iter().enumerate() {
         let at = format!("/structures/{i}");
         let structure = fields(value, &At::Root(&at), &["begin", "schema", "end"])?;
@@ -152,8 +155,13 @@ pub fn translate(source: &str, controls: &AhoCorasick, read: ReadSchema, work: &
         };
         triggers[index].tags.push(i);
         let rest = terms(&begin[trigger.len()..], controls);
-        tags.push(format!("tag_{i}:{rest} @schema_{i}{}", terms(end, controls)));
-        schemas.push(read(&structure["schema"], &format!("{at}/schema"))?);
+        // Structures with equal schemas share a grammar.
+        let lark = read(&structure["schema"], &format!("{at}/schema"))?;
+        let schema = *known.entry(lark).or_insert_with_key(|lark| {
+            schemas.push(lark.clone());
+            schemas.len() - 1
+        });
+        tags.push(format!("tag_{i}:{rest} @schema_{schema}{}", terms(end, controls)));
     }
     if let Some(i) = triggers.iter().position(|t| t.tags.is_empty()) {
         return Err(format!("/triggers/{i}: no structure begins with {:?}", triggers[i].text));

@@ -32,6 +32,7 @@ class CallOptions(TypedDict, total=False):
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "spaced"]
 UnknownKeywords: TypeAlias = Literal["ignore", "refuse"]
+PropertyOrder: TypeAlias = Literal["schema", "any"]
 EarlyStopping: TypeAlias = Literal["false", "true", "never"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Pooling: TypeAlias = Literal["last", "mean"]
@@ -175,6 +176,9 @@ class GenerateOptions(CallOptions, total=False):
     unknown_keywords: UnknownKeywords
     """What becomes of keywords and formats that the schema's draft does not know. The draft says that they constrain
     nothing. Default: ignore, with a warning in the first message."""
+    property_order: PropertyOrder
+    """The order of an object's properties: schema (the order in which the schema lists them) or any. Default:
+    schema."""
     begin_after_token: int
     """Begin after the first token of this id."""
     begin_after_text: str

@@ -3,9 +3,9 @@
 //! A schema with an `$id` is a resource of its own: references in it are relative to its URI, and their pointers begin
 //! at it. Nothing is fetched, so each reference leads to a place in the schema itself.
 
+use super::dialect::{Draft, Notes};
+use super::{fail, Outcome};
 use crate::json::At;
-use crate::schema::{fail, Outcome};
-use crate::schema_dialect::{Draft, Notes};
 use crate::uri::{decode_percent, resolve};
 use crate::work::Work;
 use serde_json::{Map, Value};
@@ -20,7 +20,7 @@ struct Resource {
 }
 
 pub struct Resources {
-    prefix: String, // the root's pointer, for errors
+    prefix: String,     // the root's pointer, for errors
     all: Vec<Resource>, // the whole schema first
     by_pointer: BTreeMap<String, usize>,
     by_uri: HashMap<String, usize>,
@@ -28,8 +28,17 @@ pub struct Resources {
 
 /// The keywords, of any draft, whose value is a schema, a list of schemas, or a map to schemas. Some are more than one.
 const SCHEMAS: [&str; 11] = [
-    "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
 ];
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 const MAPS: [&str; 6] = ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];

@@ -8,10 +8,9 @@
 //! What the draft does not know is an annotation: it constrains nothing, and a warning names it. A schema without
 //! $schema is of draft 2020-12, and may use the older spellings too.
 
+use super::{fail, Outcome};
 use crate::json::At;
-use crate::schema::{fail, Outcome};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 
 /// In their order. `Any`: no $schema names one.
@@ -96,8 +95,19 @@ const KEYWORDS: [(&str, Draft, Draft); 52] = {
 
 /// Keywords of a draft, or of OpenAPI, that constrain nothing.
 pub const ANNOTATIONS: [&str; 13] = [
-    "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "example",
-    "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "example",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "$vocabulary",
 ];
 /// Most warnings of a schema that are listed.
 const MAX_NOTES: usize = 20;
@@ -110,7 +120,8 @@ impl Draft {
     /// The draft that $schema names, if it is one that Berth reads.
     pub fn of(uri: &str) -> Option<Draft> {
         let uri = uri.trim_end_matches('#');
-        let of = |known: &&(&str, Draft, &str)| known.0.split_once("//").map(|x| x.1) == uri.split_once("//").map(|x| x.1);
+        let of =
+            |known: &&(&str, Draft, &str)| known.0.split_once("//").map(|x| x.1) == uri.split_once("//").map(|x| x.1);
         DRAFTS.iter().find(of).map(|known| known.1)
     }
 
@@ -133,9 +144,7 @@ impl Draft {
 pub struct Notes {
     refuse: bool, // it is an error
     list: RefCell<Vec<String>>,
-    more: Cell<usize>,
-    /// Why a oneOf whose schemas may overlap could not be written otherwise.
-    pub overlap: RefCell<Option<String>>,
+    more: Cell<bool>,
 }
 
 impl Notes {
@@ -148,15 +157,16 @@ impl Notes {
             return fail(at, what);
         }
         let mut list = self.list.borrow_mut();
-        if list.len() >= MAX_NOTES {
-            self.more.set(self.more.get() + 1);
-            return Ok(());
-        }
         let place = at.to_string();
         let cut = place.char_indices().nth(MAX_PLACE).map_or(place.as_str(), |(end, _)| &place[..end]);
         let text = format!("{cut}: ignored: {what}").replace('\n', " "); // a line each
-        // A definition may be read more than once.
-        if !list.contains(&text) {
+                                                                         // A schema may be read more than once.
+        if list.contains(&text) {
+            return Ok(());
+        }
+        if list.len() >= MAX_NOTES {
+            self.more.set(true);
+        } else {
             list.push(text);
         }
         Ok(())
@@ -165,7 +175,7 @@ impl Notes {
     /// One a line.
     pub fn text(&self) -> String {
         let mut list = self.list.take();
-        if self.more.get() > 0 {
+        if self.more.get() {
             list.push(format!("and more: only {MAX_NOTES} warnings are listed"));
         }
         list.join("\n")
@@ -205,34 +215,28 @@ fn unknown(key: &str, draft: Draft) -> String {
     }
 }
 
-/// Whether a draft has the keyword, and it may constrain something.
-pub fn is_keyword(key: &str) -> bool {
-    KEYWORDS.binary_search_by(|known| known.0.cmp(key)).is_ok()
-}
-
 /// What a schema says, in the keywords of draft 2020-12 and in its own order.
-pub struct Keywords<'v>(Vec<(&'v str, Cow<'v, Value>)>);
+pub struct Keywords<'v>(Vec<(&'v str, &'v Value)>);
 
 impl<'v> Keywords<'v> {
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| value.as_ref())
+    pub fn none() -> Keywords<'v> {
+        Keywords(vec![])
+    }
+
+    pub fn get(&self, key: &str) -> Option<&'v Value> {
+        self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(key, value)| (*key, value.as_ref()))
-    }
-
-    /// The elements of a keyword's array.
-    pub fn list(&self, key: &str) -> &[Value] {
-        self.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    pub fn iter(&self) -> impl Iterator<Item = (&'v str, &'v Value)> + '_ {
+        self.0.iter().copied()
     }
 
     fn add(&mut self, key: &'v str, value: &'v Value) {
-        self.0.push((key, Cow::Borrowed(value)));
+        self.0.push((key, value));
     }
 }
 
@@ -293,20 +297,21 @@ fn write<'v>(
     Ok(())
 }
 
+/// What a key of `dependencies` needs: names, or a schema. Both keywords have the map, and each reads its own part.
+pub fn is_list_of_names(value: &Value) -> bool {
+    value.is_array() || value.is_string()
+}
+
 fn dependencies<'v>(value: &'v Value, object: &Map<String, Value>, at: &At, out: &mut Keywords<'v>) -> Outcome<()> {
     let Some(all) = value.as_object() else { return fail(at, "must be an object") };
-    let is_list = |value: &Value| value.is_array() || value.is_string();
-    let listed = |value: &Value| if value.is_string() { Value::Array(vec![value.clone()]) } else { value.clone() };
     for (name, lists) in [("dependentRequired", true), ("dependentSchemas", false)] {
-        let found = all.iter().filter(|(_, value)| is_list(value) == lists);
-        let found: Map<_, _> = found.map(|(key, value)| (key.clone(), listed(value))).collect();
-        if found.is_empty() {
+        if !all.values().any(|value| is_list_of_names(value) == lists) {
             continue;
         }
         if object.contains_key(name) {
             return fail(at, format_args!("stands beside {name}; use that alone"));
         }
-        out.0.push((name, Cow::Owned(Value::Object(found))));
+        out.add(name, value);
     }
     Ok(())
 }

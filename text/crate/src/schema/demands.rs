@@ -1,0 +1,421 @@
+//! Demands: the schemas of a document that a value must fit together, and those that it must not fit.
+//!
+//!   {"allOf": [A, {"not": B}], "properties": {"p": C}}    ->    demand {A, not B, own keywords}; of p: {C, A's p, ...}
+//!
+//! There are finitely many schemas, so there are finitely many demands, however schemas refer to each other. Each is
+//! looked at once.
+
+use super::dialect::{modern, Keywords, Notes};
+use super::ids::{escape, Resources};
+use super::texts::Patterns;
+use super::values::{Array, Names, Need, Object, Values};
+use super::{fail, Outcome};
+use crate::json::At;
+use crate::work::Work;
+use serde_json::Value;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Demand(pub u32);
+
+/// What every value fits, and what no value fits.
+pub const ANY: Demand = Demand(0);
+pub const NOTHING: Demand = Demand(1);
+
+/// A schema or a literal value, or what does not fit it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Part {
+    pub place: u32,
+    pub is_not: bool,
+}
+
+/// A schema, or a value of `const` or `enum`.
+struct Place<'a> {
+    value: &'a Value,
+    pointer: String,
+    around: usize, // the resource that it is in
+    is_literal: bool,
+}
+
+/// Pairs of sets that one intersection may have.
+const MAX_SETS: usize = 2000;
+const SET_COST: u64 = 20;
+/// The error of a schema that is part of itself for the same value.
+pub const LOOP: &str = "the schema refers to itself for the value itself";
+/// References that lead to each other without anything between.
+const MAX_HOPS: usize = 100;
+
+pub struct Demands<'a> {
+    root: &'a Value,
+    prefix: &'a str,
+    pub work: &'a Work,
+    notes: &'a Notes,
+    resources: &'a Resources,
+    pub patterns: Patterns,
+    places: Vec<Place<'a>>,
+    by_address: HashMap<(*const Value, bool), u32>,
+    opened: HashMap<u32, (Rc<Keywords<'a>>, usize)>,
+    table: Vec<Vec<Part>>,
+    index: HashMap<Vec<Part>, Demand>,
+    values: HashMap<Demand, Rc<Values>>,
+    parts: HashMap<Part, Rc<Values>>,
+    open: BTreeSet<Part>,
+    /// Whether unevaluatedProperties asks for the names that keywords have looked at.
+    pub tracks_seen: bool,
+}
+
+impl<'a> Demands<'a> {
+    pub fn new(
+        root: &'a Value,
+        prefix: &'a str,
+        resources: &'a Resources,
+        tracks_seen: bool,
+        notes: &'a Notes,
+        work: &'a Work,
+    ) -> Self {
+        Demands {
+            root,
+            prefix,
+            work,
+            notes,
+            resources,
+            patterns: Patterns::default(),
+            places: vec![],
+            by_address: HashMap::new(),
+            opened: HashMap::new(),
+            table: vec![vec![], vec![]], // ANY and NOTHING
+            index: HashMap::from([(vec![], ANY)]),
+            values: HashMap::from([(NOTHING, Rc::new(Values::none()))]),
+            parts: HashMap::new(),
+            open: BTreeSet::new(),
+            tracks_seen,
+        }
+    }
+
+    /// The demand of the whole schema.
+    pub fn top(&mut self) -> Outcome<Demand> {
+        let place = self.add_place(self.root, String::new(), 0, false);
+        self.demand([Part { place, is_not: false }])
+    }
+
+    fn add_place(&mut self, value: &'a Value, pointer: String, around: usize, is_literal: bool) -> u32 {
+        let places = &mut self.places;
+        *self.by_address.entry((value, is_literal)).or_insert_with(|| {
+            places.push(Place { value, pointer, around, is_literal });
+            places.len() as u32 - 1
+        })
+    }
+
+    /// A schema within a keyword of another.
+    pub fn child(&mut self, place: u32, value: &'a Value, path: &[&str]) -> Outcome<u32> {
+        let around = self.keywords(place)?.1;
+        let mut pointer = self.places[place as usize].pointer.clone();
+        path.iter().for_each(|key| pointer.push_str(&format!("/{}", escape(key))));
+        Ok(self.add_place(value, pointer, around, false))
+    }
+
+    pub fn literal(&mut self, place: u32, value: &'a Value) -> u32 {
+        let pointer = self.places[place as usize].pointer.clone();
+        self.add_place(value, pointer, 0, true)
+    }
+
+    pub fn value(&self, place: u32) -> &'a Value {
+        self.places[place as usize].value
+    }
+
+    /// Fails with the place of a schema's keyword.
+    pub fn fail<T>(&self, place: u32, key: &str, what: impl std::fmt::Display) -> Outcome<T> {
+        let pointer = format!("{}{}", self.prefix, self.places[place as usize].pointer);
+        let at = At::Root(&pointer);
+        if key.is_empty() {
+            fail(&at, what)
+        } else {
+            fail(&At::Key(&at, key), what)
+        }
+    }
+
+    /// Fails with the place of a schema, if the error has none yet. `error`: "KEYWORD: what".
+    pub fn fail_at<T>(&mut self, place: u32, error: String) -> Outcome<T> {
+        self.work.look()?;
+        match error.split_once(": ") {
+            _ if error.starts_with('/') => Err(error),
+            Some((key, what)) if self.keywords(place)?.0.has(key) => self.fail(place, key, what),
+            _ => self.fail(place, "", error),
+        }
+    }
+
+    /// Fails with the place of a demand, if the error has none yet. `error`: "KEYWORD: what".
+    pub fn fail_in<T>(&mut self, demand: Demand, error: String) -> Outcome<T> {
+        self.work.look()?;
+        let parts = self.parts(demand).to_vec();
+        if error.starts_with('/') || parts.is_empty() {
+            return Err(error);
+        }
+        if let Some((key, what)) = error.split_once(": ") {
+            for part in &parts {
+                if self.keywords(part.place)?.0.has(key) {
+                    return self.fail(part.place, key, what);
+                }
+            }
+        }
+        self.fail(parts[0].place, "", error)
+    }
+
+    /// The keywords of a schema that is an object, and its resource.
+    pub fn keywords(&mut self, place: u32) -> Outcome<(Rc<Keywords<'a>>, usize)> {
+        if let Some((keywords, resource)) = self.opened.get(&place) {
+            return Ok((keywords.clone(), *resource));
+        }
+        let Place { value, pointer, around, .. } = &self.places[place as usize];
+        let (mut resource, empty) = (*around, Keywords::none());
+        let keywords = match value.as_object() {
+            None => empty,
+            Some(object) => {
+                if !self.resources.is_one() && (object.contains_key("$id") || object.contains_key("id")) {
+                    resource = self.resources.at(pointer).unwrap_or(resource);
+                }
+                let place = format!("{}{pointer}", self.prefix);
+                modern(object, self.resources.draft(resource), &At::Root(&place), self.notes)?
+            }
+        };
+        let keywords = Rc::new(keywords);
+        self.opened.insert(place, (keywords.clone(), resource));
+        Ok((keywords, resource))
+    }
+
+    /// The schema that a reference of a schema leads to.
+    pub fn target(&mut self, place: u32, key: &str, reference: &str) -> Outcome<u32> {
+        let resource = self.keywords(place)?.1;
+        let own = format!("{}{}", self.prefix, self.places[place as usize].pointer);
+        let pointer = self.resources.find(reference, resource, &At::Key(&At::Root(&own), key))?;
+        match self.root.pointer(&pointer) {
+            Some(value) => {
+                let around = self.resources.around(&pointer);
+                Ok(self.add_place(value, pointer, around, false))
+            }
+            None => self.fail(place, key, format_args!("\"#{pointer}\" points to nothing")),
+        }
+    }
+
+    pub fn parts(&self, demand: Demand) -> &[Part] {
+        &self.table[demand.0 as usize]
+    }
+
+    /// The demand that all parts make.
+    pub fn demand(&mut self, parts: impl IntoIterator<Item = Part>) -> Outcome<Demand> {
+        let mut all = BTreeSet::new();
+        for part in parts {
+            if !self.simplify(part, &mut all, 0)? {
+                return Ok(NOTHING);
+            }
+        }
+        if all.iter().any(|part| !part.is_not && all.contains(&Part { is_not: true, ..*part })) {
+            return Ok(NOTHING);
+        }
+        self.work.step()?;
+        let parts: Vec<Part> = all.into_iter().collect();
+        let next = Demand(self.table.len() as u32);
+        let table = &mut self.table;
+        Ok(*self.index.entry(parts).or_insert_with_key(|parts| {
+            table.push(parts.clone());
+            next
+        }))
+    }
+
+    pub fn of(&mut self, place: u32, is_not: bool) -> Outcome<Demand> {
+        self.demand([Part { place, is_not }])
+    }
+
+    pub fn both(&mut self, a: Demand, b: Demand) -> Outcome<Demand> {
+        if a == b || b == ANY {
+            return Ok(a);
+        }
+        if a == ANY {
+            return Ok(b);
+        }
+        if a == NOTHING || b == NOTHING {
+            return Ok(NOTHING);
+        }
+        let parts: Vec<Part> = self.parts(a).iter().chain(self.parts(b)).copied().collect();
+        self.demand(parts)
+    }
+
+    /// A value that does not fit this demand fits one of these.
+    pub fn others(&mut self, demand: Demand) -> Outcome<Vec<Demand>> {
+        if demand == NOTHING {
+            return Ok(vec![ANY]);
+        }
+        let parts = self.parts(demand).to_vec();
+        parts.into_iter().map(|part| self.demand([Part { is_not: !part.is_not, ..part }])).collect()
+    }
+
+    /// Adds a part as the schemas that it comes to. False: no value fits.
+    fn simplify(&mut self, part: Part, all: &mut BTreeSet<Part>, hops: usize) -> Outcome<bool> {
+        self.work.step()?;
+        let place = &self.places[part.place as usize];
+        if hops > MAX_HOPS {
+            return self.fail(part.place, "", "the reference leads to itself");
+        }
+        if place.is_literal {
+            all.insert(part);
+            return Ok(true);
+        }
+        if let Value::Bool(fits) = place.value {
+            return Ok(*fits != part.is_not);
+        }
+        let keywords = self.keywords(part.place)?.0;
+        let mut rest = keywords.iter().filter(|(key, _)| !is_place(key));
+        let (first, second) = (rest.next(), rest.next());
+        let Some((key, value)) = first else { return Ok(!part.is_not) };
+        if second.is_none() {
+            match (key, value) {
+                ("$ref", Value::String(text)) => {
+                    let place = self.target(part.place, key, text)?;
+                    return self.simplify(Part { place, ..part }, all, hops + 1);
+                }
+                ("not", value) => {
+                    let place = self.child(part.place, value, &["not"])?;
+                    return self.simplify(Part { place, is_not: !part.is_not }, all, hops + 1);
+                }
+                ("allOf", Value::Array(list)) if !part.is_not => {
+                    for (i, value) in list.iter().enumerate() {
+                        let place = self.child(part.place, value, &["allOf", &i.to_string()])?;
+                        if !self.simplify(Part { place, ..part }, all, hops + 1)? {
+                            return Ok(false);
+                        }
+                    }
+                    return Ok(true);
+                }
+                ("anyOf" | "oneOf", Value::Array(list)) if list.len() == 1 => {
+                    let place = self.child(part.place, &list[0], &[key, "0"])?;
+                    return self.simplify(Part { place, ..part }, all, hops + 1);
+                }
+                _ => {}
+            }
+        }
+        all.insert(part);
+        Ok(true)
+    }
+
+    /// Whether the values of a demand are being found, so that they cannot be looked at yet.
+    pub fn is_open(&self, demand: Demand) -> bool {
+        self.parts(demand).iter().any(|part| self.open.contains(part))
+    }
+
+    /// The values that fit a demand.
+    pub fn values(&mut self, demand: Demand) -> Outcome<Rc<Values>> {
+        if let Some(known) = self.values.get(&demand) {
+            return Ok(known.clone());
+        }
+        let mut all = Values::all();
+        for part in self.parts(demand).to_vec() {
+            let own = self.part(part)?;
+            all = self.and(&all, &own)?;
+        }
+        let all = Rc::new(all);
+        self.values.insert(demand, all.clone());
+        Ok(all)
+    }
+
+    fn part(&mut self, part: Part) -> Outcome<Rc<Values>> {
+        if let Some(known) = self.parts.get(&part) {
+            return Ok(known.clone());
+        }
+        if !self.open.insert(part) {
+            return self.fail(part.place, "", LOOP);
+        }
+        let place = &self.places[part.place as usize];
+        let values = match (place.is_literal, part.is_not) {
+            (true, false) => self.literal_values(part.place),
+            (true, true) => self.other_values(part.place),
+            (false, false) => self.schema(part.place),
+            (false, true) => self.other_than_schema(part.place),
+        };
+        self.open.remove(&part);
+        let values = Rc::new(values?);
+        self.parts.insert(part, values.clone());
+        Ok(values)
+    }
+
+    pub fn and(&mut self, a: &Values, b: &Values) -> Outcome<Values> {
+        let mut both = Values {
+            null: a.null && b.null,
+            is_false: a.is_false && b.is_false,
+            is_true: a.is_true && b.is_true,
+            ..Values::none()
+        };
+        let pairs = |x: usize, y: usize| x * y;
+        let count = pairs(a.numbers.len(), b.numbers.len())
+            + pairs(a.texts.len(), b.texts.len())
+            + pairs(a.arrays.len(), b.arrays.len())
+            + pairs(a.objects.len(), b.objects.len());
+        if count > MAX_SETS {
+            return Err("the schemas that must hold together have too many alternatives".to_string());
+        }
+        self.work.charge(count as u64 * SET_COST)?;
+        for x in &a.numbers {
+            both.numbers.extend(b.numbers.iter().filter_map(|y| x.and(y)));
+        }
+        for x in &a.texts {
+            for y in &b.texts {
+                both.texts.extend(self.patterns.and(x, y, self.work)?);
+            }
+        }
+        for x in &a.arrays {
+            for y in &b.arrays {
+                both.arrays.extend(self.both_arrays(x, y)?);
+            }
+        }
+        for x in &a.objects {
+            for y in &b.objects {
+                both.objects.extend(self.both_objects(x, y)?);
+            }
+        }
+        let mut out = Values::none();
+        out.add(both); // without what comes twice
+        Ok(out)
+    }
+
+    /// None: surely no array fits both.
+    fn both_arrays(&mut self, a: &Array, b: &Array) -> Outcome<Option<Array>> {
+        let of = |array: &Array, i: usize| array.first.get(i).copied().unwrap_or(array.rest);
+        let mut first = vec![];
+        for i in 0..a.first.len().max(b.first.len()) {
+            self.work.small_steps(1)?;
+            first.push(self.both(of(a, i), of(b, i))?);
+        }
+        let mut needs: Vec<Need> = a.needs.clone();
+        needs.extend(b.needs.iter().filter(|need| !a.needs.contains(need)).cloned());
+        let both = Array {
+            first,
+            rest: self.both(a.rest, b.rest)?,
+            least: a.least.max(b.least),
+            most: a.most.into_iter().chain(b.most).min(),
+            needs,
+            is_unique: a.is_unique || b.is_unique,
+        };
+        Ok((both.most.is_none_or(|most| both.least <= most)).then_some(both))
+    }
+
+    /// None: surely no object fits both.
+    fn both_objects(&mut self, a: &Object, b: &Object) -> Outcome<Option<Object>> {
+        let mut both = a.clone();
+        let (all, some): (HashSet<_>, HashSet<_>) = (a.all.iter().collect(), a.some.iter().collect());
+        both.all.extend(b.all.iter().filter(|rule| !all.contains(rule)).cloned());
+        both.some.extend(b.some.iter().filter(|rule| !some.contains(rule)).cloned());
+        both.seen.extend(b.seen.iter().filter(|names| !a.seen.contains(names)).cloned());
+        both.least = a.least.max(b.least);
+        both.most = a.most.into_iter().chain(b.most).min();
+        self.work.small_steps(both.all.len() + both.some.len())?;
+        let forbidden = both.all.iter().filter(|(_, demand)| *demand == NOTHING);
+        let forbidden: HashSet<&Names> = forbidden.map(|(names, _)| names).collect();
+        let is_empty = both.some.iter().any(|(names, demand)| *demand == NOTHING || forbidden.contains(names));
+        Ok((!is_empty && both.most.is_none_or(|most| both.least <= most)).then_some(both))
+    }
+}
+
+/// Keywords that say where something stands, and nothing of values.
+pub fn is_place(key: &str) -> bool {
+    ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs", "definitions"].contains(&key)
+}

@@ -1,0 +1,261 @@
+//! Objects in the grammar: properties in their order, or in any, and how many.
+
+use super::demands::Demand;
+use super::shapes::{Fields, Free, MAX_BITS};
+use super::texts::literal;
+use super::writer::{all, or_empty, repeated, Writer};
+use super::Outcome;
+use std::collections::HashMap;
+
+/// What llguidance takes for a property.
+const NAME_COST: u64 = 300;
+
+impl Writer<'_, '_> {
+    fn named_property(&self, name: &str, demand: Demand) -> String {
+        format!("{} {} d{}", literal(name), self.colon(), demand.0)
+    }
+
+    /// A property of one of these.
+    fn any_free(&mut self, free: &[Free]) -> Outcome<Option<String>> {
+        let mut options = vec![];
+        for own in free {
+            if !self.is_some(own.demand) {
+                continue;
+            }
+            let terminal = self.demands.patterns.terminal(&own.names, self.demands.work)?;
+            let name = self.terminal(&[terminal]);
+            options.push(format!("{name} {} d{}", self.colon(), own.demand.0));
+        }
+        if options.is_empty() {
+            return Ok(None);
+        }
+        let name = self.fresh("f");
+        self.add(&name, &options)?;
+        Ok(Some(name))
+    }
+
+    pub fn fields(&mut self, fields: &Fields) -> Outcome<String> {
+        self.demands.work.charge(fields.named.len() as u64 * NAME_COST)?;
+        let free = self.any_free(&fields.free)?;
+        let tail = match &fields.tail {
+            None => None,
+            Some(tail) => self.any_free(tail)?,
+        };
+        let named: Vec<(String, bool)> = fields
+            .named
+            .iter()
+            .filter(|own| self.is_some(own.demand))
+            .map(|own| (self.named_property(&own.name, own.demand), own.is_required))
+            .collect();
+        let required = named.iter().filter(|(_, is_required)| *is_required).count() as u64;
+        let sure = required + u64::from(tail.is_some());
+        let is_open = free.is_some() || tail.is_some();
+        let least = fields.least.max(sure);
+        let most = fields.most.filter(|&most| is_open || most < named.len() as u64);
+        if least > named.len() as u64 + u64::from(is_open) {
+            return Err(format!("minProperties: at most {} is supported here", named.len() + usize::from(is_open)));
+        }
+        let is_counted = least > sure || most.is_some();
+        if named.is_empty() {
+            return Ok(self.only_free(free, tail, least, most));
+        }
+        if is_counted || (self.style.any_order && named.len() <= MAX_BITS && (named.len() > 1 || is_open)) {
+            if named.len() > MAX_BITS {
+                return Err(format!("minProperties: over {MAX_BITS} names in properties and required"));
+            }
+            return self.remembered(&named, free, tail, least, most);
+        }
+        self.in_order(&named, free, tail)
+    }
+
+    fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
+        let comma = self.comma();
+        match (free, tail) {
+            (None, None) => String::new(),
+            (None, Some(tail)) => tail,
+            (Some(free), Some(tail)) => {
+                format!("{} {tail}", repeated(&format!("{free} {comma}"), 0, most.map(|most| most.saturating_sub(1))))
+            }
+            (Some(_), None) if most == Some(0) => String::new(),
+            (Some(free), None) => {
+                let more = repeated(&format!("{comma} {free}"), 0, most.map(|most| most - 1));
+                if least > 0 {
+                    format!("{free} {more}")
+                } else {
+                    format!("({free} {more})?")
+                }
+            }
+        }
+    }
+
+    /// The properties in their order, each with its comma once one has come:
+    ///
+    ///   "a"?, "b", "c"?    ->    first0: a then1 | first1    first1: b then2    then1: "," b then2    then2: ("," c)?
+    fn in_order(&mut self, named: &[(String, bool)], free: Option<String>, tail: Option<String>) -> Outcome<String> {
+        let comma = self.comma();
+        let prefix = self.fresh("o");
+        let rest = match (&free, &tail) {
+            (None, None) => String::new(),
+            (Some(free), None) => format!("({comma} {free})*"),
+            (None, Some(tail)) => format!("{comma} {tail}"),
+            (Some(free), Some(tail)) => format!("({comma} {free})* {comma} {tail}"),
+        };
+        let firsts = named.iter().position(|(_, is_required)| *is_required).map_or(named.len(), |i| i + 1);
+        // What follows the first i properties, where one of them has come.
+        let mut text = rest;
+        for (i, (property, is_required)) in named.iter().enumerate().skip(1).rev() {
+            if i < firsts || i % 16 == 0 {
+                let name = format!("{prefix}t{}", i + 1);
+                self.add(&name, &[text])?;
+                text = name;
+            }
+            let own = if *is_required { format!("{comma} {property}") } else { format!("({comma} {property})?") };
+            text = format!("{own} {text}");
+        }
+        if !named.is_empty() {
+            self.add(&format!("{prefix}t1"), &[text])?;
+        }
+        let mut last = String::new();
+        if firsts == named.len() && !named[firsts - 1].1 {
+            last = self.only_free(free, tail, 0, None);
+        }
+        for (i, (property, is_required)) in named[..firsts].iter().enumerate().rev() {
+            let mut options = vec![format!("{property} {prefix}t{}", i + 1)];
+            options.extend((!is_required).then_some(last));
+            last = format!("{prefix}f{i}");
+            self.add(&last, &options)?;
+        }
+        Ok(last)
+    }
+
+    /// The properties with a bit for each that has come: in any order, or in theirs where they are counted.
+    fn remembered(
+        &mut self,
+        named: &[(String, bool)],
+        free: Option<String>,
+        tail: Option<String>,
+        least: u64,
+        most: Option<u64>,
+    ) -> Outcome<String> {
+        let comma = self.comma();
+        let prefix = self.fresh("m");
+        // The required ones have the lowest bits.
+        let mut bits: Vec<usize> = (0..named.len()).collect();
+        bits.sort_by_key(|&i| !named[i].1);
+        let bit_of: HashMap<usize, usize> = bits.iter().enumerate().map(|(bit, &i)| (i, bit)).collect();
+        let required = named.iter().filter(|(_, is_required)| *is_required).count();
+        let all_there = (required > 0).then(|| format!("is_ones([0:{required}])"));
+        let is_tailed = tail.is_some();
+        let sure = required as u64 + u64::from(is_tailed);
+        // What is required must still have room.
+        let room = most.map(|most| most.saturating_sub(sure));
+        let below = |bit: usize| {
+            let clear = format!("bit_clear({bit})");
+            match room.filter(|&room| bit >= required && room < MAX_BITS as u64) {
+                Some(room) => format!("and({clear}, bit_count_lt([{required}:{MAX_BITS}], {room}))"),
+                None => clear,
+            }
+        };
+        // After all named ones: how many others may come, by how many named ones have.
+        let mut ends = vec![];
+        for count in required..=named.len() {
+            let from = least.saturating_sub(count as u64).max(u64::from(is_tailed));
+            let to = most.map(|most| most.saturating_sub(count as u64));
+            if to.is_some_and(|to| to < from) || from > u64::from(free.is_some() || is_tailed) {
+                continue;
+            }
+            let mut rest = self.only_free(free.clone(), tail.clone(), from, to);
+            if count > 0 && !rest.is_empty() {
+                rest = self.after_comma(&free, &tail, from, to);
+            }
+            let mut conditions = vec![format!("bit_count_eq(_, {count})")];
+            conditions.extend(all_there.clone());
+            ends.push((rest, conditions));
+        }
+        let needs_count = most.is_some() || least > sure;
+        let end = format!("{prefix}e");
+        if needs_count {
+            let options: Vec<String> =
+                ends.iter().map(|(rest, conditions)| format!("{} %if {}", or_empty(rest), all(conditions))).collect();
+            self.add(&format!("{end}::_"), &options)?;
+        }
+        if self.style.any_order {
+            return self.in_any_order(named, &bit_of, &below, (free, tail), needs_count, &prefix, all_there);
+        }
+        // In their order: a rule after each.
+        for i in (0..named.len()).rev() {
+            let (property, is_required) = &named[i];
+            let next = if i + 1 == named.len() { end.clone() } else { format!("{prefix}p{}", i + 1) };
+            let bit = bit_of[&i];
+            let condition = below(bit);
+            let mut options = vec![
+                format!("{property} {next}::set_bit({bit}) %if and(is_zeros(_), {condition})"),
+                format!("{comma} {property} {next}::set_bit({bit}) %if and(ne(_, 0), {condition})"),
+            ];
+            // It may be left out where enough others can come.
+            let others = (named.len() - i - 1) as u64 + u64::from(free.is_some() || is_tailed);
+            let enough = format!("bit_count_ge(_, {})", least.saturating_sub(others));
+            options.extend((!is_required).then(|| format!("{next}::_ %if {enough}")));
+            self.add(&format!("{prefix}p{i}::_"), &options)?;
+        }
+        Ok(format!("{prefix}p0::0x0"))
+    }
+
+    fn after_comma(&self, free: &Option<String>, tail: &Option<String>, from: u64, to: Option<u64>) -> String {
+        let comma = self.comma();
+        match (free, tail) {
+            (None, None) => String::new(),
+            (None, Some(tail)) => format!("{comma} {tail}"),
+            (Some(free), Some(tail)) => {
+                format!("{} {comma} {tail}", repeated(&format!("{comma} {free}"), 0, to.map(|to| to - 1)))
+            }
+            (Some(free), None) => repeated(&format!("{comma} {free}"), from, to),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn in_any_order(
+        &mut self,
+        named: &[(String, bool)],
+        bit_of: &HashMap<usize, usize>,
+        below: &dyn Fn(usize) -> String,
+        (free, tail): (Option<String>, Option<String>),
+        is_counted: bool,
+        prefix: &str,
+        all_there: Option<String>,
+    ) -> Outcome<String> {
+        let comma = self.comma();
+        let (first, then, end) = (format!("{prefix}f"), format!("{prefix}n"), format!("{prefix}e"));
+        if !is_counted {
+            let rest = tail.as_ref().map_or(String::new(), |tail| format!("{comma} {tail}"));
+            // A rule with a parameter must use it.
+            let condition = all_there.unwrap_or_else(|| "ge(_, 0)".to_string());
+            self.add(&format!("{end}::_"), &[format!("{} %if {condition}", or_empty(&rest))])?;
+        }
+        // Where properties are counted, others come last.
+        let between = free.as_ref().filter(|_| !is_counted);
+        let mut options = vec![format!("{end}::_")];
+        let mut firsts = vec![];
+        for (i, (property, _)) in named.iter().enumerate() {
+            let bit = bit_of[&i];
+            options.push(format!("{comma} {property} {then}::set_bit({bit}) %if {}", below(bit)));
+            firsts.push(format!("{property} {then}::{:#x}", 1u64 << bit));
+        }
+        if let Some(free) = between {
+            let others = format!("{prefix}q");
+            self.add(&format!("{others}::_"), &options)?;
+            options = vec![format!("({comma} {free})* {others}::_")];
+            firsts.push(format!("{free} {then}::0x0"));
+        }
+        self.add(&format!("{then}::_"), &options)?;
+        if named.iter().all(|(_, is_required)| !is_required) {
+            if is_counted {
+                firsts.push(format!("{end}::0x0"));
+            } else {
+                firsts.push(tail.unwrap_or_default());
+            }
+        }
+        self.add(&first, &firsts)?;
+        Ok(first)
+    }
+}

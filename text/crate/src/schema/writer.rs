@@ -1,0 +1,398 @@
+//! Writes demands as a grammar in Lark: a rule for each demand that a value may have to fit.
+//!
+//!   {"type": "object", "properties": {"p": {"type": "integer"}}, "required": ["p"], "additionalProperties": false}
+//!
+//!   start: d2
+//!   d2: "{" "\"p\"" ":" d3 "}"
+//!   d3: S3
+//!   S3: /-?(?:0|[1-9][0-9]*)/
+//!
+//! A demand that no value fits has no rule, and nothing that needs one is written. So what is begun can be ended.
+//!
+//! A rule with a parameter remembers which of some names or items have come: it has a bit for each.
+
+use super::demands::{Demand, Demands, NOTHING};
+use super::nodes::{Bytes, Node};
+use super::shapes::{Counted, Items, Order};
+use super::texts::{lark_string, literal};
+use super::Outcome;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+
+/// How JSON is written.
+#[derive(Clone, Copy)]
+pub struct Style {
+    pub whitespace: i32, // BerthGrammarSpec's
+    pub any_order: bool, // of properties
+}
+
+/// Bytes of a grammar: llguidance reads it in one go.
+const MAX_BYTES: usize = 4 << 20;
+const MAX_DEMANDS: usize = 20_000;
+
+pub struct Written {
+    pub lark: String,
+    /// The bytes that every value has.
+    pub bytes: Bytes,
+}
+
+pub struct Writer<'d, 'a> {
+    pub demands: &'d mut Demands<'a>,
+    pub style: Style,
+    nodes: BTreeMap<Demand, Node>,
+    some: BTreeSet<Demand>, // that some value fits
+    rules: String,
+    terminals: HashMap<String, String>, // names by what they match
+    next: usize,
+}
+
+/// The grammar of the values that fit a demand. None: no value does.
+pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option<Written>> {
+    let writer = Writer {
+        demands,
+        style,
+        nodes: BTreeMap::new(),
+        some: BTreeSet::new(),
+        rules: String::new(),
+        terminals: HashMap::new(),
+        next: 0,
+    };
+    writer.run(top)
+}
+
+impl Writer<'_, '_> {
+    fn run(mut self, top: Demand) -> Outcome<Option<Written>> {
+        let mut open = vec![top];
+        while let Some(demand) = open.pop() {
+            if demand == NOTHING || self.nodes.contains_key(&demand) {
+                continue;
+            }
+            self.demands.work.step()?;
+            if self.nodes.len() >= MAX_DEMANDS {
+                return Err(format!("the schema is too large: over {MAX_DEMANDS} combinations of its parts"));
+            }
+            let node = self.node(demand)?;
+            open.extend(node.demands());
+            self.nodes.insert(demand, node);
+        }
+        self.find_some()?;
+        if !self.some.contains(&top) {
+            return Ok(None);
+        }
+        let bytes = self.bytes(top)?;
+        let mut open = vec![top];
+        let mut written = BTreeSet::new();
+        while let Some(demand) = open.pop() {
+            if written.insert(demand) {
+                self.rule(demand)?;
+                let node = &self.nodes[&demand];
+                open.extend(node.demands().into_iter().filter(|demand| self.some.contains(demand)));
+            }
+        }
+        let mut lark = String::from("%llguidance {\"ignore_once\": true}\n");
+        if self.style.whitespace == 0 {
+            lark.push_str("%ignore /[ \\t\\n\\r]+/\n");
+        }
+        writeln!(lark, "start: d{}", top.0).unwrap();
+        lark.push_str(&self.rules);
+        Ok(Some(Written { lark, bytes }))
+    }
+
+    fn node(&mut self, demand: Demand) -> Outcome<Node> {
+        let values = self.demands.values(demand)?;
+        let mut node = Node {
+            null: values.null,
+            is_false: values.is_false,
+            is_true: values.is_true,
+            numbers: values.numbers.iter().filter(|set| !set.is_empty()).cloned().collect(),
+            texts: vec![],
+            arrays: vec![],
+            objects: vec![],
+        };
+        for set in &values.texts {
+            if !self.demands.patterns.is_empty(set, self.demands.work)? {
+                node.texts.push(set.clone());
+            }
+        }
+        for array in values.arrays.iter().filter(|array| array.most.is_none_or(|most| array.least <= most)) {
+            node.arrays.push(self.demands.items(array).or_else(|error| self.demands.fail_in(demand, error))?);
+        }
+        for object in &values.objects {
+            node.objects.extend(self.demands.fields(object).or_else(|error| self.demands.fail_in(demand, error))?);
+        }
+        Ok(node)
+    }
+
+    /// Finds the demands that some value fits, from those up that need no other.
+    fn find_some(&mut self) -> Outcome<()> {
+        loop {
+            let before = self.some.len();
+            for (&demand, node) in &self.nodes {
+                self.demands.work.step()?;
+                if !self.some.contains(&demand) && node.has_some(&self.some) {
+                    self.some.insert(demand);
+                }
+            }
+            if self.some.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    pub fn is_some(&self, demand: Demand) -> bool {
+        self.some.contains(&demand)
+    }
+
+    pub fn add(&mut self, name: &str, options: &[String]) -> Outcome<()> {
+        let options: Vec<&str> =
+            options.iter().map(|text| if text.trim().is_empty() { "\"\"" } else { text }).collect();
+        writeln!(self.rules, "{name}: {}", options.join("\n  | ")).unwrap();
+        options.iter().try_for_each(|option| self.demands.work.text(option))?;
+        if self.rules.len() > MAX_BYTES {
+            return Err(
+                "the schema is too large: its properties, options and references make too large a grammar".to_string()
+            );
+        }
+        Ok(())
+    }
+
+    pub fn fresh(&mut self, kind: &str) -> String {
+        self.next += 1;
+        format!("{kind}{}", self.next)
+    }
+
+    /// A terminal of what one of these matches.
+    pub fn terminal(&mut self, options: &[String]) -> String {
+        let text = options.join("\n  | ");
+        let next = self.terminals.len();
+        let rules = &mut self.rules;
+        self.terminals
+            .entry(text)
+            .or_insert_with_key(|text| {
+                let name = format!("S{next}");
+                writeln!(rules, "{name}: {text}").unwrap();
+                name
+            })
+            .clone()
+    }
+
+    pub fn comma(&self) -> &'static str {
+        if self.style.whitespace == 2 {
+            "\", \""
+        } else {
+            "\",\""
+        }
+    }
+
+    pub fn colon(&self) -> &'static str {
+        if self.style.whitespace == 2 {
+            "\": \""
+        } else {
+            "\":\""
+        }
+    }
+
+    fn rule(&mut self, demand: Demand) -> Outcome<()> {
+        let node = self.nodes.remove(&demand).unwrap();
+        let mut options = vec![];
+        let mut scalars: Vec<String> = vec![];
+        for (is, text) in [(node.null, "null"), (node.is_false, "false"), (node.is_true, "true")] {
+            scalars.extend(is.then(|| lark_string(text)));
+        }
+        for number in &node.numbers {
+            if !number.has_multiples() {
+                scalars.extend(number.terminals());
+                continue;
+            }
+            let what = "multipleOf: not supported within not, if, or a oneOf whose schemas overlap";
+            let schemas = match number.schemas() {
+                Some(schemas) => schemas,
+                None => return self.demands.fail_in(demand, what.to_string()),
+            };
+            for schema in schemas {
+                let name = self.fresh("n");
+                self.add(&name, &[format!("%json {schema}")])?;
+                options.push(name);
+            }
+        }
+        for text in &node.texts {
+            let terminal = self.demands.patterns.terminal(text, self.demands.work)?;
+            scalars.push(terminal);
+        }
+        if !scalars.is_empty() {
+            options.push(self.terminal(&scalars));
+        }
+        for items in &node.arrays {
+            if !items.has_some(&self.some) {
+                continue;
+            }
+            options.push(format!("\"[\" {} \"]\"", self.items(items)?));
+        }
+        for fields in &node.objects {
+            if !fields.has_some(&self.some) {
+                continue;
+            }
+            let text = self.fields(fields).or_else(|error| self.demands.fail_in(demand, error))?;
+            options.push(format!("\"{{\" {text} \"}}\""));
+        }
+        self.nodes.insert(demand, node);
+        self.add(&format!("d{}", demand.0), &options)
+    }
+
+    fn items(&mut self, items: &Items) -> Outcome<String> {
+        match &items.kind {
+            Order::Plain => self.plain_items(items),
+            Order::Unique(values) => self.unique_items(items, values),
+            Order::Counted(counted) => self.counted_items(items, counted),
+        }
+    }
+
+    /// Each item after the least ones may be the last.
+    fn plain_items(&mut self, items: &Items) -> Outcome<String> {
+        let comma = self.comma();
+        let most = items.most.unwrap_or(u64::MAX);
+        let listed = items.first.iter().take_while(|demand| self.is_some(**demand)).count().min(most as usize);
+        let mut text = String::new();
+        if listed == items.first.len() && self.is_some(items.rest) {
+            let rest = format!("d{}", items.rest.0);
+            let (from, to) = (items.least.saturating_sub(listed as u64), items.most.map(|most| most - listed as u64));
+            text = if listed > 0 {
+                repeated(&format!("{comma} {rest}"), from, to)
+            } else if to == Some(0) {
+                String::new()
+            } else {
+                let more = repeated(&format!("{comma} {rest}"), from.saturating_sub(1), to.map(|to| to - 1));
+                if from == 0 {
+                    format!("({rest} {more})?")
+                } else {
+                    format!("{rest} {more}")
+                }
+            };
+        }
+        // Rules of their own, so that none has too many brackets.
+        for (i, demand) in items.first[..listed].iter().enumerate().rev() {
+            let own = format!("{} d{} {text}", if i > 0 { comma } else { "" }, demand.0);
+            text = if (i as u64) < items.least { own } else { format!("({own})?") };
+            if i % 16 == 15 {
+                let name = self.fresh("i");
+                self.add(&name, &[text])?;
+                text = name;
+            }
+        }
+        Ok(text)
+    }
+
+    /// A value as a rule's terms, with whitespace where it may be.
+    fn literal(&self, value: &Value) -> String {
+        let list = |open: &str, items: Vec<String>, close: &str| {
+            format!("{} {} {}", lark_string(open), items.join(&format!(" {} ", self.comma())), lark_string(close))
+        };
+        match value {
+            Value::Array(items) => list("[", items.iter().map(|item| self.literal(item)).collect(), "]"),
+            Value::Object(items) => {
+                let item = |(name, item): (&String, &Value)| {
+                    format!("{} {} {}", literal(name), self.colon(), self.literal(item))
+                };
+                list("{", items.iter().map(item).collect(), "}")
+            }
+            value => lark_string(&value.to_string()),
+        }
+    }
+
+    fn unique_items(&mut self, items: &Items, values: &[Value]) -> Outcome<String> {
+        let comma = self.comma();
+        let name = self.fresh("u");
+        let most = items.most.map_or(values.len(), |most| (most as usize).min(values.len()));
+        let mut rest = vec![format!("\"\" %if bit_count_ge(_, {})", items.least.max(1))];
+        let mut first = vec![];
+        for (i, value) in values.iter().enumerate() {
+            let value = self.literal(value);
+            rest.push(format!("{comma} {value} {name}::set_bit({i}) %if and(bit_clear({i}), bit_count_lt(_, {most}))"));
+            first.push(format!("{value} {name}::{:#x}", 1u64 << i));
+        }
+        self.add(&format!("{name}::_"), &rest)?;
+        let first = format!("({})", first.join(" | "));
+        Ok(if items.least == 0 { format!("{first}?") } else { first })
+    }
+
+    /// A rule for each number of items and of those that count, where the array can be ended from there.
+    fn counted_items(&mut self, items: &Items, counted: &Counted) -> Outcome<String> {
+        let prefix = self.fresh("c");
+        let live = counted.live(items, &self.some);
+        let name = |(i, count): (usize, u64)| format!("{prefix}x{i}x{count}");
+        for &(i, count) in &live {
+            let comma = if i > 0 { self.comma() } else { "" };
+            let is_last = i == counted.length;
+            let mut options = vec![];
+            options.extend(counted.can_end(items, (i, count)).then(String::new));
+            let mut before = String::new();
+            for (demands, next) in counted.steps(items, (i, count)) {
+                let own: Vec<String> = demands
+                    .iter()
+                    .filter(|demand| self.is_some(**demand))
+                    .map(|demand| format!("d{}", demand.0))
+                    .collect();
+                if own.is_empty() || !live.contains(&next) {
+                    continue;
+                }
+                let item = format!("{comma} ({})", own.join(" | "));
+                if is_last && next == (i, count) {
+                    before = format!("({item})*");
+                } else {
+                    options.push(format!("{item} {}", name(next)));
+                }
+            }
+            options.iter_mut().for_each(|option| *option = format!("{before} {option}"));
+            self.add(&name((i, count)), &options)?;
+        }
+        Ok(name((0, 0)))
+    }
+
+    /// The least sets that agree with each other, found by going over the demands until none changes.
+    fn bytes(&self, top: Demand) -> Outcome<Bytes> {
+        let mut known: HashMap<Demand, Bytes> = HashMap::new();
+        loop {
+            let mut has_changed = false;
+            for (demand, node) in self.nodes.iter().filter(|(demand, _)| self.some.contains(demand)) {
+                self.demands.work.step()?;
+                let bytes = node.bytes(&known, &self.some);
+                has_changed |= known.insert(*demand, bytes).unwrap_or([false; 256]) != bytes;
+            }
+            if !has_changed {
+                return Ok(known[&top]);
+            }
+        }
+    }
+}
+
+pub fn all(conditions: &[String]) -> String {
+    match conditions {
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("and({first}, {})", all(rest)),
+        [] => "true".to_string(),
+    }
+}
+
+pub fn or_empty(text: &str) -> &str {
+    if text.trim().is_empty() {
+        "\"\""
+    } else {
+        text
+    }
+}
+
+/// More items or properties than these do not fit an output.
+const MAX_COUNT: u64 = 1 << 30;
+
+/// A part that comes at least `from` times and at most `to` times.
+pub fn repeated(part: &str, from: u64, to: Option<u64>) -> String {
+    match (from, to) {
+        (_, Some(0)) => String::new(),
+        (0, None) => format!("({part})*"),
+        (1, Some(1)) => part.to_string(),
+        (from, Some(to)) if to > MAX_COUNT => repeated(part, from, None),
+        (from, None) => format!("({part}){{{from},}}"),
+        (from, Some(to)) => format!("({part}){{{from},{to}}}"),
+    }
+}
