@@ -120,6 +120,16 @@ std::map<std::string, std::string> LongSchemas() {
                                                          R"(}}, "required": ["t"]})");
                                    }) +
                               "]}";
+  const auto objects = [](int count, int step, int last) {
+    return Definitions(count, [=](int i) {
+      if (i == last) return std::string(R"({"type": "null"})");
+      return R"({"type": "object", "properties": {"p": )" + Reference(i + step) + R"(}, "required": ["p"]})";
+    });
+  };
+  all["chain of objects"] = R"({"$ref": "#/$defs/d0", "$defs": )" + objects(4000, 1, 3999) + "}";
+  all["chain of objects from its end"] =
+      R"({"properties": {)" + List(1900, [](int i) { return absl::StrCat("\"p", i, "\": ", Reference(i)); }) +
+      R"(}, "$defs": )" + objects(1900, -1, 0) + "}";
   all["one of many strings"] =
       "{\"oneOf\": [" + List(3000, [](int i) { return absl::StrCat(R"({"type": "string", "minLength": )", i, "}"); }) +
       "]}";

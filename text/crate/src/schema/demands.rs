@@ -41,8 +41,6 @@ struct Place<'a> {
 /// Pairs of sets that one intersection may have.
 const MAX_SETS: usize = 2000;
 const SET_COST: u64 = 20;
-/// The error of a schema that is part of itself for the same value.
-pub const LOOP: &str = "the schema refers to itself for the value itself";
 /// References that lead to each other without anything between.
 const MAX_HOPS: usize = 100;
 
@@ -135,31 +133,26 @@ impl<'a> Demands<'a> {
         }
     }
 
-    /// Fails with the place of a schema, if the error has none yet. `error`: "KEYWORD: what".
-    pub fn fail_at<T>(&mut self, place: u32, error: String) -> Outcome<T> {
+    /// Fails with the place of one of these schemas, if the error has none yet. `error`: "KEYWORD: what".
+    pub fn fail_among<T>(&mut self, places: &[u32], error: String) -> Outcome<T> {
         self.work.look()?;
-        match error.split_once(": ") {
-            _ if error.starts_with('/') => Err(error),
-            Some((key, what)) if self.keywords(place)?.0.has(key) => self.fail(place, key, what),
-            _ => self.fail(place, "", error),
-        }
-    }
-
-    /// Fails with the place of a demand, if the error has none yet. `error`: "KEYWORD: what".
-    pub fn fail_in<T>(&mut self, demand: Demand, error: String) -> Outcome<T> {
-        self.work.look()?;
-        let parts = self.parts(demand).to_vec();
-        if error.starts_with('/') || parts.is_empty() {
+        if error.starts_with('/') || places.is_empty() {
             return Err(error);
         }
         if let Some((key, what)) = error.split_once(": ") {
-            for part in &parts {
-                if self.keywords(part.place)?.0.has(key) {
-                    return self.fail(part.place, key, what);
+            for &place in places {
+                if self.keywords(place)?.0.has(key) {
+                    return self.fail(place, key, what);
                 }
             }
         }
-        self.fail(parts[0].place, "", error)
+        self.fail(places[0], "", error)
+    }
+
+    /// Fails with the place of a demand.
+    pub fn fail_in<T>(&mut self, demand: Demand, error: String) -> Outcome<T> {
+        let places: Vec<u32> = self.parts(demand).iter().map(|part| part.place).collect();
+        self.fail_among(&places, error)
     }
 
     /// The keywords of a schema that is an object, and its resource.
@@ -323,7 +316,7 @@ impl<'a> Demands<'a> {
             return Ok(known.clone());
         }
         if !self.open.insert(part) {
-            return self.fail(part.place, "", LOOP);
+            return self.fail(part.place, "", "the schema refers to itself for the value itself");
         }
         let place = &self.places[part.place as usize];
         let values = match (place.is_literal, part.is_not) {

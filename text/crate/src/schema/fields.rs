@@ -94,12 +94,7 @@ impl Writer<'_, '_> {
     fn in_order(&mut self, named: &[(String, bool)], free: Option<String>, tail: Option<String>) -> Outcome<String> {
         let comma = self.comma();
         let prefix = self.fresh("o");
-        let rest = match (&free, &tail) {
-            (None, None) => String::new(),
-            (Some(free), None) => format!("({comma} {free})*"),
-            (None, Some(tail)) => format!("{comma} {tail}"),
-            (Some(free), Some(tail)) => format!("({comma} {free})* {comma} {tail}"),
-        };
+        let rest = self.after_comma(&free, &tail, 0, None);
         let firsts = named.iter().position(|(_, is_required)| *is_required).map_or(named.len(), |i| i + 1);
         // What follows the first i properties, where one of them has come.
         let mut text = rest;

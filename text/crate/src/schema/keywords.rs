@@ -157,7 +157,7 @@ impl<'a> Demands<'a> {
     /// One option, and none of those that may overlap it.
     fn one_of(&mut self, place: u32, value: &'a Value) -> Outcome<Values> {
         let own = self.demands_of(place, "oneOf", value, false)?;
-        let overlaps = self.overlaps(&own).or_else(|error| self.fail_at(place, error))?;
+        let overlaps = self.overlaps(&own).or_else(|error| self.fail_among(&[place], error))?;
         let mut any = Values::none();
         for (i, &demand) in own.iter().enumerate() {
             let mut all = self.values(demand)?.as_ref().clone();
@@ -187,6 +187,10 @@ impl<'a> Demands<'a> {
         condition: &'a Value,
         is_not: bool,
     ) -> Outcome<Values> {
+        // What the condition has looked at may still count.
+        if !keywords.has("then") && !keywords.has("else") && !self.tracks_seen {
+            return Ok(if is_not { Values::none() } else { Values::all() });
+        }
         let mut any = Values::none();
         for (key, is_met) in [("then", true), ("else", false)] {
             let then = match keywords.get(key) {

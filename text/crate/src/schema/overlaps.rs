@@ -1,6 +1,6 @@
 //! Whether a value may fit two demands, and which demand a property has.
 
-use super::demands::{Demand, Demands, ANY, LOOP, NOTHING};
+use super::demands::{Demand, Demands, ANY, NOTHING};
 use super::values::{Array, Names, Object};
 use super::Outcome;
 use std::collections::BTreeSet;
@@ -30,20 +30,18 @@ impl Demands<'_> {
         Ok(pairs)
     }
 
-    /// Whether surely no value fits both demands.
+    /// Whether surely no value fits both demands. Where that cannot be told, it is not sure.
     fn exclude(&mut self, a: Demand, b: Demand, depth: usize) -> Outcome<bool> {
-        if depth < MAX_DEPTH {
-            // What a property or an item refers to may be what is being read.
-            if self.is_open(a) || self.is_open(b) {
-                return Ok(false);
-            }
-            for demand in [a, b] {
-                if let Err(error) = self.values(demand) {
-                    self.work.look()?;
-                    return if error.ends_with(LOOP) { Ok(false) } else { Err(error) };
-                }
-            }
+        // What a property or an item refers to may be what is being read.
+        if depth < MAX_DEPTH && (self.is_open(a) || self.is_open(b)) {
+            return Ok(false);
         }
+        let is_sure = self.are_apart(a, b, depth);
+        self.work.look()?;
+        Ok(is_sure.unwrap_or(false))
+    }
+
+    fn are_apart(&mut self, a: Demand, b: Demand, depth: usize) -> Outcome<bool> {
         let (x, y) = (self.values(a)?, self.values(b)?);
         if (x.null && y.null) || (x.is_false && y.is_false) || (x.is_true && y.is_true) {
             return Ok(false);

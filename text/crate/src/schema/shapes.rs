@@ -8,11 +8,12 @@ use super::values::{Array, Names, Need, Object};
 use super::Outcome;
 use crate::json::canonical;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
-/// Patterns of names that are told apart.
-const MAX_PATTERNS: usize = 7;
+/// Patterns of names that are told apart, and sets of names that they make.
+const MAX_PATTERNS: usize = 20;
+const MAX_CELLS: usize = 128;
 /// Bits of a grammar's parameter.
 pub const MAX_BITS: usize = 64;
 /// States of an array whose items are counted.
@@ -309,10 +310,10 @@ impl Demands<'_> {
             return Err(format!("{} patterns of names of one object are over {MAX_PATTERNS}", patterns.len()));
         }
         let patterns: Vec<String> = patterns.into_iter().collect();
+        let apart = self.apart(&patterns)?;
         let mut all: Vec<Free> = vec![];
-        for mask in 0..1usize << patterns.len() {
-            let fits =
-                |pattern: &String| patterns.iter().position(|own| own == pattern).is_some_and(|i| mask >> i & 1 == 1);
+        for cell in cells(&patterns, &apart)? {
+            let fits = |pattern: &String| cell.contains(pattern);
             // What is listed is not among these names.
             let has = |text: &Text| {
                 text.only.is_none()
@@ -332,25 +333,53 @@ impl Demands<'_> {
             if demand == NOTHING {
                 continue;
             }
-            let mut names = Text { but: but.clone(), ..Text::any() };
-            for pattern in &patterns {
-                if fits(pattern) {
-                    names.fits.insert(pattern.clone())
-                } else {
-                    names.fits_not.insert(pattern.clone())
-                };
-            }
+            let fits_not = patterns.iter().filter(|pattern| !fits(pattern)).cloned().collect();
+            let names = Text { fits: cell, fits_not, but: but.clone(), ..Text::any() };
             all.push(Free { names, demand });
         }
         merge(&mut all);
         let mut left = vec![];
-        for free in all {
+        for mut free in all {
+            let Text { fits, fits_not, .. } = &mut free.names;
+            fits_not.retain(|other| !fits.iter().any(|own| apart.contains(&(own.clone(), other.clone()))));
             if !self.patterns.is_empty(&free.names, self.work)? {
                 left.push(free);
             }
         }
         Ok(left)
     }
+
+    /// The pairs of patterns that surely no text fits both of, each in both orders.
+    fn apart(&mut self, patterns: &[String]) -> Outcome<HashSet<(String, String)>> {
+        let mut pairs = HashSet::new();
+        for (i, a) in patterns.iter().enumerate() {
+            for b in &patterns[..i] {
+                let both = Text { fits: BTreeSet::from([a.clone(), b.clone()]), ..Text::any() };
+                if self.patterns.is_empty(&both, self.work).unwrap_or(false) {
+                    pairs.extend([(a.clone(), b.clone()), (b.clone(), a.clone())]);
+                }
+                self.work.look()?;
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+/// The sets of patterns that a text may fit, without those that surely no text fits.
+fn cells(patterns: &[String], apart: &HashSet<(String, String)>) -> Outcome<Vec<BTreeSet<String>>> {
+    let mut all = vec![BTreeSet::new()];
+    for pattern in patterns {
+        let is_apart = |cell: &BTreeSet<String>| cell.iter().any(|own| apart.contains(&(own.clone(), pattern.clone())));
+        let fit: Vec<_> = all.iter().filter(|cell| !is_apart(cell)).cloned().collect();
+        all.extend(fit.into_iter().map(|mut cell| {
+            cell.insert(pattern.clone());
+            cell
+        }));
+        if all.len() > MAX_CELLS {
+            return Err(format!("the patterns of an object's names make over {MAX_CELLS} sets of names"));
+        }
+    }
+    Ok(all)
 }
 
 /// Makes two sets of names one, where they differ in one pattern only.

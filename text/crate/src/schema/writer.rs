@@ -41,6 +41,7 @@ pub struct Writer<'d, 'a> {
     pub demands: &'d mut Demands<'a>,
     pub style: Style,
     nodes: BTreeMap<Demand, Node>,
+    order: Vec<Demand>,     // of nodes: what a demand needs comes before it, except around a loop
     some: BTreeSet<Demand>, // that some value fits
     rules: String,
     terminals: HashMap<String, String>, // names by what they match
@@ -53,6 +54,7 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
         demands,
         style,
         nodes: BTreeMap::new(),
+        order: vec![],
         some: BTreeSet::new(),
         rules: String::new(),
         terminals: HashMap::new(),
@@ -63,8 +65,13 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
 
 impl Writer<'_, '_> {
     fn run(mut self, top: Demand) -> Outcome<Option<Written>> {
-        let mut open = vec![top];
-        while let Some(demand) = open.pop() {
+        // Twice on the stack: before what it needs, and after.
+        let mut open = vec![(top, false)];
+        while let Some((demand, is_done)) = open.pop() {
+            if is_done {
+                self.order.push(demand);
+                continue;
+            }
             if demand == NOTHING || self.nodes.contains_key(&demand) {
                 continue;
             }
@@ -73,7 +80,8 @@ impl Writer<'_, '_> {
                 return Err(format!("the schema is too large: over {MAX_DEMANDS} combinations of its parts"));
             }
             let node = self.node(demand)?;
-            open.extend(node.demands());
+            open.push((demand, true));
+            open.extend(node.demands().into_iter().map(|demand| (demand, false)));
             self.nodes.insert(demand, node);
         }
         self.find_some()?;
@@ -128,9 +136,9 @@ impl Writer<'_, '_> {
     fn find_some(&mut self) -> Outcome<()> {
         loop {
             let before = self.some.len();
-            for (&demand, node) in &self.nodes {
+            for &demand in &self.order {
                 self.demands.work.step()?;
-                if !self.some.contains(&demand) && node.has_some(&self.some) {
+                if !self.some.contains(&demand) && self.nodes[&demand].has_some(&self.some) {
                     self.some.insert(demand);
                 }
             }
@@ -354,10 +362,10 @@ impl Writer<'_, '_> {
         let mut known: HashMap<Demand, Bytes> = HashMap::new();
         loop {
             let mut has_changed = false;
-            for (demand, node) in self.nodes.iter().filter(|(demand, _)| self.some.contains(demand)) {
+            for &demand in self.order.iter().filter(|demand| self.some.contains(demand)) {
                 self.demands.work.step()?;
-                let bytes = node.bytes(&known, &self.some);
-                has_changed |= known.insert(*demand, bytes).unwrap_or([false; 256]) != bytes;
+                let bytes = self.nodes[&demand].bytes(&known, &self.some);
+                has_changed |= known.insert(demand, bytes).unwrap_or([false; 256]) != bytes;
             }
             if !has_changed {
                 return Ok(known[&top]);
