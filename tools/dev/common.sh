@@ -14,6 +14,7 @@ PEERS_DIR="$CACHE/peers-venv"
 OPENVINO_DIR="$CACHE/openvino-venv"
 VLLM_DIR="$CACHE/peers-vllm-venv"
 CTRANSLATE2_DIR="$CACHE/peers-ctranslate2-venv"
+STRUCTURE_DIR="$CACHE/peers-structure-venv"
 CUDA_RUNTIME_DIR=.deps/libtorch_cuda/torch/lib
 CHART_TOOLS_DIR="$CACHE/chart-tools"
 GO_TOOLS_DIR="$CACHE/go-tools"

@@ -328,6 +328,23 @@ install_ctranslate2() {
   touch "$complete"
 }
 
+# llguidance and xgrammar, for `./dev bench structure --maskbench --peers`. They take torch from the oracle.
+install_structure_peers() {
+  local requirements=bench/peers/requirements-structure.txt
+  local complete
+  complete="$STRUCTURE_DIR/complete-$(cat "$requirements" tools/parity/requirements.txt | cksum | cut -d' ' -f1)"
+  [ ! -e "$complete" ] || return 0
+  say "installing llguidance and xgrammar (200 MB on disk)"
+  rm -rf "$STRUCTURE_DIR"
+  python3 -m venv "$STRUCTURE_DIR"
+  local packages
+  packages="$(cd "$STRUCTURE_DIR" && echo lib/python3*/site-packages)"
+  echo "$ORACLE_DIR/$packages" >"$STRUCTURE_DIR/$packages/oracle.pth"
+  "$STRUCTURE_DIR/bin/pip" install -q --disable-pip-version-check --no-deps -r "$requirements" ||
+    die "pip could not install $requirements"
+  touch "$complete"
+}
+
 # What tests/deploy needs beside the oracle.
 install_deploy_tools() {
   install_packages "${TEST_APT_PACKAGES[@]}" "${PACKAGE_APT_PACKAGES[@]}"
