@@ -8,6 +8,7 @@
 //! T is cut at the first place, of the last LOOKBACK, after which the grammar allows such a token.
 
 use crate::mask_cache::{Key, States};
+use crate::tracker::Tracker;
 use crate::vocabulary::Vocabulary;
 use llguidance::derivre::StateID;
 use llguidance::toktrie::{parse_numeric_token, SimpleVob, TokTrie};
@@ -34,6 +35,7 @@ pub struct Constraint {
     ended: bool,                 // an end token has come
     states: Option<Arc<States>>, // of a regular expression: where masks may be shared
     path: Vec<StateID>,          // the states at the start and after each of `tokens`, as far as they are known
+    tracker: Option<Tracker>,    // of arrays that may not repeat an item
     pub size_bytes: u64,
 }
 
@@ -58,6 +60,7 @@ impl Constraint {
         begin: Option<u32>,
         own_text: bool,
         states: Option<States>,
+        tracker: Option<Tracker>,
         size_bytes: u64,
     ) -> Self {
         let start = Arc::new(matcher.deep_clone());
@@ -73,6 +76,7 @@ impl Constraint {
             ended: false,
             path: states.iter().map(States::start).collect(),
             states: states.map(Arc::new),
+            tracker,
             size_bytes,
         }
     }
@@ -90,6 +94,7 @@ impl Constraint {
             ended: self.ended,
             states: self.states.clone(),
             path: self.path.clone(),
+            tracker: self.tracker.clone(),
             size_bytes: self.size_bytes,
         }
     }
@@ -114,6 +119,9 @@ impl Constraint {
         }
         if self.own_text && self.tokens.is_empty() {
             self.vocabulary.bad_first.iter().for_each(|&id| mask.disallow_token(id));
+        }
+        if let Some(tracker) = &self.tracker {
+            tracker.filter(&mut mask, &self.vocabulary);
         }
         if mask.is_zero() {
             return Err(message("NoExtensionBias"));
@@ -240,10 +248,12 @@ impl Constraint {
             self.matcher.consume_tokens(tokens).map_err(message)?;
             self.matcher.compute_ff_bytes();
         }
-        let count = self.tokens.len();
+        let (count, tracker) = (self.tokens.len(), self.tracker.clone());
         self.tokens.extend(tokens);
+        tokens.iter().for_each(|&token| drop(self.track(token)));
         let mask = self.mask_of_matcher();
         self.truncate(count);
+        self.tracker = tracker;
         self.matcher.rollback(tokens.len()).map_err(message)?;
         self.matcher.invalidate_bias_cache();
         let mask = mask?;
@@ -300,6 +310,9 @@ impl Constraint {
             Some(Plan::Free(Some(mask))) => Ok(mask.is_allowed(token)),
             Some(Plan::Free(None)) if self.is_end(token) => self.matcher.is_accepting().map_err(message),
             Some(Plan::Free(None)) if self.is_bad_first(token) => Ok(false),
+            Some(Plan::Free(None)) if self.tracker.clone().is_some_and(|mut t| !t.accept(self.bytes(token))) => {
+                Ok(false)
+            }
             Some(Plan::Free(None)) => Ok(self.matcher.validate_tokens(&[token]).map_err(message)? == 1),
         }
     }
@@ -326,14 +339,28 @@ impl Constraint {
             _ => None,
         };
         self.matcher.consume_token(token).map_err(message)?;
+        self.track(token)?;
         self.tokens.push(token);
         self.plan = next;
         Ok(())
     }
 
+    fn bytes(&self, token: u32) -> &[u8] {
+        self.vocabulary.trie().token(token)
+    }
+
+    fn track(&mut self, token: u32) -> Result<(), String> {
+        let bytes = self.vocabulary.trie().token(token);
+        match self.tracker.as_mut().is_none_or(|tracker| tracker.accept(bytes)) {
+            true => Ok(()),
+            false => Err(format!("token {token} would repeat an item")),
+        }
+    }
+
     /// Runs `walk`, and comes back to the present place.
     fn and_back<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> Result<T, String> {
         let (count, plan, begin, ended) = (self.tokens.len(), self.plan.clone(), self.begin, self.ended);
+        let tracker = self.tracker.clone();
         let result = walk(self);
         let moved = self.tokens.len() - count;
         (self.begin, self.ended) = (begin, ended);
@@ -341,6 +368,7 @@ impl Constraint {
             return Ok(result); // a plan that was made is that of this place
         }
         self.plan = plan;
+        self.tracker = tracker;
         self.truncate(count);
         if self.matcher.is_error() || self.matcher.rollback(moved).is_err() {
             // An error would stay.

@@ -8,6 +8,7 @@ use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
 use crate::schema::dialect::Notes;
 use crate::schema::{Style, Written};
+use crate::tracker::{Tracker, Watch};
 use crate::vocabulary::Vocabulary;
 use crate::work::Work;
 use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
@@ -75,17 +76,24 @@ struct Job<'a> {
 /// Grammars by their names. The first one begins.
 type Grammars = Vec<GrammarWithLexer>;
 
+struct Body {
+    grammars: Grammars,
+    watch: Option<Watch>,
+}
+
 impl Job<'_> {
     /// The grammar of a schema. `prefix`: the pointer to it in the text.
     fn read(&self, value: &Value, prefix: &str) -> Result<Written, String> {
-        let style = Style { whitespace: self.whitespace, any_order: self.any_order };
+        // Where a schema is all of the output, it can be followed.
+        let has_watch = self.kind <= 1 && self.begin_text.is_empty();
+        let style = Style { whitespace: self.whitespace, any_order: self.any_order, has_watch };
         schema::write(value, prefix, style, &self.notes, self.work)
     }
 
-    fn schema(&self, value: &Value) -> Result<GrammarWithLexer, String> {
+    fn schema(&self, value: &Value) -> Result<Body, String> {
         let written = self.read(value, "")?;
         self.check_bytes(&written.bytes)?;
-        Ok(GrammarWithLexer::from_lark(written.lark))
+        Ok(Body { grammars: vec![GrammarWithLexer::from_lark(written.lark)], watch: written.watch })
     }
 
     fn check_bytes(&self, needed: &[bool; 256]) -> Result<(), String> {
@@ -161,10 +169,10 @@ impl Job<'_> {
         Ok(grammars)
     }
 
-    fn body(&self) -> Result<Grammars, String> {
-        Ok(match self.kind {
-            0 => vec![self.schema(&json::parse(self.text, self.work)?)?],
-            1 => vec![self.schema(&json!({"type": "object"}))?],
+    fn body(&self) -> Result<Body, String> {
+        let grammars = match self.kind {
+            0 => return self.schema(&json::parse(self.text, self.work)?),
+            1 => return self.schema(&json!({"type": "object"})),
             2 => {
                 let pattern = translate(self.text)?;
                 self.check_bytes(&crate::pattern::required_bytes(&pattern))?;
@@ -174,7 +182,8 @@ impl Job<'_> {
             4 => self.lark()?,
             5 => self.structural_tag()?,
             other => return Err(format!("unknown kind {other}")),
-        })
+        };
+        Ok(Body { grammars, watch: None })
     }
 
     fn begins_with_space(&self) -> bool {
@@ -196,8 +205,8 @@ impl Job<'_> {
     }
 
     /// The body after the text before it.
-    fn grammars(&self) -> Result<Grammars, String> {
-        let mut grammars = self.body()?;
+    fn whole(&self) -> Result<Body, String> {
+        let Body { mut grammars, watch } = self.body()?;
         let mut before = String::new();
         let mut terminals = String::new();
         if self.begins_with_space() {
@@ -213,11 +222,11 @@ impl Job<'_> {
             grammars[0].name = Some("body".to_string());
             grammars.insert(0, GrammarWithLexer::from_lark(format!("start: {before}@body\n{terminals}")));
         }
-        Ok(grammars)
+        Ok(Body { grammars, watch })
     }
 
     fn compile(&self) -> Result<Constraint, String> {
-        let grammars = self.grammars()?;
+        let Body { grammars, watch } = self.whole()?;
         self.work.look()?;
         let top = TopLevelGrammar { grammars, max_tokens: None };
         let factory = &self.vocabulary.factory;
@@ -239,7 +248,8 @@ impl Job<'_> {
         }
         // llguidance looks for the end of the text only here: an empty one ends where it begins.
         matcher.consume_tokens(&[]).map_err(message)?;
-        let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, size);
+        let tracker = watch.map(|watch| Tracker::new(Arc::new(watch)));
+        let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, tracker, size);
         let mut probe = constraint.copy();
         probe.check_start()?;
         self.work.look()?;

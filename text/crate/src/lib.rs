@@ -17,8 +17,10 @@ mod structural_tag;
 mod template;
 mod token_bytes;
 mod tokenizer;
+mod tracker;
 mod uri;
 mod vocabulary;
+mod words;
 mod work;
 
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};

@@ -53,6 +53,9 @@ pub struct Vocabulary {
     pub known: usize,
     /// Which bytes some token has.
     pub spelled: [bool; 256],
+    /// Tokens with a quote, and tokens that may hold an array's beginning and a whole item.
+    pub quotes: Vec<u32>,
+    pub lists: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -108,7 +111,8 @@ impl Vocabulary {
         for chunk in bytes.utf8_chunks() {
             if !chunk.valid().is_empty() {
                 let context = if out.is_empty() { before } else { "" };
-                let tokens = [context, "", "\n", "\"", ".", "a"].iter().find_map(|c| self.encode_after(c, chunk.valid()));
+                let tokens =
+                    [context, "", "\n", "\"", ".", "a"].iter().find_map(|c| self.encode_after(c, chunk.valid()));
                 match tokens {
                     Some(tokens) => out.extend(tokens),
                     None if !self.spell_longest(chunk.valid().as_bytes(), &mut out) => return out,
@@ -199,7 +203,12 @@ fn read_first(tokenizer: &LoadedTokenizer, words: &[Vec<u8>]) -> (bool, Vec<u32>
     (true, ids().filter(|&id| alone(id) != words[id as usize][1..]).collect())
 }
 
-fn create(tokenizer: *const LoadedTokenizer, size: usize, end_tokens: Vec<u32>, mask_bytes: usize) -> Result<Vocabulary, String> {
+fn create(
+    tokenizer: *const LoadedTokenizer,
+    size: usize,
+    end_tokens: Vec<u32>,
+    mask_bytes: usize,
+) -> Result<Vocabulary, String> {
     let shared = Shared(tokenizer);
     let tokenizer = unsafe { &*shared.0 };
     let known = tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1).min(size);
@@ -210,6 +219,11 @@ fn create(tokenizer: *const LoadedTokenizer, size: usize, end_tokens: Vec<u32>, 
     let mut spelled = [false; 256];
     words.iter().filter(|w| usable(w)).flatten().for_each(|&b| spelled[b as usize] = true);
 
+    let with = |fits: &dyn Fn(&[u8]) -> bool| -> Vec<u32> {
+        (0..known as u32).filter(|&id| usable(&words[id as usize]) && fits(&words[id as usize])).collect()
+    };
+    let quotes = with(&|word| word.contains(&b'"'));
+    let lists = with(&|word| word.contains(&b'[') && word.contains(&b','));
     let eos = end_tokens.first().copied().unwrap_or(INVALID_TOKEN);
     let mut trie = TokTrie::from(&TokRxInfo::new(size as u32, eos), &words);
     if !end_tokens.is_empty() {
@@ -222,9 +236,8 @@ fn create(tokenizer: *const LoadedTokenizer, size: usize, end_tokens: Vec<u32>, 
         }
     }
     let env: TokEnv = Arc::new(Env { trie });
-    let mut factory =
-        ParserFactory::new(&env, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices())
-            .map_err(|e| e.to_string())?;
+    let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices())
+        .map_err(|e| e.to_string())?;
     factory.quiet();
     factory.limits_mut().verbose_errors = false;
     let masks = MaskCache::new(mask_bytes, any_token.as_slice().len() * 4);
@@ -239,6 +252,8 @@ fn create(tokenizer: *const LoadedTokenizer, size: usize, end_tokens: Vec<u32>, 
         any_token,
         known,
         spelled,
+        quotes,
+        lists,
     })
 }
 

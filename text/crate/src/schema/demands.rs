@@ -61,6 +61,8 @@ pub struct Demands<'a> {
     open: BTreeSet<Part>,
     /// Whether unevaluatedProperties asks for the names that keywords have looked at.
     pub tracks_seen: bool,
+    /// Whether items that come twice can be found while the output is written (watch.rs).
+    pub has_watch: bool,
 }
 
 impl<'a> Demands<'a> {
@@ -88,6 +90,7 @@ impl<'a> Demands<'a> {
             parts: HashMap::new(),
             open: BTreeSet::new(),
             tracks_seen,
+            has_watch: false,
         }
     }
 

@@ -12,6 +12,7 @@
 //!   shapes     arrays and objects as a grammar has them
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
+//!   watch      where arrays may not repeat items, which no grammar can say
 //!
 //! Values are read by type, so that every keyword has a complement: what it does not allow. So `not`, `if` and a oneOf
 //! whose schemas overlap are written like the rest.
@@ -31,6 +32,7 @@ pub mod overlaps;
 pub mod shapes;
 pub mod texts;
 pub mod values;
+pub mod watch;
 pub mod writer;
 
 use crate::json::At;
@@ -89,6 +91,7 @@ pub fn write(root: &Value, prefix: &str, style: Style, notes: &Notes, work: &Wor
     checker.run()?;
     let tracks_seen = checker.has_unevaluated;
     let mut demands = demands::Demands::new(root, prefix, &resources, tracks_seen, notes, work);
+    demands.has_watch = style.has_watch;
     let top = demands.top()?;
     match writer::write(&mut demands, top, style)? {
         Some(written) => Ok(written),

@@ -103,7 +103,7 @@ impl Items {
         let of = |i: usize| self.first.get(i).copied().unwrap_or(self.rest);
         match &self.kind {
             Order::Unique(values) => self.least as usize <= values.len(),
-            Order::Plain => {
+            Order::Plain | Order::Watched => {
                 let sure = self.least.min(self.first.len() as u64 + 1) as usize;
                 (0..sure).all(|i| some.contains(&of(i)))
             }

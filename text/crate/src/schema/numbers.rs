@@ -229,6 +229,11 @@ impl Number {
         self.between().iter().map(Number::range_terminal).collect()
     }
 
+    /// Patterns of whole numbers. The set has no multiples, and lists none.
+    pub fn whole_patterns(&self) -> Vec<String> {
+        self.between().iter().map(|range| whole(range.whole_bounds())).collect()
+    }
+
     fn range_terminal(&self) -> String {
         if self.kind == Kind::Whole {
             return format!("/{}/", whole(self.whole_bounds()));

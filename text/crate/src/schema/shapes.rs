@@ -36,6 +36,8 @@ pub enum Order {
     Plain,
     /// Each of these values comes at most once.
     Unique(Vec<Value>),
+    /// Items are watched, so that none comes twice.
+    Watched,
     Counted(Counted),
 }
 
@@ -76,7 +78,7 @@ impl Demands<'_> {
         let is_unique = *is_unique && most.is_none_or(|most| most > 1) && !(first.len() <= 1 && *rest == NOTHING);
         let kind = match (needs.as_slice(), is_unique) {
             ([], false) => Order::Plain,
-            ([], true) => Order::Unique(self.distinct(array)?),
+            ([], true) => self.distinct(array)?,
             ([need], false) => Order::Counted(self.counted(array, need)?),
             (_, true) => return Err("uniqueItems: not supported beside contains".to_string()),
             _ => return Err("contains: more than one for the same array is not supported".to_string()),
@@ -84,13 +86,13 @@ impl Demands<'_> {
         Ok(Items { first: first.clone(), rest: *rest, least: *least, most: *most, kind })
     }
 
-    /// The values of items that are distinct.
-    fn distinct(&mut self, array: &Array) -> Outcome<Vec<Value>> {
+    fn distinct(&mut self, array: &Array) -> Outcome<Order> {
         let listed = if array.first.is_empty() { self.listed(array.rest, MAX_NESTED)? } else { None };
         match listed {
-            Some(values) if values.len() <= MAX_BITS => Ok(values),
+            Some(values) if values.len() <= MAX_BITS => Ok(Order::Unique(values)),
+            _ if self.has_watch && array.first.is_empty() => Ok(Order::Watched),
             Some(values) => Err(format!("uniqueItems: {} values of items are over {MAX_BITS}", values.len())),
-            None => Err("uniqueItems: supported only where the items list their values".to_string()),
+            None => Err("uniqueItems: supported here only where the items list their values".to_string()),
         }
     }
 

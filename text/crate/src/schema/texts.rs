@@ -7,9 +7,11 @@
 use super::Outcome;
 use crate::json::At;
 use crate::pattern;
+use crate::words::Words;
 use crate::work::Work;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
+use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
@@ -268,6 +270,35 @@ impl Patterns {
         Ok(all.join(" & "))
     }
 
+    /// JSON's spelling of the strings, for derivre.
+    pub fn spelled(&self, set: &Text, work: &Work) -> Outcome<RegexAst> {
+        let list = |texts: &BTreeSet<String>| {
+            RegexAst::Or(texts.iter().map(|text| RegexAst::Literal(Value::from(text.as_str()).to_string())).collect())
+        };
+        if let Some(only) = &set.only {
+            return Ok(list(only));
+        }
+        let most = set.most.map_or(String::new(), |most| most.to_string());
+        let mut all = vec![RegexAst::Regex(format!("\"{CHARACTER}{{{},{most}}}\"", set.least))];
+        for pattern in &set.fits {
+            all.push(RegexAst::Regex(format!("\"{}\"", self.quoted(pattern, work)?)));
+        }
+        for pattern in &set.fits_not {
+            let other = RegexAst::Regex(format!("\"{}\"", self.quoted(pattern, work)?));
+            all.push(RegexAst::Not(Box::new(other)));
+        }
+        all.push(RegexAst::Not(Box::new(list(&set.but))));
+        Ok(RegexAst::And(all))
+    }
+
+    /// The words of what an expression describes.
+    pub fn words(&self, ast: &RegexAst, work: &Work) -> Outcome<Words> {
+        work.charge(PATTERN_COST * 10)?;
+        let mut builder = RegexBuilder::new();
+        let regex = builder.mk(ast).and_then(|regex| builder.to_regex_limited(regex, FUEL));
+        regex.map(Words::new).map_err(|e| format!("a string's patterns are too large together: {e}"))
+    }
+
     fn quoted(&self, pattern: &str, work: &Work) -> Outcome<String> {
         if let Some(known) = self.quoted.borrow().get(pattern) {
             return Ok(known.clone());
@@ -283,12 +314,12 @@ impl Patterns {
 
 /// A Lark string of JSON's spelling of a text.
 pub fn literal(text: &str) -> String {
-    lark_string(&serde_json::Value::from(text).to_string())
+    lark_string(&Value::from(text).to_string())
 }
 
 /// A Lark string.
 pub fn lark_string(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 /// A pattern for the whole of each text in which `pattern` matches something.

@@ -16,6 +16,7 @@ use super::nodes::{Bytes, Node};
 use super::shapes::{Counted, Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
+use crate::tracker::Watch;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -25,6 +26,7 @@ use std::fmt::Write;
 pub struct Style {
     pub whitespace: i32, // BerthGrammarSpec's
     pub any_order: bool, // of properties
+    pub has_watch: bool, // the value is the whole output
 }
 
 /// Bytes of a grammar: llguidance reads it in one go.
@@ -35,14 +37,15 @@ pub struct Written {
     pub lark: String,
     /// The bytes that every value has.
     pub bytes: Bytes,
+    pub watch: Option<Watch>,
 }
 
 pub struct Writer<'d, 'a> {
     pub demands: &'d mut Demands<'a>,
     pub style: Style,
-    nodes: BTreeMap<Demand, Node>,
-    order: Vec<Demand>,     // of nodes: what a demand needs comes before it, except around a loop
-    some: BTreeSet<Demand>, // that some value fits
+    pub nodes: BTreeMap<Demand, Node>,
+    pub order: Vec<Demand>, // of nodes: what a demand needs comes before it, except around a loop
+    pub some: BTreeSet<Demand>, // that some value fits
     rules: String,
     terminals: HashMap<String, String>, // names by what they match
     next: usize,
@@ -89,6 +92,7 @@ impl Writer<'_, '_> {
             return Ok(None);
         }
         let bytes = self.bytes(top)?;
+        let watch = self.watch(top)?;
         let mut open = vec![top];
         let mut written = BTreeSet::new();
         while let Some(demand) = open.pop() {
@@ -104,7 +108,7 @@ impl Writer<'_, '_> {
         }
         writeln!(lark, "start: d{}", top.0).unwrap();
         lark.push_str(&self.rules);
-        Ok(Some(Written { lark, bytes }))
+        Ok(Some(Written { lark, bytes, watch }))
     }
 
     fn node(&mut self, demand: Demand) -> Outcome<Node> {
@@ -250,7 +254,7 @@ impl Writer<'_, '_> {
 
     fn items(&mut self, items: &Items) -> Outcome<String> {
         match &items.kind {
-            Order::Plain => self.plain_items(items),
+            Order::Plain | Order::Watched => self.plain_items(items),
             Order::Unique(values) => self.unique_items(items, values),
             Order::Counted(counted) => self.counted_items(items, counted),
         }

@@ -1,0 +1,290 @@
+//! Where an output has arrays whose items may not repeat, and how many values their items have. No grammar can say that
+//! two texts differ, so tracker.rs follows the output.
+//!
+//! The values of items are counted where there are few. An object that may always have another property needs no count.
+
+use super::demands::{Demand, NOTHING};
+use super::nodes::Node;
+use super::numbers::Kind;
+use super::shapes::{Fields, Items, Order, MAX_BITS};
+use super::texts::Text;
+use super::writer::Writer;
+use super::Outcome;
+use crate::tracker::{ArrayShape, Member, ObjectShape, Place, Shape, Watch};
+use crate::words::ENDLESS;
+use llguidance::derivre::RegexAst;
+use std::collections::{BTreeSet, HashMap};
+
+const MAX_PLACES: usize = 5000;
+
+/// What is found while the places and shapes are made.
+#[derive(Default)]
+struct Found {
+    places: Vec<Place>,
+    by_demands: HashMap<BTreeSet<Demand>, usize>,
+    shapes: Vec<Shape>,
+    by_demand: HashMap<Demand, usize>,
+    leads: BTreeSet<Demand>, // to an array that is watched
+}
+
+fn is_watched(items: &Items) -> bool {
+    matches!(items.kind, Order::Watched)
+}
+
+impl Writer<'_, '_> {
+    /// None: no array is watched.
+    pub fn watch(&mut self, top: Demand) -> Outcome<Option<Watch>> {
+        let mut found = Found::default();
+        loop {
+            let before = found.leads.len();
+            for demand in self.order.iter().filter(|demand| self.some.contains(demand)) {
+                self.demands.work.step()?;
+                let node = &self.nodes[demand];
+                let is_own = node.arrays.iter().any(|items| is_watched(items) && items.has_some(&self.some));
+                if is_own || node.demands().iter().any(|inner| found.leads.contains(inner)) {
+                    found.leads.insert(*demand);
+                }
+            }
+            if found.leads.len() == before {
+                break;
+            }
+        }
+        if !found.leads.contains(&top) {
+            return Ok(None);
+        }
+        found.places.push(Place::default());
+        let top = self.place(BTreeSet::from([top]), &mut found)?;
+        Ok(Some(Watch { places: found.places, shapes: found.shapes, top }))
+    }
+
+    /// The place whose value fits one of these demands.
+    fn place(&mut self, demands: BTreeSet<Demand>, found: &mut Found) -> Outcome<usize> {
+        self.demands.work.step()?;
+        if demands.is_disjoint(&found.leads) {
+            return Ok(0);
+        }
+        if let Some(known) = found.by_demands.get(&demands) {
+            return Ok(*known);
+        }
+        let own = found.places.len();
+        if own >= MAX_PLACES {
+            return Err(format!("uniqueItems: over {MAX_PLACES} places in the schema"));
+        }
+        found.places.push(Place::default());
+        found.by_demands.insert(demands.clone(), own);
+        let nodes: Vec<&Node> = demands.iter().map(|demand| &self.nodes[demand]).collect();
+        let arrays: Vec<&Items> =
+            nodes.iter().flat_map(|node| &node.arrays).filter(|items| items.has_some(&self.some)).collect();
+        let objects: Vec<&Fields> =
+            nodes.iter().flat_map(|node| &node.objects).filter(|fields| fields.has_some(&self.some)).collect();
+        let first_demand = demands.first().copied().unwrap_or(NOTHING);
+        let watched: Vec<Demand> = arrays.iter().filter(|items| is_watched(items)).map(|items| items.rest).collect();
+        let is_alike = watched.len() == arrays.len() && watched.iter().all(|rest| *rest == watched[0]);
+        if !watched.is_empty() && !is_alike {
+            let what = "uniqueItems: not supported where the value may also be another kind of array";
+            return self.demands.fail_in(first_demand, what.to_string());
+        }
+        let least = arrays.iter().map(|items| items.least).max().unwrap_or(0);
+        let sets = self.inner_places(&arrays, &objects);
+        let place = Place {
+            first: sets.first.into_iter().map(|set| self.place(set, found)).collect::<Outcome<_>>()?,
+            rest: self.place(sets.rest, found)?,
+            distinct: match watched.first() {
+                Some(&rest) => Some(self.items_shape(rest, least, first_demand, found)?),
+                None => None,
+            },
+            named: sets
+                .named
+                .into_iter()
+                .map(|(name, set)| Ok((name, self.place(set, found)?)))
+                .collect::<Outcome<_>>()?,
+            other: self.place(sets.other, found)?,
+        };
+        found.places[own] = place;
+        Ok(own)
+    }
+
+    /// What the items and properties fit.
+    fn inner_places(&self, arrays: &[&Items], objects: &[&Fields]) -> Inner {
+        let only = |demands: &mut dyn Iterator<Item = Demand>| -> BTreeSet<Demand> {
+            demands.filter(|demand| self.some.contains(demand)).collect()
+        };
+        let length = arrays.iter().map(|items| items.first.len()).max().unwrap_or(0);
+        let counted = |items: &&Items| match &items.kind {
+            Order::Counted(counted) => counted.fit.iter().chain(counted.other.iter().flatten()).copied().collect(),
+            _ => vec![],
+        };
+        let more: Vec<Demand> = arrays.iter().flat_map(counted).collect();
+        let item = |i: usize| {
+            let own = arrays.iter().map(|items| items.first.get(i).copied().unwrap_or(items.rest));
+            only(&mut own.chain(more.iter().copied()))
+        };
+        let free = |fields: &Fields| -> Vec<Demand> {
+            fields.free.iter().chain(fields.tail.iter().flatten()).map(|own| own.demand).collect()
+        };
+        let mut named: HashMap<String, BTreeSet<Demand>> = HashMap::new();
+        for name in objects.iter().flat_map(|fields| &fields.named).map(|own| &own.name) {
+            let of = |fields: &&Fields| match fields.named.iter().find(|own| own.name == *name) {
+                Some(own) => vec![own.demand],
+                None => free(fields),
+            };
+            if !named.contains_key(&**name) {
+                named.insert(name.to_string(), only(&mut objects.iter().flat_map(of)));
+            }
+        }
+        Inner {
+            first: (0..length).map(item).collect(),
+            rest: item(length),
+            named,
+            other: only(&mut objects.iter().flat_map(|fields| free(fields))),
+        }
+    }
+
+    /// The shape of an array's items, where there are values for the least items.
+    fn items_shape(&mut self, demand: Demand, least: u64, array: Demand, found: &mut Found) -> Outcome<usize> {
+        let shape = self.shape(demand, found).or_else(|error| self.demands.fail_in(array, error))?;
+        if found.shapes[shape].count < least {
+            let what = format!("uniqueItems: {} values are fewer than minItems", found.shapes[shape].count);
+            return self.demands.fail_in(array, what);
+        }
+        Ok(shape)
+    }
+
+    fn shape(&mut self, demand: Demand, found: &mut Found) -> Outcome<usize> {
+        self.demands.work.step()?;
+        if let Some(known) = found.by_demand.get(&demand) {
+            return Ok(*known);
+        }
+        let own = found.shapes.len();
+        // What holds itself is endless.
+        found.shapes.push(Shape { count: ENDLESS, ..Shape::default() });
+        found.by_demand.insert(demand, own);
+        let node = self.nodes.remove(&demand).unwrap();
+        let shape = self.shape_of(&node, found);
+        self.nodes.insert(demand, node);
+        found.shapes[own] = shape?;
+        Ok(own)
+    }
+
+    fn shape_of(&mut self, node: &Node, found: &mut Found) -> Outcome<Shape> {
+        let mut shape = self.scalars(node)?;
+        let arrays: Vec<&Items> = node.arrays.iter().filter(|items| items.has_some(&self.some)).collect();
+        let objects: Vec<&Fields> = node.objects.iter().filter(|fields| fields.has_some(&self.some)).collect();
+        match arrays.as_slice() {
+            [] => {}
+            [items] => {
+                let array = self.array_shape(items, found)?;
+                shape.count = (shape.count + array.ways(0, &found.shapes)).min(ENDLESS);
+                shape.array = Some(array);
+            }
+            _ => return Err("uniqueItems: not supported where an item has several kinds of arrays".to_string()),
+        }
+        let mut is_open = !objects.is_empty();
+        for fields in &objects {
+            is_open = is_open && self.is_open(fields)?;
+        }
+        match objects.as_slice() {
+            [] => {}
+            _ if is_open => (shape.object, shape.count) = (Some(ObjectShape::Open), ENDLESS),
+            [fields] => {
+                let (object, count) = self.closed_shape(fields, found)?;
+                shape.count = (shape.count + count).min(ENDLESS);
+                shape.object = Some(object);
+            }
+            _ => return Err("uniqueItems: not supported where an item has several kinds of objects".to_string()),
+        }
+        Ok(shape)
+    }
+
+    fn scalars(&mut self, node: &Node) -> Outcome<Shape> {
+        let mut shape = Shape::default();
+        let mut options = vec![];
+        for (is, text) in [(node.null, "null"), (node.is_false, "false"), (node.is_true, "true")] {
+            options.extend(is.then(|| RegexAst::Literal(text.to_string())));
+        }
+        for number in &node.numbers {
+            let is_any = number.low.is_none() && number.high.is_none() && number.only.is_none();
+            match number.kind {
+                // A whole number is written in one way.
+                Kind::Whole if number.only.is_none() && !number.has_multiples() => {
+                    options.extend(number.whole_patterns().into_iter().map(RegexAst::Regex))
+                }
+                Kind::Any if is_any && !number.has_multiples() => shape.has_number = true,
+                _ => return Err("uniqueItems: not supported for such numbers".to_string()),
+            }
+        }
+        for text in &node.texts {
+            options.push(self.demands.patterns.spelled(text, self.demands.work)?);
+        }
+        if !options.is_empty() {
+            let words = self.demands.patterns.words(&RegexAst::Or(options), self.demands.work)?;
+            shape.count = words.after(b"");
+            shape.words = Some(words);
+        }
+        if shape.has_number {
+            shape.count = ENDLESS;
+        }
+        Ok(shape)
+    }
+
+    fn array_shape(&mut self, items: &Items, found: &mut Found) -> Outcome<ArrayShape> {
+        if !matches!(items.kind, Order::Plain) {
+            return Err("uniqueItems: not supported where items are arrays with contains or uniqueItems".to_string());
+        }
+        let listed = items.first.iter().take_while(|demand| self.is_some(**demand)).count();
+        let is_whole = listed == items.first.len() && self.is_some(items.rest);
+        let first = items.first[..listed].iter().map(|demand| self.shape(*demand, found)).collect::<Outcome<_>>()?;
+        let rest = if is_whole && items.most != Some(0) { Some(self.shape(items.rest, found)?) } else { None };
+        Ok(ArrayShape { first, rest, least: items.least, most: items.most.unwrap_or(u64::MAX) })
+    }
+
+    /// Whether another property may always come.
+    fn is_open(&mut self, fields: &Fields) -> Outcome<bool> {
+        if fields.tail.is_some() || fields.most.is_some() {
+            return Ok(false);
+        }
+        for free in &fields.free {
+            if self.is_some(free.demand) && self.is_endless(&free.names)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_endless(&mut self, text: &Text) -> Outcome<bool> {
+        if text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none() {
+            return Ok(text.most.is_none());
+        }
+        let ast = self.demands.patterns.spelled(text, self.demands.work)?;
+        Ok(self.demands.patterns.words(&ast, self.demands.work)?.after(b"") == ENDLESS)
+    }
+
+    fn closed_shape(&mut self, fields: &Fields, found: &mut Found) -> Outcome<(ObjectShape, u64)> {
+        let required = fields.named.iter().filter(|own| own.is_required).count() as u64;
+        let has_free = fields.free.iter().any(|own| self.is_some(own.demand));
+        if has_free || fields.tail.is_some() || fields.most.is_some() || fields.least > required {
+            return Err("uniqueItems: not supported for objects with such names or numbers of properties".to_string());
+        }
+        let mut members = vec![];
+        let mut count = 1u64;
+        for own in &fields.named {
+            if !self.is_some(own.demand) {
+                continue;
+            }
+            let shape = self.shape(own.demand, found)?;
+            let values = found.shapes[shape].count + u64::from(!own.is_required);
+            count = count.saturating_mul(values).min(ENDLESS);
+            members.push(Member { name: own.name.to_string(), shape, is_required: own.is_required });
+        }
+        let in_order = !self.style.any_order || members.len() > MAX_BITS;
+        Ok((ObjectShape::Closed { members, in_order }, count))
+    }
+}
+
+/// What the items and properties of a place fit.
+struct Inner {
+    first: Vec<BTreeSet<Demand>>,
+    rest: BTreeSet<Demand>,
+    named: HashMap<String, BTreeSet<Demand>>,
+    other: BTreeSet<Demand>,
+}

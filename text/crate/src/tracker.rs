@@ -1,0 +1,489 @@
+//! Follows an output through arrays whose items may not repeat (uniqueItems), and says which tokens would repeat one.
+//!
+//!   {"items": {"type": "string"}, "uniqueItems": true}    after ["a", "    a", may not come
+//!
+//! A token is also out if, after it, every value that the item can still become has come already. So whatever is begun
+//! can be ended. `room` counts these values; schema/watch.rs prepares what it needs to know of the items.
+
+use crate::json::canonical;
+use crate::vocabulary::Vocabulary;
+use crate::words::{Words, ENDLESS};
+use llguidance::toktrie::SimpleVob;
+use serde_json::{Map, Value};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Where arrays may not repeat an item. Place 0 holds no such array.
+pub struct Watch {
+    pub places: Vec<Place>,
+    pub shapes: Vec<Shape>,
+    pub top: usize,
+}
+
+/// What may stand at a place of the output: where its items and properties are.
+#[derive(Default)]
+pub struct Place {
+    pub first: Vec<usize>,
+    pub rest: usize,
+    pub distinct: Option<usize>, // the shape of items that may not repeat
+    pub named: HashMap<String, usize>,
+    pub other: usize,
+}
+
+/// The values of an item, or of a part of one.
+#[derive(Default)]
+pub struct Shape {
+    pub words: Option<Words>, // of scalars, as JSON spells them
+    pub has_number: bool,     // any number
+    pub array: Option<ArrayShape>,
+    pub object: Option<ObjectShape>,
+    pub count: u64, // of values, up to ENDLESS
+}
+
+pub struct ArrayShape {
+    pub first: Vec<usize>,
+    pub rest: Option<usize>,
+    pub least: u64,
+    pub most: u64,
+}
+
+pub enum ObjectShape {
+    /// Until its end another property may come, so there is always another value.
+    Open,
+    Closed {
+        members: Vec<Member>,
+        in_order: bool,
+    },
+}
+
+pub struct Member {
+    pub name: String,
+    pub shape: usize,
+    pub is_required: bool,
+}
+
+/// Items that have come.
+#[derive(Clone, Default)]
+struct Used {
+    values: Vec<Value>,
+    texts: HashSet<String>, // canonical
+}
+
+/// An array or an object that is not closed.
+#[derive(Clone)]
+struct Frame {
+    is_object: bool,
+    place: usize,
+    shape: Option<usize>, // if it is an item or a part of one
+    index: usize,         // of an array's item
+    name: String,         // of an object's property
+    value: Option<Value>, // so far, if it is an item or a part of one
+    used: Option<Used>,   // if its items may not repeat
+}
+
+impl Frame {
+    fn is_recorded(&self) -> bool {
+        self.used.is_some() || self.value.is_some()
+    }
+}
+
+#[derive(Clone)]
+enum At {
+    Value,
+    Name,
+    Colon,
+    /// Within a string, without its first quote.
+    Text {
+        text: Vec<u8>,
+        is_escaped: bool,
+        is_name: bool,
+    },
+    Scalar(Vec<u8>),
+    End,
+}
+
+#[derive(Clone)]
+pub struct Tracker {
+    watch: Arc<Watch>,
+    frames: Vec<Arc<Frame>>,
+    at: At,
+}
+
+fn times(a: u64, b: u64) -> u64 {
+    a.saturating_mul(b).min(ENDLESS)
+}
+
+impl ArrayShape {
+    fn item(&self, i: usize) -> Option<usize> {
+        self.first.get(i).copied().or(self.rest)
+    }
+
+    /// In how many ways it can go on after `count` items.
+    pub fn ways(&self, count: usize, shapes: &[Shape]) -> u64 {
+        let of = |i: usize| self.item(i).map_or(0, |shape| shapes[shape].count);
+        let listed = self.first.len().max(self.least as usize).max(count);
+        let rest = self.rest.map_or(0, |shape| shapes[shape].count);
+        // All lengths from `listed` on.
+        let more = self.most.saturating_sub(listed as u64);
+        let mut ways = match rest {
+            _ if (listed as u64) > self.most => 0,
+            0 => 1,
+            1 => (more + 1).min(ENDLESS),
+            _ if more >= 20 => ENDLESS,
+            rest => (0..more).fold(1, |ways, _| (1 + times(rest, ways)).min(ENDLESS)),
+        };
+        for i in (count..listed).rev() {
+            let may_end = i as u64 >= self.least && i as u64 <= self.most;
+            ways = (u64::from(may_end) + times(of(i), ways)).min(ENDLESS);
+        }
+        ways
+    }
+}
+
+impl Tracker {
+    pub fn new(watch: Arc<Watch>) -> Tracker {
+        Tracker { watch, frames: vec![], at: At::Value }
+    }
+
+    /// Goes over a token's bytes. False: it repeats an item, or leads to where only repeated items are left. The token
+    /// fits the grammar.
+    pub fn accept(&mut self, bytes: &[u8]) -> bool {
+        bytes.iter().all(|&b| self.byte(b)) && self.is_alive()
+    }
+
+    fn child(&self) -> (usize, Option<usize>) {
+        let Some(frame) = self.frames.last() else { return (self.watch.top, None) };
+        let place = &self.watch.places[frame.place];
+        let shape = match (&place.distinct, frame.shape.map(|shape| &self.watch.shapes[shape])) {
+            (Some(shape), _) if frame.used.is_some() => Some(*shape),
+            (_, Some(Shape { object: Some(ObjectShape::Closed { members, .. }), .. })) if frame.is_object => {
+                members.iter().find(|member| member.name == frame.name).map(|member| member.shape)
+            }
+            (_, Some(Shape { array: Some(array), .. })) if !frame.is_object => array.item(frame.index),
+            _ => None,
+        };
+        let place = if frame.is_object {
+            place.named.get(&frame.name).copied().unwrap_or(place.other)
+        } else {
+            place.first.get(frame.index).copied().unwrap_or(place.rest)
+        };
+        (place, shape)
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.frames.last().is_some_and(|frame| frame.is_recorded())
+    }
+
+    fn byte(&mut self, b: u8) -> bool {
+        if let At::Text { text, is_escaped, is_name } = &mut self.at {
+            let is_end = b == b'"' && !*is_escaped;
+            *is_escaped = b == b'\\' && !*is_escaped;
+            if !is_end {
+                text.push(b);
+                return true;
+            }
+            let is_name = *is_name;
+            let text = if is_name || self.frames.last().is_some_and(|frame| frame.is_recorded()) {
+                let spelled = [b"\"", text.as_slice(), b"\""].concat();
+                serde_json::from_slice(&spelled).unwrap_or_default()
+            } else {
+                String::new()
+            };
+            if !is_name {
+                return self.end_value(Value::String(text));
+            }
+            if let Some(frame) = self.frames.last_mut() {
+                Arc::make_mut(frame).name = text;
+            }
+            self.at = At::Colon;
+            return true;
+        }
+        let is_structure = b" \t\n\r,]}".contains(&b);
+        if let At::Scalar(text) = &mut self.at {
+            if !is_structure {
+                text.push(b);
+                return true;
+            }
+            let value = serde_json::from_slice(text).unwrap_or_default();
+            if !self.end_value(value) {
+                return false;
+            }
+        }
+        match b {
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            b'"' => self.at = At::Text { text: vec![], is_escaped: false, is_name: matches!(self.at, At::Name) },
+            b'{' | b'[' => self.open(b == b'{'),
+            b'}' | b']' => {
+                let value = self.frames.pop().and_then(|frame| frame.value.clone());
+                return self.end_value(value.unwrap_or_default());
+            }
+            b',' => {
+                let Some(frame) = self.frames.last_mut() else { return true };
+                self.at = if frame.is_object { At::Name } else { At::Value };
+                Arc::make_mut(frame).index += 1;
+            }
+            b':' => self.at = At::Value,
+            b => self.at = At::Scalar(vec![b]),
+        }
+        true
+    }
+
+    fn open(&mut self, is_object: bool) {
+        let (place, shape) = self.child();
+        let empty = if is_object { Value::Object(Map::new()) } else { Value::Array(vec![]) };
+        let is_distinct = !is_object && self.watch.places[place].distinct.is_some();
+        self.frames.push(Arc::new(Frame {
+            is_object,
+            place,
+            shape,
+            index: 0,
+            name: String::new(),
+            value: self.is_recorded().then_some(empty),
+            used: is_distinct.then(Used::default),
+        }));
+        self.at = if is_object { At::Name } else { At::Value };
+    }
+
+    /// False: it repeats an item.
+    fn end_value(&mut self, value: Value) -> bool {
+        self.at = At::End;
+        let Some(frame) = self.frames.last_mut().filter(|frame| frame.is_recorded()) else { return true };
+        let frame = Arc::make_mut(frame);
+        if let Some(used) = &mut frame.used {
+            if !used.texts.insert(canonical(&value)) {
+                return false;
+            }
+            used.values.push(value.clone());
+        }
+        match &mut frame.value {
+            Some(Value::Object(members)) => drop(members.insert(frame.name.clone(), value)),
+            Some(Value::Array(items)) => items.push(value),
+            _ => {}
+        }
+        true
+    }
+
+    fn is_alive(&self) -> bool {
+        (0..self.frames.len()).all(|i| self.frames[i].used.is_none() || self.is_item_alive(i))
+    }
+
+    /// Whether the item that is begun in frame `i` can become one that has not come.
+    fn is_item_alive(&self, i: usize) -> bool {
+        let Some(used) = &self.frames[i].used else { return true };
+        let last = self.frames.len() - 1;
+        if i == last && (matches!(self.at, At::End) || (matches!(self.at, At::Value) && self.frames[i].index == 0)) {
+            return true; // no item is begun
+        }
+        if let Some(names) = self.next_names() {
+            return names.into_iter().any(|name| {
+                let mut after = self.clone();
+                Arc::make_mut(&mut after.frames[last]).name = name;
+                after.at = At::Colon;
+                after.is_item_alive(i)
+            });
+        }
+        if self.room(i, true) == ENDLESS {
+            return true;
+        }
+        let taken = used.values.iter().filter(|value| self.may_become(value, i)).count() as u64;
+        self.room(i, true) > taken
+    }
+
+    /// The names that may come, where one has to.
+    fn next_names(&self) -> Option<Vec<String>> {
+        let begun: &[u8] = match &self.at {
+            At::Name if self.frames.last()?.index > 0 => b"",
+            At::Text { text, is_name: true, .. } => text,
+            _ => return None,
+        };
+        if !self.is_closed() {
+            return None;
+        }
+        let pending = self.pending(self.frames.len() - 1, false);
+        let fits = |name: &&str| Value::from(*name).to_string().as_bytes()[1..].starts_with(begun);
+        Some(pending.into_iter().map(|member| member.name.as_str()).filter(fits).map(str::to_string).collect())
+    }
+
+    /// The members of a closed object that may still come. `is_begun`: the value of the last name is.
+    fn pending(&self, i: usize, is_begun: bool) -> Vec<&Member> {
+        let frame = &self.frames[i];
+        let Some(Some(ObjectShape::Closed { members, in_order })) =
+            frame.shape.map(|shape| &self.watch.shapes[shape].object)
+        else {
+            return vec![];
+        };
+        let Some(Value::Object(known)) = &frame.value else { return vec![] };
+        let has_come = |member: &Member| known.contains_key(&member.name) || (is_begun && member.name == frame.name);
+        let from = if *in_order { members.iter().rposition(has_come).map_or(0, |last| last + 1) } else { 0 };
+        members[from..].iter().filter(|member| !has_come(member)).collect()
+    }
+
+    /// How many values the item can still become that is begun in frame `i`. `with_scalar`: what a scalar that is begun
+    /// can become counts too.
+    fn room(&self, i: usize, with_scalar: bool) -> u64 {
+        let shapes = &self.watch.shapes;
+        let last = self.frames.len() - 1;
+        let is_begun = !matches!(self.at, At::End | At::Name) && !matches!(self.at, At::Text { is_name: true, .. });
+        let mut all = 1;
+        for j in i + 1..=last {
+            let frame = &self.frames[j];
+            let Some(shape) = frame.shape.map(|shape| &shapes[shape]) else { return ENDLESS };
+            let has_child = j < last || is_begun;
+            all = times(
+                all,
+                match (&shape.object, &shape.array) {
+                    (Some(ObjectShape::Open), _) if frame.is_object => return ENDLESS,
+                    (Some(_), _) if frame.is_object => self
+                        .pending(j, has_child)
+                        .into_iter()
+                        .fold(1, |all, member| times(all, shapes[member.shape].count + u64::from(!member.is_required))),
+                    (_, Some(array)) => {
+                        let is_fresh = j == last && matches!(self.at, At::Value) && frame.index == 0;
+                        if is_fresh {
+                            return times(all, array.ways(0, shapes));
+                        }
+                        array.ways(frame.index + 1, shapes)
+                    }
+                    _ => return ENDLESS,
+                },
+            );
+        }
+        if !with_scalar {
+            return all;
+        }
+        let child = self.child().1.map(|shape| &shapes[shape]);
+        times(
+            all,
+            match (&self.at, child) {
+                (At::Value | At::Colon, Some(shape)) => shape.count,
+                (At::Text { text, is_name: false, .. }, Some(shape)) => {
+                    scalars(shape, &[b"\"", text.as_slice()].concat())
+                }
+                (At::Scalar(text), Some(shape)) => scalars(shape, text),
+                _ => 1,
+            },
+        )
+    }
+
+    /// Whether the item that is begun in frame `i` can become `value`.
+    fn may_become(&self, value: &Value, i: usize) -> bool {
+        let mut value = value;
+        for j in i + 1..self.frames.len() {
+            match self.inner(value, j) {
+                Some(Some(inner)) => value = inner,
+                Some(None) => return true,
+                None => return false,
+            }
+        }
+        let begun = match &self.at {
+            At::Text { text, is_name: false, .. } => [b"\"", text.as_slice()].concat(),
+            At::Scalar(text) => text.clone(),
+            _ => return true,
+        };
+        !value.is_array() && !value.is_object() && value.to_string().as_bytes().starts_with(&begun)
+    }
+
+    /// The part of `value` that is begun in frame `j`; None: it has other parts. Some(None): no part is begun.
+    fn inner<'v>(&self, value: &'v Value, j: usize) -> Option<Option<&'v Value>> {
+        let frame = &self.frames[j];
+        let is_last = j + 1 == self.frames.len();
+        let has_child = !is_last || !matches!(self.at, At::End | At::Name);
+        let is_equal = |a: &Value, b: &Value| canonical(a) == canonical(b);
+        match (&frame.value, value) {
+            (Some(Value::Object(known)), Value::Object(other)) => {
+                let is_known =
+                    known.iter().all(|(name, own)| other.get(name).is_some_and(|value| is_equal(own, value)));
+                let pending = self.pending(j, has_child);
+                let may_come = |name: &String| {
+                    known.contains_key(name)
+                        || (has_child && *name == frame.name)
+                        || pending.iter().any(|member| member.name == *name)
+                };
+                if !is_known || !other.keys().all(may_come) {
+                    return None;
+                }
+                if has_child {
+                    other.get(&frame.name).map(Some)
+                } else {
+                    Some(None)
+                }
+            }
+            (Some(Value::Array(known)), Value::Array(other)) => {
+                let is_known = known.len() <= other.len() && known.iter().zip(other).all(|(a, b)| is_equal(a, b));
+                let is_fresh = is_last && matches!(self.at, At::Value) && frame.index == 0;
+                match is_known {
+                    false => None,
+                    true if has_child && !is_fresh => other.get(frame.index).map(Some),
+                    true => Some(None),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the tokens out of `mask` that would repeat an item.
+    pub fn filter(&self, mask: &mut SimpleVob, vocabulary: &Vocabulary) {
+        let trie = vocabulary.trie();
+        let mut tokens: Vec<u32> = vec![];
+        let is_watching = self.frames.iter().any(|frame| frame.used.is_some());
+        match &self.at {
+            _ if !is_watching => {
+                tokens.extend(vocabulary.lists.iter().copied().filter(|&id| mask.is_allowed(id)));
+            }
+            At::Text { is_name, .. } if !is_name || !self.is_closed() => {
+                tokens.extend(vocabulary.quotes.iter().copied().filter(|&id| mask.is_allowed(id)));
+                self.along_used(vocabulary, mask, &mut tokens);
+            }
+            _ => mask.iter_set_entries(|id| tokens.push(id as u32)),
+        }
+        for id in tokens {
+            if !trie.is_special_token(id) && !self.clone().accept(trie.token(id)) {
+                mask.disallow_token(id);
+            }
+        }
+    }
+
+    /// Whether the object is one that lists its names, as an item or a part of one.
+    fn is_closed(&self) -> bool {
+        let shape = self.frames.last().and_then(|frame| frame.shape).map(|shape| &self.watch.shapes[shape].object);
+        matches!(shape, Some(Some(ObjectShape::Closed { .. })))
+    }
+
+    /// Within a string: the tokens that go along items which have come, where few others are left.
+    fn along_used(&self, vocabulary: &Vocabulary, mask: &SimpleVob, tokens: &mut Vec<u32>) {
+        let At::Text { text, is_name: false, .. } = &self.at else { return };
+        let trie = vocabulary.trie();
+        for i in (0..self.frames.len()).filter(|&i| self.frames[i].used.is_some()) {
+            if self.room(i, false) == ENDLESS {
+                continue;
+            }
+            for value in self.frames[i].used.iter().flat_map(|used| &used.values) {
+                let Some(Value::String(word)) = self.begun_part(value, i) else { continue };
+                let spelled = Value::from(word.as_str()).to_string();
+                let Some(rest) = spelled.as_bytes()[1..spelled.len() - 1].strip_prefix(text.as_slice()) else {
+                    continue;
+                };
+                let mut node = Some(trie.root());
+                for &b in rest {
+                    node = node.and_then(|node| trie.child_at_byte(node, b));
+                    tokens.extend(node.and_then(|node| node.token_id()).filter(|&id| mask.is_allowed(id)));
+                }
+            }
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+    }
+
+    /// The scalar of `value` that is begun.
+    fn begun_part<'v>(&self, value: &'v Value, i: usize) -> Option<&'v Value> {
+        (i + 1..self.frames.len()).try_fold(value, |value, j| self.inner(value, j).flatten())
+    }
+}
+
+/// How many scalars of a shape begin like this.
+fn scalars(shape: &Shape, begun: &[u8]) -> u64 {
+    if shape.has_number && begun.first().is_some_and(|b| *b == b'-' || b.is_ascii_digit()) {
+        return ENDLESS;
+    }
+    shape.words.as_ref().map_or(0, |words| words.after(begun))
+}
