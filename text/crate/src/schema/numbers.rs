@@ -229,9 +229,18 @@ impl Number {
         self.between().iter().map(Number::range_terminal).collect()
     }
 
-    /// Patterns of whole numbers. The set has no multiples, and lists none.
-    pub fn whole_patterns(&self) -> Vec<String> {
-        self.between().iter().map(|range| whole(range.whole_bounds())).collect()
+    /// Patterns of its numbers, where each number is written in one way only.
+    pub fn one_way(&self) -> Option<Vec<String>> {
+        match &self.only {
+            _ if self.has_multiples() => None,
+            None if self.kind == Kind::Whole => {
+                Some(self.between().iter().map(|own| whole(own.whole_bounds())).collect())
+            }
+            Some(only) if only.iter().all(|(number, text)| plain(*number).to_string() == *text) => {
+                Some(only.iter().map(|(_, text)| crate::pattern::escape(text)).collect())
+            }
+            _ => None,
+        }
     }
 
     fn range_terminal(&self) -> String {

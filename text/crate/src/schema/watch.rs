@@ -5,7 +5,7 @@
 
 use super::demands::{Demand, NOTHING};
 use super::nodes::Node;
-use super::numbers::Kind;
+use super::numbers::Number;
 use super::shapes::{Fields, Items, Order, MAX_BITS};
 use super::texts::Text;
 use super::writer::Writer;
@@ -203,14 +203,10 @@ impl Writer<'_, '_> {
             options.extend(is.then(|| RegexAst::Literal(text.to_string())));
         }
         for number in &node.numbers {
-            let is_any = number.low.is_none() && number.high.is_none() && number.only.is_none();
-            match number.kind {
-                // A whole number is written in one way.
-                Kind::Whole if number.only.is_none() && !number.has_multiples() => {
-                    options.extend(number.whole_patterns().into_iter().map(RegexAst::Regex))
-                }
-                Kind::Any if is_any && !number.has_multiples() => shape.has_number = true,
-                _ => return Err("uniqueItems: not supported for such numbers".to_string()),
+            match number.one_way() {
+                Some(patterns) => options.extend(patterns.into_iter().map(RegexAst::Regex)),
+                None if *number == Number::any() => shape.has_number = true,
+                None => return Err("uniqueItems: not supported for such numbers".to_string()),
             }
         }
         for text in &node.texts {
@@ -228,7 +224,16 @@ impl Writer<'_, '_> {
     }
 
     fn array_shape(&mut self, items: &Items, found: &mut Found) -> Outcome<ArrayShape> {
-        if !matches!(items.kind, Order::Plain) {
+        // Items that may not repeat are as free as others where there are always more of them.
+        let is_free = match items.kind {
+            Order::Plain => true,
+            Order::Watched => {
+                let shape = self.shape(items.rest, found)?;
+                found.shapes[shape].count == ENDLESS
+            }
+            _ => false,
+        };
+        if !is_free {
             return Err("uniqueItems: not supported where items are arrays with contains or uniqueItems".to_string());
         }
         let listed = items.first.iter().take_while(|demand| self.is_some(**demand)).count();

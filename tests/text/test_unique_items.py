@@ -1,0 +1,125 @@
+"""Arrays whose items may not repeat. What is accepted is what jsonschema accepts, and a text that is begun can be ended:
+where there are just as many values as items, all of them come, whatever was chosen before."""
+
+import itertools
+import json
+import os
+import sys
+
+import jsonschema
+import pytest
+from text_oracle import Oracle
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
+from berth_server import ROOT  # noqa: E402
+
+DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
+WALKS = 30
+LIMIT = 3000  # tokens
+BOOLEAN = {"type": "boolean"}
+STRING = {"type": "string"}
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with Oracle() as oracle:
+        oracle.value(load=DEMO)
+        yield oracle
+
+
+def closed(required=(), **properties):
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+# Items of few values, and how many there are.
+FEW = [
+    ({"type": "integer", "minimum": -30, "maximum": 39}, 70),
+    ({"type": "string", "pattern": "^[ab]{0,2}$"}, 7),
+    ({"type": "string", "pattern": "^(a|ab|abc|\"|\\\\|é)$"}, 6),
+    ({"enum": [f"v{i}" for i in range(70)]}, 70),
+    ({"anyOf": [BOOLEAN, {"type": "null"}, {"type": "string", "pattern": "^x{0,3}$"}]}, 7),
+    (closed(a=BOOLEAN, b=BOOLEAN), 9),
+    (closed(["a"], a=BOOLEAN, b={"enum": ["x", "xy"]}, c={"type": "null"}), 12),
+    (closed(["a"], a={"type": "array", "items": BOOLEAN, "maxItems": 2}), 7),
+    (closed(["a"], a=closed(b=BOOLEAN, c={"const": 1})), 6),
+    ({"type": "array", "prefixItems": [BOOLEAN, {"enum": ["a", "ab"]}], "items": False}, 7),
+    ({"type": "array", "items": closed(a={"const": 1}), "maxItems": 2}, 7),
+    ({"oneOf": [closed(a=BOOLEAN), {"type": "array", "items": BOOLEAN, "maxItems": 1}, {"const": "a"}]}, 7),
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("items, count", FEW, ids=[str(i) for i in range(len(FEW))])
+def test_the_last_values_come_too(oracle, items, count, any_order):
+    schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": count}
+    oracle.value(schema=schema, any_order=any_order)
+    check = jsonschema.Draft202012Validator(schema)
+    for seed in range(WALKS):
+        text = oracle.value(walk=seed, limit=LIMIT)
+        assert text is not None
+        value = json.loads(text)
+        assert len(value) == count and check.is_valid(value), text
+    too_many = oracle.ask(schema={**schema, "minItems": count + 1}).get("error")
+    assert too_many is not None and "fewer than minItems" in too_many
+
+
+TAGGED = {"oneOf": [{"properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+                    {"properties": {"kind": {"const": "b"}, "n": STRING}, "required": ["kind", "n"]}]}
+# Items of many values, and some of them.
+MANY = [
+    (STRING, ["", "a", "ab", "\"", "\\", "é", "\n"]),
+    ({"type": "string", "maxLength": 2}, ["", "a", "ab", "b", "ba"]),
+    ({"type": "string", "pattern": "^(a|ab.*)$"}, ["a", "ab", "abc"]),
+    ({"type": "string", "format": "date"}, ["2024-02-29", "2024-02-28"]),
+    ({"type": "integer"}, [0, 1, 12, -1, -12]),
+    ({}, [None, True, 1, 1.5, "1", [], [1], [1.5], {}, {"a": 1}, {"a": 1, "b": [2]}, {"b": [2]}]),
+    ({"type": "object"}, [{}, {"a": 1}, {"a": 1, "b": {"c": 1}}, {"a": 1, "b": {}}, {"b": 1, "a": 1}]),
+    (closed(["name"], name=STRING, flag=BOOLEAN), [{"name": "a"}, {"name": "b"}, {"name": "a", "flag": True}]),
+    (closed(name=STRING, flag=BOOLEAN), [{}, {"name": "a"}, {"flag": True}, {"name": "a", "flag": True}]),
+    (closed(["tags"], tags={"type": "array", "items": STRING}), [{"tags": []}, {"tags": ["a"]}, {"tags": ["a", "b"]}]),
+    (TAGGED, [{"kind": "a"}, {"kind": "b", "n": "x"}, {"kind": "b", "n": "y"}, {"kind": "a", "n": 1}]),
+    ({"type": "array", "items": STRING, "uniqueItems": True}, [[], ["a"], ["b", "a"], ["a", "b"]]),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, [[1], [1, 1], [2, 1], [12]]),
+]
+# Where such an array may stand.
+AROUND = [
+    lambda array: (array, lambda value: value),
+    lambda array: (closed(["own"], own=array, other={"type": "array"}), lambda value: {"own": value, "other": [1, 1]}),
+    lambda array: ({"type": "object", "additionalProperties": array}, lambda value: {"x": value, "y": value}),
+    lambda array: ({"prefixItems": [True, array]}, lambda value: [[0, 0], value, [0, 0]]),
+    lambda array: ({"anyOf": [STRING, array, closed(["a"], a=array)]}, lambda value: {"a": value}),
+]
+
+
+@pytest.mark.parametrize("items, values", MANY, ids=[str(i) for i in range(len(MANY))])
+def test_what_repeats_an_item_is_refused(oracle, items, values):
+    for around, any_order in itertools.product(AROUND, [False, True]):
+        schema, within = around({"type": "array", "items": items, "uniqueItems": True})
+        oracle.value(schema=schema, any_order=any_order)
+        check = jsonschema.Draft202012Validator(schema)
+        for length in (1, 2, 3):
+            for some in itertools.islice(itertools.product(values, repeat=length), 150):
+                value = within(list(some))
+                # In the schema's order, members of closed objects have to come in it: those above do.
+                assert oracle.value(accepts=json.dumps(value, ensure_ascii=False)) == check.is_valid(value), value
+
+
+@pytest.mark.parametrize("items, values", MANY, ids=[str(i) for i in range(len(MANY))])
+def test_random_items_do_not_repeat(oracle, items, values):
+    del values
+    schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": 2, "maxItems": 4}
+    oracle.value(schema=schema)
+    check = jsonschema.Draft202012Validator(schema)
+    for seed in range(WALKS):
+        text = oracle.value(walk=seed, limit=LIMIT)
+        assert text is None or check.is_valid(json.loads(text)), text
+
+
+def test_where_items_cannot_be_watched_the_schema_is_refused(oracle):
+    unique = {"type": "array", "items": STRING, "uniqueItems": True}
+    for schema, message in [
+            ({"anyOf": [unique, {"type": "array", "items": {"type": "integer"}}]}, "another kind of array"),
+            ({**unique, "items": {"type": "number", "minimum": 0}}, "such numbers"),
+            ({**unique, "items": {"type": "array", "contains": {"const": 1}}}, "contains"),
+            ({**unique, "items": closed(a=STRING) | {"minProperties": 1}}, "numbers of properties")]:
+        assert message in oracle.ask(schema=schema)["error"]
