@@ -439,7 +439,7 @@ def test_what_cannot_be_compiled_is_refused_by_name_and_place(demo):
     for structure, words in [
             ({"json_schema": '{"type": "object", "properties": {"a": {"maxlength": 3}}}', "unknown_keywords": 1},
              ["structure.json_schema", "/properties/a/maxlength"]),
-            ({"json_schema": '{"uniqueItems": true}'}, ["structure.json_schema", "/uniqueItems"]),
+            ({"json_schema": '{"not": {"uniqueItems": true}}'}, ["structure.json_schema", "/not/uniqueItems"]),
             ({"json_schema": '{"a": 1,}'}, ["structure.json_schema", "line 1 column"]),
             ({"regex": "(a"}, ["structure.regex"]),
             ({"lark": 'start: "a\n'}, ["structure.lark"]),

@@ -115,6 +115,17 @@ def test_random_items_do_not_repeat(oracle, items, values):
         assert text is None or check.is_valid(json.loads(text)), text
 
 
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"additionalProperties": {"type": "object"}}, {}, {"items": {}},
+                                    {"patternProperties": {"^x": True}, "additionalProperties": False}])
+def test_a_name_comes_once(oracle, schema):
+    oracle.value(schema=schema)
+    for text in ('{"x": 1, "x": 1}', '{"x": {"xx": [1, {"x": 1, "x": 2}]}}', '{"xa": {}, "x": {}, "xa": {}}', '[{"x": 1, "x":'):
+        assert not oracle.value(accepts=text), text
+    check = jsonschema.Draft202012Validator(schema)
+    for value in ({"x": {}, "xx": {"x": {}}}, {"xa": {"x": {}}, "x": {"x": {}, "xa": {}}}, [{"x": 1}, {"x": 1}], "x"):
+        assert oracle.value(accepts=json.dumps(value)) == check.is_valid(value), value
+
+
 def test_where_items_cannot_be_watched_the_schema_is_refused(oracle):
     unique = {"type": "array", "items": STRING, "uniqueItems": True}
     for schema, message in [

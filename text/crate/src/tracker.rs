@@ -1,4 +1,5 @@
-//! Follows an output through arrays whose items may not repeat (uniqueItems), and says which tokens would repeat one.
+//! Follows an output of JSON, and says which tokens would repeat a property's name in its object, or an item where items
+//! may not repeat (uniqueItems).
 //!
 //!   {"items": {"type": "string"}, "uniqueItems": true}    after ["a", "    a", may not come
 //!
@@ -18,6 +19,8 @@ pub struct Watch {
     pub places: Vec<Place>,
     pub shapes: Vec<Shape>,
     pub top: usize,
+    /// Whether no object may repeat a name. Then the names that are not listed can always go on.
+    pub has_names: bool,
 }
 
 /// What may stand at a place of the output: where its items and properties are.
@@ -62,11 +65,42 @@ pub struct Member {
     pub is_required: bool,
 }
 
-/// Items that have come.
+/// Items or names that have come. A copy shares what came before it.
 #[derive(Clone, Default)]
 struct Used {
+    known: Arc<Known>,
+    more: Vec<(String, Value)>,
+}
+
+#[derive(Default)]
+struct Known {
     values: Vec<Value>,
     texts: HashSet<String>, // canonical
+}
+
+impl Used {
+    /// False: it has come.
+    fn add(&mut self, text: String, value: Value) -> bool {
+        if self.known.texts.contains(&text) || self.more.iter().any(|(other, _)| *other == text) {
+            return false;
+        }
+        self.more.push((text, value));
+        if let Some(known) = Arc::get_mut(&mut self.known) {
+            for (text, value) in self.more.drain(..) {
+                known.texts.insert(text);
+                known.values.push(value);
+            }
+        }
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.known.values.is_empty() && self.more.is_empty()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Value> {
+        self.known.values.iter().chain(self.more.iter().map(|(_, value)| value))
+    }
 }
 
 /// An array or an object that is not closed.
@@ -79,6 +113,7 @@ struct Frame {
     name: String,         // of an object's property
     value: Option<Value>, // so far, if it is an item or a part of one
     used: Option<Used>,   // if its items may not repeat
+    names: Option<Used>,  // if its names may not
 }
 
 impl Frame {
@@ -192,11 +227,11 @@ impl Tracker {
             if !is_name {
                 return self.end_value(Value::String(text));
             }
-            if let Some(frame) = self.frames.last_mut() {
-                Arc::make_mut(frame).name = text;
-            }
             self.at = At::Colon;
-            return true;
+            let Some(frame) = self.frames.last_mut() else { return true };
+            let frame = Arc::make_mut(frame);
+            frame.name = text;
+            return frame.names.as_mut().is_none_or(|names| names.add(frame.name.clone(), Value::Null));
         }
         let is_structure = b" \t\n\r,]}".contains(&b);
         if let At::Scalar(text) = &mut self.at {
@@ -240,6 +275,7 @@ impl Tracker {
             name: String::new(),
             value: self.is_recorded().then_some(empty),
             used: is_distinct.then(Used::default),
+            names: (is_object && self.watch.has_names).then(Used::default),
         }));
         self.at = if is_object { At::Name } else { At::Value };
     }
@@ -250,10 +286,9 @@ impl Tracker {
         let Some(frame) = self.frames.last_mut().filter(|frame| frame.is_recorded()) else { return true };
         let frame = Arc::make_mut(frame);
         if let Some(used) = &mut frame.used {
-            if !used.texts.insert(canonical(&value)) {
+            if !used.add(canonical(&value), value.clone()) {
                 return false;
             }
-            used.values.push(value.clone());
         }
         match &mut frame.value {
             Some(Value::Object(members)) => drop(members.insert(frame.name.clone(), value)),
@@ -285,7 +320,7 @@ impl Tracker {
         if self.room(i, true) == ENDLESS {
             return true;
         }
-        let taken = used.values.iter().filter(|value| self.may_become(value, i)).count() as u64;
+        let taken = used.values().filter(|value| self.may_become(value, i)).count() as u64;
         self.room(i, true) > taken
     }
 
@@ -426,15 +461,23 @@ impl Tracker {
         let trie = vocabulary.trie();
         let mut tokens: Vec<u32> = vec![];
         let is_watching = self.frames.iter().any(|frame| frame.used.is_some());
+        let quotes = |count: usize| &vocabulary.quotes[count - 1];
+        let mut add = |list: &[u32]| tokens.extend(list.iter().copied().filter(|&id| mask.is_allowed(id)));
         match &self.at {
-            _ if !is_watching => {
-                tokens.extend(vocabulary.lists.iter().copied().filter(|&id| mask.is_allowed(id)));
+            // A token may end a name, or have a whole one after the string that it ends.
+            At::Text { is_name, .. } if !is_watching => {
+                let is_first = self.frames.last().and_then(|frame| frame.names.as_ref()).is_none_or(Used::is_empty);
+                add(quotes(if *is_name && !is_first { 1 } else { 3 }));
             }
+            _ if !is_watching => add(quotes(2)),
             At::Text { is_name, .. } if !is_name || !self.is_closed() => {
-                tokens.extend(vocabulary.quotes.iter().copied().filter(|&id| mask.is_allowed(id)));
+                add(quotes(1));
                 self.along_used(vocabulary, mask, &mut tokens);
             }
             _ => mask.iter_set_entries(|id| tokens.push(id as u32)),
+        }
+        if !is_watching && !self.watch.shapes.is_empty() {
+            tokens.extend(vocabulary.lists.iter().copied().filter(|&id| mask.is_allowed(id)));
         }
         for id in tokens {
             if !trie.is_special_token(id) && !self.clone().accept(trie.token(id)) {
@@ -457,7 +500,7 @@ impl Tracker {
             if self.room(i, false) == ENDLESS {
                 continue;
             }
-            for value in self.frames[i].used.iter().flat_map(|used| &used.values) {
+            for value in self.frames[i].used.iter().flat_map(Used::values) {
                 let Some(Value::String(word)) = self.begun_part(value, i) else { continue };
                 let spelled = Value::from(word.as_str()).to_string();
                 let Some(rest) = spelled.as_bytes()[1..spelled.len() - 1].strip_prefix(text.as_slice()) else {

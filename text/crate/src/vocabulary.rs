@@ -53,8 +53,9 @@ pub struct Vocabulary {
     pub known: usize,
     /// Which bytes some token has.
     pub spelled: [bool; 256],
-    /// Tokens with a quote, and tokens that may hold an array's beginning and a whole item.
-    pub quotes: Vec<u32>,
+    /// Tokens with at least one quote, two and three.
+    pub quotes: [Vec<u32>; 3],
+    /// Tokens that may hold an array's beginning and a whole item.
     pub lists: Vec<u32>,
 }
 
@@ -222,7 +223,7 @@ fn create(
     let with = |fits: &dyn Fn(&[u8]) -> bool| -> Vec<u32> {
         (0..known as u32).filter(|&id| usable(&words[id as usize]) && fits(&words[id as usize])).collect()
     };
-    let quotes = with(&|word| word.contains(&b'"'));
+    let quotes = [1, 2, 3].map(|count| with(&|word| word.iter().filter(|&&b| b == b'"').count() >= count));
     let lists = with(&|word| word.contains(&b'[') && word.contains(&b','));
     let eos = end_tokens.first().copied().unwrap_or(INVALID_TOKEN);
     let mut trie = TokTrie::from(&TokRxInfo::new(size as u32, eos), &words);

@@ -1,7 +1,7 @@
 //! Regular languages whose words are counted.
 
 use llguidance::derivre::{Regex, StateID};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 /// From here on there are as many as one likes: no output holds a million items.
@@ -25,6 +25,24 @@ impl Words {
         let start = regex.initial_state();
         let state = regex.transition_bytes(start, begun);
         count(&mut regex, state, &mut HashMap::new(), 0)
+    }
+
+    /// Whether whatever a word begins with can go on in endless ways, until the word is whole.
+    pub fn stay_endless(&self) -> bool {
+        let mut regex = self.regex.lock().unwrap_or_else(|error| error.into_inner());
+        let (mut known, mut counts) = (HashSet::new(), HashMap::new());
+        let mut open = vec![regex.initial_state()];
+        while let Some(state) = open.pop() {
+            if state.is_dead() || !known.insert(state) {
+                continue;
+            }
+            let is_endless = count(&mut regex, state, &mut counts, 0) == ENDLESS;
+            if known.len() >= MAX_STATES || !(is_endless || regex.is_accepting(state)) {
+                return false;
+            }
+            open.extend((0..=255).map(|b| regex.transition(state, b)));
+        }
+        true
     }
 }
 

@@ -49,12 +49,33 @@ impl Writer<'_, '_> {
                 break;
             }
         }
-        if !found.leads.contains(&top) {
+        let has_names = self.demands.has_watch && self.has_names()?;
+        if !has_names && !found.leads.contains(&top) {
             return Ok(None);
         }
         found.places.push(Place::default());
         let top = self.place(BTreeSet::from([top]), &mut found)?;
-        Ok(Some(Watch { places: found.places, shapes: found.shapes, top }))
+        Ok(Some(Watch { places: found.places, shapes: found.shapes, top, has_names }))
+    }
+
+    /// Whether some object has names that are not listed, and all such names can always go on: "a", "aa" and so forth.
+    fn has_names(&mut self) -> Outcome<bool> {
+        let mut sets: Vec<Text> = vec![];
+        for node in self.order.iter().filter(|demand| self.some.contains(demand)).map(|demand| &self.nodes[demand]) {
+            for free in node.objects.iter().flat_map(|fields| fields.free.iter().chain(fields.tail.iter().flatten())) {
+                // Which names are listed makes no difference: they are few.
+                let names = Text { but: BTreeSet::new(), ..free.names.clone() };
+                if self.is_some(free.demand) && !sets.contains(&names) {
+                    sets.push(names);
+                }
+            }
+        }
+        for names in &sets {
+            if !self.is_endless(names, true)? {
+                return Ok(false);
+            }
+        }
+        Ok(!sets.is_empty())
     }
 
     /// The place whose value fits one of these demands.
@@ -249,19 +270,21 @@ impl Writer<'_, '_> {
             return Ok(false);
         }
         for free in &fields.free {
-            if self.is_some(free.demand) && self.is_endless(&free.names)? {
+            if self.is_some(free.demand) && self.is_endless(&free.names, false)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn is_endless(&mut self, text: &Text) -> Outcome<bool> {
+    /// Whether there are always more of these strings. `everywhere`: whatever one begins with.
+    fn is_endless(&mut self, text: &Text, everywhere: bool) -> Outcome<bool> {
         if text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none() {
             return Ok(text.most.is_none());
         }
         let ast = self.demands.patterns.spelled(text, self.demands.work)?;
-        Ok(self.demands.patterns.words(&ast, self.demands.work)?.after(b"") == ENDLESS)
+        let words = self.demands.patterns.words(&ast, self.demands.work)?;
+        Ok(if everywhere { words.stay_endless() } else { words.after(b"") == ENDLESS })
     }
 
     fn closed_shape(&mut self, fields: &Fields, found: &mut Found) -> Outcome<(ObjectShape, u64)> {
