@@ -5,7 +5,7 @@
 //!
 //! At a place where the grammar leaves one byte string F, its tokens are the tokenizer's own, T. The last ones may have
 //! to be left out: where a single token could also spell the end of F and what follows it, the model is to choose. So
-//! T is cut at the first place, of the last LOOKBACK, after which the grammar allows such a token.
+//! T is cut before the first of its last LOOKBACK tokens within which the grammar allows such a token to begin.
 
 use crate::mask_cache::{Key, States};
 use crate::tracker::Tracker;
@@ -179,12 +179,11 @@ impl Constraint {
         let (tokens, fixed) = self.forced_tokens(forced);
         let mut rest = forced;
         for (i, &token) in tokens.iter().enumerate() {
-            if i >= fixed && i + LOOKBACK >= tokens.len() {
-                if let Some(mask) = self.crossing(&tokens[..i], rest)? {
-                    return Ok(if i == 0 { Plan::Free(Some(Arc::new(mask))) } else { forced_plan(&tokens[..i]) });
-                }
+            let len = self.forced_len(token, rest);
+            if i >= fixed && i + LOOKBACK >= tokens.len() && self.may_cross(&tokens[..i], rest, len)? {
+                return Ok(if i == 0 { Plan::Free(None) } else { forced_plan(&tokens[..i]) });
             }
-            rest = &rest[self.forced_len(token, rest)..];
+            rest = &rest[len..];
         }
         // What no token spells alone may begin one.
         if tokens.is_empty() {
@@ -237,13 +236,22 @@ impl Constraint {
         tokens
     }
 
-    /// The mask after `tokens`, if it has a token that spells more than `rest`, the rest of what is forced.
-    fn crossing(&mut self, tokens: &[u32], rest: &[u8]) -> Result<Option<SimpleVob>, String> {
+    /// Whether, after `tokens`, a text may go on with a token that spells more than the rest of what is forced. It begins
+    /// within the first `len` bytes of the rest.
+    fn may_cross(&mut self, tokens: &[u32], rest: &[u8], len: usize) -> Result<bool, String> {
         let vocabulary = self.vocabulary.clone();
-        let trie = vocabulary.trie();
-        if !trie.has_extensions(rest) {
-            return Ok(None);
+        for at in (0..len).filter(|&at| vocabulary.trie().has_extensions(&rest[at..])) {
+            let before = vocabulary.spell(None, &rest[..at]);
+            let spelled: usize = before.iter().map(|&id| vocabulary.trie().token(id).len()).sum();
+            if spelled == at && self.crosses(&[tokens, &before].concat(), &rest[at..])? {
+                return Ok(true);
+            }
         }
+        Ok(false)
+    }
+
+    fn crosses(&mut self, tokens: &[u32], rest: &[u8]) -> Result<bool, String> {
+        let vocabulary = self.vocabulary.clone();
         if !tokens.is_empty() {
             self.matcher.consume_tokens(tokens).map_err(message)?;
             self.matcher.compute_ff_bytes();
@@ -256,10 +264,9 @@ impl Constraint {
         self.tracker = tracker;
         self.matcher.rollback(tokens.len()).map_err(message)?;
         self.matcher.invalidate_bias_cache();
-        let mask = mask?;
         let mut crosses = false;
-        mask.iter_set_entries(|id| crosses |= trie.token(id as u32).len() > rest.len());
-        Ok(crosses.then_some(mask))
+        mask?.iter_set_entries(|id| crosses |= vocabulary.trie().token(id as u32).len() > rest.len());
+        Ok(crosses)
     }
 
     /// Writes the mask of the present place.

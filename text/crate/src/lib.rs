@@ -20,6 +20,7 @@ mod tokenizer;
 mod tracker;
 mod uri;
 mod vocabulary;
+mod watched;
 mod words;
 mod work;
 

@@ -8,7 +8,7 @@
 //!   demands    the schemas that hold together
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values, with texts and numbers
+//!   values     sets of values, with texts (their patterns by anchors) and numbers
 //!   shapes     arrays and objects as a grammar has them
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
@@ -17,6 +17,7 @@
 //! Values are read by type, so that every keyword has a complement: what it does not allow. So `not`, `if` and a oneOf
 //! whose schemas overlap are written like the rest.
 
+pub mod anchors;
 pub mod check;
 pub mod complements;
 pub mod demands;

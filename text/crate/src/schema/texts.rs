@@ -4,13 +4,14 @@
 //!
 //!   pattern ^a"+$    ->    "a(?:\\")+"
 
+use super::anchors::{whole_pattern, NO_CHARACTER};
 use super::Outcome;
 use crate::json::At;
 use crate::pattern;
 use crate::words::Words;
 use crate::work::Work;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
-use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -22,7 +23,6 @@ const MAX_QUOTED: usize = 200_000;
 const PATTERN_COST: u64 = 300;
 /// A character of a string.
 pub const CHARACTER: &str = r#"(?:[^"\\\x00-\x1f\x7f]|\\["\\bfnrt])"#;
-const NO_CHARACTER: &str = r"[^\x{0}-\x{10FFFF}]";
 
 /// The strings that all of this holds for.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -320,98 +320,6 @@ pub fn literal(text: &str) -> String {
 /// A Lark string.
 pub fn lark_string(text: &str) -> String {
     Value::from(text).to_string()
-}
-
-/// A pattern for the whole of each text in which `pattern` matches something.
-fn whole_pattern(pattern: &str) -> Outcome<String> {
-    let hir = regex_syntax::parse(pattern).map_err(|e| format!("pattern {pattern:?}: {e}"))?;
-    let mut all = vec![];
-    let found = alternatives(&hir, 0).and_then(|all| if all.len() > MAX_ALTERNATIVES { None } else { Some(all) });
-    let Some(found) = found else {
-        return Err(format!("pattern {pattern:?}: ^ and $ are supported only where an alternative begins or ends"));
-    };
-    for Alternative { from_start, parts, to_end } in found {
-        let any = |is: bool| if is { "" } else { "(?s:.*)" };
-        let whole = if parts.is_empty() { String::new() } else { format!("(?:{})", Hir::concat(parts)) };
-        all.push(format!("{}{whole}{}", any(from_start), any(to_end)));
-    }
-    Ok(match all.len() {
-        0 => NO_CHARACTER.to_string(),
-        1 => all.remove(0),
-        _ => format!("(?:{})", all.join("|")),
-    })
-}
-
-/// Alternatives that ^ and $ within a pattern may make.
-const MAX_ALTERNATIVES: usize = 200;
-const MAX_NESTED: usize = 40;
-
-/// One way in which a pattern matches, without ^ and $.
-#[derive(Clone)]
-struct Alternative {
-    from_start: bool,
-    parts: Vec<Hir>,
-    to_end: bool,
-}
-
-fn has_look(hir: &Hir) -> bool {
-    !hir.properties().look_set().is_empty()
-}
-
-/// The alternatives of a pattern. None: ^ or $ stands where it cannot be told apart.
-fn alternatives(hir: &Hir, depth: usize) -> Option<Vec<Alternative>> {
-    let one = |from_start, parts, to_end| Some(vec![Alternative { from_start, parts, to_end }]);
-    if depth > MAX_NESTED {
-        return None;
-    }
-    match hir.kind() {
-        HirKind::Look(Look::Start) => one(true, vec![], false),
-        HirKind::Look(Look::End) => one(false, vec![], true),
-        HirKind::Empty => one(false, vec![], false),
-        _ if !has_look(hir) => one(false, vec![hir.clone()], false),
-        HirKind::Capture(capture) => alternatives(&capture.sub, depth + 1),
-        HirKind::Alternation(parts) => {
-            let all: Option<Vec<_>> = parts.iter().map(|part| alternatives(part, depth + 1)).collect();
-            all.map(|all| all.concat())
-        }
-        HirKind::Repetition(repetition) if repetition.min == 0 && repetition.max == Some(1) => {
-            let mut all = alternatives(&repetition.sub, depth + 1)?;
-            all.insert(0, Alternative { from_start: false, parts: vec![], to_end: false });
-            Some(all)
-        }
-        HirKind::Concat(parts) => {
-            let mut all = vec![Alternative { from_start: false, parts: vec![], to_end: false }];
-            for part in parts {
-                let next = alternatives(part, depth + 1)?;
-                all = all
-                    .iter()
-                    .flat_map(|before| next.iter().filter_map(|after| joined(before, after)))
-                    .collect::<Option<_>>()?;
-                if all.len() > MAX_ALTERNATIVES {
-                    return None;
-                }
-            }
-            Some(all)
-        }
-        _ => None,
-    }
-}
-
-/// One alternative after another. None: it cannot match. Some(None): it cannot be told.
-fn joined(before: &Alternative, after: &Alternative) -> Option<Option<Alternative>> {
-    let may_be_empty = |parts: &[Hir]| parts.iter().all(|part| part.properties().minimum_len() == Some(0));
-    // What comes after $ or before ^ is empty.
-    if (before.to_end && !may_be_empty(&after.parts)) || (after.from_start && !may_be_empty(&before.parts)) {
-        return None;
-    }
-    if (before.to_end && !after.parts.is_empty()) || (after.from_start && !before.parts.is_empty()) {
-        return Some(None);
-    }
-    Some(Some(Alternative {
-        from_start: before.from_start || after.from_start,
-        parts: before.parts.iter().chain(&after.parts).cloned().collect(),
-        to_end: before.to_end || after.to_end,
-    }))
 }
 
 /// How a character is spelled after a backslash.

@@ -10,7 +10,7 @@ use super::shapes::{Fields, Items, Order, MAX_BITS};
 use super::texts::Text;
 use super::writer::Writer;
 use super::Outcome;
-use crate::tracker::{ArrayShape, Member, ObjectShape, Place, Shape, Watch};
+use crate::watched::{ArrayShape, Member, ObjectShape, Place, Shape, Watch};
 use crate::words::ENDLESS;
 use llguidance::derivre::RegexAst;
 use std::collections::{BTreeSet, HashMap};

@@ -16,7 +16,7 @@ use super::nodes::{Bytes, Node};
 use super::shapes::{Counted, Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
-use crate::tracker::Watch;
+use crate::watched::Watch;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;

@@ -1,0 +1,124 @@
+//! Patterns without ^ and $. A pattern of JSON Schema matches something in a text; here it becomes one that matches the
+//! whole text:
+//!
+//!   ^a|b$    ->    (?:a(?s:.*)|(?s:.*)b)
+
+use super::Outcome;
+use regex_syntax::hir::{Hir, HirKind, Look};
+
+pub const NO_CHARACTER: &str = r"[^\x{0}-\x{10FFFF}]";
+
+/// A pattern for the whole of each text in which `pattern` matches something.
+pub fn whole_pattern(pattern: &str) -> Outcome<String> {
+    let hir = regex_syntax::parse(pattern).map_err(|e| format!("pattern {pattern:?}: {e}"))?;
+    let mut all = vec![];
+    let found = alternatives(&hir, 0).and_then(|all| if all.len() > MAX_ALTERNATIVES { None } else { Some(all) });
+    let Some(found) = found else {
+        return Err(format!("pattern {pattern:?}: ^ and $ are supported only where an alternative begins or ends"));
+    };
+    for Alternative { from_start, parts, to_end } in found {
+        let parts = trimmed(parts, from_start, to_end);
+        let any = |is: bool| if is { "" } else { "(?s:.*)" };
+        let whole = if parts.is_empty() { String::new() } else { format!("(?:{})", Hir::concat(parts)) };
+        all.push(format!("{}{whole}{}", any(from_start), any(to_end)));
+    }
+    Ok(match all.len() {
+        0 => NO_CHARACTER.to_string(),
+        1 => all.remove(0),
+        _ => format!("(?:{})", all.join("|")),
+    })
+}
+
+/// Where any text may come before or after, a repeat at the edge need not come more often than it must: .*a{1,9} is .*a
+fn trimmed(parts: Vec<Hir>, from_start: bool, to_end: bool) -> Vec<Hir> {
+    let mut all: Vec<Hir> = vec![];
+    for part in parts {
+        match part.kind() {
+            HirKind::Concat(inner) => all.extend(inner.iter().cloned()),
+            _ => all.push(part),
+        }
+    }
+    let last = all.len().wrapping_sub(1);
+    for (i, part) in all.iter_mut().enumerate() {
+        if let HirKind::Repetition(repetition) = part.kind() {
+            if (i == 0 && !from_start) || (i == last && !to_end) {
+                let mut least = repetition.clone();
+                least.max = Some(least.min);
+                *part = Hir::repetition(least);
+            }
+        }
+    }
+    all
+}
+
+/// Alternatives that ^ and $ within a pattern may make.
+const MAX_ALTERNATIVES: usize = 200;
+const MAX_NESTED: usize = 40;
+
+/// One way in which a pattern matches, without ^ and $.
+#[derive(Clone)]
+struct Alternative {
+    from_start: bool,
+    parts: Vec<Hir>,
+    to_end: bool,
+}
+
+fn has_look(hir: &Hir) -> bool {
+    !hir.properties().look_set().is_empty()
+}
+
+/// The alternatives of a pattern. None: ^ or $ stands where it cannot be told apart.
+fn alternatives(hir: &Hir, depth: usize) -> Option<Vec<Alternative>> {
+    let one = |from_start, parts, to_end| Some(vec![Alternative { from_start, parts, to_end }]);
+    if depth > MAX_NESTED {
+        return None;
+    }
+    match hir.kind() {
+        HirKind::Look(Look::Start) => one(true, vec![], false),
+        HirKind::Look(Look::End) => one(false, vec![], true),
+        HirKind::Empty => one(false, vec![], false),
+        _ if !has_look(hir) => one(false, vec![hir.clone()], false),
+        HirKind::Capture(capture) => alternatives(&capture.sub, depth + 1),
+        HirKind::Alternation(parts) => {
+            let all: Option<Vec<_>> = parts.iter().map(|part| alternatives(part, depth + 1)).collect();
+            all.map(|all| all.concat())
+        }
+        HirKind::Repetition(repetition) if repetition.min == 0 && repetition.max == Some(1) => {
+            let mut all = alternatives(&repetition.sub, depth + 1)?;
+            all.insert(0, Alternative { from_start: false, parts: vec![], to_end: false });
+            Some(all)
+        }
+        HirKind::Concat(parts) => {
+            let mut all = vec![Alternative { from_start: false, parts: vec![], to_end: false }];
+            for part in parts {
+                let next = alternatives(part, depth + 1)?;
+                all = all
+                    .iter()
+                    .flat_map(|before| next.iter().filter_map(|after| joined(before, after)))
+                    .collect::<Option<_>>()?;
+                if all.len() > MAX_ALTERNATIVES {
+                    return None;
+                }
+            }
+            Some(all)
+        }
+        _ => None,
+    }
+}
+
+/// One alternative after another. None: it cannot match. Some(None): it cannot be told.
+fn joined(before: &Alternative, after: &Alternative) -> Option<Option<Alternative>> {
+    let may_be_empty = |parts: &[Hir]| parts.iter().all(|part| part.properties().minimum_len() == Some(0));
+    // What comes after $ or before ^ is empty.
+    if (before.to_end && !may_be_empty(&after.parts)) || (after.from_start && !may_be_empty(&before.parts)) {
+        return None;
+    }
+    if (before.to_end && !after.parts.is_empty()) || (after.from_start && !before.parts.is_empty()) {
+        return Some(None);
+    }
+    Some(Some(Alternative {
+        from_start: before.from_start || after.from_start,
+        parts: before.parts.iter().chain(&after.parts).cloned().collect(),
+        to_end: before.to_end || after.to_end,
+    }))
+}
