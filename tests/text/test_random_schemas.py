@@ -128,3 +128,35 @@ def test_values_of_random_schemas_fit(oracle, seed):
                 assert check.is_valid(json.loads(answer["value"])), (answer, schema)
                 num_texts += 1
     assert num_texts > SCHEMAS
+
+
+def pattern(rng, depth):
+    """A pattern of two letters, with repeats of repeats, and ^ and $ anywhere."""
+    kind = rng.random()
+    if depth <= 0 or kind < 0.3:
+        return rng.choice(["a", "b", ".", "[ab]", "[^a]", "ab", "^", "$", ""])
+    if kind < 0.6:
+        repeat = rng.choice(["*", "+", "?", "{2}", "{1,2}", "{0,1}", "{2,}", "+?", "*?", "??"])
+        return f"({rng.choice(['', '?:'])}{pattern(rng, depth - 1)}){repeat}"
+    joint = "|" if kind < 0.75 else ""
+    return joint.join(pattern(rng, depth - 1) for _ in range(rng.randint(1, 3)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_patterns_match_as_in_python(oracle, seed):
+    rng = random.Random(seed)
+    texts = ["".join(letters) for length in range(5) for letters in itertools.product("ab", repeat=length)]
+    num_compiled = 0
+    for _ in range(SCHEMAS // 4):
+        own = pattern(rng, 3)
+        for schema in ({"type": "string", "pattern": own}, {"type": "string", "not": {"pattern": own}}):
+            error = oracle.ask(schema=schema).get("error")
+            if error is not None:
+                # ^ and $ within a repeat are refused.
+                assert "pattern" in error or "no value fits" in error, (error, own)
+                continue
+            num_compiled += 1
+            check = jsonschema.Draft202012Validator(schema)
+            for text in texts:
+                assert oracle.value(accepts=json.dumps(text)) == check.is_valid(text), (own, text)
+    assert num_compiled > SCHEMAS // 8

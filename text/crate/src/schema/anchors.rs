@@ -4,9 +4,11 @@
 //!   ^a|b$    ->    (?:a(?s:.*)|(?s:.*)b)
 
 use super::Outcome;
-use regex_syntax::hir::{Hir, HirKind, Look};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
 
 pub const NO_CHARACTER: &str = r"[^\x{0}-\x{10FFFF}]";
+/// Bytes of a pattern.
+const MAX_BYTES: usize = 200_000;
 
 /// A pattern for the whole of each text in which `pattern` matches something.
 pub fn whole_pattern(pattern: &str) -> Outcome<String> {
@@ -19,8 +21,9 @@ pub fn whole_pattern(pattern: &str) -> Outcome<String> {
     for Alternative { from_start, parts, to_end } in found {
         let parts = trimmed(parts, from_start, to_end);
         let any = |is: bool| if is { "" } else { "(?s:.*)" };
-        let whole = if parts.is_empty() { String::new() } else { format!("(?:{})", Hir::concat(parts)) };
-        all.push(format!("{}{whole}{}", any(from_start), any(to_end)));
+        let mut whole = any(from_start).to_string();
+        write_hir(&Hir::concat(parts), &|class, out| out.push_str(&class_text(class)), &mut whole)?;
+        all.push(whole + any(to_end));
     }
     Ok(match all.len() {
         0 => NO_CHARACTER.to_string(),
@@ -121,4 +124,67 @@ fn joined(before: &Alternative, after: &Alternative) -> Option<Option<Alternativ
         parts: before.parts.iter().chain(&after.parts).cloned().collect(),
         to_end: before.to_end || after.to_end,
     }))
+}
+
+/// Writes a pattern with its characters as `class` spells them. Each repeat has brackets: as regex_syntax writes it, the
+/// optional `(?:a+)?` becomes the lazy `a+?`.
+pub fn write_hir(hir: &Hir, class: &dyn Fn(&ClassUnicode, &mut String), out: &mut String) -> Outcome<()> {
+    if out.len() > MAX_BYTES {
+        return Err("a pattern is too long".to_string());
+    }
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) => {}
+        HirKind::Literal(text) => {
+            let text = std::str::from_utf8(&text.0).map_err(|_| "a pattern of bytes".to_string())?;
+            text.chars().for_each(|c| class(&ClassUnicode::new([ClassUnicodeRange::new(c, c)]), out));
+        }
+        HirKind::Class(Class::Unicode(own)) => class(own, out),
+        HirKind::Class(Class::Bytes(own)) => match own.to_unicode_class() {
+            Some(own) => class(&own, out),
+            None => return Err("a pattern of bytes".to_string()),
+        },
+        HirKind::Repetition(repetition) => {
+            out.push_str("(?:");
+            write_hir(&repetition.sub, class, out)?;
+            out.push_str(&match (repetition.min, repetition.max) {
+                (0, None) => ")*".to_string(),
+                (1, None) => ")+".to_string(),
+                (0, Some(1)) => ")?".to_string(),
+                (min, max) => format!("){{{min},{}}}", max.map_or(String::new(), |max| max.to_string())),
+            });
+        }
+        HirKind::Capture(capture) => write_hir(&capture.sub, class, out)?,
+        HirKind::Concat(parts) => parts.iter().try_for_each(|part| write_hir(part, class, out))?,
+        HirKind::Alternation(parts) => {
+            out.push_str("(?:");
+            for (i, part) in parts.iter().enumerate() {
+                out.push_str(if i > 0 { "|" } else { "" });
+                write_hir(part, class, out)?;
+            }
+            out.push(')');
+        }
+    }
+    Ok(())
+}
+
+pub fn class_text(class: &ClassUnicode) -> String {
+    if class.ranges().is_empty() {
+        return NO_CHARACTER.to_string();
+    }
+    let spell = |c: char| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:x}}}", c as u32) };
+    if let [range] = class.ranges() {
+        if range.start() == range.end() {
+            return spell(range.start());
+        }
+    }
+    let range = |range: &ClassUnicodeRange| match (range.start(), range.end()) {
+        (first, last) if first == last => spell(first),
+        (first, last) => format!("{}-{}", spell(first), spell(last)),
+    };
+    let mut others = class.clone();
+    others.negate();
+    if class.ranges().last().is_some_and(|last| last.end() == char::MAX) && !others.ranges().is_empty() {
+        return format!("[^{}]", others.ranges().iter().map(range).collect::<String>());
+    }
+    format!("[{}]", class.ranges().iter().map(range).collect::<String>())
 }

@@ -4,22 +4,20 @@
 //!
 //!   pattern ^a"+$    ->    "a(?:\\")+"
 
-use super::anchors::{whole_pattern, NO_CHARACTER};
+use super::anchors::{class_text, whole_pattern, write_hir, NO_CHARACTER};
 use super::Outcome;
 use crate::json::At;
 use crate::pattern;
 use crate::words::Words;
 use crate::work::Work;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
-use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
+use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 /// What derivre may spend to find whether patterns have a text in common.
 const FUEL: u64 = 2_000_000;
-/// Bytes of JSON's spelling of a pattern.
-const MAX_QUOTED: usize = 200_000;
 const PATTERN_COST: u64 = 300;
 /// A character of a string.
 pub const CHARACTER: &str = r#"(?:[^"\\\x00-\x1f\x7f]|\\["\\bfnrt])"#;
@@ -305,7 +303,7 @@ impl Patterns {
         }
         let mut out = String::new();
         let hir = regex_syntax::parse(&whole_pattern(pattern)?).map_err(|e| e.to_string())?;
-        quote(&hir, &mut out)?;
+        write_hir(&hir, &quote_class, &mut out)?;
         work.charge(out.len() as u64)?;
         self.quoted.borrow_mut().insert(pattern.to_string(), out.clone());
         Ok(out)
@@ -336,45 +334,6 @@ fn escape_of(c: char) -> Option<&'static str> {
     })
 }
 
-fn quote(hir: &Hir, out: &mut String) -> Outcome<()> {
-    if out.len() > MAX_QUOTED {
-        return Err("a pattern is too long".to_string());
-    }
-    match hir.kind() {
-        HirKind::Empty | HirKind::Look(_) => {}
-        HirKind::Literal(text) => {
-            let text = std::str::from_utf8(&text.0).map_err(|_| "a pattern of bytes".to_string())?;
-            text.chars().for_each(|c| quote_class(&ClassUnicode::new([ClassUnicodeRange::new(c, c)]), out));
-        }
-        HirKind::Class(Class::Unicode(class)) => quote_class(class, out),
-        HirKind::Class(Class::Bytes(class)) => match class.to_unicode_class() {
-            Some(class) => quote_class(&class, out),
-            None => return Err("a pattern of bytes".to_string()),
-        },
-        HirKind::Repetition(repetition) => {
-            out.push_str("(?:");
-            quote(&repetition.sub, out)?;
-            out.push_str(&match (repetition.min, repetition.max) {
-                (0, None) => ")*".to_string(),
-                (1, None) => ")+".to_string(),
-                (0, Some(1)) => ")?".to_string(),
-                (min, max) => format!("){{{min},{}}}", max.map_or(String::new(), |max| max.to_string())),
-            });
-        }
-        HirKind::Capture(capture) => quote(&capture.sub, out)?,
-        HirKind::Concat(parts) => parts.iter().try_for_each(|part| quote(part, out))?,
-        HirKind::Alternation(parts) => {
-            out.push_str("(?:");
-            for (i, part) in parts.iter().enumerate() {
-                out.push_str(if i > 0 { "|" } else { "" });
-                quote(part, out)?;
-            }
-            out.push(')');
-        }
-    }
-    Ok(())
-}
-
 fn quote_class(class: &ClassUnicode, out: &mut String) {
     if class.ranges() == [ClassUnicodeRange::new('\0', char::MAX)] {
         return out.push_str(CHARACTER);
@@ -401,25 +360,6 @@ fn quote_class(class: &ClassUnicode, out: &mut String) {
         [one] => out.push_str(one),
         all => out.push_str(&format!("(?:{})", all.join("|"))),
     }
-}
-
-fn class_text(class: &ClassUnicode) -> String {
-    let spell = |c: char| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:x}}}", c as u32) };
-    if let [range] = class.ranges() {
-        if range.start() == range.end() {
-            return spell(range.start());
-        }
-    }
-    let range = |range: &ClassUnicodeRange| match (range.start(), range.end()) {
-        (first, last) if first == last => spell(first),
-        (first, last) => format!("{}-{}", spell(first), spell(last)),
-    };
-    let mut others = class.clone();
-    others.negate();
-    if class.ranges().last().is_some_and(|last| last.end() == char::MAX) && !others.ranges().is_empty() {
-        return format!("[^{}]", others.ranges().iter().map(range).collect::<String>());
-    }
-    format!("[{}]", class.ranges().iter().map(range).collect::<String>())
 }
 
 /// For errors that say where a pattern stands.
