@@ -4,7 +4,7 @@
 use super::dialect::{is_list_of_names, modern, Keywords, Notes};
 use super::formats::{format_pattern, FREE_FORMATS};
 use super::ids::Resources;
-use super::shapes::MAX_NAMES;
+use super::names::MAX_NAMES;
 use super::{fail, integer, list, map, number, string, texts, Outcome};
 use crate::json::At;
 use crate::work::Work;

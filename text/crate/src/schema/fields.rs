@@ -1,7 +1,8 @@
 //! Objects in the grammar: properties in their order, or in any, and how many.
 
 use super::demands::Demand;
-use super::shapes::{Fields, Free, MAX_BITS};
+use super::names::{Fields, Free};
+use super::shapes::MAX_BITS;
 use super::texts::literal;
 use super::writer::{all, or_empty, repeated, Writer};
 use super::Outcome;
@@ -37,16 +38,22 @@ impl Writer<'_, '_> {
     pub fn fields(&mut self, fields: &Fields) -> Outcome<String> {
         self.demands.work.charge(fields.named.len() as u64 * NAME_COST)?;
         let free = self.any_free(&fields.free)?;
-        let tail = match &fields.tail {
-            None => None,
-            Some(tail) => self.any_free(tail)?,
-        };
-        let named: Vec<(String, bool)> = fields
-            .named
-            .iter()
-            .filter(|own| self.is_some(own.demand))
-            .map(|own| (self.named_property(&own.name, own.demand), own.is_required))
-            .collect();
+        let mut needs = vec![];
+        for (mask, own) in &fields.needs {
+            needs.extend(self.any_free(own)?.map(|name| (*mask, name)));
+        }
+        let is_counted = fields.least > 0 || fields.most.is_some();
+        if self.has_names && !needs.is_empty() && !is_counted {
+            return self.with_needs(fields, free, needs);
+        }
+        if fields.num_needs > 1 {
+            return Err(
+                "properties of some name that each must fit a schema of its own: one is supported here".to_string()
+            );
+        }
+        // A name may come twice, and has the last of its values. So the property that is needed comes last.
+        let tail = needs.into_iter().next().map(|(_, name)| name);
+        let named = self.named(fields);
         let required = named.iter().filter(|(_, is_required)| *is_required).count() as u64;
         let sure = required + u64::from(tail.is_some());
         let is_open = free.is_some() || tail.is_some();
@@ -65,7 +72,44 @@ impl Writer<'_, '_> {
             }
             return self.remembered(&named, free, tail, least, most);
         }
-        self.in_order(&named, free, tail)
+        let rest = self.after_comma(&free, &tail, 0, None);
+        let only = self.only_free(free, tail, 0, None);
+        self.in_order(&named, rest, only)
+    }
+
+    fn named(&self, fields: &Fields) -> Vec<(String, bool)> {
+        let some = fields.named.iter().filter(|own| self.is_some(own.demand));
+        some.map(|own| (self.named_property(&own.name, own.demand), own.is_required)).collect()
+    }
+
+    /// Properties, where some are needed whose names are not listed. No name comes twice.
+    fn with_needs(&mut self, fields: &Fields, free: Option<String>, needs: Vec<(u64, String)>) -> Outcome<String> {
+        let comma = self.comma();
+        let prefix = self.fresh("w");
+        let named = self.named(fields);
+        let any_order = self.style.any_order && named.len() + fields.num_needs <= MAX_BITS;
+        // Bits: the needs; where properties come in any order, the required ones, and the others.
+        let mut order: Vec<usize> = (0..if any_order { named.len() } else { 0 }).collect();
+        order.sort_by_key(|&i| !named[i].1);
+        let sure = fields.num_needs + order.iter().filter(|&&i| named[i].1).count();
+        let then = format!("{prefix}n");
+        let mut options = vec![format!("\"\" %if is_ones([0:{sure}])")];
+        let mut firsts = vec![];
+        for (mask, own) in needs.iter().map(|(mask, own)| (*mask, own)).chain(free.iter().map(|own| (0, own))) {
+            options.push(format!("{comma} {own} {then}::bit_or({mask:#x})"));
+            firsts.push(format!("{own} {then}::{mask:#x}"));
+        }
+        for (at, &i) in order.iter().enumerate() {
+            let bit = fields.num_needs + at;
+            options.push(format!("{comma} {} {then}::set_bit({bit}) %if bit_clear({bit})", named[i].0));
+            firsts.push(format!("{} {then}::{:#x}", named[i].0, 1u64 << bit));
+        }
+        self.add(&format!("{then}::_"), &options)?;
+        self.add(&format!("{prefix}f"), &firsts)?;
+        if any_order || named.is_empty() {
+            return Ok(format!("{prefix}f"));
+        }
+        self.in_order(&named, format!("{then}::0x0"), format!("{prefix}f"))
     }
 
     fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
@@ -91,10 +135,11 @@ impl Writer<'_, '_> {
     /// The properties in their order, each with its comma once one has come:
     ///
     ///   "a"?, "b", "c"?    ->    first0: a then1 | first1    first1: b then2    then1: "," b then2    then2: ("," c)?
-    fn in_order(&mut self, named: &[(String, bool)], free: Option<String>, tail: Option<String>) -> Outcome<String> {
+    ///
+    /// `rest`: what follows them; `only`: where none of them has come.
+    fn in_order(&mut self, named: &[(String, bool)], rest: String, only: String) -> Outcome<String> {
         let comma = self.comma();
         let prefix = self.fresh("o");
-        let rest = self.after_comma(&free, &tail, 0, None);
         let firsts = named.iter().position(|(_, is_required)| *is_required).map_or(named.len(), |i| i + 1);
         // What follows the first i properties, where one of them has come.
         let mut text = rest;
@@ -112,7 +157,7 @@ impl Writer<'_, '_> {
         }
         let mut last = String::new();
         if firsts == named.len() && !named[firsts - 1].1 {
-            last = self.only_free(free, tail, 0, None);
+            last = only;
         }
         for (i, (property, is_required)) in named[..firsts].iter().enumerate().rev() {
             let mut options = vec![format!("{property} {prefix}t{}", i + 1)];

@@ -9,7 +9,7 @@
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
 //!   values     sets of values, with texts (their patterns by anchors) and numbers
-//!   shapes     arrays and objects as a grammar has them
+//!   shapes     arrays as a grammar has them, and the names of objects
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
 //!   watch      where arrays may not repeat items, which no grammar can say
@@ -27,6 +27,7 @@ pub mod formats;
 pub mod ids;
 pub mod keywords;
 pub mod literals;
+pub mod names;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;

@@ -4,8 +4,9 @@
 //! A state is kept only if the array can be ended from it.
 
 use super::demands::Demand;
+use super::names::{Fields, Free};
 use super::numbers::Number;
-use super::shapes::{Counted, Fields, Free, Items, Order};
+use super::shapes::{Counted, Items, Order};
 use super::texts::Text;
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
@@ -34,7 +35,7 @@ impl Node {
         }
         for fields in &self.objects {
             all.extend(fields.named.iter().map(|own| own.demand));
-            all.extend(fields.free.iter().chain(fields.tail.iter().flatten()).map(|own| own.demand));
+            all.extend(fields.unlisted().map(|own| own.demand));
         }
         all
     }
@@ -156,14 +157,20 @@ impl Counted {
 }
 
 impl Fields {
+    /// What properties whose names are not listed may be.
+    pub fn unlisted(&self) -> impl Iterator<Item = &Free> {
+        self.free.iter().chain(self.needs.iter().flat_map(|(_, own)| own))
+    }
+
     pub fn has_some(&self, some: &BTreeSet<Demand>) -> bool {
         let named = self.named.iter().filter(|own| some.contains(&own.demand)).count() as u64;
         let required = self.named.iter().filter(|own| own.is_required);
         let has = |all: &[Free]| all.iter().any(|own| some.contains(&own.demand));
-        let sure = self.named.iter().filter(|own| own.is_required).count() as u64 + u64::from(self.tail.is_some());
-        let is_open = has(&self.free) || self.tail.is_some();
+        let met = self.needs.iter().filter(|(_, own)| has(own)).fold(0, |met, (mask, _)| met | mask);
+        let sure = required.clone().count() as u64 + u64::from(self.num_needs > 0);
+        let is_open = has(&self.free) || self.num_needs > 0;
         required.into_iter().all(|own| some.contains(&own.demand))
-            && self.tail.as_ref().is_none_or(|tail| has(tail))
+            && met.count_ones() as usize == self.num_needs
             && self.most.is_none_or(|most| sure <= most)
             && (is_open || self.least <= named)
     }

@@ -4,9 +4,10 @@
 //! The values of items are counted where there are few. An object that may always have another property needs no count.
 
 use super::demands::{Demand, NOTHING};
+use super::names::Fields;
 use super::nodes::Node;
 use super::numbers::Number;
-use super::shapes::{Fields, Items, Order, MAX_BITS};
+use super::shapes::{Items, Order, MAX_BITS};
 use super::texts::Text;
 use super::writer::Writer;
 use super::Outcome;
@@ -62,7 +63,7 @@ impl Writer<'_, '_> {
     fn has_names(&mut self) -> Outcome<bool> {
         let mut sets: Vec<Text> = vec![];
         for node in self.order.iter().filter(|demand| self.some.contains(demand)).map(|demand| &self.nodes[demand]) {
-            for free in node.objects.iter().flat_map(|fields| fields.free.iter().chain(fields.tail.iter().flatten())) {
+            for free in node.objects.iter().flat_map(Fields::unlisted) {
                 // Which names are listed makes no difference: they are few.
                 let names = Text { but: BTreeSet::new(), ..free.names.clone() };
                 if self.is_some(free.demand) && !sets.contains(&names) {
@@ -140,9 +141,7 @@ impl Writer<'_, '_> {
             let own = arrays.iter().map(|items| items.first.get(i).copied().unwrap_or(items.rest));
             only(&mut own.chain(more.iter().copied()))
         };
-        let free = |fields: &Fields| -> Vec<Demand> {
-            fields.free.iter().chain(fields.tail.iter().flatten()).map(|own| own.demand).collect()
-        };
+        let free = |fields: &Fields| -> Vec<Demand> { fields.unlisted().map(|own| own.demand).collect() };
         let mut named: HashMap<String, BTreeSet<Demand>> = HashMap::new();
         for name in objects.iter().flat_map(|fields| &fields.named).map(|own| &own.name) {
             let of = |fields: &&Fields| match fields.named.iter().find(|own| own.name == *name) {
@@ -266,7 +265,7 @@ impl Writer<'_, '_> {
 
     /// Whether another property may always come.
     fn is_open(&mut self, fields: &Fields) -> Outcome<bool> {
-        if fields.tail.is_some() || fields.most.is_some() {
+        if fields.num_needs > 0 || fields.most.is_some() {
             return Ok(false);
         }
         for free in &fields.free {
@@ -290,7 +289,7 @@ impl Writer<'_, '_> {
     fn closed_shape(&mut self, fields: &Fields, found: &mut Found) -> Outcome<(ObjectShape, u64)> {
         let required = fields.named.iter().filter(|own| own.is_required).count() as u64;
         let has_free = fields.free.iter().any(|own| self.is_some(own.demand));
-        if has_free || fields.tail.is_some() || fields.most.is_some() || fields.least > required {
+        if has_free || fields.num_needs > 0 || fields.most.is_some() || fields.least > required {
             return Err("uniqueItems: not supported for objects with such names or numbers of properties".to_string());
         }
         let mut members = vec![];

@@ -49,6 +49,8 @@ pub struct Writer<'d, 'a> {
     rules: String,
     terminals: HashMap<String, String>, // names by what they match
     next: usize,
+    /// Whether names are followed, so that none comes twice in an object.
+    pub has_names: bool,
 }
 
 /// The grammar of the values that fit a demand. None: no value does.
@@ -62,6 +64,7 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
         rules: String::new(),
         terminals: HashMap::new(),
         next: 0,
+        has_names: false,
     };
     writer.run(top)
 }
@@ -93,6 +96,7 @@ impl Writer<'_, '_> {
         }
         let bytes = self.bytes(top)?;
         let watch = self.watch(top)?;
+        self.has_names = watch.as_ref().is_some_and(|watch| watch.has_names);
         let mut open = vec![top];
         let mut written = BTreeSet::new();
         while let Some(demand) = open.pop() {
