@@ -227,6 +227,7 @@ XYZ = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": 
 ANY_ORDER = [
     XYZ, {**XYZ, **CLOSED}, {**XYZ, "required": ["b"]}, {**XYZ, **CLOSED, "required": ["a", "c"]},
     {**XYZ, **CLOSED, "minProperties": 2}, {**XYZ, **CLOSED, "maxProperties": 1}, {**XYZ, "maxProperties": 2, "required": ["c"]},
+    {**XYZ, **CLOSED, "maxProperties": 2, "required": ["a", "b"]}, {**XYZ, "maxProperties": 2, "required": ["c", "a"]},
     {**XYZ, "additionalProperties": {"type": "boolean"}},
     {**XYZ, **CLOSED, "patternProperties": {"^d": {"type": "integer"}}},
     {**XYZ, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {**XYZ, "not": {"required": ["a", "b"]}},

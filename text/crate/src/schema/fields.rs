@@ -220,7 +220,9 @@ impl Writer<'_, '_> {
             self.add(&format!("{end}::_"), &options)?;
         }
         if self.style.any_order {
-            return self.in_any_order(named, &bit_of, &below, (free, tail), needs_count, &prefix, all_there);
+            let may_be_first = |bit: usize| bit < required || room != Some(0);
+            let rules = (&below as _, &may_be_first as _);
+            return self.in_any_order(named, &bit_of, rules, (free, tail), needs_count, &prefix, all_there);
         }
         // In their order: a rule after each.
         for i in (0..named.len()).rev() {
@@ -258,7 +260,7 @@ impl Writer<'_, '_> {
         &mut self,
         named: &[(String, bool)],
         bit_of: &HashMap<usize, usize>,
-        below: &dyn Fn(usize) -> String,
+        (below, may_be_first): (&dyn Fn(usize) -> String, &dyn Fn(usize) -> bool),
         (free, tail): (Option<String>, Option<String>),
         is_counted: bool,
         prefix: &str,
@@ -279,7 +281,7 @@ impl Writer<'_, '_> {
         for (i, (property, _)) in named.iter().enumerate() {
             let bit = bit_of[&i];
             options.push(format!("{comma} {property} {then}::set_bit({bit}) %if {}", below(bit)));
-            firsts.push(format!("{property} {then}::{:#x}", 1u64 << bit));
+            firsts.extend(may_be_first(bit).then(|| format!("{property} {then}::{:#x}", 1u64 << bit)));
         }
         if let Some(free) = between {
             let others = format!("{prefix}q");
