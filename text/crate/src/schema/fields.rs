@@ -42,14 +42,13 @@ impl Writer<'_, '_> {
         for (mask, own) in &fields.needs {
             needs.extend(self.any_free(own)?.map(|name| (*mask, name)));
         }
-        let is_counted = fields.least > 0 || fields.most.is_some();
-        if self.has_names && !needs.is_empty() && !is_counted {
-            return self.with_needs(fields, free, needs);
+        let is_open = free.is_some() || !needs.is_empty();
+        if self.has_names && is_open && (fields.least > 0 || fields.most.is_some() || !needs.is_empty()) {
+            return self.tallied(fields, free, &needs);
         }
         if fields.num_needs > 1 {
-            return Err(
-                "properties of some name that each must fit a schema of its own: one is supported here".to_string()
-            );
+            let what = "properties of some name that each must fit a schema of its own: one is supported here";
+            return Err(what.to_string());
         }
         // A name may come twice, and has the last of its values. So the property that is needed comes last.
         let tail = needs.into_iter().next().map(|(_, name)| name);
@@ -77,39 +76,9 @@ impl Writer<'_, '_> {
         self.in_order(&named, rest, only)
     }
 
-    fn named(&self, fields: &Fields) -> Vec<(String, bool)> {
+    pub fn named(&self, fields: &Fields) -> Vec<(String, bool)> {
         let some = fields.named.iter().filter(|own| self.is_some(own.demand));
         some.map(|own| (self.named_property(&own.name, own.demand), own.is_required)).collect()
-    }
-
-    /// Properties, where some are needed whose names are not listed. No name comes twice.
-    fn with_needs(&mut self, fields: &Fields, free: Option<String>, needs: Vec<(u64, String)>) -> Outcome<String> {
-        let comma = self.comma();
-        let prefix = self.fresh("w");
-        let named = self.named(fields);
-        let any_order = self.style.any_order && named.len() + fields.num_needs <= MAX_BITS;
-        // Bits: the needs; where properties come in any order, the required ones, and the others.
-        let mut order: Vec<usize> = (0..if any_order { named.len() } else { 0 }).collect();
-        order.sort_by_key(|&i| !named[i].1);
-        let sure = fields.num_needs + order.iter().filter(|&&i| named[i].1).count();
-        let then = format!("{prefix}n");
-        let mut options = vec![format!("\"\" %if is_ones([0:{sure}])")];
-        let mut firsts = vec![];
-        for (mask, own) in needs.iter().map(|(mask, own)| (*mask, own)).chain(free.iter().map(|own| (0, own))) {
-            options.push(format!("{comma} {own} {then}::bit_or({mask:#x})"));
-            firsts.push(format!("{own} {then}::{mask:#x}"));
-        }
-        for (at, &i) in order.iter().enumerate() {
-            let bit = fields.num_needs + at;
-            options.push(format!("{comma} {} {then}::set_bit({bit}) %if bit_clear({bit})", named[i].0));
-            firsts.push(format!("{} {then}::{:#x}", named[i].0, 1u64 << bit));
-        }
-        self.add(&format!("{then}::_"), &options)?;
-        self.add(&format!("{prefix}f"), &firsts)?;
-        if any_order || named.is_empty() {
-            return Ok(format!("{prefix}f"));
-        }
-        self.in_order(&named, format!("{then}::0x0"), format!("{prefix}f"))
     }
 
     fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
@@ -137,7 +106,7 @@ impl Writer<'_, '_> {
     ///   "a"?, "b", "c"?    ->    first0: a then1 | first1    first1: b then2    then1: "," b then2    then2: ("," c)?
     ///
     /// `rest`: what follows them; `only`: where none of them has come.
-    fn in_order(&mut self, named: &[(String, bool)], rest: String, only: String) -> Outcome<String> {
+    pub fn in_order(&mut self, named: &[(String, bool)], rest: String, only: String) -> Outcome<String> {
         let comma = self.comma();
         let prefix = self.fresh("o");
         let firsts = named.iter().position(|(_, is_required)| *is_required).map_or(named.len(), |i| i + 1);

@@ -11,7 +11,7 @@
 //!   values     sets of values, with texts (their patterns by anchors) and numbers
 //!   shapes     arrays as a grammar has them, and the names of objects
 //!   nodes      which demands some value fits
-//!   writer     the grammar, with fields for its objects
+//!   writer     the grammar, with fields and tallies for its objects
 //!   watch      where arrays may not repeat items, which no grammar can say
 //!
 //! Values are read by type, so that every keyword has a complement: what it does not allow. So `not`, `if` and a oneOf
@@ -32,6 +32,7 @@ pub mod nodes;
 pub mod numbers;
 pub mod overlaps;
 pub mod shapes;
+pub mod tallies;
 pub mod texts;
 pub mod values;
 pub mod watch;

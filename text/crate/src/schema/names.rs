@@ -155,9 +155,6 @@ impl Demands<'_> {
             return Ok(None);
         }
         let num_needs = needs.len();
-        if num_needs > 1 && (object.least > 0 || object.most.is_some()) {
-            return Err(format!("minProperties: not supported beside {num_needs} needed properties of some name"));
-        }
         Ok(Some(Fields { named, free, needs: options, num_needs, least: object.least, most: object.most }))
     }
 

@@ -166,12 +166,27 @@ impl Fields {
         let named = self.named.iter().filter(|own| some.contains(&own.demand)).count() as u64;
         let required = self.named.iter().filter(|own| own.is_required);
         let has = |all: &[Free]| all.iter().any(|own| some.contains(&own.demand));
-        let met = self.needs.iter().filter(|(_, own)| has(own)).fold(0, |met, (mask, _)| met | mask);
-        let sure = required.clone().count() as u64 + u64::from(self.num_needs > 0);
+        let needs: Vec<u64> = self.needs.iter().filter(|(_, own)| has(own)).map(|(mask, _)| *mask).collect();
+        let Some(needed) = fewest(&needs, self.num_needs, 0) else { return false };
+        let sure = required.clone().count() as u64 + needed;
         let is_open = has(&self.free) || self.num_needs > 0;
         required.into_iter().all(|own| some.contains(&own.demand))
-            && met.count_ones() as usize == self.num_needs
             && self.most.is_none_or(|most| sure <= most)
             && (is_open || self.least <= named)
     }
+}
+
+/// The fewest properties that meet the needs which `met` has not. `masks`: of the needs that one property can meet.
+pub fn fewest(masks: &[u64], num_needs: usize, met: u64) -> Option<u64> {
+    let whole = (1u64 << num_needs) - 1;
+    let mut reached = vec![met & whole];
+    for count in 0..=num_needs as u64 {
+        if reached.contains(&whole) {
+            return Some(count);
+        }
+        reached = reached.iter().flat_map(|met| masks.iter().map(move |mask| met | mask)).collect();
+        reached.sort_unstable();
+        reached.dedup();
+    }
+    None
 }

@@ -1,0 +1,200 @@
+//! Objects in the grammar where unlisted properties are needed or counted, and no name comes twice.
+//!
+//! A rule with a parameter remembers the needs that are met, how many properties have come that are not required, and
+//! in any order the listed names that have come. What is left out must have room to come later:
+//!
+//!   {"minProperties": 2, "maxProperties": 3, "required": ["p"]}    1 or 2 others; "p" keeps a place
+
+use super::names::Fields;
+use super::nodes::fewest;
+use super::shapes::MAX_BITS;
+use super::writer::{all, Writer};
+use super::Outcome;
+
+/// Needs that are told apart where properties are counted: each set of them has its own conditions.
+const MAX_COUNTED_NEEDS: usize = 4;
+
+/// What one object's rules have in common.
+struct Tally {
+    prefix: String,
+    num_needs: usize,
+    masks: Vec<u64>, // of the needs that options meet
+    sure: usize,     // bits that must be set at the end, from the first on
+    counter: Option<(usize, usize)>,
+    least: u64,        // properties that are not required
+    most: Option<u64>, // likewise
+}
+
+impl Tally {
+    /// Conditions for one more property that is not required and meets the needs of `mask`. None: always.
+    fn conditions(&self, mask: u64) -> Option<Vec<String>> {
+        let (most, (from, to)) = self.most.zip(self.counter)?;
+        let mut conditions = vec![];
+        for met in 0..1u64 << self.num_needs {
+            let after = fewest(&self.masks, self.num_needs, met | mask).unwrap_or(u64::MAX);
+            if after.saturating_add(1) > most {
+                continue;
+            }
+            let mut own = vec![format!("lt([{from}:{to}], {})", most - after)];
+            if self.num_needs > 0 {
+                own.push(format!("eq([0:{}], {met})", self.num_needs));
+            }
+            conditions.push(all(&own));
+        }
+        Some(conditions)
+    }
+
+    /// Whether such a property may come first.
+    fn may_begin(&self, mask: u64) -> bool {
+        self.most.is_none_or(|most| fewest(&self.masks, self.num_needs, mask).is_some_and(|after| after < most))
+    }
+
+    fn one(&self) -> u64 {
+        self.counter.map_or(0, |(from, _)| 1 << from)
+    }
+}
+
+fn with(condition: Option<&str>, other: Option<String>) -> String {
+    let own: Vec<String> = condition.map(str::to_string).into_iter().chain(other).collect();
+    if own.is_empty() {
+        String::new()
+    } else {
+        format!(" %if {}", all(&own))
+    }
+}
+
+impl Writer<'_, '_> {
+    pub fn tallied(&mut self, fields: &Fields, free: Option<String>, needs: &[(u64, String)]) -> Outcome<String> {
+        let named = self.named(fields);
+        let (num_needs, masks) = (fields.num_needs, needs.iter().map(|(mask, _)| *mask).collect());
+        let required = named.iter().filter(|(_, is_required)| *is_required).count();
+        let least = fields.least.saturating_sub(required as u64);
+        // No object has too few properties to be counted.
+        let most = fields.most.map(|most| most.saturating_sub(required as u64)).filter(|&most| most < 1 << 20);
+        let is_counted = least > 0 || most.is_some();
+        let width = (least.max(most.unwrap_or(0)) + 2).ilog2() as usize + 1;
+        let width = if is_counted { width } else { 0 };
+        if num_needs > MAX_COUNTED_NEEDS && is_counted {
+            return Err(format!("minProperties: not supported beside {num_needs} needed properties of some name"));
+        }
+        let any_order = self.style.any_order && named.len() + num_needs + width <= MAX_BITS;
+        let sure = num_needs + if any_order { required } else { 0 };
+        let from = num_needs + if any_order { named.len() } else { 0 };
+        let counter = is_counted.then_some((from, from + width));
+        let tally = Tally { prefix: self.fresh("w"), num_needs, masks, sure, counter, least, most };
+        let mut unlisted: Vec<(u64, &str)> = needs.iter().map(|(mask, own)| (*mask, own.as_str())).collect();
+        unlisted.extend(free.as_deref().map(|own| (0, own)));
+        self.all_rules(&tally, if any_order { &named } else { &[] }, &unlisted)?;
+        if any_order || named.is_empty() {
+            return Ok(format!("{}f", tally.prefix));
+        }
+        self.listed_first(&tally, &named)
+    }
+
+    /// Rules for properties in any order: `n` after some of them, `f` before the first.
+    fn all_rules(&mut self, tally: &Tally, named: &[(String, bool)], unlisted: &[(u64, &str)]) -> Outcome<()> {
+        let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
+        let mut at_end = vec![];
+        at_end.extend((tally.sure > 0).then(|| format!("is_ones([0:{}])", tally.sure)));
+        if let Some((from, to)) = tally.counter.filter(|_| tally.least > 0) {
+            at_end.push(format!("ge([{from}:{to}], {})", tally.least));
+        }
+        // A rule with a parameter must use it.
+        let at_end = if at_end.is_empty() { "ge(_, 0)".to_string() } else { all(&at_end) };
+        let mut options = vec![format!("\"\" %if {at_end}")];
+        let mut firsts = vec![];
+        if tally.sure == 0 && tally.least == 0 {
+            firsts.push(String::new());
+        }
+        for (mask, own) in unlisted {
+            self.property(tally, (own, *mask, *mask), None, &mut options)?;
+            firsts.extend(tally.may_begin(*mask).then(|| format!("{own} {then}::{:#x}", mask | tally.one())));
+        }
+        let mut order: Vec<usize> = (0..named.len()).collect();
+        order.sort_by_key(|&i| !named[i].1);
+        for (at, (own, is_required)) in order.into_iter().map(|i| &named[i]).enumerate() {
+            let bit = tally.num_needs + at;
+            if *is_required {
+                options.push(format!("{comma} {own} {then}::set_bit({bit}) %if bit_clear({bit})"));
+                firsts.push(format!("{own} {then}::{:#x}", 1u64 << bit));
+            } else {
+                let clear = format!("bit_clear({bit})");
+                self.property(tally, (own, 0, 1 << bit), Some(&clear), &mut options)?;
+                firsts.extend(tally.may_begin(0).then(|| format!("{own} {then}::{:#x}", (1 << bit) | tally.one())));
+            }
+        }
+        self.add(&format!("{then}::_"), &options)?;
+        self.add(&format!("{}f", tally.prefix), &firsts)
+    }
+
+    /// Options for a property that is not required, after another one. It meets the needs of `mask` and sets `bits`.
+    fn property(
+        &mut self,
+        tally: &Tally,
+        (own, mask, bits): (&str, u64, u64),
+        condition: Option<&str>,
+        options: &mut Vec<String>,
+    ) -> Outcome<()> {
+        let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
+        let text = match tally.counter {
+            None => format!("{own} {then}::bit_or({bits:#x})"),
+            Some((from, to)) if bits == 0 => format!("{own} {then}::incr([{from}:{to}])"),
+            // A reference has one expression. Without a condition, llguidance would put the rule in its place.
+            Some((from, to)) => {
+                let name = self.fresh("b");
+                self.add(&format!("{name}::_"), &[format!("{own} {then}::bit_or({bits:#x}) %if ge(_, 0)")])?;
+                format!("{name}::incr([{from}:{to}])")
+            }
+        };
+        match tally.conditions(mask) {
+            None => options.push(format!("{comma} {text}{}", with(condition, None))),
+            Some(all) => {
+                options.extend(all.into_iter().map(|other| format!("{comma} {text}{}", with(condition, Some(other)))))
+            }
+        }
+        Ok(())
+    }
+
+    /// The listed properties in their order, and then the others.
+    fn listed_first(&mut self, tally: &Tally, named: &[(String, bool)]) -> Outcome<String> {
+        let (comma, prefix) = (self.comma(), &tally.prefix);
+        let Some((from, to)) = tally.counter else {
+            return self.in_order(named, format!("{prefix}n::0x0"), format!("{prefix}f"));
+        };
+        let (none, some) = (format!("eq([{from}:{to}], 0)"), format!("ne([{from}:{to}], 0)"));
+        let is_sure = |i: usize| named[..i].iter().any(|(_, is_required)| *is_required);
+        let end = if is_sure(named.len()) {
+            vec![format!("{prefix}n::_")]
+        } else {
+            vec![format!("{prefix}n::_ %if {some}"), format!("{prefix}f %if {none}")]
+        };
+        self.add(&format!("{prefix}p{}::_", named.len()), &end)?;
+        for (i, (own, is_required)) in named.iter().enumerate().rev() {
+            let next = format!("{prefix}p{}", i + 1);
+            // With its comma where a property has come.
+            let begins = if is_sure(i) {
+                vec![(format!("{comma} "), None)]
+            } else {
+                vec![(format!("{comma} "), Some(&some)), (String::new(), Some(&none))]
+            };
+            let mut options = vec![];
+            for (begin, condition) in begins {
+                let condition = condition.map(String::as_str);
+                if *is_required {
+                    options.push(format!("{begin}{own} {next}::_{}", with(condition, None)));
+                    continue;
+                }
+                let next = format!("{next}::incr([{from}:{to}])");
+                match tally.conditions(0) {
+                    None => options.push(format!("{begin}{own} {next}{}", with(condition, None))),
+                    Some(all) => options.extend(
+                        all.into_iter().map(|other| format!("{begin}{own} {next}{}", with(condition, Some(other)))),
+                    ),
+                }
+            }
+            options.extend((!is_required).then(|| format!("{next}::_")));
+            self.add(&format!("{prefix}p{i}::_"), &options)?;
+        }
+        Ok(format!("{prefix}p0::0x0"))
+    }
+}
