@@ -6,7 +6,7 @@
 
 use super::demands::{Demand, Demands, ANY, NOTHING};
 use super::dialect::{is_list_of_names, Keywords};
-use super::formats::format_pattern;
+use super::formats::{format_most, format_pattern};
 use super::numbers::{Bound, Number};
 use super::overlaps::MAX_OVERLAPS;
 use super::texts::Text;
@@ -222,7 +222,10 @@ impl<'a> Demands<'a> {
             text.fits.extend(found.fits);
             text.fits_not.extend(found.fits_not);
         }
-        text.fits.extend(keywords.get("format").and_then(Value::as_str).and_then(format_pattern));
+        if let Some(format) = keywords.get("format").and_then(Value::as_str) {
+            text.fits.extend(format_pattern(format));
+            text.most = text.most.into_iter().chain(format_most(format)).min();
+        }
         Ok(text.most.is_none_or(|most| text.least <= most).then_some(text))
     }
 

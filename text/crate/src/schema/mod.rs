@@ -4,7 +4,7 @@
 //!   dialect    what the keywords of each draft mean
 //!   ids        where references lead
 //!   check      whether each keyword is well formed
-//!   formats    formats as patterns
+//!   formats    formats as patterns, with regex_format
 //!   demands    the schemas that hold together
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
@@ -28,6 +28,7 @@ pub mod literals;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;
+pub mod regex_format;
 pub mod shapes;
 pub mod texts;
 pub mod values;
