@@ -6,6 +6,7 @@
 
 use super::demands::{Demand, Demands, ANY, NOTHING};
 use super::dialect::{is_list_of_names, Keywords};
+use super::exact::Exact;
 use super::formats::{format_most, format_pattern};
 use super::numbers::{Bound, Number};
 use super::overlaps::MAX_OVERLAPS;
@@ -374,7 +375,7 @@ fn number(keywords: &Keywords) -> Number {
         ("maximum", false, false),
         ("exclusiveMaximum", false, true),
     ] {
-        if let Some(at) = keywords.get(key).and_then(Value::as_f64) {
+        if let Some(at) = keywords.get(key).and_then(Value::as_number).map(Exact::of) {
             let bound = Some(Bound { at, is_open });
             let own =
                 if is_low { Number { low: bound, ..Number::any() } } else { Number { high: bound, ..Number::any() } };
