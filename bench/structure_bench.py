@@ -164,9 +164,10 @@ def main():
     parser.add_argument("--llama_cpp_python", help="the Python that has llama-cpp-python (./dev bench gives it)")
     parser.add_argument("--structure_python", help="the Python that has llguidance and xgrammar (./dev bench gives it)")
     parser.add_argument("--maskbench", metavar="FOLDER", help="the folder maskbench/data of MaskBench: run its schemas")
-    parser.add_argument("--test-suite", metavar="FOLDER", help="the folder tests of JSON-Schema-Test-Suite: run its schemas")
+    parser.add_argument("--test-suite", metavar="FOLDER",
+                        help="the folder tests of JSON-Schema-Test-Suite: run its schemas")
     parser.add_argument("--tokenizer", metavar="FOLDER",
-                        help="with --maskbench or --test-suite: has tokenizer.json (./dev bench gives Llama 3.1's, of 128,000 tokens)")
+                        help="with either: has tokenizer.json (./dev bench gives Llama 3.1's, of 128,000 tokens)")
     parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
     parser.add_argument("--details", metavar="FILE", help="with either: write what came of each schema")
     arguments = parser.parse_args()

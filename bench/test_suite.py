@@ -14,8 +14,10 @@ import tempfile
 from berth_server import BIN
 from maskbench import run_files
 
-DRAFTS = {"draft2020-12": "https://json-schema.org/draft/2020-12/schema", "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
-          "draft7": "http://json-schema.org/draft-07/schema#", "draft4": "http://json-schema.org/draft-04/schema#"}
+DRAFTS = {"draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+          "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+          "draft7": "http://json-schema.org/draft-07/schema#",
+          "draft4": "http://json-schema.org/draft-04/schema#"}
 COLUMNS = ["schemas", "refused", "instances", "right", "valid refused", "invalid accepted"]
 NOTHING = "no value fits the schema"
 

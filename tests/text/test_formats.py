@@ -41,7 +41,9 @@ TEXTS = {
 # RFC 3987, for texts that have a scheme or not.
 PART = r"(?:[\w.~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2}|[^\x00-\xa0\ud800-\uf8ff\ufdd0-\ufdef\ufff0-\uffff])"
 ADDRESS = r"\[[0-9a-fA-F:.]+\]"
-REFERENCE = rf"(?:(?://(?:{PART}|{ADDRESS})*(?:/{PART}*)*)|/?(?!/){PART}*(?:/{PART}*)*)(?:\?(?:{PART}|[/?\ue000-\uf8ff\U000f0000-\U0010fffd])*)?(?:#(?:{PART}|[/?])*)?"
+PRIVATE = r"[/?\ue000-\uf8ff\U000f0000-\U0010fffd]"
+REFERENCE = (rf"(?:(?://(?:{PART}|{ADDRESS})*(?:/{PART}*)*)|/?(?!/){PART}*(?:/{PART}*)*)"
+             rf"(?:\?(?:{PART}|{PRIVATE})*)?(?:#(?:{PART}|[/?])*)?")
 
 
 def is_regex(text):

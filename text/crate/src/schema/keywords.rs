@@ -95,7 +95,10 @@ impl<'a> Demands<'a> {
             "oneOf" => self.one_of(place, value)?,
             "not" => {
                 let demand = self.demand_of(place, value, &["not"], true)?;
-                self.values(demand)?.as_ref().clone()
+                let mut values = self.values(demand)?.as_ref().clone();
+                // A schema that does not fit says nothing about unevaluated properties.
+                values.objects.iter_mut().for_each(|object| object.seen.clear());
+                values
             }
             "if" => self.choice(place, keywords, value, false)?,
             "dependentRequired" => {
