@@ -186,7 +186,7 @@ DRAFTS = [
     {**D2020, "type": "object", "propertyNames": {"minLength": 1, "maxLength": 1}, "properties": {"a": {}, "bb": {}}},
     {**D2020, "not": {"not": {"type": "string"}}}, {**D2020, "not": {"oneOf": [{"minLength": 2}, {"maxLength": 0}]}, "type": "string"},
     {**D2020, "not": {"if": {"type": "string"}, "then": {"minLength": 2}, "else": {"type": "null"}}},
-    {**D2020, "type": "object", "properties": {"a": {}}, "not": {"not": {"required": ["b"], "properties": {"b": {}}}},
+    {**D2020, "type": ["object", "null"], "properties": {"a": {}}, "not": {"not": {"required": ["b"], "properties": {"b": {}}}},
      "unevaluatedProperties": False},
 ]
 
