@@ -1,6 +1,8 @@
 //! Formats of strings, as regular expressions.
 
 use super::regex_format;
+use super::texts::Text;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 static REGEX: LazyLock<String> = LazyLock::new(regex_format::pattern);
@@ -113,6 +115,34 @@ fn ipv6() -> String {
         }
     }
     format!("(?:{})", options.join("|"))
+}
+
+/// Formats that have more strings than their patterns, with patterns for what has all of them.
+const WIDER: [(&str, &str); 14] = [
+    ("email", "@"),
+    ("idn-email", "@"),
+    ("hostname", "^[A-Za-z0-9.-]*$"),
+    ("idn-hostname", "^"),
+    ("uri", ":"),
+    ("iri", ":"),
+    ("uri-reference", "^"),
+    ("iri-reference", "^"),
+    ("uri-template", "^"),
+    ("regex", "^"),
+    ("date", "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"),
+    ("date-time", "^[0-9]{4}-[0-9]{2}-[0-9]{2}[^0-9]"),
+    ("time", "^[0-9]{2}:[0-9]{2}:[0-9]{2}"),
+    ("duration", "^P"),
+];
+static WIDER_PATTERNS: LazyLock<HashMap<String, &str>> =
+    LazyLock::new(|| WIDER.iter().filter_map(|&(name, wider)| Some((format_pattern(name)?, wider))).collect());
+
+impl Text {
+    /// A set that has all strings of its formats, also those that are not written.
+    pub fn wider(&self) -> Text {
+        let wider = |pattern: &String| WIDER_PATTERNS.get(pattern).map_or(pattern.clone(), |wider| wider.to_string());
+        Text { fits: self.fits.iter().map(wider).collect(), ..self.clone() }
+    }
 }
 
 /// Whether a pattern is surely matched by something. Only those that take long to look at are known.

@@ -288,8 +288,11 @@ impl<'a> Demands<'a> {
             object.some.push((is(name), ANY));
         }
         if let Some(schema) = keywords.get("propertyNames") {
-            let demand = self.demand_of(place, schema, &["propertyNames"], true)?;
-            let texts = self.values(demand)?.texts.clone();
+            let demand = self.demand_of(place, schema, &["propertyNames"], false)?;
+            let mut texts = vec![Text::any()];
+            for set in &self.values(demand)?.texts {
+                texts = self.texts_of_both(&texts, &set.others())?;
+            }
             if !texts.is_empty() {
                 object.all.push((Names::In(Rc::new(texts)), NOTHING));
             }
@@ -303,6 +306,16 @@ impl<'a> Demands<'a> {
             }
         }
         Ok(object)
+    }
+
+    fn texts_of_both(&self, a: &[Text], b: &[Text]) -> Outcome<Vec<Text>> {
+        let mut both = vec![];
+        for own in a {
+            for other in b {
+                both.extend(self.patterns.and(own, other, self.work)?);
+            }
+        }
+        Ok(both)
     }
 
     /// Without the properties and items that no keyword has looked at, where these are not allowed.
@@ -320,13 +333,7 @@ impl<'a> Demands<'a> {
                             return self.fail(place, "unevaluatedProperties", "names are too hard to tell apart")
                         }
                     };
-                    let mut left = vec![];
-                    for a in &unseen {
-                        for b in &others {
-                            left.extend(self.patterns.and(a, b, self.work)?);
-                        }
-                    }
-                    unseen = left;
+                    unseen = self.texts_of_both(&unseen, &others)?;
                 }
                 if !unseen.is_empty() {
                     object.all.push((Names::In(Rc::new(unseen)), demand));
