@@ -24,7 +24,7 @@ def run_files(files, program, processes):
     """What a program prints of each file. A file that ends the program is a failure of its own."""
     def of_chunk(chunk):
         done = subprocess.run([*program, *map(str, chunk)], capture_output=True, text=True, check=False)
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        lines = [json.loads(line) for line in done.stdout.split("\n") if line]
         if done.returncode == 0:
             return lines
         bad = chunk[len(lines)]

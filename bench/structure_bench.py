@@ -9,7 +9,8 @@ number of threads. Each is measured against its own unconstrained streams, and l
 (peers/).
 
 With --maskbench=FOLDER, the schemas of MaskBench run in place of the promises (maskbench.py); with --peers, through
-llguidance and xgrammar too.
+llguidance and xgrammar too. With --test-suite=FOLDER, the JSON-Schema-Test-Suite does (test_suite.py): no invalid
+instance is accepted.
 
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
 unconstrained runs take turns; ratios are of neighbours, and their median counts. Needs the parity oracle's packages.
@@ -35,6 +36,7 @@ import gguf_file  # noqa: E402
 import machine  # noqa: E402
 import maskbench  # noqa: E402
 import models  # noqa: E402
+import test_suite  # noqa: E402
 from worker import Worker  # noqa: E402
 from berth_server import BIN, BerthServer, generate_request  # noqa: E402
 
@@ -162,10 +164,12 @@ def main():
     parser.add_argument("--llama_cpp_python", help="the Python that has llama-cpp-python (./dev bench gives it)")
     parser.add_argument("--structure_python", help="the Python that has llguidance and xgrammar (./dev bench gives it)")
     parser.add_argument("--maskbench", metavar="FOLDER", help="the folder maskbench/data of MaskBench: run its schemas")
+    parser.add_argument("--test-suite", metavar="FOLDER",
+                        help="the folder tests of JSON-Schema-Test-Suite: run its schemas")
     parser.add_argument("--tokenizer", metavar="FOLDER",
-                        help="with --maskbench: has tokenizer.json (./dev bench gives Llama 3.1's, of 128,000 tokens)")
+                        help="with either: has tokenizer.json (./dev bench gives Llama 3.1's, of 128,000 tokens)")
     parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
-    parser.add_argument("--details", metavar="FILE", help="with --maskbench: write what came of each schema")
+    parser.add_argument("--details", metavar="FILE", help="with either: write what came of each schema")
     arguments = parser.parse_args()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
@@ -175,6 +179,9 @@ def main():
         maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, os.cpu_count(),
                           peers_python)
         return
+    if arguments.test_suite:
+        accepted = test_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
+        raise SystemExit(f"missed: {accepted} invalid instances were accepted" if accepted else 0)
     if arguments.peers:
         checkpoint = model()
         with BerthServer(checkpoint, "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:

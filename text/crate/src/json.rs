@@ -96,7 +96,10 @@ impl fmt::Display for At<'_> {
 /// A text that is the same for equal values: 1 and 1.0 are equal, and so are objects whose keys have another order.
 pub fn canonical(value: &Value) -> String {
     match value {
-        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |f| f.to_string()),
+        Value::Number(number) if number.is_f64() => {
+            let f = number.as_f64().unwrap_or(0.0) + 0.0; // no sign of zero
+            f.to_string()
+        }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Value::Object(items) => {
             let pair = |(key, value): (&String, &Value)| format!("{}:{}", Value::from(key.as_str()), canonical(value));

@@ -5,7 +5,8 @@ use super::dialect::{is_list_of_names, modern, Keywords, Notes};
 use super::formats::{format_pattern, FREE_FORMATS};
 use super::ids::Resources;
 use super::names::MAX_NAMES;
-use super::{fail, integer, list, map, number, string, texts, Outcome};
+use super::numbers::MAX_DIGITS;
+use super::{fail, integer, list, map, number, string, texts, Outcome, MAX_EXACT};
 use crate::json::At;
 use crate::work::Work;
 use serde_json::Value;
@@ -14,6 +15,7 @@ use std::collections::{BTreeSet, HashSet};
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 /// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
 const MAX_MULTIPLE: u64 = 10_000;
+const MAX_NUMBER: f64 = 1e38; // of MAX_DIGITS
 /// What a value of a schema takes to be compiled, and a pattern.
 const VALUE_COST: u64 = 40;
 const PATTERN_COST: u64 = 300;
@@ -36,7 +38,9 @@ fn literal(value: &Value, at: &At, work: &Work) -> Outcome<()> {
     work.step()?;
     work.charge(VALUE_COST)?;
     match value {
-        Value::Number(_) => number(value, at).map(|_| ()),
+        Value::Number(_) if number(value, at)?.is_vague() => {
+            fail(at, format_args!("{value} is over 64 bits, up to which whole numbers are told apart"))
+        }
         Value::String(text) => {
             work.text(text)?;
             let bad = |c: &char| (*c < ' ' && !"\n\r\t\x08\x0C".contains(*c)) || *c == '\x7F';
@@ -49,6 +53,18 @@ fn literal(value: &Value, at: &At, work: &Work) -> Outcome<()> {
         Value::Object(items) => items.iter().try_for_each(|(k, v)| literal(v, &At::Key(at, k), work)),
         _ => Ok(()),
     }
+}
+
+/// A bound that some number meets.
+fn bound(value: &Value, at: &At, is_low: bool) -> Outcome<()> {
+    let number = number(value, at)?.at();
+    if (if is_low { number } else { -number }) >= MAX_NUMBER {
+        return fail(
+            at,
+            format_args!("{value} is past all numbers of {MAX_DIGITS} digits, which a grammar writes at most"),
+        );
+    }
+    Ok(())
 }
 
 fn types(value: &Value, at: &At) -> Outcome<()> {
@@ -165,7 +181,9 @@ impl<'a> Checker<'a> {
             "required" => self.names(value, at),
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" | "minContains"
             | "maxContains" => integer(value, at).map(|_| ()),
-            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => number(value, at).map(|_| ()),
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                bound(value, at, key.ends_with("inimum"))
+            }
             "multipleOf" => self.multiple_of(value, at),
             "pattern" => self.regex(string(value, at)?, at),
             "format" => match string(value, at)? {
@@ -196,7 +214,10 @@ impl<'a> Checker<'a> {
     }
 
     fn multiple_of(&mut self, value: &Value, at: &At) -> Outcome<()> {
-        let of = number(value, at)?;
+        let of = number(value, at)?.at();
+        if of >= MAX_EXACT {
+            return fail(at, format_args!("{value} is not below 2^53, up to which whole numbers are exact"));
+        }
         if of <= 0.0 {
             return fail(at, "must be over 0");
         }

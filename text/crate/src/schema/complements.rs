@@ -128,7 +128,7 @@ impl<'a> Demands<'a> {
             any.numbers.extend(number.others());
         }
         match own.texts.first() {
-            Some(text) => any.texts.extend(text.others()),
+            Some(text) => any.texts.extend(text.wider().others()),
             None => any.texts.push(Text::any()),
         }
         for array in &own.arrays {

@@ -6,7 +6,8 @@
 
 use super::demands::{Demand, Demands, ANY, NOTHING};
 use super::dialect::{is_list_of_names, Keywords};
-use super::formats::format_pattern;
+use super::exact::Exact;
+use super::formats::{format_most, format_pattern};
 use super::numbers::{Bound, Number};
 use super::overlaps::MAX_OVERLAPS;
 use super::texts::Text;
@@ -94,7 +95,10 @@ impl<'a> Demands<'a> {
             "oneOf" => self.one_of(place, value)?,
             "not" => {
                 let demand = self.demand_of(place, value, &["not"], true)?;
-                self.values(demand)?.as_ref().clone()
+                let mut values = self.values(demand)?.as_ref().clone();
+                // A schema that does not fit says nothing about unevaluated properties.
+                values.objects.iter_mut().for_each(|object| object.seen.clear());
+                values
             }
             "if" => self.choice(place, keywords, value, false)?,
             "dependentRequired" => {
@@ -222,7 +226,10 @@ impl<'a> Demands<'a> {
             text.fits.extend(found.fits);
             text.fits_not.extend(found.fits_not);
         }
-        text.fits.extend(keywords.get("format").and_then(Value::as_str).and_then(format_pattern));
+        if let Some(format) = keywords.get("format").and_then(Value::as_str) {
+            text.fits.extend(format_pattern(format));
+            text.most = text.most.into_iter().chain(format_most(format)).min();
+        }
         Ok(text.most.is_none_or(|most| text.least <= most).then_some(text))
     }
 
@@ -281,8 +288,11 @@ impl<'a> Demands<'a> {
             object.some.push((is(name), ANY));
         }
         if let Some(schema) = keywords.get("propertyNames") {
-            let demand = self.demand_of(place, schema, &["propertyNames"], true)?;
-            let texts = self.values(demand)?.texts.clone();
+            let demand = self.demand_of(place, schema, &["propertyNames"], false)?;
+            let mut texts = vec![Text::any()];
+            for set in &self.values(demand)?.texts {
+                texts = self.texts_of_both(&texts, &set.others())?;
+            }
             if !texts.is_empty() {
                 object.all.push((Names::In(Rc::new(texts)), NOTHING));
             }
@@ -296,6 +306,16 @@ impl<'a> Demands<'a> {
             }
         }
         Ok(object)
+    }
+
+    fn texts_of_both(&self, a: &[Text], b: &[Text]) -> Outcome<Vec<Text>> {
+        let mut both = vec![];
+        for own in a {
+            for other in b {
+                both.extend(self.patterns.and(own, other, self.work)?);
+            }
+        }
+        Ok(both)
     }
 
     /// Without the properties and items that no keyword has looked at, where these are not allowed.
@@ -313,13 +333,7 @@ impl<'a> Demands<'a> {
                             return self.fail(place, "unevaluatedProperties", "names are too hard to tell apart")
                         }
                     };
-                    let mut left = vec![];
-                    for a in &unseen {
-                        for b in &others {
-                            left.extend(self.patterns.and(a, b, self.work)?);
-                        }
-                    }
-                    unseen = left;
+                    unseen = self.texts_of_both(&unseen, &others)?;
                 }
                 if !unseen.is_empty() {
                     object.all.push((Names::In(Rc::new(unseen)), demand));
@@ -371,7 +385,7 @@ fn number(keywords: &Keywords) -> Number {
         ("maximum", false, false),
         ("exclusiveMaximum", false, true),
     ] {
-        if let Some(at) = keywords.get(key).and_then(Value::as_f64) {
+        if let Some(at) = keywords.get(key).and_then(Value::as_number).map(Exact::of) {
             let bound = Some(Bound { at, is_open });
             let own =
                 if is_low { Number { low: bound, ..Number::any() } } else { Number { high: bound, ..Number::any() } };

@@ -1,6 +1,7 @@
 //! The values of `const` and `enum`.
 
 use super::demands::{Demands, Part, ANY, NOTHING};
+use super::exact::Exact;
 use super::keywords::is;
 use super::numbers::Number;
 use super::texts::Text;
@@ -18,7 +19,7 @@ impl<'a> Demands<'a> {
             self.work.step()?;
             match value {
                 Value::String(text) => drop(texts.insert(text.clone())),
-                Value::Number(number) => numbers.push((number.as_f64().unwrap_or(0.0), number.to_string())),
+                Value::Number(number) => numbers.push((Exact::of(number), number.to_string())),
                 value => {
                     let literal = self.literal(place, value);
                     let demand = self.demand([Part { place: literal, is_not: false }])?;

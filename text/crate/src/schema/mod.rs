@@ -4,11 +4,11 @@
 //!   dialect    what the keywords of each draft mean
 //!   ids        where references lead
 //!   check      whether each keyword is well formed
-//!   formats    formats as patterns
+//!   formats    formats as patterns, with regex_format
 //!   demands    the schemas that hold together
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values, with texts (their patterns by anchors) and numbers
+//!   values     sets of values, with texts (their patterns by anchors) and numbers (exact, digits)
 //!   shapes     arrays as a grammar has them, and the names of objects
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields and tallies for its objects
@@ -22,6 +22,8 @@ pub mod check;
 pub mod complements;
 pub mod demands;
 pub mod dialect;
+pub mod digits;
+pub mod exact;
 pub mod fields;
 pub mod formats;
 pub mod ids;
@@ -31,6 +33,7 @@ pub mod names;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;
+pub mod regex_format;
 pub mod shapes;
 pub mod tallies;
 pub mod texts;
@@ -41,6 +44,7 @@ pub mod writer;
 use crate::json::At;
 use crate::work::Work;
 use dialect::Notes;
+use exact::Exact;
 use serde_json::{Map, Value};
 pub use writer::{Style, Written};
 
@@ -62,14 +66,8 @@ pub fn integer(value: &Value, at: &At) -> Outcome<u64> {
     }
 }
 
-pub fn number(value: &Value, at: &At) -> Outcome<f64> {
-    match value.as_f64() {
-        None => fail(at, format_args!("{value} is not a number")),
-        Some(f) if !f.is_finite() || (f.fract() == 0.0 && f.abs() >= MAX_EXACT) => {
-            fail(at, format_args!("{value} is not below 2^53, up to which whole numbers are exact"))
-        }
-        Some(f) => Ok(f),
-    }
+pub fn number(value: &Value, at: &At) -> Outcome<Exact> {
+    value.as_number().map(Exact::of).map_or_else(|| fail(at, format_args!("{value} is not a number")), Ok)
 }
 
 pub fn map<'v>(value: &'v Value, at: &At) -> Outcome<&'v Map<String, Value>> {

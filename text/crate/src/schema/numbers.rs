@@ -1,10 +1,16 @@
-//! Sets of numbers, and regular expressions for how they are written.
+//! Sets of numbers, and how they are written (digits).
 //!
-//! A bound becomes an expression of digits. At least 12.5 is one of:
-//!
-//!   12.5...12.9...    13...19, 20...99, then any fraction    100 and more
+//! A number is as its reader has it, which may be a double. So what is past an open bound must be past it as a double.
 
+use super::digits::{at_least, at_most, fraction_digits, whole, ANY, FRACTION, NATURAL, TOO_LARGE};
+pub use super::digits::{Bound, MAX_DIGITS};
+use super::exact::Exact;
 use std::collections::BTreeSet;
+
+/// Up to here, whole numbers are doubles.
+const MAX_DOUBLE: i128 = 1 << 53;
+/// With up to 15 digits, different decimals are different doubles.
+const LESS_DIGITS: f64 = 1e14;
 
 /// Among the numbers: all, those without a fraction, or those with one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,12 +18,6 @@ pub enum Kind {
     Any,
     Whole,
     Fraction,
-}
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Bound {
-    pub at: f64,
-    pub is_open: bool, // the number itself is out
 }
 
 /// The numbers that all of this holds for.
@@ -28,19 +28,19 @@ pub struct Number {
     pub high: Option<Bound>,
     pub multiples: Vec<f64>,
     pub multiples_not: Vec<f64>,
-    pub only: Option<Vec<(f64, String)>>, // in their order, with their text
-    pub but: Vec<f64>,                    // in their order
+    pub only: Option<Vec<(Exact, String)>>, // in their order, with their text
+    pub but: Vec<Exact>,                    // in their order
 }
 
 /// A decimal number: digits and how many of them are after the point.
-fn decimal(number: f64) -> Option<(i128, usize)> {
-    let text = number.to_string();
+fn decimal(number: Exact) -> Option<(i128, usize)> {
+    let text = number.digits();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     Some((format!("{whole}{fraction}").parse().ok()?, fraction.len()))
 }
 
-fn is_multiple(number: f64, of: f64) -> bool {
-    let (Some((mut a, x)), Some((mut b, y))) = (decimal(number), decimal(of)) else { return false };
+fn is_multiple(number: Exact, of: f64) -> bool {
+    let (Some((mut a, x)), Some((mut b, y))) = (decimal(number), decimal(Exact::from(of))) else { return false };
     let scale = |digits: i128, by: usize| 10i128.checked_pow(by as u32).and_then(|power| digits.checked_mul(power));
     let most = x.max(y);
     match (scale(a, most - x), scale(b, most - y)) {
@@ -48,6 +48,15 @@ fn is_multiple(number: f64, of: f64) -> bool {
         _ => return false,
     }
     b != 0 && a % b == 0
+}
+
+/// A bound that surely holds where one is vague.
+fn sure(bound: Bound, is_low: bool) -> Bound {
+    if bound.at.is_vague() {
+        Bound { at: bound.at.double(is_low), is_open: false }
+    } else {
+        bound
+    }
 }
 
 impl Number {
@@ -68,26 +77,31 @@ impl Number {
     }
 
     /// The numbers of a list, each with a text.
-    pub fn only(mut numbers: Vec<(f64, String)>) -> Number {
-        numbers.iter_mut().for_each(|(number, _)| *number += 0.0); // no sign of zero
-        numbers.sort_by(|a, b| a.0.total_cmp(&b.0));
-        numbers.dedup_by(|a, b| a.0 == b.0);
+    pub fn only(mut numbers: Vec<(Exact, String)>) -> Number {
+        numbers.sort_by_key(|known| known.0);
+        numbers.dedup_by_key(|known| known.0);
         Number { only: Some(numbers), ..Number::any() }
     }
 
-    pub fn has(&self, number: f64) -> bool {
-        let number = number + 0.0;
-        let is_whole = number.fract() == 0.0;
+    fn sure_low(&self) -> Option<Bound> {
+        self.low.map(|low| sure(low, true))
+    }
+
+    fn sure_high(&self) -> Option<Bound> {
+        self.high.map(|high| sure(high, false))
+    }
+
+    pub fn has(&self, number: Exact) -> bool {
         (match self.kind {
             Kind::Any => true,
-            Kind::Whole => is_whole,
-            Kind::Fraction => !is_whole,
-        }) && self.low.is_none_or(|low| number > low.at || (number == low.at && !low.is_open))
-            && self.high.is_none_or(|high| number < high.at || (number == high.at && !high.is_open))
+            Kind::Whole => number.is_whole(),
+            Kind::Fraction => !number.is_whole(),
+        }) && self.sure_low().is_none_or(|low| number > low.at || (number == low.at && !low.is_open))
+            && self.sure_high().is_none_or(|high| number < high.at || (number == high.at && !high.is_open))
             && self.multiples.iter().all(|&of| is_multiple(number, of))
             && !self.multiples_not.iter().any(|&of| is_multiple(number, of))
-            && self.only.as_ref().is_none_or(|only| only.binary_search_by(|known| known.0.total_cmp(&number)).is_ok())
-            && self.but.binary_search_by(|known| known.total_cmp(&number)).is_err()
+            && self.only.as_ref().is_none_or(|only| only.binary_search_by_key(&number, |known| known.0).is_ok())
+            && self.but.binary_search(&number).is_err()
     }
 
     /// The numbers that both have. None: surely no number is in both.
@@ -106,17 +120,17 @@ impl Number {
             kind,
             low: tighter(self.low, other.low, true),
             high: tighter(self.high, other.high, false),
-            multiples: joined(&self.multiples, &other.multiples),
-            multiples_not: joined(&self.multiples_not, &other.multiples_not),
+            multiples: joined_multiples(&self.multiples, &other.multiples),
+            multiples_not: joined_multiples(&self.multiples_not, &other.multiples_not),
             only: self.only.clone().or(other.only.clone()),
             but: joined(&self.but, &other.but),
         };
         if let Some(only) = both.only.take() {
-            let is_in = |number: f64| both.has(number) && self.has(number) && other.has(number);
+            let is_in = |number: Exact| both.has(number) && self.has(number) && other.has(number);
             let left: Vec<_> = only.into_iter().filter(|(number, _)| is_in(*number)).collect();
             return (!left.is_empty()).then(|| Number::only(left));
         }
-        (!both.is_empty()).then_some(both)
+        (!both.has_none()).then_some(both)
     }
 
     /// The sets that together have all other numbers.
@@ -137,7 +151,7 @@ impl Number {
             all.push(Number { but: joined(&only.iter().map(|(number, _)| *number).collect::<Vec<_>>(), &[]), ..any() });
         }
         if !self.but.is_empty() {
-            let texts = self.but.iter().map(|number| (*number, number.to_string()));
+            let texts = self.but.iter().map(|number| (*number, number.json().to_string()));
             all.push(Number::only(texts.collect()));
         }
         all
@@ -145,22 +159,52 @@ impl Number {
 
     /// The least and the greatest whole number in the bounds.
     fn whole_bounds(&self) -> (Option<i128>, Option<i128>) {
-        let low = self.low.map(|low| match low.at.ceil() {
-            least if least == low.at && low.is_open => least as i128 + 1,
-            least => least as i128,
-        });
-        let high = self.high.map(|high| match high.at.floor() {
-            most if most == high.at && high.is_open => most as i128 - 1,
-            most => most as i128,
-        });
-        (low, high)
+        let past = |bound: Bound, is_low: bool| match bound.at.floor() {
+            // The next double, so that a reader of doubles does not take the number for the bound.
+            whole if whole.abs() >= MAX_DOUBLE => bound.at.past(is_low).floor(),
+            whole => whole + if is_low { 1 } else { -1 },
+        };
+        let is_past = |bound: Bound| bound.is_open && bound.at.is_whole();
+        let low = self.sure_low().map(|low| if is_past(low) { past(low, true) } else { low.at.ceil() });
+        let high = self.sure_high().map(|high| if is_past(high) { past(high, false) } else { high.at.floor() });
+        (low.filter(|&low| low > -TOO_LARGE), high.filter(|&high| high < TOO_LARGE))
     }
 
+    /// Whether no number of it can be written.
     pub fn is_empty(&self) -> bool {
+        if !self.but.is_empty() && self.between().iter().all(Number::is_empty) {
+            return true;
+        }
+        if self.only.is_none() {
+            let (low, high) = (self.sure_low(), self.sure_high());
+            let least = low.map_or(-TOO_LARGE, |low| low.at.floor());
+            let most = high.map_or(TOO_LARGE, |high| high.at.ceil());
+            let limit = match (self.kind, self.has_multiples()) {
+                (Kind::Fraction, _) => LESS_DIGITS as i128,
+                (_, true) => MAX_DOUBLE,
+                _ => TOO_LARGE,
+            };
+            if least >= limit || most <= -limit || least > most {
+                return true;
+            }
+            if let (Kind::Whole, (Some(least), Some(most))) = (self.kind, self.whole_bounds()) {
+                if least > most {
+                    return true;
+                }
+            }
+        }
+        self.has_none()
+    }
+
+    /// Whether surely no number is in it.
+    fn has_none(&self) -> bool {
         if let Some(only) = &self.only {
             return only.is_empty();
         }
         if let (Some(low), Some(high)) = (self.low, self.high) {
+            if low.at.is_vague() || high.at.is_vague() {
+                return low.at > high.at;
+            }
             if low.at > high.at || (low.at == high.at && (low.is_open || high.is_open)) {
                 return true;
             }
@@ -168,17 +212,18 @@ impl Number {
                 return !self.has(low.at);
             }
             if self.kind == Kind::Whole || !self.multiples.is_empty() {
-                let (least, most) = self.whole_bounds();
-                let count = most.zip(least).map_or(0, |(most, least)| most - least + 1);
+                let least = low.at.floor() + i128::from(low.is_open || !low.at.is_whole());
+                let most = high.at.ceil() - i128::from(high.is_open || !high.at.is_whole());
+                let count = most.saturating_sub(least).saturating_add(1);
                 if self.kind == Kind::Whole && count <= 0 {
                     return true;
                 }
                 if self.kind == Kind::Whole && count <= 10_000 {
-                    return !(least.unwrap()..=most.unwrap()).any(|number| self.has(number as f64));
+                    return !(least..=most).any(|number| self.has(Exact::from(number)));
                 }
                 if let [of] = self.multiples[..] {
-                    let first = (low.at / of).floor() * of;
-                    return !(0..3).any(|i| self.has(first + i as f64 * of));
+                    let first = (low.at.at() / of).floor() * of;
+                    return !(0..3).any(|i| self.has(Exact::from(first + i as f64 * of)));
                 }
             }
         }
@@ -186,26 +231,26 @@ impl Number {
     }
 
     /// If they are few, all whole numbers of it.
-    pub fn listed(&self, most: usize) -> Option<Vec<(f64, String)>> {
+    pub fn listed(&self, most: usize) -> Option<Vec<(Exact, String)>> {
         if self.only.is_some() {
             return self.only.clone();
         }
         let (Kind::Whole, (Some(low), Some(high))) = (self.kind, self.whole_bounds()) else { return None };
-        if high - low >= most as i128 {
+        if high.saturating_sub(low) >= most as i128 {
             return None;
         }
-        Some((low..=high).filter(|&n| self.has(n as f64)).map(|n| (n as f64, n.to_string())).collect())
+        Some((low..=high).map(Exact::from).filter(|&n| self.has(n)).map(|n| (n, n.digits())).collect())
     }
 
     /// Sets without `but`: those between its numbers.
     fn between(&self) -> Vec<Number> {
         let own = Number { but: vec![], ..self.clone() };
-        let mut cuts: Vec<f64> = self.but.iter().copied().filter(|&number| own.has(number)).collect();
-        cuts.sort_by(f64::total_cmp);
+        let mut cuts: Vec<Exact> = self.but.iter().copied().filter(|&number| own.has(number)).collect();
+        cuts.sort();
         let mut all = vec![];
         let mut low = None;
         for high in cuts.into_iter().map(Some).chain([None]) {
-            let open = |at: Option<f64>| at.map(|at| Bound { at, is_open: true });
+            let open = |at: Option<Exact>| at.map(|at| Bound { at, is_open: true });
             let range = Number { low: open(low), high: open(high), ..Number::any() };
             all.extend(own.and(&range));
             low = high;
@@ -223,10 +268,10 @@ impl Number {
         if let Some(only) = &self.only {
             // 1.0 may be written 1.
             let texts: BTreeSet<String> =
-                only.iter().flat_map(|(number, text)| [plain(*number).to_string(), text.clone()]).collect();
+                only.iter().flat_map(|(number, text)| [number.json().to_string(), text.clone()]).collect();
             return texts.iter().map(|text| super::texts::lark_string(text)).collect();
         }
-        self.between().iter().map(Number::range_terminal).collect()
+        self.between().iter().filter(|range| !range.is_empty()).flat_map(Number::range_terminals).collect()
     }
 
     /// Patterns of its numbers, where each number is written in one way only.
@@ -236,34 +281,52 @@ impl Number {
             None if self.kind == Kind::Whole => {
                 Some(self.between().iter().map(|own| whole(own.whole_bounds())).collect())
             }
-            Some(only) if only.iter().all(|(number, text)| plain(*number).to_string() == *text) => {
+            Some(only) if only.iter().all(|(number, text)| number.json().to_string() == *text) => {
                 Some(only.iter().map(|(_, text)| crate::pattern::escape(text)).collect())
             }
             _ => None,
         }
     }
 
-    fn range_terminal(&self) -> String {
+    fn range_terminals(&self) -> Vec<String> {
+        let whole = || format!("/{}/", whole(self.whole_bounds()));
         if self.kind == Kind::Whole {
-            return format!("/{}/", whole(self.whole_bounds()));
+            return vec![whole()];
         }
+        let (low, high) = (self.sure_low(), self.sure_high());
+        if self.kind == Kind::Any && low.is_none() && high.is_none() {
+            return vec![format!("/{ANY}/")];
+        }
+        // A decimal next to a bound that is not a double may be read as a double past it.
+        let is_double = [low, high].into_iter().flatten().all(|bound| bound.at.is_double());
+        let [low, high] = [(low, true), (high, false)].map(|(bound, is_low)| {
+            let closed = |at| Bound { at, is_open: false };
+            bound.map(|bound| match bound {
+                Bound { at, is_open: true } if at.at().abs() >= LESS_DIGITS => closed(at.past(is_low)),
+                Bound { at, is_open: false } => closed(at.double(is_low)),
+                bound => bound,
+            })
+        });
         let mut parts = vec![];
-        parts.extend(self.low.map(|low| format!("/{}/", at_least(low))));
-        parts.extend(self.high.map(|high| format!("/{}/", at_most(high))));
+        parts.extend(low.map(|low| format!("/{}/", at_least(low))));
+        parts.extend(high.map(|high| format!("/{}/", at_most(high))));
         if self.kind == Kind::Fraction {
             parts.push(format!("/-?{NATURAL}{FRACTION}/"));
         }
-        // With up to 15 digits, different decimals are different doubles. So what is past an open bound in decimals is
-        // past it when it is read, and a fraction is one.
-        let is_open = [self.low, self.high].into_iter().flatten().any(|bound| bound.is_open);
-        if is_open || self.kind == Kind::Fraction {
+        // What is past an open bound in decimals must be past it when it is read, and a fraction must be one.
+        let bounds = || [low, high].into_iter().flatten();
+        if bounds().any(|bound| bound.is_open) || self.kind == Kind::Fraction {
             parts.push(r"/-?[0-9.]{1,16}/".to_string());
             parts.push(r"/-?[0-9]{1,15}(?:\.[0-9]+)?/".to_string());
+        } else {
+            let most = bounds().map(|bound| fraction_digits(bound.at)).max().unwrap_or(0).max(MAX_DIGITS);
+            parts.push(format!(r"/-?[0-9]{{1,{MAX_DIGITS}}}(?:\.[0-9]{{1,{most}}})?/"));
         }
-        if parts.is_empty() {
-            parts.push(format!("/-?{NATURAL}(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/"));
+        let mut all = vec![parts.join(" & ")];
+        if self.kind == Kind::Any && !is_double {
+            all.push(whole());
         }
-        parts.join(" & ")
+        all
     }
 
     /// The sets as JSON schemas of llguidance.
@@ -278,199 +341,33 @@ impl Number {
         }
         let of_range = |range: &Number| {
             let mut parts = vec![serde_json::json!({"type": kind})];
-            for (bound, open, closed) in
-                [(range.low, "exclusiveMinimum", "minimum"), (range.high, "exclusiveMaximum", "maximum")]
-            {
-                parts.extend(bound.map(|b| serde_json::json!({ if b.is_open { open } else { closed }: b.at })));
+            for (bound, sign, open, closed) in [
+                (range.sure_low(), -1, "exclusiveMinimum", "minimum"),
+                (range.sure_high(), 1, "exclusiveMaximum", "maximum"),
+            ] {
+                // llguidance reads bounds as doubles.
+                let is_far = |bound: &Bound| bound.at.at().abs() >= MAX_DOUBLE as f64;
+                let within = Bound { at: Exact::from(sign * MAX_DOUBLE), is_open: true };
+                let bound = bound.map(|bound| if is_far(&bound) { within } else { bound });
+                parts.extend(bound.map(|b| serde_json::json!({ if b.is_open { open } else { closed }: b.at.json() })));
             }
-            parts.extend(range.multiples.iter().map(|of| serde_json::json!({ "multipleOf": plain(*of) })));
+            parts.extend(range.multiples.iter().map(|of| serde_json::json!({ "multipleOf": Exact::from(*of).json() })));
             serde_json::json!({ "allOf": parts })
         };
         Some(self.between().iter().map(of_range).collect())
     }
 }
 
-/// A whole number without a point.
-fn plain(number: f64) -> serde_json::Value {
-    if number.fract() == 0.0 && number.abs() < 9e15 {
-        (number as i64).into()
-    } else {
-        number.into()
-    }
-}
-
-fn joined(a: &[f64], b: &[f64]) -> Vec<f64> {
-    let mut all: Vec<f64> = a.iter().chain(b).map(|number| number + 0.0).collect();
-    all.sort_by(f64::total_cmp);
+fn joined(a: &[Exact], b: &[Exact]) -> Vec<Exact> {
+    let mut all = [a, b].concat();
+    all.sort();
     all.dedup();
     all
 }
 
-const NATURAL: &str = "(?:0|[1-9][0-9]*)";
-const FRACTION: &str = r"\.[0-9]*[1-9][0-9]*";
-const ANY_FRACTION: &str = r"(?:\.[0-9]+)?";
-
-fn either(mut options: Vec<String>) -> String {
-    match options.len() {
-        0 => r"[^\x{0}-\x{10FFFF}]".to_string(),
-        1 => options.remove(0),
-        _ => format!("(?:{})", options.join("|")),
-    }
-}
-
-fn digits(first: u8, last: u8) -> String {
-    if first == last {
-        char::from(first).to_string()
-    } else {
-        format!("[{}-{}]", char::from(first), char::from(last))
-    }
-}
-
-fn any_digits(count: usize) -> String {
-    match count {
-        0 => String::new(),
-        1 => "[0-9]".to_string(),
-        _ => format!("[0-9]{{{count}}}"),
-    }
-}
-
-/// The numbers from one to another, written with as many digits.
-fn of_length(low: &[u8], high: &[u8]) -> String {
-    let rest = low.len().saturating_sub(1);
-    let (least, most) = (vec![b'0'; rest], vec![b'9'; rest]);
-    if low.is_empty() {
-        return String::new();
-    }
-    if low[0] == high[0] {
-        return format!("{}{}", char::from(low[0]), of_length(&low[1..], &high[1..]));
-    }
-    let mut options = vec![];
-    let (mut first, mut last) = (low[0], high[0]);
-    if low[1..] != least[..] {
-        options.push(format!("{}{}", char::from(first), of_length(&low[1..], &most)));
-        first += 1;
-    }
-    let ends_early = high[1..] != most[..];
-    if ends_early {
-        last -= 1;
-    }
-    if first <= last {
-        options.push(format!("{}{}", digits(first, last), any_digits(rest)));
-    }
-    if ends_early {
-        options.push(format!("{}{}", char::from(high[0]), of_length(&least, &high[1..])));
-    }
-    either(options)
-}
-
-/// The natural numbers from one to another.
-fn naturals(low: u128, high: Option<u128>) -> Vec<String> {
-    let mut options = vec![];
-    let mut low = low;
-    loop {
-        let text = low.to_string();
-        let end = 10u128.checked_pow(text.len() as u32).map_or(u128::MAX, |power| power - 1);
-        match high {
-            Some(high) if high < low => return options,
-            Some(high) if high <= end => {
-                options.push(of_length(text.as_bytes(), high.to_string().as_bytes()));
-                return options;
-            }
-            _ => {}
-        }
-        if high.is_none() && (low == 0 || text.bytes().skip(1).all(|b| b == b'0') && text.starts_with('1')) {
-            let longer = format!("[1-9][0-9]{{{},}}", text.len() - 1);
-            options.push(if low == 0 { NATURAL.to_string() } else { longer });
-            return options;
-        }
-        options.push(of_length(text.as_bytes(), end.to_string().as_bytes()));
-        low = end + 1;
-    }
-}
-
-/// Whole numbers in these bounds.
-fn whole((low, high): (Option<i128>, Option<i128>)) -> String {
-    if low.is_none() && high.is_none() {
-        return format!("-?{NATURAL}");
-    }
-    let mut options = vec![];
-    if high.is_none_or(|high| high >= 0) {
-        options.extend(naturals(low.unwrap_or(0).max(0) as u128, high.map(|high| high as u128)));
-    }
-    if low.is_none_or(|low| low < 0) {
-        let nearest = high.map_or(1, |high| (-high).max(1)) as u128;
-        let size = naturals(nearest, low.map(|low| low.unsigned_abs()));
-        options.push(format!("-{}", either(size)));
-    }
-    either(options)
-}
-
-/// The digits before and after the point of a number that is not negative.
-fn parts(number: f64) -> (u128, String) {
-    let text = number.abs().to_string();
-    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    (whole.parse().unwrap_or(u128::MAX), fraction.to_string())
-}
-
-/// What is not negative and at least a bound that is not negative.
-fn size_from(bound: Bound) -> String {
-    let (whole, fraction) = parts(bound.at);
-    let mut options = vec![format!("{}{ANY_FRACTION}", either(naturals(whole + 1, None)))];
-    let mut ends = vec![];
-    for (i, digit) in fraction.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
-        ends.push(format!(r"\.{}{}[0-9]*", &fraction[..i], digits(digit + 1, b'9')));
-    }
-    match (fraction.is_empty(), bound.is_open) {
-        (true, false) => ends.push(ANY_FRACTION.to_string()),
-        (true, true) => ends.push(FRACTION.to_string()),
-        (false, false) => ends.push(format!(r"\.{fraction}[0-9]*")),
-        (false, true) => ends.push(format!(r"\.{fraction}[0-9]*[1-9][0-9]*")),
-    }
-    options.push(format!("{whole}{}", either(ends)));
-    either(options)
-}
-
-/// What is not negative and at most a bound that is not negative.
-fn size_to(bound: Bound) -> String {
-    let (whole, fraction) = parts(bound.at);
-    let mut options = vec![];
-    if whole > 0 {
-        options.push(format!("{}{ANY_FRACTION}", either(naturals(0, Some(whole - 1)))));
-    }
-    let mut ends = vec![];
-    for (i, digit) in fraction.bytes().enumerate() {
-        if digit > b'0' {
-            ends.push(format!(r"\.{}{}[0-9]*", &fraction[..i], digits(b'0', digit - 1)));
-        }
-        if i > 0 {
-            ends.push(format!(r"\.{}", &fraction[..i]));
-        }
-    }
-    if !fraction.is_empty() {
-        ends.push(String::new());
-        ends.extend((!bound.is_open).then(|| format!(r"\.{fraction}0*")));
-    } else if !bound.is_open {
-        ends.push(r"(?:\.0+)?".to_string());
-    }
-    if !ends.is_empty() {
-        options.push(format!("{whole}{}", either(ends)));
-    }
-    either(options)
-}
-
-fn at_least(bound: Bound) -> String {
-    if bound.at < 0.0 {
-        let size = size_to(Bound { at: -bound.at, ..bound });
-        return format!("(?:{NATURAL}{ANY_FRACTION}|-{size})");
-    }
-    size_from(Bound { at: bound.at.abs(), ..bound })
-}
-
-fn at_most(bound: Bound) -> String {
-    if bound.at <= 0.0 {
-        let size = size_from(Bound { at: -bound.at, ..bound });
-        let zero = if bound.at == 0.0 && !bound.is_open { r"|0(?:\.0+)?" } else { "" };
-        return format!("(?:-{size}{zero})");
-    }
-    format!("(?:{}|-{NATURAL}{ANY_FRACTION})", size_to(bound))
+fn joined_multiples(a: &[f64], b: &[f64]) -> Vec<f64> {
+    let mut all = [a, b].concat();
+    all.sort_by(f64::total_cmp);
+    all.dedup();
+    all
 }

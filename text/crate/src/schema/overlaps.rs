@@ -51,7 +51,7 @@ impl Demands<'_> {
         }
         for own in &x.texts {
             for other in &y.texts {
-                if let Some(both) = self.patterns.and(own, other, self.work)? {
+                if let Some(both) = self.patterns.and(&own.wider(), &other.wider(), self.work)? {
                     if !self.patterns.is_empty(&both, self.work)? {
                         return Ok(false);
                     }

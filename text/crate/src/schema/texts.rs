@@ -5,7 +5,7 @@
 //!   pattern ^a"+$    ->    "a(?:\\")+"
 
 use super::anchors::{class_text, whole_pattern, write_hir, NO_CHARACTER};
-use super::Outcome;
+use super::{formats, Outcome};
 use crate::json::At;
 use crate::pattern;
 use crate::words::Words;
@@ -207,6 +207,11 @@ impl Patterns {
         if parts == 0 {
             // Lengths leave infinitely many strings, or at least one.
             return Ok(set.most.is_some_and(|most| most < set.least) || (set.most == Some(0) && set.but.contains("")));
+        }
+        if let [pattern] = set.fits.iter().collect::<Vec<_>>()[..] {
+            if *set == Text::fits(pattern.clone()) && formats::has_some(pattern) {
+                return Ok(false);
+            }
         }
         if let Some(known) = self.empty.borrow().get(set) {
             return Ok(*known);
