@@ -234,6 +234,12 @@ impl<'a> Demands<'a> {
         self.demand(parts)
     }
 
+    /// Whether each value that fits one demand surely fits another.
+    pub fn is_stronger(&self, demand: Demand, other: Demand) -> bool {
+        let own = self.parts(demand);
+        demand == NOTHING || (other != NOTHING && self.parts(other).iter().all(|part| own.binary_search(part).is_ok()))
+    }
+
     /// A value that does not fit this demand fits one of these.
     pub fn others(&mut self, demand: Demand) -> Outcome<Vec<Demand>> {
         if demand == NOTHING {
@@ -378,8 +384,8 @@ impl<'a> Demands<'a> {
             self.work.small_steps(1)?;
             first.push(self.both(of(a, i), of(b, i))?);
         }
-        let mut needs: Vec<Need> = a.needs.clone();
-        needs.extend(b.needs.iter().filter(|need| !a.needs.contains(need)).cloned());
+        let needs: Vec<Need> = a.needs.iter().chain(&b.needs).cloned().collect();
+        self.work.small_steps(needs.len() * needs.len())?;
         let both = Array {
             first,
             rest: self.both(a.rest, b.rest)?,
@@ -388,7 +394,7 @@ impl<'a> Demands<'a> {
             needs,
             is_unique: a.is_unique || b.is_unique,
         };
-        Ok((both.most.is_none_or(|most| both.least <= most)).then_some(both))
+        Ok(both.simplified(|own, other| self.is_stronger(own, other)))
     }
 
     /// None: surely no object fits both.

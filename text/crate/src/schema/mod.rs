@@ -9,7 +9,7 @@
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
 //!   values     sets of values, with texts and numbers
-//!   shapes     arrays and objects as a grammar has them
+//!   shapes     arrays and objects as a grammar has them, with counts for arrays whose items are counted
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
 //!
@@ -18,6 +18,7 @@
 
 pub mod check;
 pub mod complements;
+pub mod counts;
 pub mod demands;
 pub mod dialect;
 pub mod fields;
