@@ -294,6 +294,42 @@ def test_items_are_counted(oracle, schema):
             assert oracle.value(accepts=json.dumps(items)) == check.is_valid(list(items)), (schema, items)
 
 
+TAGS = [f"t{i}" for i in range(14)]
+
+
+def with_tag(tag, **more):
+    return {"type": "object", "properties": {"t": {"const": tag}, tag: {"type": "integer"}, **more}, "required": ["t"], **CLOSED}
+
+
+# Schemas with many alternatives, most of which exclude each other.
+UNIONS = [
+    {"allOf": [{"if": {"properties": {"t": {"const": tag}}}, "then": {"required": [tag]}} for tag in TAGS]},
+    {"allOf": [{"if": {"properties": {"t": {"const": tag}}, "required": ["t"]}, "then": with_tag(tag)} for tag in TAGS]},
+    {"oneOf": [{"required": [tag]} for tag in TAGS], "properties": {tag: {"type": "integer"} for tag in TAGS}},
+    {"oneOf": [with_tag(tag) for tag in TAGS]}, {"not": {"oneOf": [with_tag(tag) for tag in TAGS]}, "required": ["t"]},
+    {"not": {"anyOf": [with_tag(tag) for tag in TAGS]}}, {"if": {"oneOf": [with_tag(tag) for tag in TAGS]}, "then": {"maxProperties": 1}},
+    {"oneOf": [{"properties": {"t": {"type": "string"}, tag: {"type": "integer"}}, **CLOSED} for tag in TAGS[:8]]},
+    {"oneOf": [{"properties": {"t": {"type": "string"}, tag: {"type": "integer"}}} for tag in TAGS[:5]], "required": ["t"]},
+    {"oneOf": [{"allOf": [with_tag("t1")]}, with_tag("t1", t2={"type": "integer"}), with_tag("t2")]},
+    {"oneOf": [{"properties": {"t": {"type": "string", "maxLength": n}}, "required": ["t"]} for n in range(6)]},
+]
+MEMBERS_OF_UNIONS = {"t": ["t1", "t2", "", "x", 1], "t1": [1, "a"], "t2": [1], "u": [1]}
+
+
+@pytest.mark.parametrize("schema", UNIONS, ids=[str(i) for i in range(len(UNIONS))])
+def test_alternatives_are_taken_that_fit(oracle, schema):
+    schema = {"type": "object", **schema}
+    check = jsonschema.Draft202012Validator(schema)
+    for text in walk(oracle, schema):
+        check.validate(json.loads(text))
+    for count in range(4):
+        for names in itertools.combinations(MEMBERS_OF_UNIONS, count):
+            for members in itertools.product(*(MEMBERS_OF_UNIONS[name] for name in names)):
+                value = dict(zip(names, members))
+                texts = [json.dumps(dict(order)) for order in itertools.permutations(value.items())]
+                assert any(oracle.value(accepts=text) for text in texts) == check.is_valid(value), value
+
+
 # Patterns with ^ and $ within, and with a look-ahead at the beginning.
 PATTERNS = ["^$|^a", "^(?:a|$)", "(^b)?a", "a$|^b", "^(?!a)", "^(?!ab$)[a-c]+$", "^(?=a)", "^(?!.*b)(?=.*c)", "^(a|b)?$"]
 TEXTS = ["", "a", "b", "ab", "ba", "abc", "c", "bc", "aa", "ac", "cb"]

@@ -5,10 +5,10 @@
 //!   ids        where references lead
 //!   check      whether each keyword is well formed
 //!   formats    formats as patterns
-//!   demands    the schemas that hold together
+//!   demands    the schemas that hold together, with glances at those that surely do not
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values, with texts and numbers
+//!   values     sets of values, with texts and numbers, and products for what two of them both have
 //!   shapes     arrays and objects as a grammar has them, with counts for arrays whose items are counted
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
@@ -23,12 +23,14 @@ pub mod demands;
 pub mod dialect;
 pub mod fields;
 pub mod formats;
+pub mod glances;
 pub mod ids;
 pub mod keywords;
 pub mod literals;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;
+pub mod products;
 pub mod shapes;
 pub mod texts;
 pub mod values;
