@@ -301,7 +301,7 @@ def with_tag(tag, **more):
     return {"type": "object", "properties": {"t": {"const": tag}, tag: {"type": "integer"}, **more}, "required": ["t"], **CLOSED}
 
 
-# Schemas with many alternatives, most of which exclude each other.
+# Schemas with many alternatives. Most exclude each other.
 UNIONS = [
     {"allOf": [{"if": {"properties": {"t": {"const": tag}}}, "then": {"required": [tag]}} for tag in TAGS]},
     {"allOf": [{"if": {"properties": {"t": {"const": tag}}, "required": ["t"]}, "then": with_tag(tag)} for tag in TAGS]},

@@ -11,6 +11,7 @@ use super::texts::Text;
 use super::values::{Array, Names, Need, Object, Values};
 use super::Outcome;
 use serde_json::Value;
+use std::collections::HashSet;
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Properties of an object that are taken for tags.
@@ -102,42 +103,45 @@ impl<'a> Demands<'a> {
     fn other_objects(&mut self, object: &Object) -> Outcome<Vec<Object>> {
         let mut all = vec![];
         let mut sure = Object::any();
-        for (names, demand) in &object.all {
-            if sure.all.len() == MAX_TAGS || names.name().is_none() || !self.is_listed_at_a_glance(*demand)? {
-                continue;
+        let required: HashSet<&Names> =
+            object.some.iter().filter(|(_, demand)| *demand == ANY).map(|(names, _)| names).collect();
+        for rule in &object.all {
+            if sure.all.len() < MAX_TAGS && rule.0.name().is_some() && self.is_listed_at_a_glance(rule.1)? {
+                all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
+                sure.all.push(rule.clone());
+                sure.some.extend(required.contains(&rule.0).then(|| (rule.0.clone(), ANY)));
             }
-            let there = (names.clone(), ANY);
-            self.work.small_steps(sure.all.len() + object.some.len())?;
-            for other in self.others(*demand)? {
-                all.push(with_rule(&sure, true, (names.clone(), other)));
-            }
-            if object.some.contains(&there) {
-                all.push(with_rule(&sure, false, (names.clone(), NOTHING)));
-                sure.some.push(there);
-            }
-            sure.all.push((names.clone(), *demand));
         }
         if object.least > 0 {
             all.push(Object { most: Some(object.least - 1), ..sure.clone() });
         }
         all.extend(object.most.map(|most| Object { least: most + 1, ..sure.clone() }));
         for rule in object.all.iter().filter(|rule| !sure.all.contains(rule)) {
-            self.work.small_steps(sure.all.len())?;
-            for other in self.others(rule.1)? {
-                all.push(with_rule(&sure, true, (rule.0.clone(), other)));
-            }
+            all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
         }
-        for rule in object.some.iter().filter(|rule| !sure.some.contains(rule)) {
+        let told: HashSet<&Names> = object.all.iter().map(|(names, _)| names).collect();
+        for (names, demand) in object.some.iter().filter(|(names, demand)| *demand != ANY || !told.contains(names)) {
             self.work.small_steps(sure.all.len())?;
-            for other in self.others(rule.1)? {
-                all.push(with_rule(&sure, false, (rule.0.clone(), other)));
+            for other in self.others(*demand)? {
+                all.push(with_rule(&sure, false, (names.clone(), other)));
             }
-            if rule.1 == ANY {
-                all.push(with_rule(&sure, false, (rule.0.clone(), NOTHING)));
+            if *demand == ANY {
+                all.push(with_rule(&sure, false, (names.clone(), NOTHING)));
             }
         }
         all.retain(|object| object.some.iter().all(|(_, demand)| *demand != NOTHING));
         Ok(all)
+    }
+
+    /// The objects that break a rule of properties. If one must be there, they may also lack it.
+    fn without_rule(&mut self, sure: &Object, rule: &(Names, Demand), is_there: bool) -> Outcome<Vec<Object>> {
+        self.work.small_steps(sure.all.len())?;
+        let (names, demand) = rule;
+        let mut others = self.others(*demand)?;
+        if is_there && others.is_empty() {
+            others.push(NOTHING);
+        }
+        Ok(others.into_iter().map(|other| with_rule(sure, !is_there, (names.clone(), other))).collect())
     }
 
     /// The values that do not fit a schema.

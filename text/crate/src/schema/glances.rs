@@ -19,7 +19,7 @@ const ALL: u8 = 0x7f;
 const WHOLE: u8 = 4;
 const FRACTION: u8 = 8;
 
-/// JSON values by number: equal ones have the same. Those of `is_literal` are equal in any order of their properties.
+/// JSON values by number: equal ones have the same. The order of properties counts, except within literal values.
 #[derive(Default)]
 pub struct Alike {
     numbers: HashMap<Shape, u32>,
