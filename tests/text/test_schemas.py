@@ -222,6 +222,29 @@ def test_numbers_within_bounds_are_taken(oracle, kind):
                     assert oracle.value(accepts=text) == fits, (schema, text)
 
 
+MULTIPLES = [
+    {"type": "integer", "not": {"multipleOf": 2}}, {"type": "number", "not": {"multipleOf": 1}}, {"not": {"multipleOf": 3}},
+    {"type": "number", "not": {"multipleOf": 0.5}}, {"type": "integer", "multipleOf": 2, "not": {"multipleOf": 3}},
+    {"type": "number", "multipleOf": 0.25, "not": {"multipleOf": 0.5}}, {"type": "number", "multipleOf": 0.5, "not": {"type": "integer"}},
+    {"type": "integer", "not": {"anyOf": [{"multipleOf": 2}, {"multipleOf": 5}, {"multipleOf": 7}]}},
+    {"type": "number", "oneOf": [{"multipleOf": 2}, {"multipleOf": 5}]}, {"type": "integer", "oneOf": [{"multipleOf": 3}, {"minimum": 10}]},
+    {"if": {"multipleOf": 3}, "then": {"maximum": 12}, "else": {"minimum": -1}, "type": "integer"},
+    {"type": "number", "not": {"multipleOf": 4}, "exclusiveMinimum": -100.5, "maximum": 105},
+    {"type": "integer", "not": {"anyOf": [{"multipleOf": 3}, {"enum": [1, 10, 100]}]}}, {"type": "integer", "not": {"multipleOf": 1.5}},
+    {"type": "integer", "not": {"multipleOf": 243}}, {"type": "number", "not": {"type": "integer", "multipleOf": 2}},
+]
+
+
+@pytest.mark.parametrize("schema", MULTIPLES, ids=[str(i) for i in range(len(MULTIPLES))])
+def test_numbers_are_multiples_or_not(oracle, schema):
+    check = jsonschema.Draft202012Validator(schema)
+    for text in walk(oracle, schema):
+        check.validate(json.loads(text))
+    for text in NUMBERS + [str(number) for number in range(-50, 130)] + ["486", "-243", "123456789", "0.75", "-0.5", "100.25", "7.50"]:
+        is_written = "integer" not in str(schema.get("type")) or "." not in text
+        assert oracle.value(accepts=text) == (check.is_valid(json.loads(text)) and is_written), text
+
+
 XYZ = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "c": True}}
 # Objects whose properties come in any order.
 ANY_ORDER = [
@@ -355,7 +378,11 @@ REFUSED = [
     ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}, "no value fits"),
     ({"type": "array", "prefixItems": [{"const": 1}], "items": {"const": 1}, "uniqueItems": True}, "/uniqueItems"),
     ({"not": {"uniqueItems": True}}, "/not/uniqueItems"),
-    ({"type": "integer", "not": {"multipleOf": 2}}, "multipleOf: not supported within not"),
+    ({"type": "integer", "not": {"multipleOf": 997}}, "multipleOf: too large"),
+    ({"type": "number", "not": {"multipleOf": 0.00001}}, "multipleOf: too large, or with too small a fraction"),
+    ({"type": "number", "not": {"multipleOf": 2}, "minimum": 1e12}, "multipleOf: too large"),
+    ({"type": "integer", "multipleOf": 6, "not": {"multipleOf": 3}}, "no value fits"),
+    ({"type": "integer", "multipleOf": 4, "not": {"multipleOf": 3}, "minimum": 9, "maximum": 15}, "no value fits"),
     ({"allOf": [{"contains": {"const": n}} for n in range(9)]}, "/contains: 9 for one array are over 8"),
     ({"allOf": [{"contains": {"const": n}, "minContains": 20} for n in range(3)]}, "/contains: the items and counts"),
     ({"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}, "uniqueItems": True}, "/uniqueItems: not supported"),

@@ -8,7 +8,7 @@
 //!   demands    the schemas that hold together, with glances at those that surely do not
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values, with texts and numbers, and products of two of them
+//!   values     sets of values, with texts, numbers and multiples, and products of two sets
 //!   shapes     arrays and objects as a grammar has them, with counts for arrays whose items are counted
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields for its objects
@@ -27,6 +27,7 @@ pub mod glances;
 pub mod ids;
 pub mod keywords;
 pub mod literals;
+pub mod multiples;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;

@@ -33,7 +33,7 @@ pub struct Number {
 }
 
 /// A decimal number: digits and how many of them are after the point.
-fn decimal(number: f64) -> Option<(i128, usize)> {
+pub fn decimal(number: f64) -> Option<(i128, usize)> {
     let text = number.to_string();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     Some((format!("{whole}{fraction}").parse().ok()?, fraction.len()))
@@ -160,6 +160,9 @@ impl Number {
         if let Some(only) = &self.only {
             return only.is_empty();
         }
+        if self.has_multiples() && self.has_multiple() == Some(false) {
+            return true;
+        }
         if let (Some(low), Some(high)) = (self.low, self.high) {
             if low.at > high.at || (low.at == high.at && (low.is_open || high.is_open)) {
                 return true;
@@ -198,7 +201,7 @@ impl Number {
     }
 
     /// Sets without `but`: those between its numbers.
-    fn between(&self) -> Vec<Number> {
+    pub fn between(&self) -> Vec<Number> {
         let own = Number { but: vec![], ..self.clone() };
         let mut cuts: Vec<f64> = self.but.iter().copied().filter(|&number| own.has(number)).collect();
         cuts.sort_by(f64::total_cmp);
@@ -229,7 +232,7 @@ impl Number {
         self.between().iter().map(Number::range_terminal).collect()
     }
 
-    fn range_terminal(&self) -> String {
+    pub fn range_terminal(&self) -> String {
         if self.kind == Kind::Whole {
             return format!("/{}/", whole(self.whole_bounds()));
         }
@@ -243,8 +246,7 @@ impl Number {
         // past it when it is read, and a fraction is one.
         let is_open = [self.low, self.high].into_iter().flatten().any(|bound| bound.is_open);
         if is_open || self.kind == Kind::Fraction {
-            parts.push(r"/-?[0-9.]{1,16}/".to_string());
-            parts.push(r"/-?[0-9]{1,15}(?:\.[0-9]+)?/".to_string());
+            parts.push(FEW_DIGITS.to_string());
         }
         if parts.is_empty() {
             parts.push(format!("/-?{NATURAL}(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/"));
@@ -292,6 +294,8 @@ fn joined(a: &[f64], b: &[f64]) -> Vec<f64> {
     all
 }
 
+/// Up to 15 digits.
+pub const FEW_DIGITS: &str = r"/-?[0-9.]{1,16}/ & /-?[0-9]{1,15}(?:\.[0-9]+)?/";
 const NATURAL: &str = "(?:0|[1-9][0-9]*)";
 const FRACTION: &str = r"\.[0-9]*[1-9][0-9]*";
 const ANY_FRACTION: &str = r"(?:\.[0-9]+)?";

@@ -5,6 +5,7 @@
 //! So pairs without an object are left out, and those that another pair contains: what is left is often short.
 
 use super::demands::{Demand, Demands, NOTHING};
+use super::numbers::Number;
 use super::texts::Text;
 use super::values::{Array, Names, Need, Object, Values};
 use super::Outcome;
@@ -16,6 +17,7 @@ const MAX_PAIRS: usize = 2000;
 const MAX_PAIRS_OF_OBJECTS: usize = 20_000;
 const MAX_SETS: usize = 2000;
 const SET_COST: u64 = 20;
+const MULTIPLES_COST: u64 = 500;
 const TOO_MANY: &str = "the schemas that must hold together have too many alternatives";
 
 /// A set of objects, with what has been asked about it.
@@ -61,7 +63,9 @@ impl Demands<'_> {
             return Err(TOO_MANY.to_string());
         }
         self.work.charge((count + count_of_objects) as u64 * SET_COST)?;
+        let has_multiples = a.numbers.iter().chain(&b.numbers).any(Number::has_multiples);
         for x in &a.numbers {
+            self.work.charge(if has_multiples { b.numbers.len() as u64 * MULTIPLES_COST } else { 0 })?;
             both.numbers.extend(b.numbers.iter().filter_map(|y| x.and(y)));
         }
         for x in &a.texts {

@@ -214,10 +214,14 @@ impl Writer<'_, '_> {
                 scalars.extend(number.terminals());
                 continue;
             }
-            let what = "multipleOf: not supported within not, if, or a oneOf whose schemas overlap";
-            let schemas = match number.schemas() {
-                Some(schemas) => schemas,
-                None => return self.demands.fail_in(demand, what.to_string()),
+            let Some(schemas) = number.schemas() else {
+                let Some(options) = self.multiples(number)? else {
+                    let what =
+                        "multipleOf: too large, or with too small a fraction, for numbers that must not be multiples";
+                    return self.demands.fail_in(demand, what.to_string());
+                };
+                scalars.extend(options);
+                continue;
             };
             for schema in schemas {
                 let name = self.fresh("n");
