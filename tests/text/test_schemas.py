@@ -231,7 +231,8 @@ MULTIPLES = [
     {"if": {"multipleOf": 3}, "then": {"maximum": 12}, "else": {"minimum": -1}, "type": "integer"},
     {"type": "number", "not": {"multipleOf": 4}, "exclusiveMinimum": -100.5, "maximum": 105},
     {"type": "integer", "not": {"anyOf": [{"multipleOf": 3}, {"enum": [1, 10, 100]}]}}, {"type": "integer", "not": {"multipleOf": 1.5}},
-    {"type": "integer", "not": {"multipleOf": 243}}, {"type": "number", "not": {"type": "integer", "multipleOf": 2}},
+    {"type": "integer", "not": {"multipleOf": 243}}, {"type": "integer", "multipleOf": 21, "not": {"anyOf": [{"multipleOf": 8}, {"multipleOf": 5}]}},
+    {"type": "integer", "multipleOf": 7, "minimum": 1, "not": {"multipleOf": 242}}, {"type": "number", "not": {"type": "integer", "multipleOf": 2}},
 ]
 
 

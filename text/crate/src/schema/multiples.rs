@@ -7,6 +7,7 @@
 //! A number has at most 15 digits, so that what is not a multiple in decimals is none when it is read as a double.
 
 use super::numbers::{decimal, Kind, Number, FEW_DIGITS};
+use super::texts::lark_string;
 use super::writer::Writer;
 use super::Outcome;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,14 +15,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 const MAX_DIGITS: usize = 15;
 /// Digits after the point of what numbers are multiples of.
 const MAX_SCALE: u32 = 4;
-/// Remainders of a terminal.
+/// Remainders of a terminal, and those of all terminals that a number must match.
 const MAX_REMAINDERS: u64 = 250;
+const MAX_COMBINED: u64 = 10_000;
 /// Numbers that are tried to find one of a set.
-const MAX_TRIED: u64 = 10_000;
+const MAX_TRIED: u64 = 20_000;
+/// Numbers between two bounds that are listed.
+const MAX_LISTED: usize = 500;
 /// Bounds from which on a number may not have enough digits.
 const MAX_BOUND: f64 = 1e9;
 /// What llguidance takes for an option of a terminal.
-const OPTION_COST: u64 = 20;
+const OPTION_COST: u64 = 140;
 
 /// What a number, times a power of ten, leaves when it is divided.
 struct Remainders {
@@ -55,6 +59,29 @@ impl Remainders {
             divisor = (divisor / common_divisor(divisor, own)).checked_mul(own)?;
         }
         (divisor <= u64::from(u32::MAX)).then_some(Remainders { scale, divisor, fits, fits_not })
+    }
+
+    /// By the powers of primes whose product the divisor is.
+    fn factors(&self) -> Vec<Remainders> {
+        let (mut left, mut factors) = (self.divisor, vec![]);
+        let mut prime = 2;
+        while left > 1 {
+            let mut power = 1;
+            while left % prime == 0 {
+                (left, power) = (left / prime, power * prime);
+            }
+            factors.extend((power > 1).then_some(power));
+            prime = if prime * prime > left { left.max(prime + 1) } else { prime + 1 };
+        }
+        if factors.is_empty() {
+            factors.push(1);
+        }
+        let (is_fit, scale) = (self.fits_not.is_empty(), self.scale);
+        let with = |divisor: u64| {
+            let (fits, fits_not) = if is_fit { (vec![divisor], vec![]) } else { (vec![], vec![divisor]) };
+            Remainders { scale, divisor, fits, fits_not }
+        };
+        factors.into_iter().map(with).collect()
     }
 
     fn unit(&self) -> u64 {
@@ -125,6 +152,29 @@ impl Number {
     }
 }
 
+impl Number {
+    /// All numbers of a set of multiples, if they are few.
+    fn few(&self) -> Option<Vec<f64>> {
+        let all = Remainders::of(self)?;
+        let (low, high) = (self.low?.at, self.high?.at);
+        if low < -MAX_BOUND || high > MAX_BOUND || (all.has_more_digits() && self.kind != Kind::Whole) {
+            return None;
+        }
+        let unit = if self.kind == Kind::Whole { 1.0 } else { all.unit() as f64 };
+        let (first, last) = ((low * unit).floor() as i64, (high * unit).ceil() as i64);
+        if last - first > MAX_TRIED as i64 {
+            return None;
+        }
+        let scale = all.unit() as f64 / unit;
+        let is_in = |&number: &i64| {
+            let remainder = (number * scale as i64).rem_euclid(all.divisor as i64);
+            all.has(remainder as u64) && self.has(number as f64 / unit)
+        };
+        let found: Vec<f64> = (first..=last).filter(is_in).map(|number| number as f64 / unit).collect();
+        (found.len() <= MAX_LISTED).then_some(found)
+    }
+}
+
 /// What may follow: the name of a terminal for what is not empty, and whether nothing may follow.
 #[derive(Clone, Default)]
 struct Rest {
@@ -147,18 +197,50 @@ impl Rest {
 impl Writer<'_, '_> {
     /// Alternatives of a terminal for a set with multiples. None: there are too many remainders, or perhaps no number.
     pub fn multiples(&mut self, number: &Number) -> Outcome<Option<Vec<String>>> {
-        let Some(all) = Remainders::of(number) else { return Ok(None) };
         let ranges = number.between();
-        if all.divisor > MAX_REMAINDERS || !ranges.iter().all(|range| range.has_multiple() == Some(true)) {
+        let is_small = Remainders::of(number).is_some_and(|all| all.divisor <= MAX_COMBINED);
+        if !is_small || !ranges.iter().all(|range| range.has_multiple() == Some(true)) {
             return Ok(None);
         }
+        let mut parts = vec![FEW_DIGITS.to_string()];
+        let fits = number.multiples.iter().map(|&of| Number { multiples: vec![of], ..Number::any() });
+        let fits_not = number.multiples_not.iter().map(|&of| Number { multiples_not: vec![of], ..Number::any() });
+        for set in fits.chain(fits_not) {
+            let mut terminals = vec![];
+            for factor in Remainders::of(&set).iter().flat_map(Remainders::factors) {
+                if factor.divisor > MAX_REMAINDERS {
+                    return Ok(None);
+                }
+                let Some(digits) = self.digits(&factor)? else { return Ok(None) };
+                terminals.push(format!("\"-\"? {digits}"));
+            }
+            // A multiple is one of each factor, and what is none lacks one of them.
+            let alone: Vec<Vec<String>> = match set.multiples_not.is_empty() {
+                true => terminals.into_iter().map(|terminal| vec![terminal]).collect(),
+                false => vec![terminals],
+            };
+            parts.extend(alone.iter().map(|options| self.terminal(options)));
+        }
+        let parts = parts.join(" & ");
+        let mut options = vec![];
+        for range in &ranges {
+            match range.few() {
+                Some(few) => options.extend(few.iter().map(|number| lark_string(&number.to_string()))),
+                None => options.push(format!("{} & {parts}", range.range_terminal())),
+            }
+        }
+        Ok(Some(options))
+    }
+
+    /// A terminal of the numbers with some remainders, without a sign.
+    fn digits(&mut self, all: &Remainders) -> Outcome<Option<String>> {
         // What integers leave, times the unit.
         let mut found = BTreeSet::from([0]);
         let mut open = vec![0];
         while let Some(remainder) = open.pop() {
             open.extend(all.next(remainder * 10, all.unit()).into_keys().filter(|next| found.insert(*next)));
         }
-        let fractions = self.fractions(&all)?;
+        let fractions = self.fractions(all)?;
         let mut ends = HashMap::new();
         for &remainder in &found {
             let fraction = match all.scale {
@@ -179,15 +261,16 @@ impl Writer<'_, '_> {
             }
             rests = next;
         }
-        let Some(digits) = &rests[&0].name else { return Ok(None) };
-        let signed = self.terminal(&[format!("\"-\"? {digits}")]);
-        let options = ranges.iter().map(|range| format!("{} & {FEW_DIGITS} & {signed}", range.range_terminal()));
-        Ok(Some(options.collect()))
+        Ok(rests.remove(&0).and_then(|rest| rest.name))
     }
 
     fn rest(&mut self, options: Vec<String>, can_end: bool) -> Outcome<Rest> {
-        self.demands.work.charge((options.len() + 1) as u64 * OPTION_COST)?;
+        self.demands.work.small_steps(options.len() + 1)?;
+        let before = self.num_terminals();
         let name = if options.is_empty() { None } else { Some(self.terminal(&options)) };
+        if self.num_terminals() > before {
+            self.demands.work.charge(options.len() as u64 * OPTION_COST)?;
+        }
         Ok(Rest { name, can_end })
     }
 

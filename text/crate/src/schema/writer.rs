@@ -186,6 +186,10 @@ impl Writer<'_, '_> {
             .clone()
     }
 
+    pub fn num_terminals(&self) -> usize {
+        self.terminals.len()
+    }
+
     pub fn comma(&self) -> &'static str {
         if self.style.whitespace == 2 {
             "\", \""
@@ -214,14 +218,18 @@ impl Writer<'_, '_> {
                 scalars.extend(number.terminals());
                 continue;
             }
-            let Some(schemas) = number.schemas() else {
-                let Some(options) = self.multiples(number)? else {
-                    let what =
-                        "multipleOf: too large, or with too small a fraction, for numbers that must not be multiples";
-                    return self.demands.fail_in(demand, what.to_string());
-                };
-                scalars.extend(options);
-                continue;
+            // llguidance writes 0.50 for a multiple of 0.25, and not 0.5.
+            let schemas = number.schemas();
+            if schemas.is_none() || number.multiples.iter().any(|of| of.fract() != 0.0) {
+                if let Some(own) = self.multiples(number)? {
+                    scalars.extend(own);
+                    continue;
+                }
+            }
+            let Some(schemas) = schemas else {
+                let what =
+                    "multipleOf: too large, or with too small a fraction, for numbers that must not be multiples";
+                return self.demands.fail_in(demand, what.to_string());
             };
             for schema in schemas {
                 let name = self.fresh("n");
