@@ -24,7 +24,8 @@ const MAX_TRIED: u64 = 20_000;
 const MAX_LISTED: usize = 500;
 /// Bounds from which on a number may not have enough digits.
 const MAX_BOUND: f64 = 1e9;
-/// What llguidance takes for an option of a terminal.
+/// What llguidance takes for a remainder of a set, and for an option of a terminal.
+const REMAINDER_COST: u64 = 500;
 const OPTION_COST: u64 = 140;
 
 /// What a number, times a power of ten, leaves when it is divided.
@@ -203,6 +204,7 @@ impl Writer<'_, '_> {
             return Ok(None);
         }
         let mut parts = vec![FEW_DIGITS.to_string()];
+        let mut num_remainders = 0;
         let fits = number.multiples.iter().map(|&of| Number { multiples: vec![of], ..Number::any() });
         let fits_not = number.multiples_not.iter().map(|&of| Number { multiples_not: vec![of], ..Number::any() });
         for set in fits.chain(fits_not) {
@@ -211,6 +213,7 @@ impl Writer<'_, '_> {
                 if factor.divisor > MAX_REMAINDERS {
                     return Ok(None);
                 }
+                num_remainders += factor.divisor;
                 let Some(digits) = self.digits(&factor)? else { return Ok(None) };
                 terminals.push(format!("\"-\"? {digits}"));
             }
@@ -226,7 +229,10 @@ impl Writer<'_, '_> {
         for range in &ranges {
             match range.few() {
                 Some(few) => options.extend(few.iter().map(|number| lark_string(&number.to_string()))),
-                None => options.push(format!("{} & {parts}", range.range_terminal())),
+                None => {
+                    self.demands.work.charge(num_remainders * REMAINDER_COST)?;
+                    options.push(format!("{} & {parts}", range.range_terminal()));
+                }
             }
         }
         Ok(Some(options))
