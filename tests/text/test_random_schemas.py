@@ -36,7 +36,8 @@ def texts_of(value):
 
 
 # Values without numbers that a grammar writes in another way.
-TAKEN = [1, 2, 1.5, "a", "b", "", None, True, False, [], [1], [1, "a"], {}, {"a": 1}, {"b": "a"}, {"a": 1, "b": 1},
+TAKEN = [1, 2, 1.5, "a", "b", "", None, True, False, [], [1], [1, "a"], [1, 2], [1, 1, "a"],
+         ["a", "b", None], [2, 1, [], "a"], {}, {"a": 1}, {"b": "a"}, {"a": 1, "b": 1},
          {"a": None, "c": "b"}, {"c": [1], "b": True, "a": 1}]
 
 
@@ -71,6 +72,17 @@ class Maker:
                 **self.maybe(0.5, lambda: {"uniqueItems": True}),
                 **self.maybe(0.5, lambda: {"maxItems": self.rng.randint(0, 2)})}
 
+    def counted(self, depth, references):
+        """Arrays whose items are counted by several schemas."""
+        def need():
+            return {"contains": self.schema(depth - 1, references),
+                    **self.maybe(0.5, lambda: {"minContains": self.rng.randint(0, 2)}),
+                    **self.maybe(0.5, lambda: {"maxContains": self.rng.randint(0, 2)})}
+        return {"type": "array", **self.maybe(0.3, lambda: {"items": self.schema(depth - 1, references)}),
+                **self.maybe(0.2, lambda: {"prefixItems": [self.schema(depth - 1, references)]}),
+                **self.maybe(0.3, lambda: {"maxItems": self.rng.randint(0, 3)}),
+                "allOf": [need() for _ in range(self.rng.randint(1, 3))]}
+
     def condition(self, depth, references):
         """A schema with a keyword that is written by complements."""
         part = lambda: self.schema(depth - 1, references)  # noqa: E731
@@ -87,9 +99,11 @@ class Maker:
             return self.leaf(references)
         if kind < 0.5:
             return self.object(depth, references)
-        if kind < 0.6:
+        if kind < 0.58:
             return self.array(depth, references)
-        if kind < 0.7:
+        if kind < 0.66:
+            return self.counted(depth, references)
+        if kind < 0.74:
             return self.condition(depth, references)
         count = self.rng.randint(1, 3)
         return {self.rng.choice(["anyOf", "allOf", "oneOf"]): [self.schema(depth - 1, references) for _ in range(count)]}
@@ -113,10 +127,11 @@ def test_values_of_random_schemas_fit(oracle, seed):
     for _ in range(SCHEMAS):
         schema = maker.union()
         error = oracle.ask(schema=schema).get("error")
+        check = jsonschema.Draft202012Validator(schema)
         if error is not None:
             assert "internal" not in error and "panic" not in error, (error, schema)
+            assert "no value fits" not in error or not any(map(check.is_valid, TAKEN)), schema
             continue
-        check = jsonschema.Draft202012Validator(schema)
         for value in TAKEN:
             accepted = any(oracle.value(accepts=text) for text in texts_of(value))
             valid = check.is_valid(value)

@@ -224,6 +224,30 @@ def test_numbers_within_bounds_are_taken(oracle, kind):
                     assert oracle.value(accepts=text) == fits, (schema, text)
 
 
+MULTIPLES = [
+    {"type": "integer", "not": {"multipleOf": 2}}, {"type": "number", "not": {"multipleOf": 1}}, {"not": {"multipleOf": 3}},
+    {"type": "number", "not": {"multipleOf": 0.5}}, {"type": "integer", "multipleOf": 2, "not": {"multipleOf": 3}},
+    {"type": "number", "multipleOf": 0.25, "not": {"multipleOf": 0.5}}, {"type": "number", "multipleOf": 0.5, "not": {"type": "integer"}},
+    {"type": "integer", "not": {"anyOf": [{"multipleOf": 2}, {"multipleOf": 5}, {"multipleOf": 7}]}},
+    {"type": "number", "oneOf": [{"multipleOf": 2}, {"multipleOf": 5}]}, {"type": "integer", "oneOf": [{"multipleOf": 3}, {"minimum": 10}]},
+    {"if": {"multipleOf": 3}, "then": {"maximum": 12}, "else": {"minimum": -1}, "type": "integer"},
+    {"type": "number", "not": {"multipleOf": 4}, "exclusiveMinimum": -100.5, "maximum": 105},
+    {"type": "integer", "not": {"anyOf": [{"multipleOf": 3}, {"enum": [1, 10, 100]}]}}, {"type": "integer", "not": {"multipleOf": 1.5}},
+    {"type": "integer", "not": {"multipleOf": 243}}, {"type": "integer", "multipleOf": 21, "not": {"anyOf": [{"multipleOf": 8}, {"multipleOf": 5}]}},
+    {"type": "integer", "multipleOf": 7, "minimum": 1, "not": {"multipleOf": 242}}, {"type": "number", "not": {"type": "integer", "multipleOf": 2}},
+]
+
+
+@pytest.mark.parametrize("schema", MULTIPLES, ids=[str(i) for i in range(len(MULTIPLES))])
+def test_numbers_are_multiples_or_not(oracle, schema):
+    check = jsonschema.Draft202012Validator(schema)
+    for text in walk(oracle, schema):
+        check.validate(json.loads(text))
+    for text in NUMBERS + [str(number) for number in range(-50, 130)] + ["486", "-243", "123456789", "0.75", "-0.5", "100.25", "7.50"]:
+        is_written = "integer" not in str(schema.get("type")) or "." not in text
+        assert oracle.value(accepts=text) == (check.is_valid(json.loads(text)) and is_written), text
+
+
 XYZ = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "c": True}}
 # Objects whose properties come in any order.
 ANY_ORDER = [
@@ -271,6 +295,20 @@ ARRAYS = [
     {"items": {"type": ["boolean", "null"]}, "uniqueItems": True, "maxItems": 2}, {"prefixItems": [True, True], "unevaluatedItems": False},
     {"items": {"type": "integer", "minimum": 0, "maximum": 2}, "uniqueItems": True}, {"not": {"enum": [[1], [1, "a"]]}},
     {"oneOf": [{"minItems": 2}, {"items": {"type": "integer"}}]}, {"if": {"items": {"type": "null"}}, "then": {"maxItems": 1}},
+    {"allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]},
+    {"allOf": [{"contains": {"type": "integer"}, "minContains": 2}, {"contains": {"enum": [1, "a"]}, "maxContains": 1}]},
+    {"contains": {"type": "string"}, "maxContains": 1, "allOf": [{"contains": {"type": "integer"}, "maxContains": 2, "minContains": 0}]},
+    {"contains": {"const": 1}, "allOf": [{"contains": {"const": 1}, "minContains": 2}, {"contains": {"const": 1}, "maxContains": 2}]},
+    {"contains": {"const": 1}, "allOf": [{"contains": {"const": "a"}}, {"contains": {"type": "null"}}]},
+    {"contains": {"const": 1}, "allOf": [{"contains": {"const": 2}, "maxContains": 0, "minContains": 0}], "maxItems": 2},
+    {"contains": {"const": 1}, "not": {"items": {"const": 1}}}, {"contains": {"const": 1}, "not": {"contains": {"const": 2}}},
+    {"prefixItems": [{"const": 1}], "contains": {"const": 1}, "not": {"prefixItems": [True], "items": {"type": "integer"}}},
+    {"contains": True, "minContains": 2, "not": {"contains": True, "minContains": 3}},
+    {"allOf": [{"contains": {"type": ["integer", "string"]}, "maxContains": 2}, {"contains": {"type": "array"}, "maxContains": 1}]},
+    {"oneOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]},
+    {"oneOf": [{"contains": {"const": 1}}, {"contains": {"const": "a"}}, {"contains": {"type": "null"}}], "minItems": 1},
+    {"contains": {"const": 1}, "allOf": [{"contains": {"enum": [1, 2]}}, {"contains": {"type": "integer"}}], "maxItems": 2},
+    {"items": False, "prefixItems": [True, True], "contains": {"const": 1}, "allOf": [{"contains": {"const": 2}}]},
 ]
 
 
@@ -282,6 +320,42 @@ def test_items_are_counted(oracle, schema):
     for count in range(4):
         for items in itertools.product(ITEMS, repeat=count):
             assert oracle.value(accepts=json.dumps(items)) == check.is_valid(list(items)), (schema, items)
+
+
+TAGS = [f"t{i}" for i in range(14)]
+
+
+def with_tag(tag, **more):
+    return {"type": "object", "properties": {"t": {"const": tag}, tag: {"type": "integer"}, **more}, "required": ["t"], **CLOSED}
+
+
+# Schemas with many alternatives. Most exclude each other.
+UNIONS = [
+    {"allOf": [{"if": {"properties": {"t": {"const": tag}}}, "then": {"required": [tag]}} for tag in TAGS]},
+    {"allOf": [{"if": {"properties": {"t": {"const": tag}}, "required": ["t"]}, "then": with_tag(tag)} for tag in TAGS]},
+    {"oneOf": [{"required": [tag]} for tag in TAGS], "properties": {tag: {"type": "integer"} for tag in TAGS}},
+    {"oneOf": [with_tag(tag) for tag in TAGS]}, {"not": {"oneOf": [with_tag(tag) for tag in TAGS]}, "required": ["t"]},
+    {"not": {"anyOf": [with_tag(tag) for tag in TAGS]}}, {"if": {"oneOf": [with_tag(tag) for tag in TAGS]}, "then": {"maxProperties": 1}},
+    {"oneOf": [{"properties": {"t": {"type": "string"}, tag: {"type": "integer"}}, **CLOSED} for tag in TAGS[:8]]},
+    {"oneOf": [{"properties": {"t": {"type": "string"}, tag: {"type": "integer"}}} for tag in TAGS[:5]], "required": ["t"]},
+    {"oneOf": [{"allOf": [with_tag("t1")]}, with_tag("t1", t2={"type": "integer"}), with_tag("t2")]},
+    {"oneOf": [{"properties": {"t": {"type": "string", "maxLength": n}}, "required": ["t"]} for n in range(6)]},
+]
+MEMBERS_OF_UNIONS = {"t": ["t1", "t2", "", "x", 1], "t1": [1, "a"], "t2": [1], "u": [1]}
+
+
+@pytest.mark.parametrize("schema", UNIONS, ids=[str(i) for i in range(len(UNIONS))])
+def test_alternatives_are_taken_that_fit(oracle, schema):
+    schema = {"type": "object", **schema}
+    check = jsonschema.Draft202012Validator(schema)
+    for text in walk(oracle, schema):
+        check.validate(json.loads(text))
+    for count in range(4):
+        for names in itertools.combinations(MEMBERS_OF_UNIONS, count):
+            for members in itertools.product(*(MEMBERS_OF_UNIONS[name] for name in names)):
+                value = dict(zip(names, members))
+                texts = [json.dumps(dict(order)) for order in itertools.permutations(value.items())]
+                assert any(oracle.value(accepts=text) for text in texts) == check.is_valid(value), value
 
 
 # Patterns with ^ and $ within, and with a look-ahead at the beginning.
@@ -306,8 +380,15 @@ REFUSED = [
     ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}, "no value fits"),
     ({"type": "array", "prefixItems": [{"const": 1}], "items": {"const": 1}, "uniqueItems": True}, "/uniqueItems"),
     ({"not": {"uniqueItems": True}}, "/not/uniqueItems"),
-    ({"type": "integer", "not": {"multipleOf": 2}}, "multipleOf: not supported within not"),
-    ({"allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]}, "/contains: more than one"),
+    ({"type": "integer", "not": {"multipleOf": 997}}, "multipleOf: too large"),
+    ({"type": "number", "not": {"multipleOf": 0.00001}}, "multipleOf: too large, or with too small a fraction"),
+    ({"type": "number", "not": {"multipleOf": 2}, "minimum": 1e12}, "multipleOf: too large"),
+    ({"type": "integer", "multipleOf": 6, "not": {"multipleOf": 3}}, "no value fits"),
+    ({"type": "integer", "multipleOf": 4, "not": {"multipleOf": 3}, "minimum": 9, "maximum": 15}, "no value fits"),
+    ({"allOf": [{"contains": {"const": n}} for n in range(9)]}, "/contains: 9 for one array are over 8"),
+    ({"allOf": [{"contains": {"const": n}, "minContains": 20} for n in range(3)]}, "/contains: the items and counts"),
+    ({"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}, "uniqueItems": True}, "/uniqueItems: not supported"),
+    ({"type": "array", "contains": {"const": 1}, "minContains": 3, "maxItems": 2}, "no value fits"),
     ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "refers to itself"), ({"$ref": "#"}, "leads to itself"),
     ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "no value fits"),
     (counted("pqr", None, 1, "pq", **CLOSED), "no value fits"),

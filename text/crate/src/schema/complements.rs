@@ -3,18 +3,28 @@
 //!
 //!   each name like ^x fits A, "p" is there    is not    some name like ^x does not fit A; "p" is not there
 
-use super::demands::{is_place, Demands, ANY, NOTHING};
+use super::demands::{is_place, Demand, Demands, ANY, NOTHING};
 use super::dialect::{is_list_of_names, Keywords};
 use super::keywords::{having, lacking, map, names_of};
 use super::numbers::{Kind, Number};
 use super::texts::Text;
-use super::values::{Array, Need, Object, Values};
+use super::values::{Array, Names, Need, Object, Values};
 use super::Outcome;
 use serde_json::Value;
+use std::collections::HashSet;
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+/// Properties of an object that are taken for tags.
+const MAX_TAGS: usize = 3;
 /// For errors.
 const WITHIN: &str = "not supported within not, if, or a oneOf whose schemas overlap";
+
+/// A set of objects with one more rule. `is_some`: of a property that is there.
+fn with_rule(object: &Object, is_some: bool, rule: (Names, Demand)) -> Object {
+    let mut with = object.clone();
+    if is_some { &mut with.some } else { &mut with.all }.push(rule);
+    with
+}
 
 impl<'a> Demands<'a> {
     /// The values but one.
@@ -88,29 +98,50 @@ impl<'a> Demands<'a> {
         Ok(all)
     }
 
-    /// The objects that one set does not have.
+    /// The objects that one set does not have. What has another tag comes first, and the rest has the tag: so that
+    /// complements of several sets exclude each other, and their products are few.
     fn other_objects(&mut self, object: &Object) -> Outcome<Vec<Object>> {
         let mut all = vec![];
-        if object.least > 0 {
-            all.push(Object { most: Some(object.least - 1), ..Object::any() });
-        }
-        all.extend(object.most.map(|most| Object { least: most + 1, ..Object::any() }));
-        for (names, demand) in &object.all {
-            for other in self.others(*demand)? {
-                if other != NOTHING {
-                    all.push(Object { some: vec![(names.clone(), other)], ..Object::any() });
-                }
+        let mut sure = Object::any();
+        let required: HashSet<&Names> =
+            object.some.iter().filter(|(_, demand)| *demand == ANY).map(|(names, _)| names).collect();
+        for rule in &object.all {
+            if sure.all.len() < MAX_TAGS && rule.0.name().is_some() && self.is_listed_at_a_glance(rule.1)? {
+                all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
+                sure.all.push(rule.clone());
+                sure.some.extend(required.contains(&rule.0).then(|| (rule.0.clone(), ANY)));
             }
         }
-        for (names, demand) in &object.some {
+        if object.least > 0 {
+            all.push(Object { most: Some(object.least - 1), ..sure.clone() });
+        }
+        all.extend(object.most.map(|most| Object { least: most + 1, ..sure.clone() }));
+        for rule in object.all.iter().filter(|rule| !sure.all.contains(rule)) {
+            all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
+        }
+        let told: HashSet<&Names> = object.all.iter().map(|(names, _)| names).collect();
+        for (names, demand) in object.some.iter().filter(|(names, demand)| *demand != ANY || !told.contains(names)) {
+            self.work.small_steps(sure.all.len())?;
             for other in self.others(*demand)? {
-                all.push(Object { all: vec![(names.clone(), other)], ..Object::any() });
+                all.push(with_rule(&sure, false, (names.clone(), other)));
             }
             if *demand == ANY {
-                all.push(Object { all: vec![(names.clone(), NOTHING)], ..Object::any() });
+                all.push(with_rule(&sure, false, (names.clone(), NOTHING)));
             }
         }
+        all.retain(|object| object.some.iter().all(|(_, demand)| *demand != NOTHING));
         Ok(all)
+    }
+
+    /// The objects that break a rule of properties. If one must be there, they may also lack it.
+    fn without_rule(&mut self, sure: &Object, rule: &(Names, Demand), is_there: bool) -> Outcome<Vec<Object>> {
+        self.work.small_steps(sure.all.len())?;
+        let (names, demand) = rule;
+        let mut others = self.others(*demand)?;
+        if is_there && others.is_empty() {
+            others.push(NOTHING);
+        }
+        Ok(others.into_iter().map(|other| with_rule(sure, !is_there, (names.clone(), other))).collect())
     }
 
     /// The values that do not fit a schema.

@@ -6,14 +6,15 @@
 //! looked at once.
 
 use super::dialect::{modern, Keywords, Notes};
+use super::glances::{Alike, Glance};
 use super::ids::{escape, Resources};
 use super::texts::Patterns;
-use super::values::{Array, Names, Need, Object, Values};
+use super::values::Values;
 use super::{fail, Outcome};
 use crate::json::At;
 use crate::work::Work;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,9 +39,6 @@ struct Place<'a> {
     is_literal: bool,
 }
 
-/// Pairs of sets that one intersection may have.
-const MAX_SETS: usize = 2000;
-const SET_COST: u64 = 20;
 /// References that lead to each other without anything between.
 const MAX_HOPS: usize = 100;
 
@@ -49,16 +47,22 @@ pub struct Demands<'a> {
     prefix: &'a str,
     pub work: &'a Work,
     notes: &'a Notes,
-    resources: &'a Resources,
+    pub resources: &'a Resources,
     pub patterns: Patterns,
     places: Vec<Place<'a>>,
     by_address: HashMap<(*const Value, bool), u32>,
     opened: HashMap<u32, (Rc<Keywords<'a>>, usize)>,
     table: Vec<Vec<Part>>,
     index: HashMap<Vec<Part>, Demand>,
+    pairs: HashMap<(Demand, Demand), Demand>, // what two of them make
     values: HashMap<Demand, Rc<Values>>,
     parts: HashMap<Part, Rc<Values>>,
     open: BTreeSet<Part>,
+    pub alike: Alike,
+    pub glances: HashMap<Part, Rc<Glance>>,
+    /// The first schema of some words, by them, and of each schema.
+    pub by_words: HashMap<Vec<(&'a str, u32)>, u32>,
+    pub firsts: HashMap<u32, u32>,
     /// Whether unevaluatedProperties asks for the names that keywords have looked at.
     pub tracks_seen: bool,
     /// Whether items that come twice can be found while the output is written (watch.rs).
@@ -86,9 +90,14 @@ impl<'a> Demands<'a> {
             opened: HashMap::new(),
             table: vec![vec![], vec![]], // ANY and NOTHING
             index: HashMap::from([(vec![], ANY)]),
+            pairs: HashMap::new(),
             values: HashMap::from([(NOTHING, Rc::new(Values::none()))]),
             parts: HashMap::new(),
             open: BTreeSet::new(),
+            alike: Alike::default(),
+            glances: HashMap::new(),
+            by_words: HashMap::new(),
+            firsts: HashMap::new(),
             tracks_seen,
             has_watch: false,
         }
@@ -119,6 +128,10 @@ impl<'a> Demands<'a> {
     pub fn literal(&mut self, place: u32, value: &'a Value) -> u32 {
         let pointer = self.places[place as usize].pointer.clone();
         self.add_place(value, pointer, 0, true)
+    }
+
+    pub fn is_literal(&self, place: u32) -> bool {
+        self.places[place as usize].is_literal
     }
 
     pub fn value(&self, place: u32) -> &'a Value {
@@ -206,17 +219,24 @@ impl<'a> Demands<'a> {
                 return Ok(NOTHING);
             }
         }
-        if all.iter().any(|part| !part.is_not && all.contains(&Part { is_not: true, ..*part })) {
-            return Ok(NOTHING);
+        self.of_parts(all.into_iter().collect())
+    }
+
+    /// The demand of parts that are simple, in their order and each once.
+    fn of_parts(&mut self, parts: Vec<Part>) -> Outcome<Demand> {
+        self.work.small_steps(parts.len())?;
+        if let Some(known) = self.index.get(&parts) {
+            return Ok(*known);
         }
-        self.work.step()?;
-        let parts: Vec<Part> = all.into_iter().collect();
-        let next = Demand(self.table.len() as u32);
-        let table = &mut self.table;
-        Ok(*self.index.entry(parts).or_insert_with_key(|parts| {
-            table.push(parts.clone());
-            next
-        }))
+        let is_none = parts.windows(2).any(|two| two[0].place == two[1].place)
+            || (parts.len() > 1 && self.are_apart_at_a_glance(&parts)?);
+        let mut demand = NOTHING;
+        if !is_none {
+            demand = Demand(self.table.len() as u32);
+            self.table.push(parts.clone());
+        }
+        self.index.insert(parts, demand);
+        Ok(demand)
     }
 
     pub fn of(&mut self, place: u32, is_not: bool) -> Outcome<Demand> {
@@ -233,8 +253,22 @@ impl<'a> Demands<'a> {
         if a == NOTHING || b == NOTHING {
             return Ok(NOTHING);
         }
-        let parts: Vec<Part> = self.parts(a).iter().chain(self.parts(b)).copied().collect();
-        self.demand(parts)
+        let pair = (a.min(b), a.max(b));
+        if let Some(known) = self.pairs.get(&pair) {
+            return Ok(*known);
+        }
+        let mut parts: Vec<Part> = self.parts(a).iter().chain(self.parts(b)).copied().collect();
+        parts.sort();
+        parts.dedup();
+        let both = self.of_parts(parts)?;
+        self.pairs.insert(pair, both);
+        Ok(both)
+    }
+
+    /// Whether each value that fits one demand surely fits another.
+    pub fn is_stronger(&self, demand: Demand, other: Demand) -> bool {
+        let own = self.parts(demand);
+        demand == NOTHING || (other != NOTHING && self.parts(other).iter().all(|part| own.binary_search(part).is_ok()))
     }
 
     /// A value that does not fit this demand fits one of these.
@@ -290,7 +324,8 @@ impl<'a> Demands<'a> {
                 _ => {}
             }
         }
-        all.insert(part);
+        let place = self.first_alike(part.place, &keywords)?;
+        all.insert(Part { place, ..part });
         Ok(true)
     }
 
@@ -332,82 +367,6 @@ impl<'a> Demands<'a> {
         let values = Rc::new(values?);
         self.parts.insert(part, values.clone());
         Ok(values)
-    }
-
-    pub fn and(&mut self, a: &Values, b: &Values) -> Outcome<Values> {
-        let mut both = Values {
-            null: a.null && b.null,
-            is_false: a.is_false && b.is_false,
-            is_true: a.is_true && b.is_true,
-            ..Values::none()
-        };
-        let pairs = |x: usize, y: usize| x * y;
-        let count = pairs(a.numbers.len(), b.numbers.len())
-            + pairs(a.texts.len(), b.texts.len())
-            + pairs(a.arrays.len(), b.arrays.len())
-            + pairs(a.objects.len(), b.objects.len());
-        if count > MAX_SETS {
-            return Err("the schemas that must hold together have too many alternatives".to_string());
-        }
-        self.work.charge(count as u64 * SET_COST)?;
-        for x in &a.numbers {
-            both.numbers.extend(b.numbers.iter().filter_map(|y| x.and(y)));
-        }
-        for x in &a.texts {
-            for y in &b.texts {
-                both.texts.extend(self.patterns.and(x, y, self.work)?);
-            }
-        }
-        for x in &a.arrays {
-            for y in &b.arrays {
-                both.arrays.extend(self.both_arrays(x, y)?);
-            }
-        }
-        for x in &a.objects {
-            for y in &b.objects {
-                both.objects.extend(self.both_objects(x, y)?);
-            }
-        }
-        let mut out = Values::none();
-        out.add(both); // without what comes twice
-        Ok(out)
-    }
-
-    /// None: surely no array fits both.
-    fn both_arrays(&mut self, a: &Array, b: &Array) -> Outcome<Option<Array>> {
-        let of = |array: &Array, i: usize| array.first.get(i).copied().unwrap_or(array.rest);
-        let mut first = vec![];
-        for i in 0..a.first.len().max(b.first.len()) {
-            self.work.small_steps(1)?;
-            first.push(self.both(of(a, i), of(b, i))?);
-        }
-        let mut needs: Vec<Need> = a.needs.clone();
-        needs.extend(b.needs.iter().filter(|need| !a.needs.contains(need)).cloned());
-        let both = Array {
-            first,
-            rest: self.both(a.rest, b.rest)?,
-            least: a.least.max(b.least),
-            most: a.most.into_iter().chain(b.most).min(),
-            needs,
-            is_unique: a.is_unique || b.is_unique,
-        };
-        Ok((both.most.is_none_or(|most| both.least <= most)).then_some(both))
-    }
-
-    /// None: surely no object fits both.
-    fn both_objects(&mut self, a: &Object, b: &Object) -> Outcome<Option<Object>> {
-        let mut both = a.clone();
-        let (all, some): (HashSet<_>, HashSet<_>) = (a.all.iter().collect(), a.some.iter().collect());
-        both.all.extend(b.all.iter().filter(|rule| !all.contains(rule)).cloned());
-        both.some.extend(b.some.iter().filter(|rule| !some.contains(rule)).cloned());
-        both.seen.extend(b.seen.iter().filter(|names| !a.seen.contains(names)).cloned());
-        both.least = a.least.max(b.least);
-        both.most = a.most.into_iter().chain(b.most).min();
-        self.work.small_steps(both.all.len() + both.some.len())?;
-        let forbidden = both.all.iter().filter(|(_, demand)| *demand == NOTHING);
-        let forbidden: HashSet<&Names> = forbidden.map(|(names, _)| names).collect();
-        let is_empty = both.some.iter().any(|(names, demand)| *demand == NOTHING || forbidden.contains(names));
-        Ok((!is_empty && both.most.is_none_or(|most| both.least <= most)).then_some(both))
     }
 }
 

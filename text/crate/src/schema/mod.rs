@@ -5,11 +5,11 @@
 //!   ids        where references lead
 //!   check      whether each keyword is well formed
 //!   formats    formats as patterns, with regex_format
-//!   demands    the schemas that hold together
+//!   demands    the schemas that hold together, with glances at those that surely do not
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values, with texts (their patterns by anchors) and numbers (exact, digits)
-//!   shapes     arrays as a grammar has them, and the names of objects
+//!   values     sets of values: texts (their patterns by anchors), numbers (exact, digits, multiples); products of two
+//!   shapes     arrays as a grammar has them, with counts of items, and the names of objects
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields and tallies for its objects
 //!   watch      where arrays may not repeat items, which no grammar can say
@@ -20,19 +20,23 @@
 pub mod anchors;
 pub mod check;
 pub mod complements;
+pub mod counts;
 pub mod demands;
 pub mod dialect;
 pub mod digits;
 pub mod exact;
 pub mod fields;
 pub mod formats;
+pub mod glances;
 pub mod ids;
 pub mod keywords;
 pub mod literals;
+pub mod multiples;
 pub mod names;
 pub mod nodes;
 pub mod numbers;
 pub mod overlaps;
+pub mod products;
 pub mod regex_format;
 pub mod shapes;
 pub mod tallies;

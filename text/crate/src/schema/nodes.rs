@@ -1,12 +1,9 @@
 //! The values of a demand, ready to be written: whether there are any, and which bytes all of them have.
-//!
-//! Where items of an array are counted, the array is a walk through states: how many items have come, and how many fit.
-//! A state is kept only if the array can be ended from it.
 
 use super::demands::Demand;
 use super::names::{Fields, Free};
 use super::numbers::Number;
-use super::shapes::{Counted, Items, Order};
+use super::shapes::{Items, Order};
 use super::texts::Text;
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
@@ -30,7 +27,7 @@ impl Node {
         for items in &self.arrays {
             all.extend(items.first.iter().copied().chain([items.rest]));
             if let Order::Counted(counted) = &items.kind {
-                all.extend(counted.fit.iter().chain(counted.other.iter().flatten()));
+                all.extend(&counted.demands);
             }
         }
         for fields in &self.objects {
@@ -38,6 +35,12 @@ impl Node {
             all.extend(fields.unlisted().map(|own| own.demand));
         }
         all
+    }
+
+    /// Small steps that it takes to look at it.
+    pub fn size(&self) -> usize {
+        let of = |items: &Items| if let Order::Counted(counted) = &items.kind { counted.states.len() } else { 1 };
+        1 + self.arrays.iter().map(of).sum::<usize>()
     }
 
     pub fn has_scalar(&self) -> bool {
@@ -108,50 +111,7 @@ impl Items {
                 let sure = self.least.min(self.first.len() as u64 + 1) as usize;
                 (0..sure).all(|i| some.contains(&of(i)))
             }
-            Order::Counted(counted) => counted.live(self, some).contains(&(0, 0)),
-        }
-    }
-}
-
-impl Counted {
-    pub fn can_end(&self, items: &Items, (i, count): (usize, u64)) -> bool {
-        i as u64 >= items.least && count >= self.least
-    }
-
-    /// What may come after `i` items, where `count` of them are counted, and where that leads.
-    pub fn steps(&self, items: &Items, (i, count): (usize, u64)) -> Vec<(&[Demand], (usize, u64))> {
-        if i == self.length && items.most.is_some() {
-            return vec![];
-        }
-        let next = (i + 1).min(self.length);
-        let mut steps = vec![(self.other[i].as_slice(), (next, count))];
-        // Once there are enough, and any number may be, they need not be counted.
-        if self.most.map_or(count < self.least, |most| count < most) {
-            steps.push((std::slice::from_ref(&self.fit[i]), (next, count + 1)));
-        }
-        steps
-    }
-
-    /// The numbers of items from which the array can be ended.
-    pub fn live(&self, items: &Items, some: &BTreeSet<Demand>) -> BTreeSet<(usize, u64)> {
-        let counts = 0..=self.least.max(self.most.unwrap_or(0));
-        let all: Vec<(usize, u64)> =
-            (0..=self.length).rev().flat_map(|i| counts.clone().rev().map(move |count| (i, count))).collect();
-        let mut live: BTreeSet<(usize, u64)> = BTreeSet::new();
-        loop {
-            let before = live.len();
-            for &state in &all {
-                let steps = self.steps(items, state);
-                let goes_on = |(demands, next): &(&[Demand], (usize, u64))| {
-                    live.contains(next) && demands.iter().any(|demand| some.contains(demand))
-                };
-                if self.can_end(items, state) || steps.iter().any(goes_on) {
-                    live.insert(state);
-                }
-            }
-            if live.len() == before {
-                return live;
-            }
+            Order::Counted(counted) => counted.live(some)[0],
         }
     }
 }

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 const MAX_DOUBLE: i128 = 1 << 53;
 /// With up to 15 digits, different decimals are different doubles.
 const LESS_DIGITS: f64 = 1e14;
+/// Up to 15 digits.
+pub const FEW_DIGITS: &str = r"/-?[0-9.]{1,16}/ & /-?[0-9]{1,15}(?:\.[0-9]+)?/";
 
 /// Among the numbers: all, those without a fraction, or those with one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +35,7 @@ pub struct Number {
 }
 
 /// A decimal number: digits and how many of them are after the point.
-fn decimal(number: Exact) -> Option<(i128, usize)> {
+pub fn decimal(number: Exact) -> Option<(i128, usize)> {
     let text = number.digits();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     Some((format!("{whole}{fraction}").parse().ok()?, fraction.len()))
@@ -201,6 +203,9 @@ impl Number {
         if let Some(only) = &self.only {
             return only.is_empty();
         }
+        if self.has_multiples() && self.has_multiple() == Some(false) {
+            return true;
+        }
         if let (Some(low), Some(high)) = (self.low, self.high) {
             if low.at.is_vague() || high.at.is_vague() {
                 return low.at > high.at;
@@ -243,7 +248,7 @@ impl Number {
     }
 
     /// Sets without `but`: those between its numbers.
-    fn between(&self) -> Vec<Number> {
+    pub fn between(&self) -> Vec<Number> {
         let own = Number { but: vec![], ..self.clone() };
         let mut cuts: Vec<Exact> = self.but.iter().copied().filter(|&number| own.has(number)).collect();
         cuts.sort();
@@ -288,7 +293,7 @@ impl Number {
         }
     }
 
-    fn range_terminals(&self) -> Vec<String> {
+    pub fn range_terminals(&self) -> Vec<String> {
         let whole = || format!("/{}/", whole(self.whole_bounds()));
         if self.kind == Kind::Whole {
             return vec![whole()];
@@ -316,8 +321,7 @@ impl Number {
         // What is past an open bound in decimals must be past it when it is read, and a fraction must be one.
         let bounds = || [low, high].into_iter().flatten();
         if bounds().any(|bound| bound.is_open) || self.kind == Kind::Fraction {
-            parts.push(r"/-?[0-9.]{1,16}/".to_string());
-            parts.push(r"/-?[0-9]{1,15}(?:\.[0-9]+)?/".to_string());
+            parts.push(FEW_DIGITS.to_string());
         } else {
             let most = bounds().map(|bound| fraction_digits(bound.at)).max().unwrap_or(0).max(MAX_DIGITS);
             parts.push(format!(r"/-?[0-9]{{1,{MAX_DIGITS}}}(?:\.[0-9]{{1,{most}}})?/"));

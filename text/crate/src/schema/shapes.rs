@@ -1,7 +1,8 @@
 //! Arrays as a grammar writes them: which item may come next, and which demand it must fit.
 
+use super::counts::Counted;
 use super::demands::{Demand, Demands, NOTHING};
-use super::values::{Array, Need};
+use super::values::Array;
 use super::Outcome;
 use crate::json::canonical;
 use serde_json::Value;
@@ -9,8 +10,6 @@ use std::collections::BTreeSet;
 
 /// Bits of a grammar's parameter.
 pub const MAX_BITS: usize = 64;
-/// States of an array whose items are counted.
-const MAX_STATES: u64 = 4000;
 /// Values that are listed, and how deep.
 const MAX_LISTED: usize = 1000;
 const MAX_NESTED: usize = 20;
@@ -32,15 +31,6 @@ pub enum Order {
     Counted(Counted),
 }
 
-/// Some of the items fit a demand, and are counted. After `length` items, all others are like the last one.
-pub struct Counted {
-    pub length: usize,
-    pub fit: Vec<Demand>,        // of each item, that also fits the demand
-    pub other: Vec<Vec<Demand>>, // of each item, that does not count; one of these
-    pub least: u64,
-    pub most: Option<u64>,
-}
-
 impl Demands<'_> {
     pub fn items(&mut self, array: &Array) -> Outcome<Items> {
         let Array { first, rest, least, most, needs, is_unique } = array;
@@ -48,9 +38,8 @@ impl Demands<'_> {
         let kind = match (needs.as_slice(), is_unique) {
             ([], false) => Order::Plain,
             ([], true) => self.distinct(array)?,
-            ([need], false) => Order::Counted(self.counted(array, need)?),
+            (_, false) => Order::Counted(self.counted(array)?),
             (_, true) => return Err("uniqueItems: not supported beside contains".to_string()),
-            _ => return Err("contains: more than one for the same array is not supported".to_string()),
         };
         Ok(Items { first: first.clone(), rest: *rest, least: *least, most: *most, kind })
     }
@@ -127,30 +116,5 @@ impl Demands<'_> {
             all = all.iter().flat_map(|before| values.iter().map(move |value| with(before, value))).collect();
         }
         Ok(Some(all))
-    }
-
-    fn counted(&mut self, array: &Array, need: &Need) -> Outcome<Counted> {
-        let last = array.first.len().max(need.from).max(array.least as usize).max(1);
-        let length = array.most.map_or(last, |most| most as usize);
-        let counts = need.least.max(need.most.map_or(0, |most| most + 1)) + 1;
-        if (length as u64).saturating_mul(counts) > MAX_STATES {
-            return Err("contains: the items and counts of the array are too many".to_string());
-        }
-        let others = self.others(need.demand)?;
-        let (mut fit, mut other) = (vec![], vec![]);
-        for i in 0..=length {
-            let own = array.first.get(i).copied().unwrap_or(array.rest);
-            if i < need.from {
-                fit.push(NOTHING);
-                other.push(vec![own]);
-                continue;
-            }
-            fit.push(self.both(own, need.demand)?);
-            other.push(match need.most {
-                None => vec![own],
-                Some(_) => others.iter().map(|&demand| self.both(own, demand)).collect::<Outcome<_>>()?,
-            });
-        }
-        Ok(Counted { length, fit, other, least: need.least, most: need.most })
     }
 }

@@ -133,7 +133,7 @@ impl Writer<'_, '_> {
         };
         let length = arrays.iter().map(|items| items.first.len()).max().unwrap_or(0);
         let counted = |items: &&Items| match &items.kind {
-            Order::Counted(counted) => counted.fit.iter().chain(counted.other.iter().flatten()).copied().collect(),
+            Order::Counted(counted) => counted.demands.clone(),
             _ => vec![],
         };
         let more: Vec<Demand> = arrays.iter().flat_map(counted).collect();

@@ -11,9 +11,10 @@
 //!
 //! A rule with a parameter remembers which of some names or items have come: it has a bit for each.
 
+use super::counts::Counted;
 use super::demands::{Demand, Demands, NOTHING};
 use super::nodes::{Bytes, Node};
-use super::shapes::{Counted, Items, Order};
+use super::shapes::{Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
 use crate::watched::Watch;
@@ -145,7 +146,7 @@ impl Writer<'_, '_> {
         loop {
             let before = self.some.len();
             for &demand in &self.order {
-                self.demands.work.step()?;
+                self.demands.work.small_steps(self.nodes[&demand].size())?;
                 if !self.some.contains(&demand) && self.nodes[&demand].has_some(&self.some) {
                     self.some.insert(demand);
                 }
@@ -193,6 +194,10 @@ impl Writer<'_, '_> {
             .clone()
     }
 
+    pub fn num_terminals(&self) -> usize {
+        self.terminals.len()
+    }
+
     pub fn comma(&self) -> &'static str {
         if self.style.whitespace == 2 {
             "\", \""
@@ -221,10 +226,18 @@ impl Writer<'_, '_> {
                 scalars.extend(number.terminals());
                 continue;
             }
-            let what = "multipleOf: not supported within not, if, or a oneOf whose schemas overlap";
-            let schemas = match number.schemas() {
-                Some(schemas) => schemas,
-                None => return self.demands.fail_in(demand, what.to_string()),
+            // llguidance writes 0.50 for a multiple of 0.25, and not 0.5.
+            let schemas = number.schemas();
+            if schemas.is_none() || number.multiples.iter().any(|of| of.fract() != 0.0) {
+                if let Some(own) = self.multiples(number)? {
+                    scalars.extend(own);
+                    continue;
+                }
+            }
+            let Some(schemas) = schemas else {
+                let what =
+                    "multipleOf: too large, or with too small a fraction, for numbers that must not be multiples";
+                return self.demands.fail_in(demand, what.to_string());
             };
             for schema in schemas {
                 let name = self.fresh("n");
@@ -260,7 +273,7 @@ impl Writer<'_, '_> {
         match &items.kind {
             Order::Plain | Order::Watched => self.plain_items(items),
             Order::Unique(values) => self.unique_items(items, values),
-            Order::Counted(counted) => self.counted_items(items, counted),
+            Order::Counted(counted) => self.counted_items(counted),
         }
     }
 
@@ -332,37 +345,32 @@ impl Writer<'_, '_> {
         Ok(if items.least == 0 { format!("{first}?") } else { first })
     }
 
-    /// A rule for each number of items and of those that count, where the array can be ended from there.
-    fn counted_items(&mut self, items: &Items, counted: &Counted) -> Outcome<String> {
+    /// A rule for each state that the array can be ended from.
+    fn counted_items(&mut self, counted: &Counted) -> Outcome<String> {
         let prefix = self.fresh("c");
-        let live = counted.live(items, &self.some);
-        let name = |(i, count): (usize, u64)| format!("{prefix}x{i}x{count}");
-        for &(i, count) in &live {
+        let live = counted.live(&self.some);
+        for (i, state) in counted.states.iter().enumerate().filter(|(i, _)| live[*i]) {
             let comma = if i > 0 { self.comma() } else { "" };
-            let is_last = i == counted.length;
             let mut options = vec![];
-            options.extend(counted.can_end(items, (i, count)).then(String::new));
+            options.extend(state.can_end.then(String::new));
             let mut before = String::new();
-            for (demands, next) in counted.steps(items, (i, count)) {
-                let own: Vec<String> = demands
-                    .iter()
-                    .filter(|demand| self.is_some(**demand))
-                    .map(|demand| format!("d{}", demand.0))
-                    .collect();
-                if own.is_empty() || !live.contains(&next) {
+            for (demands, next) in &state.steps {
+                let own: Vec<String> =
+                    demands.iter().filter(|own| self.is_some(**own)).map(|own| format!("d{}", own.0)).collect();
+                if own.is_empty() || !live[*next] {
                     continue;
                 }
                 let item = format!("{comma} ({})", own.join(" | "));
-                if is_last && next == (i, count) {
+                if *next == i {
                     before = format!("({item})*");
                 } else {
-                    options.push(format!("{item} {}", name(next)));
+                    options.push(format!("{item} {prefix}x{next}"));
                 }
             }
             options.iter_mut().for_each(|option| *option = format!("{before} {option}"));
-            self.add(&name((i, count)), &options)?;
+            self.add(&format!("{prefix}x{i}"), &options)?;
         }
-        Ok(name((0, 0)))
+        Ok(format!("{prefix}x0"))
     }
 
     /// The least sets that agree with each other, found by going over the demands until none changes.
@@ -371,7 +379,7 @@ impl Writer<'_, '_> {
         loop {
             let mut has_changed = false;
             for &demand in self.order.iter().filter(|demand| self.some.contains(demand)) {
-                self.demands.work.step()?;
+                self.demands.work.small_steps(self.nodes[&demand].size())?;
                 let bytes = self.nodes[&demand].bytes(&known, &self.some);
                 has_changed |= known.insert(demand, bytes).unwrap_or([false; 256]) != bytes;
             }
