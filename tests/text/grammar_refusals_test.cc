@@ -54,7 +54,7 @@ TEST_F(GrammarRefusalsTest, RefusesSchemaKeywordsByName) {
       {R"({"const": 18446744073709551616})", "64 bits"},
       {R"({"minimum": 1e38})", "38 digits"},
       {R"({"multipleOf": 9007199254740993})", "2^53"},
-      {R"({"type": "object", "minProperties": 3})", "/minProperties"},
+      {R"({"type": "object", "minProperties": 3, "propertyNames": {"maxLength": 3}})", "/minProperties"},
       {R"({"a": 1, "a": 2})", "comes twice at line 1 column"},
       {"{\"type\":\n \"string\",}", "line 2 column"},
       {R"(false)", "/: no value fits the schema"},
