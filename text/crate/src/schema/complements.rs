@@ -103,8 +103,13 @@ impl<'a> Demands<'a> {
     fn other_objects(&mut self, object: &Object) -> Outcome<Vec<Object>> {
         let mut all = vec![];
         let mut sure = Object::any();
-        let required: HashSet<&Names> =
-            object.some.iter().filter(|(_, demand)| *demand == ANY).map(|(names, _)| names).collect();
+        let is_one = |names: &Names| names.name().is_some();
+        let required: HashSet<&Names> = object
+            .some
+            .iter()
+            .filter(|(names, demand)| is_one(names) && *demand == ANY)
+            .map(|(names, _)| names)
+            .collect();
         for rule in &object.all {
             if sure.all.len() < MAX_TAGS && rule.0.name().is_some() && self.is_listed_at_a_glance(rule.1)? {
                 all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
@@ -119,7 +124,7 @@ impl<'a> Demands<'a> {
         for rule in object.all.iter().filter(|rule| !sure.all.contains(rule)) {
             all.extend(self.without_rule(&sure, rule, required.contains(&rule.0))?);
         }
-        let told: HashSet<&Names> = object.all.iter().map(|(names, _)| names).collect();
+        let told: HashSet<&Names> = object.all.iter().map(|(names, _)| names).filter(|names| is_one(names)).collect();
         for (names, demand) in object.some.iter().filter(|(names, demand)| *demand != ANY || !told.contains(names)) {
             self.work.small_steps(sure.all.len())?;
             for other in self.others(*demand)? {
@@ -184,6 +189,8 @@ impl<'a> Demands<'a> {
                 any.add(values);
             }
         }
+        // What such a schema has looked at does not count for unevaluatedProperties.
+        any.objects.iter_mut().for_each(|object| object.seen.clear());
         Ok(any)
     }
 

@@ -304,7 +304,8 @@ impl<'a> Demands<'a> {
                     let place = self.target(part.place, key, text)?;
                     return self.simplify(Part { place, ..part }, all, hops + 1);
                 }
-                ("not", value) => {
+                // What a schema within not has looked at does not count.
+                ("not", value) if !self.tracks_seen => {
                     let place = self.child(part.place, value, &["not"])?;
                     return self.simplify(Part { place, is_not: !part.is_not }, all, hops + 1);
                 }

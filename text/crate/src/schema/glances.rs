@@ -8,6 +8,7 @@ use super::demands::{is_place, Demand, Demands, Part};
 use super::dialect::Keywords;
 use super::keywords::names_of;
 use super::Outcome;
+use crate::json::canonical;
 use crate::work::Work;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
@@ -40,7 +41,7 @@ impl Alike {
         }
         work.small_steps(4)?;
         let shape = match value {
-            Value::Number(number) => Shape::Scalar((number.as_f64().unwrap_or(0.0) + 0.0).to_string()), // no -0
+            Value::Number(_) => Shape::Scalar(canonical(value)),
             Value::Array(items) => {
                 Shape::List(items.iter().map(|item| self.number(item, is_literal, work)).collect::<Outcome<_>>()?)
             }

@@ -113,7 +113,7 @@ impl Demands<'_> {
             let before = all.len();
             for y in &mut ys {
                 let Some(both) = self.both_objects(&mut known, y)? else { continue };
-                if both == *x {
+                if both == *x && !self.tracks_seen {
                     all.truncate(before); // it contains what x has with the others
                     all.push(both);
                     break;
