@@ -9,7 +9,7 @@ number of threads. Each is measured against its own unconstrained streams, and l
 (peers/).
 
 With --maskbench=FOLDER, the schemas of MaskBench run in place of the promises (maskbench.py); with --peers, through
-llguidance and xgrammar too. With --test-suite=FOLDER, the JSON-Schema-Test-Suite does (test_suite.py): no invalid
+llguidance and xgrammar too. With --test-suite=FOLDER, the JSON-Schema-Test-Suite does (schema_suite.py): no invalid
 instance is accepted.
 
 The tokenizers are trained on this machine, on text that is printed. The model's weights are random. Constrained and
@@ -36,7 +36,7 @@ import gguf_file  # noqa: E402
 import machine  # noqa: E402
 import maskbench  # noqa: E402
 import models  # noqa: E402
-import test_suite  # noqa: E402
+import schema_suite  # noqa: E402
 from worker import Worker  # noqa: E402
 from berth_server import BIN, BerthServer, generate_request  # noqa: E402
 
@@ -180,7 +180,7 @@ def main():
                           peers_python)
         return
     if arguments.test_suite:
-        accepted = test_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
+        accepted = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
         raise SystemExit(f"missed: {accepted} invalid instances were accepted" if accepted else 0)
     if arguments.peers:
         checkpoint = model()

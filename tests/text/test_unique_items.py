@@ -1,5 +1,5 @@
-"""Arrays whose items may not repeat. What is accepted is what jsonschema accepts, and a text that is begun can be ended:
-where there are just as many values as items, all of them come, whatever was chosen before."""
+"""Arrays whose items may not repeat, and names that may not. What is accepted is what jsonschema accepts. A text that is
+begun can be ended: where there are just as many values as items, all of them come."""
 
 import itertools
 import json

@@ -236,7 +236,7 @@ impl Constraint {
         tokens
     }
 
-    /// Whether, after `tokens`, a text may go on with a token that spells more than the rest of what is forced. It begins
+    /// Whether, after `tokens`, a text may continue with a token that spells more than the rest of what is forced. It begins
     /// within the first `len` bytes of the rest.
     fn may_cross(&mut self, tokens: &[u32], rest: &[u8], len: usize) -> Result<bool, String> {
         let vocabulary = self.vocabulary.clone();

@@ -9,7 +9,7 @@ pub struct Watch {
     pub places: Vec<Place>,
     pub shapes: Vec<Shape>,
     pub top: usize,
-    /// Whether no object may repeat a name. Then the names that are not listed can always go on.
+    /// Whether no object may repeat a name. Then the names that are not listed can always continue.
     pub has_names: bool,
 }
 
@@ -64,7 +64,7 @@ impl ArrayShape {
         self.first.get(i).copied().or(self.rest)
     }
 
-    /// In how many ways it can go on after `count` items.
+    /// In how many ways it can continue after `count` items.
     pub fn ways(&self, count: usize, shapes: &[Shape]) -> u64 {
         let of = |i: usize| self.item(i).map_or(0, |shape| shapes[shape].count);
         let listed = self.first.len().max(self.least as usize).max(count);

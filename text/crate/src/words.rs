@@ -35,7 +35,7 @@ impl Words {
         own.count(state, 0)
     }
 
-    /// Whether whatever a word begins with can go on in endless ways, until the word is whole.
+    /// Whether whatever a word begins with can continue in endless ways, until the word is whole.
     pub fn stay_endless(&self) -> bool {
         let mut own = self.lock();
         let mut known = HashSet::new();

@@ -1,4 +1,8 @@
 //! The values of a demand, ready to be written: whether there are any, and which bytes all of them have.
+//!
+//!   properties a: A, b: B; a is required    ->    some value fits if one fits A; it has the bytes {"a": and those of A's
+//!
+//! Both questions are asked again and again, as schemas may refer to each other: the writer does, until nothing changes.
 
 use super::demands::Demand;
 use super::names::{Fields, Free};

@@ -59,7 +59,7 @@ impl Writer<'_, '_> {
         Ok(Some(Watch { places: found.places, shapes: found.shapes, top, has_names }))
     }
 
-    /// Whether some object has names that are not listed, and all such names can always go on: "a", "aa" and so forth.
+    /// Whether some object has names that are not listed, and all such names can always continue: "a", "aa" and so forth.
     fn has_names(&mut self) -> Outcome<bool> {
         let mut sets: Vec<Text> = vec![];
         for node in self.order.iter().filter(|demand| self.some.contains(demand)).map(|demand| &self.nodes[demand]) {
