@@ -12,8 +12,11 @@ import regex
 
 SPACE = r"[ \t\r\n]*"
 CHARACTER = r"""(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})"""
-INTEGER = r"-?(?:0|[1-9][0-9]*)"
-NUMBER = INTEGER + r"(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+# As docs/structured-output.md bounds them: at most 38 digits before the point and after it, and the value is a double.
+INTEGER = r"-?(?:0|[1-9][0-9]{0,37})"
+FRACTION = r"(?:\.[0-9]{1,38})?"
+NUMBER = (rf"(?:{INTEGER}{FRACTION}(?:[eE](?:-[0-9]{{1,3}}|\+?(?:[01]?[0-9]{{1,2}}|2[0-6][0-9])))?"
+          rf"|-?[0-9]{FRACTION}[eE]\+?(?:2[7-9][0-9]|30[0-7])|-?1(?:\.0)?[eE]\+?308)")
 WORDS = ["name", "age", "home", "colour", "fox", "river", "the_long_key", "x", "naïve", "a b"]
 # Regular expressions that schemas and requests share: both dialects read them alike.
 EXPRESSIONS = ["[a-f]{2,5}", "(yes|no|maybe)", "[0-9]{3}-[0-9]{2}", "a+b*", "(ab|cd){1,3}x?", "[A-Z][a-z]{0,6}"]
