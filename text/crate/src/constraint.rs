@@ -258,7 +258,7 @@ impl Constraint {
         }
         let (count, tracker) = (self.tokens.len(), self.tracker.clone());
         self.tokens.extend(tokens);
-        tokens.iter().for_each(|&token| drop(self.track(token)));
+        tokens.iter().for_each(|&token| self.track(token));
         let mask = self.mask_of_matcher();
         self.truncate(count);
         self.tracker = tracker;
@@ -345,8 +345,12 @@ impl Constraint {
             Some(Plan::Forced(tokens, at)) if at + 1 < tokens.len() => Some(Plan::Forced(tokens.clone(), at + 1)),
             _ => None,
         };
+        // Asked before the matcher moves, which would be ahead otherwise.
+        if self.tracker.clone().is_some_and(|mut tracker| !tracker.accept(self.bytes(token))) {
+            return Err(format!("token {token} would repeat an item or a name"));
+        }
         self.matcher.consume_token(token).map_err(message)?;
-        self.track(token)?;
+        self.track(token);
         self.tokens.push(token);
         self.plan = next;
         Ok(())
@@ -356,11 +360,10 @@ impl Constraint {
         self.vocabulary.trie().token(token)
     }
 
-    fn track(&mut self, token: u32) -> Result<(), String> {
+    fn track(&mut self, token: u32) {
         let bytes = self.vocabulary.trie().token(token);
-        match self.tracker.as_mut().is_none_or(|tracker| tracker.accept(bytes)) {
-            true => Ok(()),
-            false => Err(format!("token {token} would repeat an item")),
+        if let Some(tracker) = &mut self.tracker {
+            tracker.accept(bytes);
         }
     }
 
