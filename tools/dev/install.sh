@@ -279,21 +279,26 @@ install_peers() {
   touch "$complete"
 }
 
+# install_beside_oracle FOLDER REQUIREMENTS PIP_FLAG...: an environment of its own, with the oracle's packages behind it. A
+# path file adds these.
+install_beside_oracle() {
+  local packages
+  rm -rf "$1"
+  python3 -m venv "$1"
+  packages="$(cd "$1" && echo lib/python3*/site-packages)"
+  echo "$ORACLE_DIR/$packages" >"$1/$packages/oracle.pth"
+  "$1/bin/pip" install -q --disable-pip-version-check --no-cache-dir -r "$2" "${@:3}" || die "pip could not install $2"
+}
+
 # OpenVINO GenAI and what exports checkpoints for it, for `./dev bench peers` alone. The exporter needs another transformers
-# than the oracle's. It takes torch from the oracle: a path file adds the oracle's packages behind its own.
+# than the oracle's, and takes torch from it.
 install_openvino() {
   local requirements=bench/peers/openvino-requirements.txt
   local complete
   complete="$OPENVINO_DIR/complete-$(cat "$requirements" tools/parity/requirements.txt | cksum | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing OpenVINO GenAI (610 MB on disk, 1-2 minutes)"
-  rm -rf "$OPENVINO_DIR"
-  python3 -m venv "$OPENVINO_DIR"
-  local packages
-  packages="$(cd "$OPENVINO_DIR" && echo lib/python3*/site-packages)"
-  echo "$ORACLE_DIR/$packages" >"$OPENVINO_DIR/$packages/oracle.pth"
-  "$OPENVINO_DIR/bin/pip" install -q --disable-pip-version-check --no-cache-dir -r "$requirements" ||
-    die "pip could not install $requirements"
+  install_beside_oracle "$OPENVINO_DIR" "$requirements"
   touch "$complete"
 }
 
@@ -334,14 +339,8 @@ install_structure_peers() {
   local complete
   complete="$STRUCTURE_DIR/complete-$(cat "$requirements" tools/parity/requirements.txt | cksum | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
-  say "installing llguidance and xgrammar (200 MB on disk)"
-  rm -rf "$STRUCTURE_DIR"
-  python3 -m venv "$STRUCTURE_DIR"
-  local packages
-  packages="$(cd "$STRUCTURE_DIR" && echo lib/python3*/site-packages)"
-  echo "$ORACLE_DIR/$packages" >"$STRUCTURE_DIR/$packages/oracle.pth"
-  "$STRUCTURE_DIR/bin/pip" install -q --disable-pip-version-check --no-deps -r "$requirements" ||
-    die "pip could not install $requirements"
+  say "installing llguidance and xgrammar (50 MB on disk)"
+  install_beside_oracle "$STRUCTURE_DIR" "$requirements" --no-deps
   touch "$complete"
 }
 
