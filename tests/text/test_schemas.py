@@ -283,6 +283,39 @@ def test_properties_come_in_any_order(oracle, schema):
     assert not oracle.value(accepts='{"a": 1, "a": 1}')
 
 
+NULL, INTEGER = {"type": "null"}, {"type": "integer"}
+TWO_NEEDS = {"allOf": [{"not": {"patternProperties": {"^x": INTEGER}}}, {"not": {"patternProperties": {"1$": NULL}}}]}
+# Objects whose unlisted properties are counted or needed.
+TALLIES = [
+    {"minProperties": 2}, {"minProperties": 3, "properties": {"a": NULL}}, {"maxProperties": 2},
+    {"minProperties": 2, "maxProperties": 3, "required": ["1"]}, TWO_NEEDS, {**TWO_NEEDS, "maxProperties": 2},
+    {"minProperties": 2, "maxProperties": 3, "properties": {"1": NULL, "2": NULL, "a": INTEGER}, "required": ["2"]},
+    {**TWO_NEEDS, "minProperties": 3}, {**TWO_NEEDS, "properties": {"a": NULL, "1": INTEGER}, "maxProperties": 2},
+    {"minProperties": 2, "maxProperties": 2, "properties": {"a": NULL}, "required": ["a"], "additionalProperties": False,
+     "patternProperties": {"^x": INTEGER}},
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("schema", TALLIES, ids=[str(i) for i in range(len(TALLIES))])
+def test_unlisted_properties_are_counted(oracle, schema, any_order):
+    schema = {"type": "object", **schema}
+    oracle.value(schema=schema, any_order=any_order)
+    check = jsonschema.Draft202012Validator(schema)
+    listed = [*schema.get("properties", {}), *schema.get("required", [])]
+    for count in range(4):
+        for names in itertools.permutations(["1", "2", "a", "x1", "xx"], count):
+            order = [listed.index(name) if name in listed else len(listed) for name in names]
+            if not any_order and order != sorted(order):
+                continue
+            for values in itertools.product([None, 1], repeat=count):
+                value = dict(zip(names, values))
+                assert oracle.value(accepts=json.dumps(value)) == check.is_valid(value), value
+    for seed in range(WALKS // 2):
+        text = oracle.value(walk=seed, limit=300)
+        assert text is None or check.is_valid(json.loads(text)), text
+
+
 ITEMS = [None, 0, 1, 2, "a", "b", [], [1]]
 # Arrays, by all items of up to three.
 ARRAYS = [
