@@ -59,7 +59,7 @@ struct Frame {
     is_object: bool,
     place: usize,
     shape: Option<usize>, // if it is an item or a part of one
-    index: usize,         // of an array's item
+    index: usize,         // of the item or property
     name: String,         // of an object's property
     value: Option<Value>, // so far, if it is an item or a part of one
     used: Option<Used>,   // if its items may not repeat
@@ -99,8 +99,8 @@ impl Tracker {
         Tracker { watch, frames: vec![], at: At::Value }
     }
 
-    /// Goes over a token's bytes. False: it repeats an item, or leads to where only repeated items are left. The token
-    /// fits the grammar.
+    /// Goes over a token's bytes. False: it repeats an item or a name, or leads to where only items are left that have
+    /// come. The token fits the grammar.
     pub fn accept(&mut self, bytes: &[u8]) -> bool {
         bytes.iter().all(|&b| self.byte(b)) && self.is_alive()
     }
@@ -129,28 +129,13 @@ impl Tracker {
     }
 
     fn byte(&mut self, b: u8) -> bool {
-        if let At::Text { text, is_escaped, is_name } = &mut self.at {
-            let is_end = b == b'"' && !*is_escaped;
+        if let At::Text { text, is_escaped, .. } = &mut self.at {
+            if b == b'"' && !*is_escaped {
+                return self.end_text();
+            }
             *is_escaped = b == b'\\' && !*is_escaped;
-            if !is_end {
-                text.push(b);
-                return true;
-            }
-            let is_name = *is_name;
-            let text = if is_name || self.frames.last().is_some_and(|frame| frame.is_recorded()) {
-                let spelled = [b"\"", text.as_slice(), b"\""].concat();
-                serde_json::from_slice(&spelled).unwrap_or_default()
-            } else {
-                String::new()
-            };
-            if !is_name {
-                return self.end_value(Value::String(text));
-            }
-            self.at = At::Colon;
-            let Some(frame) = self.frames.last_mut() else { return true };
-            let frame = Arc::make_mut(frame);
-            frame.name = text;
-            return frame.names.as_mut().is_none_or(|names| names.add(frame.name.clone(), Value::Null));
+            text.push(b);
+            return true;
         }
         let is_structure = b" \t\n\r,]}".contains(&b);
         if let At::Scalar(text) = &mut self.at {
@@ -180,6 +165,22 @@ impl Tracker {
             b => self.at = At::Scalar(vec![b]),
         }
         true
+    }
+
+    /// False: it repeats an item or a name.
+    fn end_text(&mut self) -> bool {
+        let At::Text { text, is_name, .. } = std::mem::replace(&mut self.at, At::Colon) else { return true };
+        let mut own = String::new();
+        if is_name || self.is_recorded() {
+            own = serde_json::from_slice(&[b"\"", text.as_slice(), b"\""].concat()).unwrap_or_default();
+        }
+        if !is_name {
+            return self.end_value(Value::String(own));
+        }
+        let Some(frame) = self.frames.last_mut() else { return true };
+        let frame = Arc::make_mut(frame);
+        frame.name = own;
+        frame.names.as_mut().is_none_or(|names| names.add(frame.name.clone(), Value::Null))
     }
 
     fn open(&mut self, is_object: bool) {
@@ -236,11 +237,8 @@ impl Tracker {
                 after.is_item_alive(i)
             });
         }
-        if self.room(i, true) == ENDLESS {
-            return true;
-        }
-        let taken = used.values().filter(|value| self.may_become(value, i)).count() as u64;
-        self.room(i, true) > taken
+        let room = self.room(i, true);
+        room == ENDLESS || room > used.values().filter(|value| self.may_become(value, i)).count() as u64
     }
 
     /// The names that may come, where one has to.
@@ -375,7 +373,7 @@ impl Tracker {
         }
     }
 
-    /// Takes the tokens out of `mask` that would repeat an item.
+    /// Takes the tokens out of `mask` that would repeat an item or a name.
     pub fn filter(&self, mask: &mut SimpleVob, vocabulary: &Vocabulary) {
         let trie = vocabulary.trie();
         let mut tokens: Vec<u32> = vec![];

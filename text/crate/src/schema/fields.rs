@@ -47,7 +47,8 @@ impl Writer<'_, '_> {
             return self.tallied(fields, free, &needs);
         }
         if fields.num_needs > 1 {
-            let what = "properties of some name that each must fit a schema of its own: one is supported here";
+            let what =
+                "several properties are needed whose names are not listed, and these names have a bounded length";
             return Err(what.to_string());
         }
         // A name may come twice, and has the last of its values. So the property that is needed comes last.

@@ -73,7 +73,7 @@ impl Demands<'_> {
                 next.push((object, needs));
             }
             if next.len() > MAX_ALTERNATIVES {
-                return Err(format!("needed properties have over {MAX_ALTERNATIVES} alternatives"));
+                return Err(format!("properties of several names are needed, in over {MAX_ALTERNATIVES} combinations"));
             }
             self.work.small_steps(next.len() * 10)?;
             open = next;
@@ -139,7 +139,7 @@ impl Demands<'_> {
         let but: BTreeSet<String> = listed.iter().map(|name| name.to_string()).collect();
         let free = self.free(object, &but, &[])?;
         if needs.len() > MAX_NEEDS {
-            return Err(format!("over {MAX_NEEDS} properties of some name that each must fit a schema of its own"));
+            return Err(format!("over {MAX_NEEDS} properties are needed whose names are not listed"));
         }
         let mut options = vec![];
         let mut met = 0;
@@ -272,4 +272,19 @@ fn merge(all: &mut Vec<Free>) {
         all[i].names.fits.remove(&pattern);
         all[i].names.fits_not.remove(&pattern);
     }
+}
+
+/// The fewest properties that meet the needs which `met` has not. `masks`: of the needs that one property can meet.
+pub fn fewest(masks: &[u64], num_needs: usize, met: u64) -> Option<u64> {
+    let whole = (1u64 << num_needs) - 1;
+    let mut reached = vec![met & whole];
+    for count in 0..=num_needs as u64 {
+        if reached.contains(&whole) {
+            return Some(count);
+        }
+        reached = reached.iter().flat_map(|met| masks.iter().map(move |mask| met | mask)).collect();
+        reached.sort_unstable();
+        reached.dedup();
+    }
+    None
 }

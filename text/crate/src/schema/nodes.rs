@@ -5,7 +5,7 @@
 //! Both questions are asked again and again, as schemas may refer to each other: the writer does, until nothing changes.
 
 use super::demands::Demand;
-use super::names::{Fields, Free};
+use super::names::{fewest, Fields, Free};
 use super::numbers::Number;
 use super::shapes::{Items, Order};
 use super::texts::Text;
@@ -138,19 +138,4 @@ impl Fields {
             && self.most.is_none_or(|most| sure <= most)
             && (is_open || self.least <= named)
     }
-}
-
-/// The fewest properties that meet the needs which `met` has not. `masks`: of the needs that one property can meet.
-pub fn fewest(masks: &[u64], num_needs: usize, met: u64) -> Option<u64> {
-    let whole = (1u64 << num_needs) - 1;
-    let mut reached = vec![met & whole];
-    for count in 0..=num_needs as u64 {
-        if reached.contains(&whole) {
-            return Some(count);
-        }
-        reached = reached.iter().flat_map(|met| masks.iter().map(move |mask| met | mask)).collect();
-        reached.sort_unstable();
-        reached.dedup();
-    }
-    None
 }

@@ -5,8 +5,7 @@
 //!
 //!   {"minProperties": 2, "maxProperties": 3, "required": ["p"]}    1 or 2 others; "p" keeps a place
 
-use super::names::Fields;
-use super::nodes::fewest;
+use super::names::{fewest, Fields};
 use super::shapes::MAX_BITS;
 use super::writer::{all, Writer};
 use super::Outcome;
@@ -75,7 +74,9 @@ impl Writer<'_, '_> {
         let width = (least.max(most.unwrap_or(0)) + 2).ilog2() as usize + 1;
         let width = if is_counted { width } else { 0 };
         if num_needs > MAX_COUNTED_NEEDS && is_counted {
-            return Err(format!("minProperties: not supported beside {num_needs} needed properties of some name"));
+            return Err(format!(
+                "minProperties: not supported where {num_needs} properties are needed whose names are not listed"
+            ));
         }
         let any_order = self.style.any_order && named.len() + num_needs + width <= MAX_BITS;
         let sure = num_needs + if any_order { required } else { 0 };

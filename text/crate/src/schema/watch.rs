@@ -226,7 +226,10 @@ impl Writer<'_, '_> {
             match number.one_way() {
                 Some(patterns) => options.extend(patterns.into_iter().map(RegexAst::Regex)),
                 None if *number == Number::any() => shape.has_number = true,
-                None => return Err("uniqueItems: not supported for such numbers".to_string()),
+                None => {
+                    return Err("uniqueItems: not supported for numbers with a fraction that have bounds or multipleOf"
+                        .to_string())
+                }
             }
         }
         for text in &node.texts {
@@ -290,7 +293,7 @@ impl Writer<'_, '_> {
         let required = fields.named.iter().filter(|own| own.is_required).count() as u64;
         let has_free = fields.free.iter().any(|own| self.is_some(own.demand));
         if has_free || fields.num_needs > 0 || fields.most.is_some() || fields.least > required {
-            return Err("uniqueItems: not supported for objects with such names or numbers of properties".to_string());
+            return Err("uniqueItems: not supported for objects whose properties are counted, or whose unlisted names are bounded".to_string());
         }
         let mut members = vec![];
         let mut count = 1u64;
