@@ -1,6 +1,7 @@
 """Makes a case's checkpoint and asks transformers what it generates. Kept by the hash of all that decides it."""
 
 import copy
+import fcntl
 import functools
 import hashlib
 import json
@@ -231,14 +232,17 @@ def make(name, folder):
 def load(name):
     """(model folder, the oracle's answers, arrays)"""
     folder = cache_folder(name)
-    if not (folder / "oracle.json").exists():
-        for old in folder.parent.glob(f"{name}-*"):
-            if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}(\.tmp)?", old.name):  # not another case's, like name-tied
-                shutil.rmtree(old)
-        temporary = folder.with_name(folder.name + ".tmp")
-        temporary.mkdir(parents=True)
-        make(name, temporary)
-        temporary.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{name}.lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes ask for the same case
+        if not (folder / "oracle.json").exists():
+            for old in folder.parent.glob(f"{name}-*"):
+                if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}(\.tmp)?", old.name):  # not another's, like name-tied
+                    shutil.rmtree(old)
+            temporary = folder.with_name(folder.name + ".tmp")
+            temporary.mkdir()
+            make(name, temporary)
+            temporary.rename(folder)
     with open(folder / "oracle.json", encoding="utf-8") as file:
         return folder, json.load(file), np.load(folder / "oracle.npz")
 
