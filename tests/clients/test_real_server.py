@@ -175,7 +175,8 @@ def test_asyncio(server):
         async with AsyncClient(server.address, timeout=300) as client:
             answers = await asyncio.gather(*(client.chat(f"What is 2{i} + 45?", temperature=0) for i in range(8)))
             assert [f"{65 + i}" in answers[i].text for i in range(8)] == [True] * 8
-            record = await client.parse(Record, "Make a record: Tom the owl.", temperature=0, max_tokens=200)
+            prompt = "Make a record: Lily the fox lives in the forest."
+            record = await client.parse(Record, prompt, temperature=0, max_tokens=200)
             assert isinstance(record, Record)
             text = "".join([part.text async for part in client.stream("Once", max_tokens=20, temperature=0)])
             assert text == (await client.generate("Once", max_tokens=20, temperature=0)).text
