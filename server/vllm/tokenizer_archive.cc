@@ -19,8 +19,8 @@
 namespace berth {
 namespace {
 
-constexpr const char* kNames[] = {"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json",
-                                  "special_tokens_map.json"};
+constexpr const char* kNames[] = {"tokenizer.json",         "tokenizer_config.json",   "config.json",
+                                  "generation_config.json", "special_tokens_map.json", "added_tokens.json"};
 // The gateway takes no more entries.
 constexpr size_t kMaxFiles = 50;
 // 1980-01-01, the first day that a zip archive knows.

@@ -43,6 +43,20 @@ TEST_F(TokenizerArchiveTest, EqualFilesMakeEqualArchives) {
   EXPECT_NE(MakeTokenizerArchive(folders[1])->sha256, one->sha256);
 }
 
+TEST_F(TokenizerArchiveTest, EveryFileThatTokensDependOnCounts) {
+  const std::string folder = MakeFolder("files");
+  Write(folder, "tokenizer.json", "{}");
+  std::string before = MakeTokenizerArchive(folder)->sha256;
+  for (const char* name : {"tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "chat_template.jinja"}) {
+    Write(folder, name, "{}");
+    const auto archive = MakeTokenizerArchive(folder);
+    ASSERT_TRUE(archive.ok()) << name << ": " << archive.status();
+    EXPECT_NE(archive->sha256, before) << name;
+    before = archive->sha256;
+  }
+}
+
 TEST_F(TokenizerArchiveTest, AModelWithoutATokenizerHasNone) {
   const std::string folder = MakeFolder("none");
   EXPECT_EQ(MakeTokenizerArchive(folder).status().code(), absl::StatusCode::kFailedPrecondition);
