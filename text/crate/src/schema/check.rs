@@ -13,8 +13,6 @@ use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// The lexer has a state for each remainder, so the least common multiple of all multipleOf is bounded.
-const MAX_MULTIPLE: u64 = 10_000;
 const MAX_NUMBER: f64 = 1e38; // of MAX_DIGITS
 /// What a value of a schema takes to be compiled, and a pattern.
 const VALUE_COST: u64 = 40;
@@ -28,8 +26,6 @@ pub struct Checker<'a> {
     resources: &'a Resources,
     seen: BTreeSet<String>,
     todo: Vec<String>,
-    /// The least common multiple of all multipleOf: a whole number, and how many of its digits are after the point.
-    multiple: (u64, u32),
     pub has_unevaluated: bool,
 }
 
@@ -87,7 +83,7 @@ fn types(value: &Value, at: &At) -> Outcome<()> {
 impl<'a> Checker<'a> {
     pub fn new(root: &'a Value, prefix: &'a str, resources: &'a Resources, notes: &'a Notes, work: &'a Work) -> Self {
         let (seen, todo) = (BTreeSet::new(), vec![]);
-        Checker { root, prefix, work, notes, resources, seen, todo, multiple: (1, 0), has_unevaluated: false }
+        Checker { root, prefix, work, notes, resources, seen, todo, has_unevaluated: false }
     }
 
     pub fn run(&mut self) -> Outcome<()> {
@@ -221,16 +217,6 @@ impl<'a> Checker<'a> {
         if of <= 0.0 {
             return fail(at, "must be over 0");
         }
-        let digits = of.to_string();
-        let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
-        let own = (format!("{whole}{fraction}").parse().ok(), fraction.len() as u32);
-        match own.0.and_then(|own_digits| common_multiple(self.multiple, (own_digits, own.1))) {
-            Some(multiple) => self.multiple = multiple,
-            None => {
-                let what = "the schema's multipleOf have no common multiple below";
-                return fail(at, format_args!("{what} {MAX_MULTIPLE}, the decimal point left out"));
-            }
-        }
         Ok(())
     }
 
@@ -259,20 +245,4 @@ impl<'a> Checker<'a> {
 fn is_shared(all: &Keywords) -> bool {
     let maps = all.get("dependentRequired").zip(all.get("dependentSchemas"));
     maps.is_some_and(|(a, b)| std::ptr::eq(a, b))
-}
-
-/// The least common multiple of two decimal numbers, if it has few enough states.
-fn common_multiple(a: (u64, u32), b: (u64, u32)) -> Option<(u64, u32)> {
-    let point = a.1.max(b.1);
-    let scale = |n: (u64, u32)| 10u64.checked_pow(point - n.1)?.checked_mul(n.0);
-    let (x, y) = (scale(a)?, scale(b)?);
-    let (mut gcd, mut rest) = (x, y);
-    while rest != 0 {
-        (gcd, rest) = (rest, gcd % rest);
-    }
-    let (mut lcm, mut point) = ((x / gcd).checked_mul(y)?, point);
-    while point > 0 && lcm % 10 == 0 {
-        (lcm, point) = (lcm / 10, point - 1);
-    }
-    (lcm <= MAX_MULTIPLE).then_some((lcm, point))
 }

@@ -16,15 +16,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 const MAX_DIGITS: usize = 15;
 /// Digits after the point of what numbers are multiples of.
 const MAX_SCALE: u32 = 4;
-/// Remainders of a terminal, and those of all terminals that a number must match.
+/// Remainders of a terminal, and those of all terminals that are read at once.
 const MAX_REMAINDERS: u64 = 250;
-const MAX_COMBINED: u64 = 10_000;
+pub const MAX_COMBINED: u64 = 10_000;
 /// Numbers that are tried to find one of a set.
 const MAX_TRIED: u64 = 20_000;
 /// Numbers between two bounds that are listed.
 const MAX_LISTED: usize = 500;
 /// Bounds from which on a number may not have enough digits.
 const MAX_BOUND: f64 = 1e9;
+/// A number, the decimal point left out, that is a double and has few digits.
+const MAX_DIGITS_TRIED: f64 = 1e14;
 /// What llguidance takes for a remainder of a set, and for an option of a terminal.
 const REMAINDER_COST: u64 = 500;
 const OPTION_COST: u64 = 140;
@@ -156,23 +158,26 @@ impl Number {
 
 impl Number {
     /// All numbers of a set of multiples, if they are few.
-    fn few(&self) -> Option<Vec<f64>> {
-        let all = Remainders::of(self)?;
+    pub fn few(&self) -> Option<Vec<f64>> {
         let (low, high) = (self.low?.at.at(), self.high?.at.at());
-        if low < -MAX_BOUND || high > MAX_BOUND || (all.has_more_digits() && self.kind != Kind::Whole) {
+        if low < -MAX_BOUND || high > MAX_BOUND {
             return None;
         }
-        let unit = if self.kind == Kind::Whole { 1.0 } else { all.unit() as f64 };
-        let (first, last) = ((low * unit).floor() as i64, (high * unit).ceil() as i64);
-        if last - first > MAX_TRIED as i64 {
-            return None;
-        }
-        let scale = all.unit() as f64 / unit;
-        let is_in = |&number: &i64| {
-            let remainder = (number * scale as i64).rem_euclid(all.divisor as i64);
-            all.has(remainder as u64) && self.has(Exact::from(number as f64 / unit))
+        // Each is a multiple of the largest of `multiples`, or a whole number.
+        let step = match self.multiples.iter().copied().max_by(f64::total_cmp) {
+            Some(of) => Exact::from(of),
+            None if self.kind == Kind::Whole => Exact::from(1.0),
+            None => return None,
         };
-        let found: Vec<f64> = (first..=last).filter(is_in).map(|number| number as f64 / unit).collect();
+        let (digits, point) = decimal(step)?;
+        let (step, unit) = (step.at(), 10f64.powi(i32::try_from(point).ok()?));
+        let (first, last) = ((low / step).floor(), (high / step).ceil());
+        if last - first > MAX_TRIED as f64 || high.abs().max(low.abs()) * unit >= MAX_DIGITS_TRIED {
+            return None;
+        }
+        let at = |i: i64| (i as i128 * digits) as f64 / unit;
+        let found: Vec<f64> =
+            (first as i64..=last as i64).map(at).filter(|&number| self.has(Exact::from(number))).collect();
         (found.len() <= MAX_LISTED).then_some(found)
     }
 }
@@ -196,7 +201,32 @@ impl Rest {
     }
 }
 
+/// The least common multiple of two decimal numbers, each digits and how many of them are after the point.
+fn common_multiple(a: (u64, u32), b: (u64, u32)) -> Option<(u64, u32)> {
+    let point = a.1.max(b.1);
+    let scale = |n: (u64, u32)| 10u64.checked_pow(point - n.1)?.checked_mul(n.0);
+    let (x, y) = (scale(a)?, scale(b)?);
+    let (mut lcm, mut point) = ((x / common_divisor(x, y)).checked_mul(y)?, point);
+    while point > 0 && lcm % 10 == 0 {
+        (lcm, point) = (lcm / 10, point - 1);
+    }
+    (lcm <= MAX_COMBINED).then_some((lcm, point))
+}
+
 impl Writer<'_, '_> {
+    /// Takes a set's multiples in. False: with all that the grammar has, the lexer would need too many states.
+    pub fn takes_multiples(&mut self, number: &Number) -> bool {
+        let mut all = self.multiple;
+        for &of in number.multiples.iter().chain(&number.multiples_not) {
+            let Some((digits, point)) = decimal(Exact::from(of)) else { return false };
+            let own = u64::try_from(digits).ok().and_then(|digits| common_multiple(all, (digits, point as u32)));
+            let Some(own) = own else { return false };
+            all = own;
+        }
+        self.multiple = all;
+        true
+    }
+
     /// Alternatives of a terminal for a set with multiples. None: there are too many remainders, or perhaps no number.
     pub fn multiples(&mut self, number: &Number) -> Outcome<Option<Vec<String>>> {
         let ranges = number.between();

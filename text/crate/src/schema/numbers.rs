@@ -203,8 +203,11 @@ impl Number {
         if let Some(only) = &self.only {
             return only.is_empty();
         }
-        if self.has_multiples() && self.has_multiple() == Some(false) {
-            return true;
+        if self.has_multiples() {
+            let is_known = self.has_multiple().or_else(|| self.few().map(|few| !few.is_empty()));
+            if is_known == Some(false) {
+                return true;
+            }
         }
         if let (Some(low), Some(high)) = (self.low, self.high) {
             if low.at.is_vague() || high.at.is_vague() {

@@ -13,6 +13,7 @@
 
 use super::counts::Counted;
 use super::demands::{Demand, Demands, NOTHING};
+use super::multiples::MAX_COMBINED;
 use super::nodes::{Bytes, Node};
 use super::shapes::{Items, Order};
 use super::texts::{lark_string, literal};
@@ -50,6 +51,8 @@ pub struct Writer<'d, 'a> {
     rules: String,
     terminals: HashMap<String, String>, // names by what they match
     next: usize,
+    /// The least common multiple of all multipleOf: digits, and how many of them are after the point.
+    pub multiple: (u64, u32),
     /// Whether names are followed, so that none comes twice in an object.
     pub has_names: bool,
 }
@@ -65,6 +68,7 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
         rules: String::new(),
         terminals: HashMap::new(),
         next: 0,
+        multiple: (1, 0),
         has_names: false,
     };
     writer.run(top)
@@ -224,6 +228,14 @@ impl Writer<'_, '_> {
         for number in &node.numbers {
             if !number.has_multiples() {
                 scalars.extend(number.terminals());
+                continue;
+            }
+            if !self.takes_multiples(number) {
+                let Some(few) = number.few().filter(|few| !few.is_empty()) else {
+                    let what = "multipleOf: those of the schema have no common multiple up to";
+                    return self.demands.fail_in(demand, format!("{what} {MAX_COMBINED}, the decimal point left out"));
+                };
+                scalars.extend(few.iter().map(|number| lark_string(&number.to_string())));
                 continue;
             }
             // llguidance writes 0.50 for a multiple of 0.25, and not 0.5.
