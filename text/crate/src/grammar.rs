@@ -23,6 +23,10 @@ use std::sync::Arc;
 const STACK_BYTES: usize = 1 << 30;
 /// Limit of a Lark grammar: each rule may name the next.
 const MAX_LARK_BYTES: usize = 256 << 10;
+/// Work to build the lexer. What is built is what the first masks need, for each token of the vocabulary.
+const LEXER_FUEL: u64 = 10_000_000;
+/// Work of the lexer for one mask. An output that needs more ends with an error, and nearly all need far less.
+const STEP_LEXER_FUEL: u64 = 1_000_000;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -298,12 +302,8 @@ fn limits(spec: &Spec) -> ParserLimits {
     set(&mut limits.max_lexer_states, spec.max_lexer_states);
     set(&mut limits.step_max_items, spec.step_max_items);
     set(&mut limits.max_items_in_row, spec.max_items_in_row);
-    if spec.initial_lexer_fuel > 0 {
-        limits.initial_lexer_fuel = spec.initial_lexer_fuel;
-    }
-    if spec.step_lexer_fuel > 0 {
-        limits.step_lexer_fuel = spec.step_lexer_fuel;
-    }
+    limits.initial_lexer_fuel = if spec.initial_lexer_fuel > 0 { spec.initial_lexer_fuel } else { LEXER_FUEL };
+    limits.step_lexer_fuel = if spec.step_lexer_fuel > 0 { spec.step_lexer_fuel } else { STEP_LEXER_FUEL };
     limits
 }
 
