@@ -8,7 +8,7 @@
 
 use crate::json::canonical;
 use crate::vocabulary::Vocabulary;
-use crate::watched::{scalars, times, Member, ObjectShape, Shape, Watch};
+use crate::watched::{scalars, times, ListedName, Member, ObjectShape, Shape, Watch};
 use crate::words::ENDLESS;
 use llguidance::toktrie::SimpleVob;
 use serde_json::{Map, Value};
@@ -29,9 +29,13 @@ struct Known {
 }
 
 impl Used {
+    fn contains(&self, text: &str) -> bool {
+        self.known.texts.contains(text) || self.more.iter().any(|(other, _)| other == text)
+    }
+
     /// False: it has come.
     fn add(&mut self, text: String, value: Value) -> bool {
-        if self.known.texts.contains(&text) || self.more.iter().any(|(other, _)| *other == text) {
+        if self.contains(&text) {
             return false;
         }
         self.more.push((text, value));
@@ -219,7 +223,22 @@ impl Tracker {
     }
 
     fn is_alive(&self) -> bool {
-        (0..self.frames.len()).all(|i| self.frames[i].used.is_none() || self.is_item_alive(i))
+        self.is_name_alive() && (0..self.frames.len()).all(|i| self.frames[i].used.is_none() || self.is_item_alive(i))
+    }
+
+    /// Whether the name that is begun can become one that has not come. A name that is not listed always can.
+    fn is_name_alive(&self) -> bool {
+        let At::Text { text, is_name: true, .. } = &self.at else { return true };
+        let (names, used) = self.listed_names();
+        let mut like = names.iter().filter(|own| own.spelled.starts_with(text)).peekable();
+        like.peek().is_none()
+            || like.any(|own| text.len() < own.own_from || !used.is_some_and(|used| used.contains(&own.name)))
+    }
+
+    /// The names that the last object lists, if the tracker has to know them, and those that have come.
+    fn listed_names(&self) -> (&[ListedName], Option<&Used>) {
+        let Some(frame) = self.frames.last().filter(|frame| frame.is_object) else { return (&[], None) };
+        (&self.watch.places[frame.place].names, frame.names.as_ref())
     }
 
     /// Whether the item that is begun in frame `i` can become one that has not come.
@@ -380,16 +399,24 @@ impl Tracker {
         let is_watching = self.frames.iter().any(|frame| frame.used.is_some());
         let quotes = |count: usize| &vocabulary.quotes[count - 1];
         let mut add = |list: &[u32]| tokens.extend(list.iter().copied().filter(|&id| mask.is_allowed(id)));
+        // A token may begin a name that has come, and not only end it.
+        let begun = usize::from(self.frames.iter().any(|frame| !self.watch.places[frame.place].names.is_empty()));
         match &self.at {
             // A token may end a name, or have a whole one after the string that it ends.
             At::Text { is_name, .. } if !is_watching => {
                 let is_first = self.frames.last().and_then(|frame| frame.names.as_ref()).is_none_or(Used::is_empty);
-                add(quotes(if *is_name && !is_first { 1 } else { 3 }));
+                add(quotes(if *is_name && !is_first { 1 } else { 3 - begun }));
+                if *is_name {
+                    self.along_names(vocabulary, mask, &mut tokens);
+                }
             }
-            _ if !is_watching => add(quotes(2)),
+            _ if !is_watching => add(quotes(2 - begun)),
             At::Text { is_name, .. } if !is_name || !self.is_closed() => {
                 add(quotes(1));
                 self.along_used(vocabulary, mask, &mut tokens);
+                if *is_name {
+                    self.along_names(vocabulary, mask, &mut tokens);
+                }
             }
             _ => mask.iter_set_entries(|id| tokens.push(id as u32)),
         }
@@ -409,10 +436,20 @@ impl Tracker {
         matches!(shape, Some(Some(ObjectShape::Closed { .. })))
     }
 
+    /// Within a name: the tokens that go along listed names which have come.
+    fn along_names(&self, vocabulary: &Vocabulary, mask: &SimpleVob, tokens: &mut Vec<u32>) {
+        let At::Text { text, .. } = &self.at else { return };
+        let (names, used) = self.listed_names();
+        for own in names.iter().filter(|own| used.is_some_and(|used| used.contains(&own.name))) {
+            along(own.spelled.strip_prefix(text.as_slice()).unwrap_or_default(), vocabulary, mask, tokens);
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+    }
+
     /// Within a string: the tokens that go along items which have come, where few others are left.
     fn along_used(&self, vocabulary: &Vocabulary, mask: &SimpleVob, tokens: &mut Vec<u32>) {
         let At::Text { text, is_name: false, .. } = &self.at else { return };
-        let trie = vocabulary.trie();
         for i in (0..self.frames.len()).filter(|&i| self.frames[i].used.is_some()) {
             if self.room(i, false) == ENDLESS {
                 continue;
@@ -420,14 +457,8 @@ impl Tracker {
             for value in self.frames[i].used.iter().flat_map(Used::values) {
                 let Some(Value::String(word)) = self.begun_part(value, i) else { continue };
                 let spelled = Value::from(word.as_str()).to_string();
-                let Some(rest) = spelled.as_bytes()[1..spelled.len() - 1].strip_prefix(text.as_slice()) else {
-                    continue;
-                };
-                let mut node = Some(trie.root());
-                for &b in rest {
-                    node = node.and_then(|node| trie.child_at_byte(node, b));
-                    tokens.extend(node.and_then(|node| node.token_id()).filter(|&id| mask.is_allowed(id)));
-                }
+                let rest = spelled.as_bytes()[1..spelled.len() - 1].strip_prefix(text.as_slice());
+                along(rest.unwrap_or_default(), vocabulary, mask, tokens);
             }
         }
         tokens.sort_unstable();
@@ -437,5 +468,15 @@ impl Tracker {
     /// The scalar of `value` that is begun.
     fn begun_part<'v>(&self, value: &'v Value, i: usize) -> Option<&'v Value> {
         (i + 1..self.frames.len()).try_fold(value, |value, j| self.inner(value, j).flatten())
+    }
+}
+
+/// Adds the tokens of `mask` that `bytes` begin with.
+fn along(bytes: &[u8], vocabulary: &Vocabulary, mask: &SimpleVob, tokens: &mut Vec<u32>) {
+    let trie = vocabulary.trie();
+    let mut node = Some(trie.root());
+    for &b in bytes {
+        node = node.and_then(|node| trie.child_at_byte(node, b));
+        tokens.extend(node.and_then(|node| node.token_id()).filter(|&id| mask.is_allowed(id)));
     }
 }

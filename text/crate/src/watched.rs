@@ -4,7 +4,7 @@
 use crate::words::{Words, ENDLESS};
 use std::collections::HashMap;
 
-/// Where arrays may not repeat an item. Place 0 holds no such array.
+/// Where arrays may not repeat an item, and where objects list many names. Place 0 holds neither.
 pub struct Watch {
     pub places: Vec<Place>,
     pub shapes: Vec<Shape>,
@@ -21,6 +21,16 @@ pub struct Place {
     pub distinct: Option<usize>, // the shape of items that may not repeat
     pub named: HashMap<String, usize>,
     pub other: usize,
+    /// Names that an object lists, where it may list too many for the grammar to remember.
+    pub names: Vec<ListedName>,
+}
+
+#[derive(Clone)]
+pub struct ListedName {
+    pub name: String,
+    pub spelled: Vec<u8>, // in JSON, without quotes
+    /// As many of its bytes begin no name that is not listed.
+    pub own_from: usize,
 }
 
 /// The values of an item, or of a part of one.

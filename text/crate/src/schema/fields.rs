@@ -43,7 +43,8 @@ impl Writer<'_, '_> {
             needs.extend(self.any_free(own)?.map(|name| (*mask, name)));
         }
         let is_open = free.is_some() || !needs.is_empty();
-        if self.has_names && is_open && (fields.least > 0 || fields.most.is_some() || !needs.is_empty()) {
+        let is_tallied = fields.least > 0 || fields.most.is_some() || !needs.is_empty() || self.style.any_order;
+        if self.has_names && is_open && is_tallied {
             return self.tallied(fields, free, &needs);
         }
         if fields.num_needs > 1 {
@@ -82,7 +83,7 @@ impl Writer<'_, '_> {
         some.map(|own| (self.named_property(&own.name, own.demand), own.is_required)).collect()
     }
 
-    fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
+    pub fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
         let comma = self.comma();
         match (free, tail) {
             (None, None) => String::new(),

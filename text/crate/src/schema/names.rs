@@ -24,6 +24,8 @@ pub struct Named {
     pub name: Rc<str>,
     pub demand: Demand,
     pub is_required: bool,
+    /// Whether it is masked once it has come, so that the grammar needs no bit for it (watch.rs).
+    pub is_followed: bool,
 }
 
 /// Properties whose names are not listed.
@@ -132,7 +134,7 @@ impl Demands<'_> {
                 return Ok(None);
             }
             if demand != NOTHING {
-                named.push(Named { name: name.clone(), demand, is_required });
+                named.push(Named { name: name.clone(), demand, is_required, is_followed: false });
             }
         }
         self.work.charge((listed.len() * 10) as u64)?;

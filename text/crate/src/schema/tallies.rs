@@ -1,7 +1,8 @@
 //! Objects in the grammar where unlisted properties are needed or counted, and no name comes twice.
 //!
 //! A rule with a parameter remembers the needs that are met, how many properties have come that are not required, and
-//! in any order the listed names that have come. What is left out must have room to come later:
+//! in any order the listed ones that have come. A name that is not required and followed (watch.rs) needs no bit. What is
+//! left out must have room to come later:
 //!
 //!   {"minProperties": 2, "maxProperties": 3, "required": ["p"]}    1 or 2 others; "p" keeps a place
 
@@ -64,7 +65,7 @@ fn with(condition: Option<&str>, other: Option<String>) -> String {
 
 impl Writer<'_, '_> {
     pub fn tallied(&mut self, fields: &Fields, free: Option<String>, needs: &[(u64, String)]) -> Outcome<String> {
-        let named = self.named(fields);
+        let (named, has_free) = (self.named(fields), free.is_some());
         let (num_needs, masks) = (fields.num_needs, needs.iter().map(|(mask, _)| *mask).collect());
         let required = named.iter().filter(|(_, is_required)| *is_required).count();
         let least = fields.least.saturating_sub(required as u64);
@@ -78,14 +79,35 @@ impl Writer<'_, '_> {
                 "minProperties: not supported where {num_needs} properties are needed whose names are not listed"
             ));
         }
-        let any_order = self.style.any_order && named.len() + num_needs + width <= MAX_BITS;
+        let mut others: Vec<String> = free.into_iter().collect();
+        let mut kept = vec![]; // has a bit
+        let is_followed = fields.named.iter().filter(|own| self.is_some(own.demand)).map(|own| own.is_followed);
+        for ((own, is_required), is_followed) in named.iter().zip(is_followed) {
+            if is_followed && !is_required {
+                others.push(own.clone());
+            } else {
+                kept.push((own.clone(), *is_required));
+            }
+        }
+        let any_order = self.style.any_order && kept.len() + num_needs + width <= MAX_BITS;
+        if !any_order {
+            kept.clear();
+            others.truncate(usize::from(has_free));
+        }
         let sure = num_needs + if any_order { required } else { 0 };
-        let from = num_needs + if any_order { named.len() } else { 0 };
+        let from = num_needs + kept.len();
         let counter = is_counted.then_some((from, from + width));
         let tally = Tally { prefix: self.fresh("w"), num_needs, masks, sure, counter, least, most };
-        let mut unlisted: Vec<(u64, &str)> = needs.iter().map(|(mask, own)| (*mask, own.as_str())).collect();
-        unlisted.extend(free.as_deref().map(|own| (0, own)));
-        self.all_rules(&tally, if any_order { &named } else { &[] }, &unlisted)?;
+        let mut more = needs.to_vec();
+        if !others.is_empty() {
+            let name = self.fresh("w");
+            self.add(&name, &others)?;
+            if kept.is_empty() && num_needs == 0 && !is_counted && (any_order || named.is_empty()) {
+                return Ok(self.only_free(Some(name), None, 0, None));
+            }
+            more.push((0, name));
+        }
+        self.all_rules(&tally, &kept, &more)?;
         if any_order || named.is_empty() {
             return Ok(format!("{}f", tally.prefix));
         }
@@ -93,7 +115,7 @@ impl Writer<'_, '_> {
     }
 
     /// Rules for properties in any order: `n` after some of them, `f` before the first.
-    fn all_rules(&mut self, tally: &Tally, named: &[(String, bool)], unlisted: &[(u64, &str)]) -> Outcome<()> {
+    fn all_rules(&mut self, tally: &Tally, kept: &[(String, bool)], others: &[(u64, String)]) -> Outcome<()> {
         let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
         let mut at_end = vec![];
         at_end.extend((tally.sure > 0).then(|| format!("is_ones([0:{}])", tally.sure)));
@@ -107,13 +129,13 @@ impl Writer<'_, '_> {
         if tally.sure == 0 && tally.least == 0 {
             firsts.push(String::new());
         }
-        for (mask, own) in unlisted {
+        for (mask, own) in others {
             self.property(tally, (own, *mask, *mask), None, &mut options)?;
             firsts.extend(tally.may_begin(*mask).then(|| format!("{own} {then}::{:#x}", mask | tally.one())));
         }
-        let mut order: Vec<usize> = (0..named.len()).collect();
-        order.sort_by_key(|&i| !named[i].1);
-        for (at, (own, is_required)) in order.into_iter().map(|i| &named[i]).enumerate() {
+        let mut order: Vec<usize> = (0..kept.len()).collect();
+        order.sort_by_key(|&i| !kept[i].1);
+        for (at, (own, is_required)) in order.into_iter().map(|i| &kept[i]).enumerate() {
             let bit = tally.num_needs + at;
             if *is_required {
                 options.push(format!("{comma} {own} {then}::set_bit({bit}) %if bit_clear({bit})"));
@@ -138,6 +160,7 @@ impl Writer<'_, '_> {
     ) -> Outcome<()> {
         let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
         let text = match tally.counter {
+            None if bits == 0 => format!("{own} {then}::_"),
             None => format!("{own} {then}::bit_or({bits:#x})"),
             Some((from, to)) if bits == 0 => format!("{own} {then}::incr([{from}:{to}])"),
             // A reference has one expression. Without a condition, llguidance would put the rule in its place.

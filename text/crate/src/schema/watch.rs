@@ -2,6 +2,13 @@
 //! two texts differ, so tracker.rs follows the output.
 //!
 //! The values of items are counted where there are few. An object that may always have another property needs no count.
+//!
+//! No name comes twice either, if names that are not listed can always continue. So an object in any order needs no bit
+//! for a name that is not required: the name is masked once it has come. What it begins with must lead to another name:
+//! either to one that is not listed, or the place lists the names, and tracker.rs looks at them.
+//!
+//!   properties: a, ab; others: ^a    ->    both lead to others: "aba"
+//!   properties: p0 to p99; others: ^x    ->    "p may not come after all of them
 
 use super::demands::{Demand, NOTHING};
 use super::names::Fields;
@@ -11,9 +18,10 @@ use super::shapes::{Items, Order, MAX_BITS};
 use super::texts::Text;
 use super::writer::Writer;
 use super::Outcome;
-use crate::watched::{ArrayShape, Member, ObjectShape, Place, Shape, Watch};
-use crate::words::ENDLESS;
+use crate::watched::{ArrayShape, ListedName, Member, ObjectShape, Place, Shape, Watch};
+use crate::words::{Words, ENDLESS};
 use llguidance::derivre::RegexAst;
+use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 
 const MAX_PLACES: usize = 5000;
@@ -25,8 +33,13 @@ struct Found {
     by_demands: HashMap<BTreeSet<Demand>, usize>,
     shapes: Vec<Shape>,
     by_demand: HashMap<Demand, usize>,
-    leads: BTreeSet<Demand>, // to an array that is watched
+    leads: BTreeSet<Demand>,                 // to an array that is watched, or to names
+    names: HashMap<Demand, Vec<ListedName>>, // of the one object that a demand has
+    shared: BTreeSet<Demand>,                // where another object may stand too
 }
+
+/// Names that are not listed, without those that are. None: any names.
+type Unlisted = Vec<(Text, Option<Words>)>;
 
 fn is_watched(items: &Items) -> bool {
     matches!(items.kind, Order::Watched)
@@ -36,13 +49,21 @@ impl Writer<'_, '_> {
     /// None: no array is watched.
     pub fn watch(&mut self, top: Demand) -> Outcome<Option<Watch>> {
         let mut found = Found::default();
+        let unlisted = if self.demands.has_watch { self.unlisted_names()? } else { None };
+        let has_names = unlisted.is_some();
+        if let Some(unlisted) = unlisted.filter(|_| self.style.any_order) {
+            found.names = self.names_in_any_order(&unlisted)?;
+        }
         loop {
             let before = found.leads.len();
             for demand in self.order.iter().filter(|demand| self.some.contains(demand)) {
                 self.demands.work.step()?;
                 let node = &self.nodes[demand];
                 let is_own = node.arrays.iter().any(|items| is_watched(items) && items.has_some(&self.some));
-                if is_own || node.demands().iter().any(|inner| found.leads.contains(inner)) {
+                if is_own
+                    || found.names.contains_key(demand)
+                    || node.demands().iter().any(|inner| found.leads.contains(inner))
+                {
                     found.leads.insert(*demand);
                 }
             }
@@ -50,33 +71,77 @@ impl Writer<'_, '_> {
                 break;
             }
         }
-        let has_names = self.demands.has_watch && self.has_names()?;
         if !has_names && !found.leads.contains(&top) {
             return Ok(None);
         }
         found.places.push(Place::default());
         let top = self.place(BTreeSet::from([top]), &mut found)?;
+        for demand in found.names.keys().filter(|demand| !found.shared.contains(demand)) {
+            let objects = self.nodes.get_mut(demand).into_iter().flat_map(|node| &mut node.objects);
+            objects.flat_map(|fields| &mut fields.named).for_each(|own| own.is_followed = true);
+        }
         Ok(Some(Watch { places: found.places, shapes: found.shapes, top, has_names }))
     }
 
-    /// Whether some object has names that are not listed, and all such names can always continue: "a", "aa" and so forth.
-    fn has_names(&mut self) -> Outcome<bool> {
+    /// The names that are not listed, if all of them can always continue: "a", "aa" and so forth.
+    fn unlisted_names(&mut self) -> Outcome<Option<Unlisted>> {
         let mut sets: Vec<Text> = vec![];
         for node in self.order.iter().filter(|demand| self.some.contains(demand)).map(|demand| &self.nodes[demand]) {
             for free in node.objects.iter().flat_map(Fields::unlisted) {
-                // Which names are listed makes no difference: they are few.
-                let names = Text { but: BTreeSet::new(), ..free.names.clone() };
+                let names = without_listed(&free.names);
                 if self.is_some(free.demand) && !sets.contains(&names) {
                     sets.push(names);
                 }
             }
         }
-        for names in &sets {
-            if !self.is_endless(names, true)? {
-                return Ok(false);
+        let mut all = vec![];
+        for names in sets {
+            let words = if is_any(&names) { None } else { Some(self.words(&names)?) };
+            if words.as_ref().map_or(names.most.is_some(), |words| !words.stay_endless()) {
+                return Ok(None);
             }
+            all.push((names, words));
         }
-        Ok(!sets.is_empty())
+        Ok(Some(all).filter(|all| !all.is_empty()))
+    }
+
+    /// Marks the names that need no bit, as other names begin like them. Returns the names of larger objects, by their
+    /// demands: places can list them.
+    fn names_in_any_order(&mut self, unlisted: &Unlisted) -> Outcome<HashMap<Demand, Vec<ListedName>>> {
+        let mut all = HashMap::new();
+        for demand in self.order.clone().into_iter().filter(|demand| self.some.contains(demand)) {
+            let mut node = self.nodes.remove(&demand).unwrap();
+            let is_one = node.objects.iter().filter(|fields| fields.has_some(&self.some)).count() == 1;
+            for fields in &mut node.objects {
+                let own: Vec<&Option<Words>> = fields
+                    .unlisted()
+                    .filter(|free| self.is_some(free.demand))
+                    .filter_map(|free| unlisted.iter().find(|(names, _)| *names == without_listed(&free.names)))
+                    .map(|(_, words)| words)
+                    .collect();
+                let mut names = vec![];
+                for named in fields.named.iter_mut().filter(|own| self.some.contains(&own.demand)) {
+                    self.demands.work.small_steps(1 + named.name.len() * own.len())?;
+                    let spelled = Value::from(&*named.name).to_string().into_bytes();
+                    let spelled = spelled[1..spelled.len() - 1].to_vec();
+                    let leads_on = |count: usize| {
+                        own.iter().any(|words| {
+                            let begun = [b"\"", &spelled[..count]].concat();
+                            words.as_ref().is_none_or(|words| words.after(&begun) > 0)
+                        })
+                    };
+                    named.is_followed = leads_on(spelled.len());
+                    let own_from = (0..=spelled.len()).find(|&count| !leads_on(count)).unwrap_or(usize::MAX);
+                    names.push(ListedName { name: named.name.to_string(), spelled, own_from });
+                }
+                let is_large = fields.named.len() > MAX_BITS && !fields.named.iter().all(|own| own.is_followed);
+                if is_large && is_one && !own.is_empty() {
+                    all.insert(demand, names);
+                }
+            }
+            self.nodes.insert(demand, node);
+        }
+        Ok(all)
     }
 
     /// The place whose value fits one of these demands.
@@ -90,10 +155,13 @@ impl Writer<'_, '_> {
         }
         let own = found.places.len();
         if own >= MAX_PLACES {
-            return Err(format!("uniqueItems: over {MAX_PLACES} places in the schema"));
+            return Err(format!(
+                "the schema is too large: over {MAX_PLACES} places lead to uniqueItems or to many names"
+            ));
         }
         found.places.push(Place::default());
         found.by_demands.insert(demands.clone(), own);
+        let names = self.place_names(&demands, found);
         let nodes: Vec<&Node> = demands.iter().map(|demand| &self.nodes[demand]).collect();
         let arrays: Vec<&Items> =
             nodes.iter().flat_map(|node| &node.arrays).filter(|items| items.has_some(&self.some)).collect();
@@ -121,9 +189,23 @@ impl Writer<'_, '_> {
                 .map(|(name, set)| Ok((name, self.place(set, found)?)))
                 .collect::<Outcome<_>>()?,
             other: self.place(sets.other, found)?,
+            names,
         };
         found.places[own] = place;
         Ok(own)
+    }
+
+    /// The names that the object at a place lists, where they are followed and no other object may stand there.
+    fn place_names(&self, demands: &BTreeSet<Demand>, found: &mut Found) -> Vec<ListedName> {
+        let objects = demands.iter().flat_map(|demand| &self.nodes[demand].objects);
+        let is_one = objects.filter(|fields| fields.has_some(&self.some)).count() == 1;
+        let mut listed = demands.iter().filter(|demand| found.names.contains_key(demand));
+        if is_one {
+            return listed.next().map_or(vec![], |demand| found.names[demand].clone());
+        }
+        let shared: Vec<Demand> = listed.copied().collect();
+        found.shared.extend(shared);
+        vec![]
     }
 
     /// What the items and properties fit.
@@ -272,21 +354,24 @@ impl Writer<'_, '_> {
             return Ok(false);
         }
         for free in &fields.free {
-            if self.is_some(free.demand) && self.is_endless(&free.names, false)? {
+            if self.is_some(free.demand) && self.is_endless(&free.names)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Whether there are always more of these strings. `everywhere`: whatever one begins with.
-    fn is_endless(&mut self, text: &Text, everywhere: bool) -> Outcome<bool> {
-        if text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none() {
+    /// Whether there are always more of these strings.
+    fn is_endless(&mut self, text: &Text) -> Outcome<bool> {
+        if is_any(text) {
             return Ok(text.most.is_none());
         }
+        Ok(self.words(text)?.after(b"") == ENDLESS)
+    }
+
+    fn words(&mut self, text: &Text) -> Outcome<Words> {
         let ast = self.demands.patterns.spelled(text, self.demands.work)?;
-        let words = self.demands.patterns.words(&ast, self.demands.work)?;
-        Ok(if everywhere { words.stay_endless() } else { words.after(b"") == ENDLESS })
+        self.demands.patterns.words(&ast, self.demands.work)
     }
 
     fn closed_shape(&mut self, fields: &Fields, found: &mut Found) -> Outcome<(ObjectShape, u64)> {
@@ -317,4 +402,14 @@ struct Inner {
     rest: BTreeSet<Demand>,
     named: HashMap<String, BTreeSet<Demand>>,
     other: BTreeSet<Demand>,
+}
+
+/// Names without a word on which are listed: that makes no difference to whether they can continue, as those are few.
+fn without_listed(names: &Text) -> Text {
+    Text { but: BTreeSet::new(), ..names.clone() }
+}
+
+/// Any strings, but for their length.
+fn is_any(text: &Text) -> bool {
+    text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none()
 }
