@@ -126,10 +126,44 @@ def test_a_name_comes_once(oracle, schema):
         assert oracle.value(accepts=json.dumps(value)) == check.is_valid(value), value
 
 
+STRINGS = {"type": "array", "items": STRING, "uniqueItems": True}
+OBJECTS = {"type": "array", "items": {"type": "object"}, "uniqueItems": True}
+# Objects of two kinds: in one of them, "a" may be another array.
+EITHER = [
+    {"anyOf": [{"properties": {"a": STRINGS}, "required": ["b"]}, {"required": ["c"]}]},
+    {"anyOf": [{"properties": {"a": OBJECTS}, "required": ["b"]}, {"properties": {"a": {"maxItems": 3}}, "required": ["c"]}]},
+    {"anyOf": [{"properties": {"a": {**STRINGS, "minItems": 2}}, "required": ["b"]},
+               {"properties": {"a": {"items": STRING}}, "required": ["c"]}]},
+    {"oneOf": [{"properties": {"a": STRINGS, "c": False}, "required": ["b"]}, {"required": ["c"]}]},
+    {"if": {"required": ["b"]}, "then": {"properties": {"a": STRINGS}}},
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("schema", EITHER, ids=[str(i) for i in range(len(EITHER))])
+def test_no_array_repeats_an_item_where_one_must_not(oracle, schema, any_order):
+    schema = {"type": "object", **schema}
+    oracle.value(schema=schema, any_order=any_order)
+    check = jsonschema.Draft202012Validator(schema)
+    items = ["x", "xy", 1, {}, {"x": 1}]
+    for names in ([], ["b"], ["c"], ["b", "c"]):
+        for count in range(4):
+            for array in itertools.product(items, repeat=count):
+                value = {"a": list(array), **dict.fromkeys(names, 1)}
+                repeats = any(item in array[:i] for i, item in enumerate(array))
+                fits = check.is_valid(value) and not repeats
+                for text in (json.dumps(value), json.dumps(dict(reversed(value.items())))):
+                    is_taken = oracle.value(accepts=text)
+                    assert is_taken == fits if any_order else fits or not is_taken, text
+    for seed in range(WALKS):
+        text = oracle.value(walk=seed, limit=LIMIT)
+        assert text is None or check.is_valid(json.loads(text)), text
+
+
 def test_where_items_cannot_be_watched_the_schema_is_refused(oracle):
     unique = {"type": "array", "items": STRING, "uniqueItems": True}
     for schema, message in [
-            ({"anyOf": [unique, {"type": "array", "items": {"type": "integer"}}]}, "another kind of array"),
+            ({"anyOf": [unique, {"type": "array", "items": {"type": "integer"}}]}, "an array of other items"),
             ({**unique, "items": {"type": "number", "minimum": 0}}, "numbers with a fraction"),
             ({**unique, "items": {"type": "array", "contains": {"const": 1}}}, "contains"),
             ({**unique, "items": closed(a=STRING) | {"minProperties": 1}}, "properties are counted")]:

@@ -206,7 +206,9 @@ fn unknown(key: &str, draft: Draft) -> String {
         return format!("a keyword {when} {}; the schema is of {}", of.name(), draft.name());
     }
     let near = |name: &str| (distance(&key.to_lowercase(), &name.to_lowercase()), distance(key, name));
-    let known = KEYWORDS.iter().filter(|known| draft.has(known.1, known.2)).map(|known| known.0);
+    let length = key.chars().count();
+    let is_like = |name: &str| length.abs_diff(name.len()) <= MAX_DISTANCE;
+    let known = KEYWORDS.iter().filter(|known| draft.has(known.1, known.2) && is_like(known.0)).map(|known| known.0);
     match known.map(|name| (near(name), name)).min() {
         Some((distance, name)) if distance.0 <= MAX_DISTANCE && name.len() > MAX_DISTANCE + 1 => {
             format!("unknown keyword; {name} may be meant")

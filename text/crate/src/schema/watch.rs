@@ -10,10 +10,10 @@
 //!   properties: a, ab; others: ^a    ->    both lead to others: "aba"
 //!   properties: p0 to p99; others: ^x    ->    "p may not come after all of them
 
-use super::demands::{Demand, NOTHING};
+use super::demands::{Demand, ANY, NOTHING};
 use super::names::Fields;
 use super::nodes::Node;
-use super::numbers::Number;
+use super::numbers::{Kind, Number};
 use super::shapes::{Items, Order, MAX_BITS};
 use super::texts::Text;
 use super::writer::Writer;
@@ -168,20 +168,24 @@ impl Writer<'_, '_> {
         let objects: Vec<&Fields> =
             nodes.iter().flat_map(|node| &node.objects).filter(|fields| fields.has_some(&self.some)).collect();
         let first_demand = demands.first().copied().unwrap_or(NOTHING);
-        let watched: Vec<Demand> = arrays.iter().filter(|items| is_watched(items)).map(|items| items.rest).collect();
-        let is_alike = watched.len() == arrays.len() && watched.iter().all(|rest| *rest == watched[0]);
-        if !watched.is_empty() && !is_alike {
-            let what = "uniqueItems: not supported where the value may also be another kind of array";
-            return self.demands.fail_in(first_demand, what.to_string());
+        let is_distinct = arrays.iter().any(|items| is_watched(items));
+        let is_plain = |items: &&Items| matches!(items.kind, Order::Plain | Order::Watched);
+        let mut kinds: BTreeSet<Demand> = BTreeSet::new();
+        if is_distinct && arrays.iter().all(is_plain) {
+            let own = arrays.iter().flat_map(|items| items.first.iter().chain([&items.rest]));
+            kinds.extend(own.filter(|demand| self.some.contains(demand)));
         }
         let least = arrays.iter().map(|items| items.least).max().unwrap_or(0);
         let sets = self.inner_places(&arrays, &objects);
         let place = Place {
             first: sets.first.into_iter().map(|set| self.place(set, found)).collect::<Outcome<_>>()?,
             rest: self.place(sets.rest, found)?,
-            distinct: match watched.first() {
-                Some(&rest) => Some(self.items_shape(rest, least, first_demand, found)?),
-                None => None,
+            distinct: match is_distinct {
+                true => {
+                    let items = self.distinct_items(&kinds, first_demand)?;
+                    Some(self.items_shape(items, least, first_demand, found)?)
+                }
+                false => None,
             },
             named: sets
                 .named
@@ -193,6 +197,45 @@ impl Writer<'_, '_> {
         };
         found.places[own] = place;
         Ok(own)
+    }
+
+    /// What all items fit of arrays one of which may not repeat an item. Which array the output becomes is not known, so
+    /// none repeats one. With several kinds of items, there must always be another of each.
+    fn distinct_items(&mut self, kinds: &BTreeSet<Demand>, place: Demand) -> Outcome<Demand> {
+        let mut widest = kinds.iter().copied().find(|own| kinds.iter().all(|other| self.has_all_of(*own, *other)));
+        for &demand in kinds.iter().filter(|demand| kinds.len() > 1 && **demand != ANY) {
+            widest = if self.is_always_another(demand)? { widest } else { None };
+        }
+        let what = "uniqueItems: not supported where the value may also be an array of other items";
+        widest.map_or_else(|| self.demands.fail_in(place, what.to_string()), Ok)
+    }
+
+    /// Whether whatever begins a scalar of `other` begins one of `own`, which has objects if `other` has some.
+    fn has_all_of(&self, own: Demand, other: Demand) -> bool {
+        if own == other || own == ANY {
+            return true;
+        }
+        let [own, other] = [own, other].map(|demand| &self.nodes[&demand]);
+        let has_any_text = own.texts.iter().any(|text| is_any(text) && text.most.is_none());
+        other.numbers.iter().all(|number| own.numbers.contains(number) || own.numbers.contains(&Number::any()))
+            && other.texts.iter().all(|text| has_any_text || own.texts.contains(text))
+            && (other.objects.is_empty() || !own.objects.is_empty())
+    }
+
+    /// Whether there is always another value that fits a demand, whatever one begins with.
+    fn is_always_another(&mut self, demand: Demand) -> Outcome<bool> {
+        let node = self.nodes.remove(&demand).unwrap();
+        let mut is = node.arrays.is_empty() && !node.is_false && !node.is_true && !node.null;
+        is =
+            is && node.numbers.iter().all(|number| *number == Number::any() || *number == Number::of_kind(Kind::Whole));
+        for text in &node.texts {
+            is = is && if is_any(text) { text.most.is_none() } else { self.words(text)?.stay_endless() };
+        }
+        for fields in &node.objects {
+            is = is && self.is_open(fields)?;
+        }
+        self.nodes.insert(demand, node);
+        Ok(is)
     }
 
     /// The names that the object at a place lists, where they are followed and no other object may stand there.
@@ -409,7 +452,7 @@ fn without_listed(names: &Text) -> Text {
     Text { but: BTreeSet::new(), ..names.clone() }
 }
 
-/// Any strings, but for their length.
+/// Whether it is all strings, perhaps of some lengths.
 fn is_any(text: &Text) -> bool {
     text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none()
 }
