@@ -199,8 +199,8 @@ impl Writer<'_, '_> {
         Ok(own)
     }
 
-    /// What all items fit of arrays one of which may not repeat an item. Which array the output becomes is not known, so
-    /// none repeats one. With several kinds of items, there must always be another of each.
+    /// What the items of some arrays fit, where one array may not repeat an item. Which array the output becomes is not
+    /// known, so none repeats one. With several kinds of items, there must always be another of each.
     fn distinct_items(&mut self, kinds: &BTreeSet<Demand>, place: Demand) -> Outcome<Demand> {
         let mut widest = kinds.iter().copied().find(|own| kinds.iter().all(|other| self.has_all_of(*own, *other)));
         for &demand in kinds.iter().filter(|demand| kinds.len() > 1 && **demand != ANY) {
