@@ -338,6 +338,48 @@ def test_unlisted_properties_are_counted(oracle, schema, any_order):
         assert text is None or check.is_valid(json.loads(text)), text
 
 
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("names", [{}, {"propertyNames": {"pattern": "^..?$"}}])
+def test_one_property_meets_all_needs(oracle, names, any_order):
+    schema = {"type": "object", **TWO_NEEDS, **names, "maxProperties": 1}
+    oracle.value(schema=schema, any_order=any_order)
+    values = [{}, *({name: value} for name in ["x1", "x", "1", "xx1", "q"] for value in [None, 1, "a"]), {"x1": "a", "q": 1}]
+    for value in values:
+        fits = jsonschema.Draft202012Validator(schema).is_valid(value)
+        assert oracle.value(accepts=json.dumps(value)) == fits, value
+
+
+DIGITS = {"type": "object", "patternProperties": {"^[0-3]$": INTEGER}, "additionalProperties": False}
+# Objects that need or count properties of a few names.
+FEW_NAMES = [
+    {**DIGITS, "minProperties": 3}, {**DIGITS, "minProperties": 2, "maxProperties": 2}, {**DIGITS, "minProperties": 4, "required": ["1"]},
+    {**DIGITS, "not": {"anyOf": [{"patternProperties": {"^[01]$": False}}, {"patternProperties": {"^[12]$": False}}]}, "maxProperties": 2},
+    {**DIGITS, "allOf": [{"not": {"patternProperties": {"^[01]$": {"minimum": 1}}}}, {"not": {"patternProperties": {"^[13]$": {"maximum": 0}}}}]},
+    {**DIGITS, "dependentRequired": {"1": ["2"]}, "not": {"required": ["2", "3"]}, "minProperties": 3},
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("schema", FEW_NAMES, ids=[str(i) for i in range(len(FEW_NAMES))])
+def test_few_names_are_listed(oracle, schema, any_order):
+    oracle.value(schema=schema, any_order=any_order)
+    check = jsonschema.Draft202012Validator(schema)
+    found = set()
+    for names in itertools.chain.from_iterable(itertools.permutations("0123", count) for count in range(5)):
+        for values in itertools.product([0, 1], repeat=len(names)):
+            value = dict(zip(names, values))
+            is_taken = oracle.value(accepts=json.dumps(value))
+            assert is_taken == check.is_valid(value) if any_order else check.is_valid(value) or not is_taken, value
+            found |= {json.dumps(value, sort_keys=True)} if is_taken else set()
+    # In some order, each comes.
+    for values in itertools.product([None, 0, 1], repeat=4):
+        value = {name: own for name, own in zip("0123", values) if own is not None}
+        assert (json.dumps(value, sort_keys=True) in found) == check.is_valid(value), value
+    for seed in range(WALKS // 2):
+        text = oracle.value(walk=seed, limit=300)
+        assert text is None or check.is_valid(json.loads(text)), text
+
+
 ITEMS = [None, 0, 1, 2, "a", "b", [], [1]]
 # Arrays, by all items of up to three.
 ARRAYS = [

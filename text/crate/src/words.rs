@@ -35,6 +35,30 @@ impl Words {
         own.count(state, 0)
     }
 
+    /// All words, if they are no more than `most`.
+    pub fn few(&self, most: u64) -> Option<Vec<Vec<u8>>> {
+        let mut own = self.lock();
+        let start = own.regex.initial_state();
+        if own.count(start, 0) > most {
+            return None;
+        }
+        let mut all = vec![];
+        let mut open = vec![(start, vec![])];
+        while let Some((state, word)) = open.pop() {
+            if own.count(state, 0) == 0 {
+                continue;
+            }
+            for b in (0..=255).rev() {
+                let next = own.regex.transition(state, b);
+                open.push((next, [word.as_slice(), &[b]].concat()));
+            }
+            if own.regex.is_accepting(state) {
+                all.push(word);
+            }
+        }
+        Some(all)
+    }
+
     /// Whether whatever a word begins with can continue in endless ways, until the word is whole.
     pub fn stay_endless(&self) -> bool {
         let mut own = self.lock();

@@ -17,6 +17,8 @@ pub const MAX_NAMES: usize = 2000;
 /// Properties that must be there and whose names are not listed, and the ways in which listed ones can be they.
 const MAX_NEEDS: usize = 5;
 const MAX_ALTERNATIVES: usize = 200;
+/// Names that patterns have and that are listed, where several are needed or counted.
+const MAX_FEW: u64 = 32;
 
 type NeededName = (Rc<Vec<Text>>, Demand);
 
@@ -48,11 +50,26 @@ pub struct Fields {
 impl Demands<'_> {
     /// An object may be several: what must be there can be one property or another.
     pub fn fields(&mut self, object: &Object) -> Outcome<Vec<Fields>> {
+        let all = self.alternatives(object, None);
+        let is_full = |own: &Fields| own.num_needs > 1 || own.least > own.named.len() as u64 + 1;
+        if all.as_ref().is_ok_and(|all| !all.iter().any(is_full)) {
+            return all;
+        }
+        match self.few_names(object)? {
+            Some(few) => self.alternatives(object, Some(few)),
+            None => all,
+        }
+    }
+
+    /// `others`: all names that are not listed, to be listed too.
+    fn alternatives(&mut self, object: &Object, others: Option<Vec<Rc<str>>>) -> Outcome<Vec<Fields>> {
         let mut whole = object.clone();
         let needs: Vec<(Names, Demand)> =
             object.some.iter().filter(|(names, _)| matches!(names, Names::In(_))).cloned().collect();
         whole.some.retain(|(names, _)| matches!(names, Names::Is(_)));
-        let listed = self.listed_names(object);
+        let mut listed = self.listed_names(object);
+        let is_whole = others.is_some();
+        listed.extend(others.into_iter().flatten());
         if listed.len() > MAX_NAMES {
             return Err(format!("an object has {} names in properties and required, over {MAX_NAMES}", listed.len()));
         }
@@ -72,7 +89,7 @@ impl Demands<'_> {
                 if !needs.contains(&need) {
                     needs.push(need);
                 }
-                next.push((object, needs));
+                next.extend((!is_whole).then_some((object, needs)));
             }
             if next.len() > MAX_ALTERNATIVES {
                 return Err(format!("properties of several names are needed, in over {MAX_ALTERNATIVES} combinations"));
@@ -85,6 +102,18 @@ impl Demands<'_> {
             all.extend(self.written(&object, &listed, &needs)?);
         }
         Ok(all)
+    }
+
+    /// The names that an object may have and that are not listed, if they are few.
+    fn few_names(&mut self, object: &Object) -> Outcome<Option<Vec<Rc<str>>>> {
+        let but = self.listed_names(object).iter().map(|name| name.to_string()).collect();
+        let mut all = vec![];
+        for free in self.free(object, &but, &[])? {
+            let ast = self.patterns.spelled(&free.names, self.work)?;
+            let Some(words) = self.patterns.words(&ast, self.work)?.few(MAX_FEW) else { return Ok(None) };
+            all.extend(words.iter().filter_map(|word| serde_json::from_slice::<String>(word).ok()).map(Rc::from));
+        }
+        Ok(Some(all).filter(|all| all.len() <= MAX_FEW as usize))
     }
 
     /// The names that an object's sets of names list, in their order.
@@ -156,7 +185,14 @@ impl Demands<'_> {
         if met.count_ones() < needs.len() as u32 {
             return Ok(None);
         }
-        let num_needs = needs.len();
+        let mut num_needs = needs.len();
+        if object.most == Some(1) && num_needs > 1 {
+            // One property meets them all.
+            let Some((_, own)) = options.pop().filter(|(mask, _)| *mask == (1 << num_needs) - 1) else {
+                return Ok(None);
+            };
+            (options, num_needs) = (vec![(1, own)], 1);
+        }
         Ok(Some(Fields { named, free, needs: options, num_needs, least: object.least, most: object.most }))
     }
 
