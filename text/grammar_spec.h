@@ -41,8 +41,8 @@ struct GrammarSpec {
   bool operator==(const GrammarSpec&) const = default;
 };
 
-// Bounds of what one grammar may cost. Compiling or parsing past one is an error that names it. 0: the default, which is
-// in parentheses.
+// Bounds of what one grammar may cost. Compiling or parsing past one is an error that names it. 0: the default, which
+// is in parentheses.
 struct GrammarLimits {
   // Bytes of GrammarSpec::text, begin_text and all choices together. A Lark grammar has at most 256 KiB.
   int64_t max_text_bytes = int64_t{1} << 20;
