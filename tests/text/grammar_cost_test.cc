@@ -81,7 +81,8 @@ TEST_F(GrammarCostTest, WorkIsLinearAndLooksAtTheStop) {
 }
 
 // Stops some time after the start. Returns how long after it the compilation returned; 0 if it did before.
-absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& spec, absl::Duration delay) {
+absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& spec, absl::Duration delay,
+                           const GrammarLimits& limits = {}) {
   std::stop_source stop;
   std::stop_source returned;
   absl::Time stopped = absl::InfiniteFuture();
@@ -91,7 +92,7 @@ absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& 
     stopped = absl::Now();
     stop.request_stop();
   });
-  const auto grammar = CompileGrammar(spec, vocabulary.vocabulary, {}, stop.get_token());
+  const auto grammar = CompileGrammar(spec, vocabulary.vocabulary, limits, stop.get_token());
   const absl::Time done = absl::Now();
   returned.request_stop();
   watchdog.join();
@@ -114,6 +115,16 @@ TEST_F(GrammarCostTest, AStopIsSeen) {
   }
   std::cout << "longest from stop to return: " << longest << ", " << of << "\n";
   RecordProperty("longest_ms", static_cast<int>(absl::ToInt64Milliseconds(longest)));
+}
+
+// With these limits the search for what an output begins with would take an hour.
+TEST_F(GrammarCostTest, AStopEndsTheSearchForForcedBytes) {
+  GrammarSpec spec;
+  spec.kind = GrammarSpec::Kind::kRegex;
+  spec.text = "((a{1000}){1000}){1000}";
+  GrammarLimits limits;
+  limits.max_lexer_states = limits.step_lexer_fuel = int64_t{1} << 40;
+  EXPECT_LT(StopLatency(vocabularies_[0], spec, absl::Milliseconds(400), limits), kHang);
 }
 
 // Copies, drops and swaps parts of texts that are right, and of each other.

@@ -12,7 +12,7 @@ use crate::tracker::Tracker;
 use crate::vocabulary::Vocabulary;
 use llguidance::derivre::StateID;
 use llguidance::toktrie::{parse_numeric_token, SimpleVob, TokTrie};
-use llguidance::Matcher;
+use llguidance::{CancellationHandle, Matcher};
 use std::sync::Arc;
 
 const LOOKBACK: usize = 4;
@@ -97,6 +97,10 @@ impl Constraint {
             tracker: self.tracker.clone(),
             size_bytes: self.size_bytes,
         }
+    }
+
+    pub fn cancellation_handle(&self) -> Option<CancellationHandle> {
+        self.matcher.cancellation_handle()
     }
 
     /// Whether the grammar has no more bytes. Where it has, but no token spells them, only the mask knows.

@@ -1,7 +1,8 @@
 //! Compiles grammars by llguidance.
 //!
-//! llguidance cannot be stopped in the midst: its work is bounded by ParserLimits, by the text's length and, for schemas,
-//! by the length of the grammar that schema/ writes. A request to stop is seen between its steps, and at once in Berth's own.
+//! llguidance cannot be stopped while it builds a grammar and its lexer: that work is bounded by ParserLimits, by the
+//! text's length and, for schemas, by the length of the grammar that schema/ writes. A request to stop is seen between
+//! its steps, and at once by its matcher and by Berth's own work.
 
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;
@@ -26,7 +27,9 @@ const MAX_LARK_BYTES: usize = 256 << 10;
 /// Work to build the lexer. What is built is what the first masks need, for each token of the vocabulary.
 const LEXER_FUEL: u64 = 10_000_000;
 /// Work of the lexer for one mask. An output that needs more ends with an error, and nearly all need far less.
-const STEP_LEXER_FUEL: u64 = 1_000_000;
+const STEP_LEXER_FUEL: u64 = 200_000;
+/// The parser's items at one place: an object in any order has three for each of its values.
+const MAX_ITEMS_IN_ROW: usize = 8_000;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -247,19 +250,27 @@ impl Job<'_> {
         let size = estimate_size(&parser, self.text.len()) + states.as_ref().map_or(0, States::max_bytes) as u64;
         self.work.look()?;
         let own_text = self.own_text && self.begin.is_none();
-        let mut matcher = Matcher::new(Ok(parser));
+        let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         if let Some(error) = matcher.get_error() {
             return Err(message(error));
         }
-        // llguidance looks for the end of the text only here: an empty one ends where it begins.
-        matcher.consume_tokens(&[]).map_err(message)?;
+        self.work.of_matcher(matcher.cancellation_handle(), || begin(&mut matcher))?;
         let tracker = watch.map(|watch| Tracker::new(Arc::new(watch)));
         let constraint = Constraint::new(self.vocabulary.clone(), matcher, self.begin, own_text, states, tracker, size);
         let mut probe = constraint.copy();
-        probe.check_start()?;
-        self.work.look()?;
+        self.work.of_matcher(probe.cancellation_handle(), || probe.check_start())?;
         Ok(constraint)
     }
+}
+
+fn begin(matcher: &mut Matcher) -> Result<(), String> {
+    // llguidance looks for the end of the text only here: an empty one ends where it begins.
+    matcher.consume_tokens(&[]).map_err(message)?;
+    // And a mask sets the limits, which bind the search for forced bytes too.
+    if !matcher.is_stopped() {
+        matcher.compute_mask().map_err(message)?;
+    }
+    Ok(())
 }
 
 fn shown(byte: u8) -> String {
@@ -292,7 +303,7 @@ fn estimate_size(parser: &TokenParser, text: usize) -> u64 {
 }
 
 fn limits(spec: &Spec) -> ParserLimits {
-    let mut limits = ParserLimits { verbose_errors: false, ..Default::default() };
+    let mut limits = ParserLimits { verbose_errors: false, max_items_in_row: MAX_ITEMS_IN_ROW, ..Default::default() };
     let set = |to: &mut usize, value: u64| {
         if value > 0 {
             *to = value as usize;

@@ -3,14 +3,16 @@
 //! Everything that loops over what a client sent counts its steps here. So a request to stop is seen at once, and a
 //! test can tell, without a clock, that no loop runs on.
 
+use llguidance::CancellationHandle;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 /// Steps between two looks at the request to stop. A step is what one JSON value or a short text takes: up to some
 /// microseconds.
 const LOOK_AFTER: u64 = 4096;
 /// Bytes of text that count as a step.
 const STEP_BYTES: usize = 64;
-/// Limit of llguidance's work, which nothing interrupts, and of small steps, in units of about 0.1 microseconds.
+/// Limit of llguidance's work on a schema's grammar, and of small steps, in units of about 0.1 microseconds.
 const MAX_COST: u64 = 8_000_000;
 
 /// BerthCancel of text_abi.h. Thread-safe; one thread works.
@@ -21,11 +23,33 @@ pub struct Work {
     looked_at: AtomicU64, // the steps done at the last look
     longest: AtomicU64,   // the most steps from one look to the next
     cost: AtomicU64,
+    inner: Mutex<Option<CancellationHandle>>, // of the matcher that works
 }
 
 impl Work {
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Relaxed);
+        if let Some(handle) = &*self.inner() {
+            handle.cancel();
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Option<CancellationHandle>> {
+        self.inner.lock().unwrap_or_else(|error| error.into_inner())
+    }
+
+    /// Lets a matcher work. `handle` is the matcher's: a request to stop reaches it too.
+    pub fn of_matcher<T>(
+        &self,
+        handle: Option<CancellationHandle>,
+        work: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        *self.inner() = handle;
+        self.look()?; // a request before the handle was there
+        let done = work();
+        *self.inner() = None;
+        self.look()?;
+        done
     }
 
     pub fn look(&self) -> Result<(), String> {
@@ -66,7 +90,9 @@ impl Work {
         let before = self.cost.load(Relaxed);
         self.cost.store(before.saturating_add(cost), Relaxed);
         if before.saturating_add(cost) > MAX_COST {
-            return Err("the schema is too large: its properties, options and references make too large a grammar".into());
+            return Err(
+                "the schema is too large: its properties, options and references make too large a grammar".into()
+            );
         }
         Ok(())
     }
