@@ -29,7 +29,7 @@ pub struct Place {
 pub struct ListedName {
     pub name: String,
     pub spelled: Vec<u8>, // in JSON, without quotes
-    /// As many of its bytes begin no name that is not listed.
+    /// From this many bytes on, only listed names begin like it.
     pub own_from: usize,
 }
 

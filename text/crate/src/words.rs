@@ -50,7 +50,9 @@ impl Words {
             }
             for b in (0..=255).rev() {
                 let next = own.regex.transition(state, b);
-                open.push((next, [word.as_slice(), &[b]].concat()));
+                if !next.is_dead() {
+                    open.push((next, [word.as_slice(), &[b]].concat()));
+                }
             }
             if own.regex.is_accepting(state) {
                 all.push(word);

@@ -1,7 +1,7 @@
 //! Objects in the grammar: properties in their order, or in any, and how many.
 
 use super::demands::Demand;
-use super::names::{Fields, Free};
+use super::names::{Fields, Free, Named};
 use super::shapes::MAX_BITS;
 use super::texts::literal;
 use super::writer::{all, or_empty, repeated, Writer};
@@ -10,6 +10,16 @@ use std::collections::HashMap;
 
 /// What llguidance takes for a property.
 const NAME_COST: u64 = 300;
+
+/// A listed property in the grammar.
+#[derive(Clone)]
+pub struct Property {
+    pub name: String,
+    pub value: String,
+    pub text: String, // both, with the colon
+    pub is_required: bool,
+    pub is_followed: bool, // as Named
+}
 
 impl Writer<'_, '_> {
     fn named_property(&self, name: &str, demand: Demand) -> String {
@@ -55,7 +65,7 @@ impl Writer<'_, '_> {
         // A name may come twice, and has the last of its values. So the property that is needed comes last.
         let tail = needs.into_iter().next().map(|(_, name)| name);
         let named = self.named(fields);
-        let required = named.iter().filter(|(_, is_required)| *is_required).count() as u64;
+        let required = named.iter().filter(|own| own.is_required).count() as u64;
         let sure = required + u64::from(tail.is_some());
         let is_open = free.is_some() || tail.is_some();
         let least = fields.least.max(sure);
@@ -78,9 +88,16 @@ impl Writer<'_, '_> {
         self.in_order(&named, rest, only)
     }
 
-    pub fn named(&self, fields: &Fields) -> Vec<(String, bool)> {
-        let some = fields.named.iter().filter(|own| self.is_some(own.demand));
-        some.map(|own| (self.named_property(&own.name, own.demand), own.is_required)).collect()
+    /// The listed properties that have values.
+    pub fn named(&self, fields: &Fields) -> Vec<Property> {
+        let property = |own: &Named| Property {
+            name: literal(&own.name),
+            value: format!("d{}", own.demand.0),
+            text: self.named_property(&own.name, own.demand),
+            is_required: own.is_required,
+            is_followed: own.is_followed,
+        };
+        fields.named.iter().filter(|own| self.is_some(own.demand)).map(property).collect()
     }
 
     pub fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
@@ -103,46 +120,36 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// The properties in their order, each with its comma once one has come:
+    /// The properties in their order. The parameter is the place from which on the next ones may come:
     ///
-    ///   "a"?, "b", "c"?    ->    first0: a then1 | first1    first1: b then2    then1: "," b then2    then2: ("," c)?
+    ///   "a"?, "b", "c"?    ->    next: a then(1) if it is 0 | b then(2) if it is 0 or 1 | c then(3) if it is 2
+    ///                            then: rest if it is 2 or 3 | "," next
     ///
-    /// `rest`: what follows them; `only`: where none of them has come.
-    pub fn in_order(&mut self, named: &[(String, bool)], rest: String, only: String) -> Outcome<String> {
-        let comma = self.comma();
-        let prefix = self.fresh("o");
-        let firsts = named.iter().position(|(_, is_required)| *is_required).map_or(named.len(), |i| i + 1);
-        // What follows the first i properties, where one of them has come.
-        let mut text = rest;
-        for (i, (property, is_required)) in named.iter().enumerate().skip(1).rev() {
-            if i < firsts || i % 16 == 0 {
-                let name = format!("{prefix}t{}", i + 1);
-                self.add(&name, &[text])?;
-                text = name;
-            }
-            let own = if *is_required { format!("{comma} {property}") } else { format!("({comma} {property})?") };
-            text = format!("{own} {text}");
+    /// So what is one name of many costs the parser one item. `rest`: what follows; `only`: where none has come.
+    pub fn in_order(&mut self, named: &[Property], rest: String, only: String) -> Outcome<String> {
+        let (comma, prefix) = (self.comma(), self.fresh("o"));
+        let (next, then) = (format!("{prefix}n"), format!("{prefix}t"));
+        let mut from = 0; // after the last required one
+        let mut options = vec![];
+        for (i, own) in named.iter().enumerate() {
+            options.push(format!("{} {then}::{:#x} %if and(ge(_, {from}), le(_, {i}))", own.text, i + 1));
+            from = if own.is_required { i + 1 } else { from };
         }
-        if !named.is_empty() {
-            self.add(&format!("{prefix}t1"), &[text])?;
-        }
-        let mut last = String::new();
-        if firsts == named.len() && !named[firsts - 1].1 {
-            last = only;
-        }
-        for (i, (property, is_required)) in named[..firsts].iter().enumerate().rev() {
-            let mut options = vec![format!("{property} {prefix}t{}", i + 1)];
-            options.extend((!is_required).then_some(last));
-            last = format!("{prefix}f{i}");
-            self.add(&last, &options)?;
-        }
-        Ok(last)
+        self.add(&format!("{next}::_"), &options)?;
+        let ends = format!("{} %if ge(_, {from})", or_empty(&rest));
+        let goes_on = format!("{comma} {next}::_ %if lt(_, {})", named.len());
+        self.add(&format!("{then}::_"), &[ends, goes_on])?;
+        let mut begins = vec![format!("{next}::0x0")];
+        begins.extend((from == 0).then_some(only));
+        let first = format!("{prefix}f");
+        self.add(&first, &begins)?;
+        Ok(first)
     }
 
     /// The properties with a bit for each that has come: in any order, or in theirs where they are counted.
     fn remembered(
         &mut self,
-        named: &[(String, bool)],
+        named: &[Property],
         free: Option<String>,
         tail: Option<String>,
         least: u64,
@@ -152,9 +159,9 @@ impl Writer<'_, '_> {
         let prefix = self.fresh("m");
         // The required ones have the lowest bits.
         let mut bits: Vec<usize> = (0..named.len()).collect();
-        bits.sort_by_key(|&i| !named[i].1);
+        bits.sort_by_key(|&i| !named[i].is_required);
         let bit_of: HashMap<usize, usize> = bits.iter().enumerate().map(|(bit, &i)| (i, bit)).collect();
-        let required = named.iter().filter(|(_, is_required)| *is_required).count();
+        let required = named.iter().filter(|own| own.is_required).count();
         let all_there = (required > 0).then(|| format!("is_ones([0:{required}])"));
         let is_tailed = tail.is_some();
         let sure = required as u64 + u64::from(is_tailed);
@@ -197,7 +204,7 @@ impl Writer<'_, '_> {
         }
         // In their order: a rule after each.
         for i in (0..named.len()).rev() {
-            let (property, is_required) = &named[i];
+            let Property { text: property, is_required, .. } = &named[i];
             let next = if i + 1 == named.len() { end.clone() } else { format!("{prefix}p{}", i + 1) };
             let bit = bit_of[&i];
             let condition = below(bit);
@@ -229,7 +236,7 @@ impl Writer<'_, '_> {
     #[allow(clippy::too_many_arguments)]
     fn in_any_order(
         &mut self,
-        named: &[(String, bool)],
+        named: &[Property],
         bit_of: &HashMap<usize, usize>,
         (below, may_be_first): (&dyn Fn(usize) -> String, &dyn Fn(usize) -> bool),
         (free, tail): (Option<String>, Option<String>),
@@ -249,7 +256,7 @@ impl Writer<'_, '_> {
         let between = free.as_ref().filter(|_| !is_counted);
         let mut options = vec![format!("{end}::_")];
         let mut firsts = vec![];
-        for (i, (property, _)) in named.iter().enumerate() {
+        for (i, Property { text: property, .. }) in named.iter().enumerate() {
             let bit = bit_of[&i];
             options.push(format!("{comma} {property} {then}::set_bit({bit}) %if {}", below(bit)));
             firsts.extend(may_be_first(bit).then(|| format!("{property} {then}::{:#x}", 1u64 << bit)));
@@ -261,7 +268,7 @@ impl Writer<'_, '_> {
             firsts.push(format!("{free} {then}::0x0"));
         }
         self.add(&format!("{then}::_"), &options)?;
-        if named.iter().all(|(_, is_required)| !is_required) {
+        if named.iter().all(|own| !own.is_required) {
             if is_counted {
                 firsts.push(format!("{end}::0x0"));
             } else {

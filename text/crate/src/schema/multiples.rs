@@ -47,6 +47,10 @@ fn common_divisor(a: u64, b: u64) -> u64 {
     }
 }
 
+fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+    (a / common_divisor(a, b)).checked_mul(b)
+}
+
 impl Remainders {
     fn of(number: &Number) -> Option<Remainders> {
         let read = |all: &[f64]| all.iter().map(|&of| decimal(Exact::from(of))).collect::<Option<Vec<_>>>();
@@ -58,10 +62,7 @@ impl Remainders {
         let scaled = |(digits, own): &(i128, usize)| u64::try_from(*digits * 10i128.pow(scale - *own as u32)).ok();
         let fits: Vec<u64> = fits.iter().map(scaled).collect::<Option<_>>()?;
         let fits_not: Vec<u64> = fits_not.iter().map(scaled).collect::<Option<_>>()?;
-        let mut divisor = 1u64;
-        for &own in fits.iter().chain(&fits_not) {
-            divisor = (divisor / common_divisor(divisor, own)).checked_mul(own)?;
-        }
+        let divisor = fits.iter().chain(&fits_not).try_fold(1, |all, &own| least_common_multiple(all, own))?;
         (divisor <= u64::from(u32::MAX)).then_some(Remainders { scale, divisor, fits, fits_not })
     }
 
@@ -205,8 +206,7 @@ impl Rest {
 fn common_multiple(a: (u64, u32), b: (u64, u32)) -> Option<(u64, u32)> {
     let point = a.1.max(b.1);
     let scale = |n: (u64, u32)| 10u64.checked_pow(point - n.1)?.checked_mul(n.0);
-    let (x, y) = (scale(a)?, scale(b)?);
-    let (mut lcm, mut point) = ((x / common_divisor(x, y)).checked_mul(y)?, point);
+    let (mut lcm, mut point) = (least_common_multiple(scale(a)?, scale(b)?)?, point);
     while point > 0 && lcm % 10 == 0 {
         (lcm, point) = (lcm / 10, point - 1);
     }

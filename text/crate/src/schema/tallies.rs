@@ -6,10 +6,12 @@
 //!
 //!   {"minProperties": 2, "maxProperties": 3, "required": ["p"]}    1 or 2 others; "p" keeps a place
 
+use super::fields::Property;
 use super::names::{fewest, Fields};
 use super::shapes::MAX_BITS;
 use super::writer::{all, Writer};
 use super::Outcome;
+use std::collections::BTreeMap;
 
 /// Needs that are told apart where properties are counted: each set of them has its own conditions.
 const MAX_COUNTED_NEEDS: usize = 4;
@@ -65,9 +67,9 @@ fn with(condition: Option<&str>, other: Option<String>) -> String {
 
 impl Writer<'_, '_> {
     pub fn tallied(&mut self, fields: &Fields, free: Option<String>, needs: &[(u64, String)]) -> Outcome<String> {
-        let (named, has_free) = (self.named(fields), free.is_some());
+        let named = self.named(fields);
         let (num_needs, masks) = (fields.num_needs, needs.iter().map(|(mask, _)| *mask).collect());
-        let required = named.iter().filter(|(_, is_required)| *is_required).count();
+        let required = named.iter().filter(|own| own.is_required).count();
         let least = fields.least.saturating_sub(required as u64);
         // No object has too few properties to be counted.
         let most = fields.most.map(|most| most.saturating_sub(required as u64)).filter(|&most| most < 1 << 20);
@@ -79,20 +81,14 @@ impl Writer<'_, '_> {
                 "minProperties: not supported where {num_needs} properties are needed whose names are not listed"
             ));
         }
-        let mut others: Vec<String> = free.into_iter().collect();
-        let mut kept = vec![]; // has a bit
-        let is_followed = fields.named.iter().filter(|own| self.is_some(own.demand)).map(|own| own.is_followed);
-        for ((own, is_required), is_followed) in named.iter().zip(is_followed) {
-            if is_followed && !is_required {
-                others.push(own.clone());
-            } else {
-                kept.push((own.clone(), *is_required));
-            }
-        }
+        let (mut kept, passed): (Vec<_>, Vec<_>) =
+            named.iter().cloned().partition(|own| own.is_required || !own.is_followed);
         let any_order = self.style.any_order && kept.len() + num_needs + width <= MAX_BITS;
-        if !any_order {
-            kept.clear();
-            others.truncate(usize::from(has_free));
+        let mut others: Vec<String> = free.into_iter().collect();
+        if any_order {
+            others.extend(passed.into_iter().map(|own| own.text));
+        } else {
+            kept.clear(); // listed_first writes them
         }
         let sure = num_needs + if any_order { required } else { 0 };
         let from = num_needs + kept.len();
@@ -115,7 +111,7 @@ impl Writer<'_, '_> {
     }
 
     /// Rules for properties in any order: `n` after some of them, `f` before the first.
-    fn all_rules(&mut self, tally: &Tally, kept: &[(String, bool)], others: &[(u64, String)]) -> Outcome<()> {
+    fn all_rules(&mut self, tally: &Tally, kept: &[Property], others: &[(u64, String)]) -> Outcome<()> {
         let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
         let mut at_end = vec![];
         at_end.extend((tally.sure > 0).then(|| format!("is_ones([0:{}])", tally.sure)));
@@ -134,8 +130,8 @@ impl Writer<'_, '_> {
             firsts.extend(tally.may_begin(*mask).then(|| format!("{own} {then}::{:#x}", mask | tally.one())));
         }
         let mut order: Vec<usize> = (0..kept.len()).collect();
-        order.sort_by_key(|&i| !kept[i].1);
-        for (at, (own, is_required)) in order.into_iter().map(|i| &kept[i]).enumerate() {
+        order.sort_by_key(|&i| !kept[i].is_required);
+        for (at, Property { text: own, is_required, .. }) in order.into_iter().map(|i| &kept[i]).enumerate() {
             let bit = tally.num_needs + at;
             if *is_required {
                 options.push(format!("{comma} {own} {then}::set_bit({bit}) %if bit_clear({bit})"));
@@ -179,46 +175,61 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// The listed properties in their order, and then the others.
-    fn listed_first(&mut self, tally: &Tally, named: &[(String, bool)]) -> Outcome<String> {
-        let (comma, prefix) = (self.comma(), &tally.prefix);
-        let Some((from, to)) = tally.counter else {
-            return self.in_order(named, format!("{prefix}n::0x0"), format!("{prefix}f"));
-        };
-        let (none, some) = (format!("eq([{from}:{to}], 0)"), format!("ne([{from}:{to}], 0)"));
-        let is_sure = |i: usize| named[..i].iter().any(|(_, is_required)| *is_required);
-        let end = if is_sure(named.len()) {
-            vec![format!("{prefix}n::_")]
-        } else {
-            vec![format!("{prefix}n::_ %if {some}"), format!("{prefix}f %if {none}")]
-        };
-        self.add(&format!("{prefix}p{}::_", named.len()), &end)?;
-        for (i, (own, is_required)) in named.iter().enumerate().rev() {
-            let next = format!("{prefix}p{}", i + 1);
-            // With its comma where a property has come.
-            let begins = if is_sure(i) {
-                vec![(format!("{comma} "), None)]
-            } else {
-                vec![(format!("{comma} "), Some(&some)), (String::new(), Some(&none))]
-            };
-            let mut options = vec![];
-            for (begin, condition) in begins {
-                let condition = condition.map(String::as_str);
-                if *is_required {
-                    options.push(format!("{begin}{own} {next}::_{}", with(condition, None)));
-                    continue;
-                }
-                let next = format!("{next}::incr([{from}:{to}])");
-                match tally.conditions(0) {
-                    None => options.push(format!("{begin}{own} {next}{}", with(condition, None))),
-                    Some(all) => options.extend(
-                        all.into_iter().map(|other| format!("{begin}{own} {next}{}", with(condition, Some(other)))),
-                    ),
+    /// The listed properties in their order, and then the others. The place is as for in_order, in bits of its own:
+    ///
+    ///   "p"?    ->    next: "p" passed of the same place, cleared    passed: ":" valued of the place after it
+    ///                 valued: d then, counted
+    ///
+    /// Each of these rules has a terminal before it changes the parameter. llguidance takes a rule for empty as if the
+    /// parameter of the rules in it were its own.
+    fn listed_first(&mut self, tally: &Tally, named: &[Property]) -> Outcome<String> {
+        let (comma, colon, prefix) = (self.comma(), self.colon(), &tally.prefix);
+        let (next, then) = (format!("{prefix}l"), format!("{prefix}t"));
+        let low = tally.counter.map_or(tally.num_needs, |(_, to)| to);
+        let high = low + named.len().ilog2() as usize + 1;
+        if high > MAX_BITS {
+            return Err(format!("minProperties: {} is too large", tally.least));
+        }
+        let place = format!("[{low}:{high}]");
+        let cleared = !(u64::MAX >> (64 - (high - low)) << low);
+        let mut from = 0; // after the last required one
+        let mut options = vec![];
+        let mut valued = BTreeMap::new();
+        for (i, own) in named.iter().enumerate() {
+            let is_next = format!("and(ge({place}, {from}), le({place}, {i}))");
+            let text = format!("{} {prefix}p{i}::bit_and({cleared:#x})", own.name);
+            match tally.conditions(0).filter(|_| !own.is_required) {
+                None => options.push(format!("{text}{}", with(Some(&is_next), None))),
+                Some(all) => {
+                    options.extend(all.into_iter().map(|other| format!("{text}{}", with(Some(&is_next), Some(other)))))
                 }
             }
-            options.extend((!is_required).then(|| format!("{next}::_")));
-            self.add(&format!("{prefix}p{i}::_"), &options)?;
+            let number = valued.len();
+            let rule = valued.entry((&own.value, own.is_required)).or_insert_with(|| format!("{prefix}v{number}"));
+            let moved = (i as u64 + 1) << low;
+            self.add(&format!("{prefix}p{i}::_"), &[format!("{colon} {rule}::bit_or({moved:#x}) %if ge(_, 0)")])?;
+            from = if own.is_required { i + 1 } else { from };
         }
-        Ok(format!("{prefix}p0::0x0"))
+        for ((value, is_required), rule) in &valued {
+            let count = tally.counter.filter(|_| !is_required).map(|(from, to)| format!("incr([{from}:{to}])"));
+            let count = count.unwrap_or_else(|| "_".to_string());
+            self.add(&format!("{rule}::_"), &[format!("{value} {then}::{count} %if ge(_, 0)")])?;
+        }
+        self.add(&format!("{next}::_"), &options)?;
+        // A comma comes where another listed property may: one that is required, or one that there is room for.
+        let goes_on = |conditions: &[String]| format!("{comma} {next}::_ %if {}", all(conditions));
+        let mut after =
+            vec![format!("{prefix}n::_ %if ge({place}, {from})"), goes_on(&[format!("lt({place}, {from})")])];
+        let is_left = [format!("ge({place}, {from})"), format!("lt({place}, {})", named.len())];
+        match tally.conditions(0) {
+            None => after.push(goes_on(&is_left)),
+            Some(all) => after.extend(all.into_iter().map(|other| goes_on(&[is_left.as_slice(), &[other]].concat()))),
+        }
+        self.add(&format!("{then}::_"), &after)?;
+        let mut begins = vec![format!("{next}::0x0")];
+        begins.extend((from == 0).then(|| format!("{prefix}f")));
+        let first = format!("{prefix}b");
+        self.add(&first, &begins)?;
+        Ok(first)
     }
 }

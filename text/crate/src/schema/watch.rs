@@ -113,35 +113,40 @@ impl Writer<'_, '_> {
             let mut node = self.nodes.remove(&demand).unwrap();
             let is_one = node.objects.iter().filter(|fields| fields.has_some(&self.some)).count() == 1;
             for fields in &mut node.objects {
-                let own: Vec<&Option<Words>> = fields
-                    .unlisted()
-                    .filter(|free| self.is_some(free.demand))
-                    .filter_map(|free| unlisted.iter().find(|(names, _)| *names == without_listed(&free.names)))
-                    .map(|(_, words)| words)
-                    .collect();
-                let mut names = vec![];
-                for named in fields.named.iter_mut().filter(|own| self.some.contains(&own.demand)) {
-                    self.demands.work.small_steps(1 + named.name.len() * own.len())?;
-                    let spelled = Value::from(&*named.name).to_string().into_bytes();
-                    let spelled = spelled[1..spelled.len() - 1].to_vec();
-                    let leads_on = |count: usize| {
-                        own.iter().any(|words| {
-                            let begun = [b"\"", &spelled[..count]].concat();
-                            words.as_ref().is_none_or(|words| words.after(&begun) > 0)
-                        })
-                    };
-                    named.is_followed = leads_on(spelled.len());
-                    let own_from = (0..=spelled.len()).find(|&count| !leads_on(count)).unwrap_or(usize::MAX);
-                    names.push(ListedName { name: named.name.to_string(), spelled, own_from });
-                }
+                let (names, has_unlisted) = self.follow_names(fields, unlisted)?;
                 let is_large = fields.named.len() > MAX_BITS && !fields.named.iter().all(|own| own.is_followed);
-                if is_large && is_one && !own.is_empty() {
+                if is_large && is_one && has_unlisted {
                     all.insert(demand, names);
                 }
             }
             self.nodes.insert(demand, node);
         }
         Ok(all)
+    }
+
+    /// Marks the names of one object that need no bit. Returns all its names, and whether it has others.
+    fn follow_names(&self, fields: &mut Fields, unlisted: &Unlisted) -> Outcome<(Vec<ListedName>, bool)> {
+        let own: Vec<&Option<Words>> = fields
+            .unlisted()
+            .filter(|free| self.is_some(free.demand))
+            .filter_map(|free| unlisted.iter().find(|(names, _)| *names == without_listed(&free.names)))
+            .map(|(_, words)| words)
+            .collect();
+        let mut names = vec![];
+        for named in fields.named.iter_mut().filter(|own| self.some.contains(&own.demand)) {
+            self.demands.work.small_steps(1 + named.name.len() * own.len())?;
+            let quoted = Value::from(&*named.name).to_string().into_bytes();
+            let spelled = quoted[1..quoted.len() - 1].to_vec();
+            let begins = |count: usize| {
+                let begun = &quoted[..=count];
+                own.iter().any(|words| words.as_ref().is_none_or(|words| words.after(begun) > 0))
+            };
+            let own_from = (0..=spelled.len()).find(|&count| !begins(count));
+            named.is_followed = own_from.is_none();
+            let name = named.name.to_string();
+            names.push(ListedName { name, spelled, own_from: own_from.unwrap_or(usize::MAX) });
+        }
+        Ok((names, !own.is_empty()))
     }
 
     /// The place whose value fits one of these demands.
