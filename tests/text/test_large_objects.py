@@ -1,5 +1,5 @@
-"""Objects of as many names as a schema may have, and enums of as many objects: each begun output can go on to its end,
-and what is accepted is what jsonschema accepts."""
+"""Objects of as many names as a schema may have, and enums of as many objects. What is begun can be ended, and what is
+accepted is what jsonschema accepts."""
 
 import json
 import os

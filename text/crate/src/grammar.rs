@@ -1,8 +1,8 @@
 //! Compiles grammars by llguidance.
 //!
-//! llguidance cannot be stopped while it builds a grammar and its lexer: that work is bounded by ParserLimits, by the
+//! llguidance cannot be stopped while it builds a grammar and its lexer. That work is bounded by ParserLimits, by the
 //! text's length and, for schemas, by the length of the grammar that schema/ writes. A request to stop is seen between
-//! its steps, and at once by its matcher and by Berth's own work.
+//! these steps. llguidance's matcher and Berth's own work see it at once.
 
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;

@@ -122,10 +122,10 @@ impl Writer<'_, '_> {
 
     /// The properties in their order. The parameter is the place from which on the next ones may come:
     ///
-    ///   "a"?, "b", "c"?    ->    next: a then(1) if it is 0 | b then(2) if it is 0 or 1 | c then(3) if it is 2
-    ///                            then: rest if it is 2 or 3 | "," next
+    ///   "a"?, "b", "c"?    ->    next: a then(1) %if 0 | b then(2) %if 0 or 1 | c then(3) %if 2
+    ///                            then: rest %if 2 or 3 | "," next
     ///
-    /// So what is one name of many costs the parser one item. `rest`: what follows; `only`: where none has come.
+    /// So each name that may come costs the parser one item. `rest`: what follows; `only`: where none has come.
     pub fn in_order(&mut self, named: &[Property], rest: String, only: String) -> Outcome<String> {
         let (comma, prefix) = (self.comma(), self.fresh("o"));
         let (next, then) = (format!("{prefix}n"), format!("{prefix}t"));
