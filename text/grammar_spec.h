@@ -49,7 +49,7 @@ struct GrammarLimits {
   int64_t max_grammar_size = 0;    // symbols in the grammar's rules (500,000)
   int64_t max_lexer_states = 0;    // of one output's lexer, 1-2 KB each (250,000)
   int64_t initial_lexer_fuel = 0;  // work to build the lexer, 50,000 each millisecond (10,000,000)
-  int64_t step_lexer_fuel = 0;     // work of the lexer for one mask, 14,000 each millisecond (200,000)
+  int64_t step_lexer_fuel = 0;     // work of the lexer for one mask, 14,000 each millisecond (1,000,000)
   int64_t step_max_items = 0;      // items of the parser for one mask, 20,000 each millisecond (50,000)
   int64_t max_items_in_row = 0;    // items of the parser at one place of the output (8,000)
 };

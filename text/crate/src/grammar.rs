@@ -27,7 +27,7 @@ const MAX_LARK_BYTES: usize = 256 << 10;
 /// Work to build the lexer. What is built is what the first masks need, for each token of the vocabulary.
 const LEXER_FUEL: u64 = 10_000_000;
 /// Work of the lexer for one mask. An output that needs more ends with an error, and nearly all need far less.
-const STEP_LEXER_FUEL: u64 = 200_000;
+const STEP_LEXER_FUEL: u64 = 1_000_000;
 /// The parser's items at one place: an object in any order has three for each of its values.
 const MAX_ITEMS_IN_ROW: usize = 8_000;
 
