@@ -1,6 +1,7 @@
 """Objects of as many names as a schema may have, and enums of as many objects. What is begun can be ended, and what is
 accepted is what jsonschema accepts."""
 
+import itertools
 import json
 import os
 import sys
@@ -77,3 +78,23 @@ def test_names_keep_the_order_of_the_schema(oracle, required):
                         ([LAST, "p7"], False), (["p6", "p7"], True), (["p6", "p8"], not required)):
         text = "{" + ", ".join(f'"{name}": 1' for name in names) + "}"
         assert oracle.value(accepts=text) == fits, names
+
+
+SOME = [dict.fromkeys([*own, *others], 1) for count in range(4) for own in itertools.combinations("abc", count)
+        for others in ([], ["q"], ["o"], ["o", "q"], ["q", "qq"], ["o", "oo", "q"])]
+COUNTS = [None, 0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("more", [{}, WITH_Q], ids=["open", "one of another name"])
+@pytest.mark.parametrize("required", [[], ["b"], ["a", "c"]])
+def test_counts_in_the_order_of_the_schema(oracle, required, more):
+    for least, most in itertools.product(COUNTS, COUNTS):
+        counts = {"minProperties": least, "maxProperties": most}
+        schema = large("abc", required=required, **more, **{key: n for key, n in counts.items() if n is not None})
+        check = jsonschema.Draft202012Validator(schema)
+        fits = [check.is_valid(value) for value in SOME]
+        if "error" in oracle.ask(schema=schema):
+            assert not any(fits), schema
+            continue
+        for value, is_valid in zip(SOME, fits):
+            assert oracle.value(accepts=json.dumps(value)) == is_valid, (counts, value)

@@ -180,10 +180,13 @@ impl Writer<'_, '_> {
     ///   "p"?    ->    next: "p" passed of the same place, cleared    passed: ":" valued of the place after it
     ///                 valued: d then, counted
     ///
-    /// Each of these rules has a terminal before it changes the parameter. llguidance takes a rule for empty as if the
-    /// parameter of the rules in it were its own.
+    /// Each of these rules has a terminal before it changes the parameter. Whether a rule may be empty llguidance decides
+    /// as if all rules in it had the rule's own parameter.
     fn listed_first(&mut self, tally: &Tally, named: &[Property]) -> Outcome<String> {
         let (comma, colon, prefix) = (self.comma(), self.colon(), &tally.prefix);
+        if tally.most == Some(0) && named.iter().all(|own| !own.is_required) {
+            return Ok(format!("{prefix}f"));
+        }
         let (next, then) = (format!("{prefix}l"), format!("{prefix}t"));
         let low = tally.counter.map_or(tally.num_needs, |(_, to)| to);
         let high = low + named.len().ilog2() as usize + 1;
