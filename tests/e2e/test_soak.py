@@ -24,6 +24,7 @@ ROUNDS = 12 if FULL else 3  # each with a server of its own, on the same folders
 ROUND_REQUESTS = 30000 if FULL else 3000
 ROUND_SECONDS = 7200  # that a round may take at most
 STREAMS = 10000
+FAIL_EVERY = 211  # steps
 # What a client may see. INTERNAL: a step was made to fail. RESOURCE_EXHAUSTED: the queue was full.
 CODES = {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "NOT_FOUND",
          "FAILED_PRECONDITION"}
@@ -93,11 +94,18 @@ class Clients:
         return statuses
 
 
+def end_of_a_request_alone(server):
+    """The status of a request that runs alone for more steps than pass until one fails. In mixed traffic it is left to
+    chance whether a step that fails holds one request only."""
+    request = generate_request(ids=[5, 6, 7], max_tokens=2 * FAIL_EVERY, ignore_eos=True)
+    return server.inference.Complete.future(request, timeout=PATIENCE).code()
+
+
 def test_soak(tmp_path):
     flags = ["--check_integrity", "--poison_cache", "--arena=4MiB", "--host_tier=8MiB", "--copy_bytes_per_step=1MiB",
-             "--fail_step_every=211", "--max_running=8", "--max_queue=16", f"--session_dir={tmp_path}/sessions",
-             f"--disk_tier={tmp_path}/disk", "--disk_tier_bytes=16MiB", "--tier_idle=500ms", "--log_level=error",
-             "--always_copy"]
+             f"--fail_step_every={FAIL_EVERY}", "--max_running=8", "--max_queue=16", "--always_copy",
+             f"--session_dir={tmp_path}/sessions", f"--disk_tier={tmp_path}/disk", "--disk_tier_bytes=16MiB",
+             "--tier_idle=500ms", "--log_level=error"]
     statuses = collections.Counter()
     for round_number in range(ROUNDS):
         with BerthServer(DEMO, *flags) as server:
@@ -107,6 +115,8 @@ def test_soak(tmp_path):
             half = resident_kb(server)
             clients.wait_for_requests(ROUND_REQUESTS)
             statuses.update(clients.stop())
+            server.wait_idle()
+            assert end_of_a_request_alone(server) == grpc.StatusCode.INTERNAL, "a request whose own step fails"
             server.wait_idle()
             wait_until(lambda: server.load().undelivered_bytes == 0, "what was not delivered to be dropped")
             grown = resident_kb(server) - half
@@ -122,7 +132,6 @@ def test_soak(tmp_path):
     for status in (("cancelled", "CANCELLED"), ("unread", "CANCELLED"), ("late", "DEADLINE_EXCEEDED"),
                    ("refused", "INVALID_ARGUMENT")):
         assert statuses[status] > 0, status
-    assert any(code == "INTERNAL" for _, code in statuses), "a request whose own step fails ends with that"
 
 
 def open_streams(server, count):
