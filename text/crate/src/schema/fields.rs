@@ -1,6 +1,5 @@
 //! Objects in the grammar: properties in their order, or in any, and how many.
 
-use super::demands::Demand;
 use super::names::{Fields, Free, Named};
 use super::shapes::MAX_BITS;
 use super::texts::literal;
@@ -11,19 +10,9 @@ use std::collections::HashMap;
 /// What llguidance takes for a property.
 const NAME_COST: u64 = 300;
 
-/// A listed property in the grammar.
-#[derive(Clone)]
-pub struct Property {
-    pub name: String,
-    pub value: String,
-    pub text: String, // both, with the colon
-    pub is_required: bool,
-    pub is_followed: bool, // as Named
-}
-
 impl Writer<'_, '_> {
-    fn named_property(&self, name: &str, demand: Demand) -> String {
-        format!("{} {} d{}", literal(name), self.colon(), demand.0)
+    pub fn named_property(&self, own: &Named) -> String {
+        format!("{} {} d{}", literal(&own.name), self.colon(), own.demand.0)
     }
 
     /// A property of one of these.
@@ -89,15 +78,8 @@ impl Writer<'_, '_> {
     }
 
     /// The listed properties that have values.
-    pub fn named(&self, fields: &Fields) -> Vec<Property> {
-        let property = |own: &Named| Property {
-            name: literal(&own.name),
-            value: format!("d{}", own.demand.0),
-            text: self.named_property(&own.name, own.demand),
-            is_required: own.is_required,
-            is_followed: own.is_followed,
-        };
-        fields.named.iter().filter(|own| self.is_some(own.demand)).map(property).collect()
+    pub fn named(&self, fields: &Fields) -> Vec<Named> {
+        fields.named.iter().filter(|own| self.is_some(own.demand)).cloned().collect()
     }
 
     pub fn only_free(&mut self, free: Option<String>, tail: Option<String>, least: u64, most: Option<u64>) -> String {
@@ -126,13 +108,17 @@ impl Writer<'_, '_> {
     ///                            then: rest %if 2 or 3 | "," next
     ///
     /// So each name that may come costs the parser one item. `rest`: what follows; `only`: where none has come.
-    pub fn in_order(&mut self, named: &[Property], rest: String, only: String) -> Outcome<String> {
+    pub fn in_order(&mut self, named: &[Named], rest: String, only: String) -> Outcome<String> {
         let (comma, prefix) = (self.comma(), self.fresh("o"));
         let (next, then) = (format!("{prefix}n"), format!("{prefix}t"));
         let mut from = 0; // after the last required one
         let mut options = vec![];
         for (i, own) in named.iter().enumerate() {
-            options.push(format!("{} {then}::{:#x} %if and(ge(_, {from}), le(_, {i}))", own.text, i + 1));
+            options.push(format!(
+                "{} {then}::{:#x} %if and(ge(_, {from}), le(_, {i}))",
+                self.named_property(own),
+                i + 1
+            ));
             from = if own.is_required { i + 1 } else { from };
         }
         self.add(&format!("{next}::_"), &options)?;
@@ -149,7 +135,7 @@ impl Writer<'_, '_> {
     /// The properties with a bit for each that has come: in any order, or in theirs where they are counted.
     fn remembered(
         &mut self,
-        named: &[Property],
+        named: &[Named],
         free: Option<String>,
         tail: Option<String>,
         least: u64,
@@ -204,7 +190,7 @@ impl Writer<'_, '_> {
         }
         // In their order: a rule after each.
         for i in (0..named.len()).rev() {
-            let Property { text: property, is_required, .. } = &named[i];
+            let property = self.named_property(&named[i]);
             let next = if i + 1 == named.len() { end.clone() } else { format!("{prefix}p{}", i + 1) };
             let bit = bit_of[&i];
             let condition = below(bit);
@@ -215,7 +201,7 @@ impl Writer<'_, '_> {
             // It may be left out where enough others can come.
             let others = (named.len() - i - 1) as u64 + u64::from(free.is_some() || is_tailed);
             let enough = format!("bit_count_ge(_, {})", least.saturating_sub(others));
-            options.extend((!is_required).then(|| format!("{next}::_ %if {enough}")));
+            options.extend((!named[i].is_required).then(|| format!("{next}::_ %if {enough}")));
             self.add(&format!("{prefix}p{i}::_"), &options)?;
         }
         Ok(format!("{prefix}p0::0x0"))
@@ -236,7 +222,7 @@ impl Writer<'_, '_> {
     #[allow(clippy::too_many_arguments)]
     fn in_any_order(
         &mut self,
-        named: &[Property],
+        named: &[Named],
         bit_of: &HashMap<usize, usize>,
         (below, may_be_first): (&dyn Fn(usize) -> String, &dyn Fn(usize) -> bool),
         (free, tail): (Option<String>, Option<String>),
@@ -256,8 +242,8 @@ impl Writer<'_, '_> {
         let between = free.as_ref().filter(|_| !is_counted);
         let mut options = vec![format!("{end}::_")];
         let mut firsts = vec![];
-        for (i, Property { text: property, .. }) in named.iter().enumerate() {
-            let bit = bit_of[&i];
+        for (i, own) in named.iter().enumerate() {
+            let (property, bit) = (self.named_property(own), bit_of[&i]);
             options.push(format!("{comma} {property} {then}::set_bit({bit}) %if {}", below(bit)));
             firsts.extend(may_be_first(bit).then(|| format!("{property} {then}::{:#x}", 1u64 << bit)));
         }

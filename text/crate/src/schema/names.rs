@@ -22,6 +22,7 @@ const MAX_FEW: u64 = 32;
 
 type NeededName = (Rc<Vec<Text>>, Demand);
 
+#[derive(Clone)]
 pub struct Named {
     pub name: Rc<str>,
     pub demand: Demand,

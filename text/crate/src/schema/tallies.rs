@@ -6,9 +6,9 @@
 //!
 //!   {"minProperties": 2, "maxProperties": 3, "required": ["p"]}    1 or 2 others; "p" keeps a place
 
-use super::fields::Property;
-use super::names::{fewest, Fields};
+use super::names::{fewest, Fields, Named};
 use super::shapes::MAX_BITS;
+use super::texts::literal;
 use super::writer::{all, Writer};
 use super::Outcome;
 use std::collections::BTreeMap;
@@ -51,18 +51,27 @@ impl Tally {
         self.most.is_none_or(|most| fewest(&self.masks, self.num_needs, mask).is_some_and(|after| after < most))
     }
 
+    /// The rule for the value of a listed property, and what follows.
+    fn valued(&self, own: &Named) -> String {
+        format!("{}v{}{}", self.prefix, own.demand.0, if own.is_required { "r" } else { "o" })
+    }
+
     fn one(&self) -> u64 {
         self.counter.map_or(0, |(from, _)| 1 << from)
     }
 }
 
-fn with(condition: Option<&str>, other: Option<String>) -> String {
-    let own: Vec<String> = condition.map(str::to_string).into_iter().chain(other).collect();
-    if own.is_empty() {
-        String::new()
-    } else {
-        format!(" %if {}", all(&own))
-    }
+/// The option under each of the conditions `any` in turn, and always under `condition`. `any` None: once.
+fn under(option: &str, condition: Option<&str>, any: Option<Vec<String>>) -> Vec<String> {
+    let with = |other: Option<String>| {
+        let own: Vec<String> = condition.map(str::to_string).into_iter().chain(other).collect();
+        if own.is_empty() {
+            option.to_string()
+        } else {
+            format!("{option} %if {}", all(&own))
+        }
+    };
+    any.map_or_else(|| vec![with(None)], |any| any.into_iter().map(|own| with(Some(own))).collect())
 }
 
 impl Writer<'_, '_> {
@@ -81,15 +90,12 @@ impl Writer<'_, '_> {
                 "minProperties: not supported where {num_needs} properties are needed whose names are not listed"
             ));
         }
-        let (mut kept, passed): (Vec<_>, Vec<_>) =
-            named.iter().cloned().partition(|own| own.is_required || !own.is_followed);
+        let (kept, passed): (Vec<&Named>, Vec<&Named>) =
+            named.iter().partition(|own| own.is_required || !own.is_followed);
         let any_order = self.style.any_order && kept.len() + num_needs + width <= MAX_BITS;
-        let mut others: Vec<String> = free.into_iter().collect();
-        if any_order {
-            others.extend(passed.into_iter().map(|own| own.text));
-        } else {
-            kept.clear(); // listed_first writes them
-        }
+        // In the schema's order, listed_first writes them.
+        let (kept, passed) = if any_order { (kept, passed) } else { Default::default() };
+        let others: Vec<String> = free.into_iter().chain(passed.iter().map(|own| self.named_property(own))).collect();
         let sure = num_needs + if any_order { required } else { 0 };
         let from = num_needs + kept.len();
         let counter = is_counted.then_some((from, from + width));
@@ -103,7 +109,7 @@ impl Writer<'_, '_> {
             }
             more.push((0, name));
         }
-        self.all_rules(&tally, &kept, &more)?;
+        self.all_rules(&tally, kept, &more)?;
         if any_order || named.is_empty() {
             return Ok(format!("{}f", tally.prefix));
         }
@@ -111,7 +117,7 @@ impl Writer<'_, '_> {
     }
 
     /// Rules for properties in any order: `n` after some of them, `f` before the first.
-    fn all_rules(&mut self, tally: &Tally, kept: &[Property], others: &[(u64, String)]) -> Outcome<()> {
+    fn all_rules(&mut self, tally: &Tally, mut kept: Vec<&Named>, others: &[(u64, String)]) -> Outcome<()> {
         let (comma, then) = (self.comma(), format!("{}n", tally.prefix));
         let mut at_end = vec![];
         at_end.extend((tally.sure > 0).then(|| format!("is_ones([0:{}])", tally.sure)));
@@ -129,16 +135,15 @@ impl Writer<'_, '_> {
             self.property(tally, (own, *mask, *mask), None, &mut options)?;
             firsts.extend(tally.may_begin(*mask).then(|| format!("{own} {then}::{:#x}", mask | tally.one())));
         }
-        let mut order: Vec<usize> = (0..kept.len()).collect();
-        order.sort_by_key(|&i| !kept[i].is_required);
-        for (at, Property { text: own, is_required, .. }) in order.into_iter().map(|i| &kept[i]).enumerate() {
-            let bit = tally.num_needs + at;
-            if *is_required {
+        kept.sort_by_key(|own| !own.is_required);
+        for (at, named) in kept.into_iter().enumerate() {
+            let (own, bit) = (self.named_property(named), tally.num_needs + at);
+            if named.is_required {
                 options.push(format!("{comma} {own} {then}::set_bit({bit}) %if bit_clear({bit})"));
                 firsts.push(format!("{own} {then}::{:#x}", 1u64 << bit));
             } else {
                 let clear = format!("bit_clear({bit})");
-                self.property(tally, (own, 0, 1 << bit), Some(&clear), &mut options)?;
+                self.property(tally, (&own, 0, 1 << bit), Some(&clear), &mut options)?;
                 firsts.extend(tally.may_begin(0).then(|| format!("{own} {then}::{:#x}", (1 << bit) | tally.one())));
             }
         }
@@ -166,12 +171,7 @@ impl Writer<'_, '_> {
                 format!("{name}::incr([{from}:{to}])")
             }
         };
-        match tally.conditions(mask) {
-            None => options.push(format!("{comma} {text}{}", with(condition, None))),
-            Some(all) => {
-                options.extend(all.into_iter().map(|other| format!("{comma} {text}{}", with(condition, Some(other)))))
-            }
-        }
+        options.extend(under(&format!("{comma} {text}"), condition, tally.conditions(mask)));
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl Writer<'_, '_> {
     ///
     /// Each of these rules has a terminal before it changes the parameter. Whether a rule may be empty llguidance decides
     /// as if all rules in it had the rule's own parameter.
-    fn listed_first(&mut self, tally: &Tally, named: &[Property]) -> Outcome<String> {
+    fn listed_first(&mut self, tally: &Tally, named: &[Named]) -> Outcome<String> {
         let (comma, colon, prefix) = (self.comma(), self.colon(), &tally.prefix);
         if tally.most == Some(0) && named.iter().all(|own| !own.is_required) {
             return Ok(format!("{prefix}f"));
@@ -197,37 +197,29 @@ impl Writer<'_, '_> {
         let cleared = !(u64::MAX >> (64 - (high - low)) << low);
         let mut from = 0; // after the last required one
         let mut options = vec![];
-        let mut valued = BTreeMap::new();
         for (i, own) in named.iter().enumerate() {
+            let passed = format!("{prefix}p{i}");
+            let room = tally.conditions(0).filter(|_| !own.is_required);
             let is_next = format!("and(ge({place}, {from}), le({place}, {i}))");
-            let text = format!("{} {prefix}p{i}::bit_and({cleared:#x})", own.name);
-            match tally.conditions(0).filter(|_| !own.is_required) {
-                None => options.push(format!("{text}{}", with(Some(&is_next), None))),
-                Some(all) => {
-                    options.extend(all.into_iter().map(|other| format!("{text}{}", with(Some(&is_next), Some(other)))))
-                }
-            }
-            let number = valued.len();
-            let rule = valued.entry((&own.value, own.is_required)).or_insert_with(|| format!("{prefix}v{number}"));
-            let moved = (i as u64 + 1) << low;
-            self.add(&format!("{prefix}p{i}::_"), &[format!("{colon} {rule}::bit_or({moved:#x}) %if ge(_, 0)")])?;
+            let option = format!("{} {passed}::bit_and({cleared:#x})", literal(&own.name));
+            options.extend(under(&option, Some(&is_next), room));
+            let (valued, moved) = (tally.valued(own), (i as u64 + 1) << low);
+            self.add(&format!("{passed}::_"), &[format!("{colon} {valued}::bit_or({moved:#x}) %if ge(_, 0)")])?;
             from = if own.is_required { i + 1 } else { from };
         }
-        for ((value, is_required), rule) in &valued {
-            let count = tally.counter.filter(|_| !is_required).map(|(from, to)| format!("incr([{from}:{to}])"));
-            let count = count.unwrap_or_else(|| "_".to_string());
-            self.add(&format!("{rule}::_"), &[format!("{value} {then}::{count} %if ge(_, 0)")])?;
-        }
         self.add(&format!("{next}::_"), &options)?;
-        // A comma comes where another listed property may: one that is required, or one that there is room for.
-        let goes_on = |conditions: &[String]| format!("{comma} {next}::_ %if {}", all(conditions));
-        let mut after =
-            vec![format!("{prefix}n::_ %if ge({place}, {from})"), goes_on(&[format!("lt({place}, {from})")])];
-        let is_left = [format!("ge({place}, {from})"), format!("lt({place}, {})", named.len())];
-        match tally.conditions(0) {
-            None => after.push(goes_on(&is_left)),
-            Some(all) => after.extend(all.into_iter().map(|other| goes_on(&[is_left.as_slice(), &[other]].concat()))),
+        let valued: BTreeMap<String, &Named> = named.iter().map(|own| (tally.valued(own), own)).collect();
+        for (rule, own) in valued {
+            let count = tally.counter.filter(|_| !own.is_required).map(|(from, to)| format!("incr([{from}:{to}])"));
+            let count = count.unwrap_or_else(|| "_".to_string());
+            self.add(&format!("{rule}::_"), &[format!("d{} {then}::{count} %if ge(_, 0)", own.demand.0)])?;
         }
+        // A comma comes where another listed property may: one that is required, or one that there is room for.
+        let more = format!("{comma} {next}::_");
+        let is_left = format!("and(ge({place}, {from}), lt({place}, {}))", named.len());
+        let mut after =
+            vec![format!("{prefix}n::_ %if ge({place}, {from})"), format!("{more} %if lt({place}, {from})")];
+        after.extend(under(&more, Some(&is_left), tally.conditions(0)));
         self.add(&format!("{then}::_"), &after)?;
         let mut begins = vec![format!("{next}::0x0")];
         begins.extend((from == 0).then(|| format!("{prefix}f")));
