@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <thread>
@@ -28,7 +29,16 @@ constexpr absl::Duration kHang = absl::Minutes(5);
 
 class GrammarCostTest : public ::testing::Test {
  protected:
-  void SetUp() override { vocabularies_ = TestVocabularies(); }
+  void SetUp() override {
+    vocabularies_ = TestVocabularies();
+    const char* const folder = std::getenv("BERTH_TOKENIZER");  // of a real model: tests/published sets it
+    if (folder == nullptr) return;
+    TestVocabulary& first = vocabularies_[0];
+    first.tokenizer = *Tokenizer::Load(folder);
+    const int64_t size = first.tokenizer->vocab_size();
+    first.end_token = static_cast<int32_t>(size - 1);
+    first.vocabulary = *GrammarVocabulary::Create(first.tokenizer.get(), size, {first.end_token});
+  }
 
   // Compiles and walks, and returns how long compiling took.
   absl::Duration Run(const TestVocabulary& vocabulary, const GrammarSpec& spec, std::mt19937* random) {
