@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 
 namespace berth::cli {
 

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/time/clock.h"
+#include "base/mutex.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 namespace {

@@ -7,13 +7,13 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "client/command.h"
 #include "client/connection.h"
 #include "client/health.h"
 #include "client/proto_json.h"
 #include "client/status_view.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 namespace {

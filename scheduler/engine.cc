@@ -6,9 +6,9 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/output_constraint.h"
-#include "scheduler/signal_stack.h"
-#include "scheduler/steady_clock.h"
+#include "base/signal_stack.h"
+#include "base/steady_clock.h"
+#include "scheduler/output/output_constraint.h"
 
 namespace berth {
 namespace {
@@ -18,8 +18,9 @@ constexpr int kMaxFailedSteps = 3;
 // How often to look at a disk that everybody waits for.
 constexpr absl::Duration kDiskPollInterval = absl::Milliseconds(1);
 
-StepLimits StepLimitsOf(const Scheduler& scheduler, const Scheduler::Options& options) {
-  return {.step_tokens = options.max_step_tokens, .chunk_tokens = scheduler.prefill_chunk_tokens()};
+// The tokens of the prompt, for encoder and decoder.
+int64_t NumTokens(const Request& request) {
+  return static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
 }
 
 }  // namespace
@@ -41,12 +42,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Cache* cache, ModelRunner
 Engine::Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options,
                std::shared_ptr<StepProgress> progress, std::unique_ptr<Scheduler> scheduler)
     : cache_(cache),
-      runner_(runner),
+      faulty_runner_(options.fail_step_every > 0 ? std::make_unique<FaultyRunner>(runner, options.fail_step_every)
+                                                 : nullptr),
+      runner_(faulty_runner_ != nullptr ? faulty_runner_.get() : runner),
       sink_(sink),
       options_(std::move(options)),
       progress_(std::move(progress)),
       max_sequence_tokens_(scheduler->max_sequence_tokens()),
       max_encoder_tokens_(scheduler->max_encoder_tokens()),
+      outlook_({.step_tokens = options_.scheduler.max_step_tokens, .chunk_tokens = scheduler->prefill_chunk_tokens()}),
       scheduler_(std::move(scheduler)) {
   PublishAndDeliver();
 }
@@ -79,7 +83,7 @@ absl::Status Engine::Submit(Request request) {
   // Some checkpoints name end tokens beyond their vocabulary; a sampler could not ban those.
   std::erase_if(request.stop_token_ids, [&](int32_t token) { return token < 0 || token >= vocab_size; });
 
-  QueueRequest known = {.num_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size()),
+  QueueRequest known = {.num_tokens = NumTokens(request),
                         .num_sequences = request.num_sequences(),
                         .shares_prefix = request.share_prefix,
                         .time_left = request.deadline - options_.now()};
@@ -92,7 +96,7 @@ absl::Status Engine::Submit(Request request) {
   if (absl::Status s = CheckLimits(known, request.cache_salt, request.priority); !s.ok()) return s;
   ++num_open_;
   inbox_.num_tokens += known.num_tokens;
-  AddToBacklog(request);
+  outlook_.Add(request.cache_salt, known.num_tokens, known.num_sequences);
   inbox_.requests.push_back(std::move(request));
   work_.Signal();
   return absl::OkStatus();
@@ -104,30 +108,10 @@ absl::Status Engine::CheckArrival(absl::Time deadline, const std::string& tenant
   return refusal_.ok() ? CheckLimits({.time_left = time_left}, tenant, priority) : refusal_;
 }
 
-void Engine::AddToBacklog(const Request& request) {
-  const int64_t num_tokens = static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
-  backlog_.prefill_tokens += num_tokens;
-  backlog_.num_sequences += request.num_sequences();
-  if (!by_tenant_) return;
-  const uint64_t tenant = TenantId(request.cache_salt);
-  const auto of_tenant = [tenant](const TenantQueue& queue) { return queue.tenant == tenant; };
-  auto queue = std::find_if(queues_.begin(), queues_.end(), of_tenant);
-  if (queue == queues_.end()) {
-    const auto less = [](const TenantQueue& a, const TenantQueue& b) { return a.counter < b.counter; };
-    const auto least = std::min_element(queues_.begin(), queues_.end(), less);
-    const double level = least == queues_.end() ? 0 : least->counter;
-    queue = queues_.insert(queues_.end(), {.tenant = tenant, .counter = level});
-  }
-  queue->num_tokens += num_tokens;
-  queue->num_sequences += request.num_sequences();
-}
-
 absl::Status Engine::CheckLimits(const QueueRequest& request, const std::string& tenant, int64_t priority) const {
-  const QueueState queue = {.num_requests = load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size()),
-                            .num_tokens = load_.counts.waiting_tokens + inbox_.num_tokens,
-                            .backlog = BacklogBefore(backlog_, queues_, TenantId(tenant), priority),
-                            .rates = wait_rates_,
-                            .step = StepLimitsOf(*scheduler_, options_.scheduler)};
+  QueueState queue = outlook_.Before(tenant, priority);
+  queue.num_requests = load_.counts.num_new + static_cast<int64_t>(inbox_.requests.size());
+  queue.num_tokens = load_.counts.waiting_tokens + inbox_.num_tokens;
   return CheckQueue(
       {.max_requests = options_.max_queue, .max_tokens = options_.max_queued_tokens, .max_wait = options_.max_wait},
       queue, request);
@@ -184,21 +168,13 @@ bool Engine::WaitUntilIdle(absl::Duration timeout) {
 EngineLoad Engine::GetLoad() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
-  CountInbox(inbox_, &load.counts);
-  const auto wait_ms = [&](const Backlog& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const StepLimits step = StepLimitsOf(*scheduler_, options_.scheduler);
-    return absl::ToInt64Milliseconds(absl::Ceil(PredictWait(wait_rates_, step, before, 1), absl::Milliseconds(1)));
+  inbox_.AddTo(&load.counts);
+  const auto in_ms = [](absl::Duration wait) {
+    return absl::ToInt64Milliseconds(absl::Ceil(wait, absl::Milliseconds(1)));
   };
-  load.predicted_wait_ms = wait_ms(backlog_);
-  load.predicted_wait_new_tenant_ms = wait_ms(BacklogBefore(backlog_, queues_, kNewTenant, /*priority=*/0));
+  load.predicted_wait_ms = in_ms(outlook_.Wait());
+  load.predicted_wait_new_tenant_ms = in_ms(outlook_.WaitOfNewTenant());
   return load;
-}
-
-void Engine::CountInbox(const Inbox& inbox, Scheduler::Counts* counts) {
-  const auto num_requests = static_cast<int64_t>(inbox.requests.size());
-  counts->num_waiting += num_requests;
-  counts->num_new += num_requests;
-  counts->waiting_tokens += inbox.num_tokens;
 }
 
 void Engine::Loop() {
@@ -239,14 +215,15 @@ bool Engine::TakeInbox() {
 
 void Engine::SwapInbox() {
   std::swap(inbox_, taken_);
-  CountInbox(taken_, &load_.counts);
+  taken_.AddTo(&load_.counts);
 }
 
 void Engine::EmptyTaken() {
   for (Request& request : taken_.requests) {
     if (!Replay(request)) scheduler_->Add(std::move(request));
   }
-  for (const Cancellation& cancel : taken_.cancels) scheduler_->Cancel(cancel.key, cancel.reason, cancel.output);
+  for (const EngineInbox::Cancellation& cancel : taken_.cancels)
+    scheduler_->Cancel(cancel.key, cancel.reason, cancel.output);
   for (const auto& [key, paused] : taken_.pauses) {
     if (paused) {
       scheduler_->Pause(key, options_.now() + options_.unread_timeout);
@@ -266,7 +243,7 @@ void Engine::EmptyTaken() {
 void Engine::DropTaken() {
   if (taken_.drops.empty()) return;
   std::vector<FreedBytes> freed;
-  for (const Drop& drop : taken_.drops) freed.push_back(scheduler_->DropPrefixes(drop.salt));
+  for (const EngineInbox::Drop& drop : taken_.drops) freed.push_back(scheduler_->DropPrefixes(drop.salt));
   PublishAndDeliver();  // who sees the end of a drop also sees its bytes
   for (size_t i = 0; i < freed.size(); ++i) {
     scheduler_->CallWhenGone([freed = freed[i], done = std::move(taken_.drops[i].done)](const absl::Status& status) {
@@ -277,7 +254,7 @@ void Engine::DropTaken() {
 }
 
 void Engine::WatchTaken() {
-  for (const Watch& watch : taken_.watches) {
+  for (const EngineInbox::Watch& watch : taken_.watches) {
     if (watch.log == nullptr) {
       cache_->UnwatchPrefixes(watch.salt);
     } else {
@@ -316,90 +293,55 @@ bool Engine::Replay(const Request& request) {
 
 void Engine::Step() {
   const absl::Time start = options_.now();
-  scheduler_->EndDue(start, &events_);
+  if (!Begin(start)) return;
+  const StepPlan& plan = Plan(start);
+  if (plan.empty()) return WaitForDisk();
+  Commit(plan, Run(plan));
+  PublishAndDeliver();
+  step_log_.End(options_.now(), scheduler_->counts(), num_evicted_units_, cache_->available_bytes());
+}
+
+bool Engine::Begin(absl::Time now) {
+  scheduler_->EndDue(now, &events_);
   if (!events_.empty()) PublishAndDeliver();  // a cancelled request does not wait for the step
   DropTaken();
   progress_->Enter(StepPhase::kPlan);  // again, after a delivery
-  if (scheduler_->empty()) {
-    scheduler_->RunIdleWork(start);
-    return PublishAndDeliver();
-  }
-  const Scheduler::Counts before = scheduler_->counts();
-  const int64_t evicted = num_evicted_units_;
-  const StepPlan& plan = scheduler_->Plan(start);
-  const absl::Time planned = options_.now();
-  {
-    MutexLock lock(&mutex_);
-    PublishCounts();
-  }
-  if (plan.empty()) return WaitForDisk();
+  if (!scheduler_->empty()) return true;
+  scheduler_->RunIdleWork(now);
+  PublishAndDeliver();
+  return false;
+}
+
+const StepPlan& Engine::Plan(absl::Time now) {
+  step_log_.Begin(now, scheduler_->counts(), num_evicted_units_);
+  const StepPlan& plan = scheduler_->Plan(now);
+  step_log_.OnPlan(options_.now(), plan);
+  MutexLock lock(&mutex_);
+  PublishCounts();
+  return plan;
+}
+
+absl::Status Engine::Run(const StepPlan& plan) {
   progress_->SetPlan(static_cast<int64_t>(plan.rows.size()), plan.num_tokens);
   progress_->Enter(StepPhase::kRun);
-  StepRecord record = {.number = num_run_ + 1,
-                       .start_us = absl::ToUnixMicros(start),
-                       .plan_us = absl::ToInt64Microseconds(planned - start),
-                       .rows = static_cast<int64_t>(plan.rows.size()),
-                       .decode_rows = plan.num_decode_rows,
-                       .tokens = plan.num_tokens,
-                       .running = before.num_running,
-                       .waiting = before.num_waiting};
-  recorder_.Add(record);
-  const absl::Status status = RunStep(plan);
-  const absl::Time end = options_.now();
-  record.run_us = absl::ToInt64Microseconds(end - planned);
-  record.failed = status.ok() ? 0 : 1;
-  progress_->Enter(StepPhase::kCommit);
-  if (status.ok()) {
-    num_failed_in_a_row_ = 0;
-    ++num_steps_;
-    sink_->OnStep({.duration = end - start,
-                   .num_tokens = plan.num_tokens,
-                   .num_rows = static_cast<int64_t>(plan.rows.size()),
-                   .num_decode_rows = plan.num_decode_rows});
-    Measure(plan, end - start);
-    scheduler_->Commit(result_, end, &events_);
-  } else {
-    FailStep(status, end);
-  }
-  PublishAndDeliver();
-  record.commit_us = absl::ToInt64Microseconds(options_.now() - end);
-  Record(record, before, evicted);
-}
-
-void Engine::Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before) {
-  const Scheduler::Counts& counts = scheduler_->counts();
-  record.preemptions = counts.num_preemptions - before.num_preemptions;
-  record.swap_outs = counts.num_swap_outs - before.num_swap_outs;
-  record.evicted_units = num_evicted_units_ - evicted_before;
-  record.free_bytes = cache_->available_bytes();
-  recorder_.ReplaceNewest(record);
-}
-
-absl::Status Engine::MadeToFail(bool after) const {
-  const int64_t every = options_.fail_step_every;
-  if (every == 0 || num_run_ % every != 0 || (num_run_ / every % 2 == 0) != after) return absl::OkStatus();
-  return absl::InternalError("a step was made to fail by --fail_step_every");
-}
-
-void Engine::Measure(const StepPlan& plan, absl::Duration time) {
-  const int64_t num_past_prompt = plan.num_rows_past_prompt();
-  wait_estimator_.OnStep(time, plan.num_tokens - num_past_prompt, num_past_prompt);
-  const Scheduler::Counts& counts = scheduler_->counts();
-  wait_estimator_.OnPrefixes(counts.prefix_queried_tokens, counts.prefix_hit_tokens);
-}
-
-absl::Status Engine::RunStep(const StepPlan& plan) {
   const ArenaStorage& arena = cache_->storage();
   if (absl::Status s = arena.status(); !s.ok()) return s;
-  ++num_run_;
-  if (absl::Status s = MadeToFail(/*after=*/false); !s.ok()) return s;
   if (absl::Status s = runner_->Run(plan, &result_); !s.ok()) return s;
-  if (absl::Status s = MadeToFail(/*after=*/true); !s.ok()) return s;
   if (result_.rows.size() != plan.rows.size()) {
     return absl::InternalError(
         absl::StrCat("the model gave ", result_.rows.size(), " results for ", plan.rows.size(), " rows"));
   }
   return arena.status();
+}
+
+void Engine::Commit(const StepPlan& plan, const absl::Status& status) {
+  const absl::Time now = options_.now();
+  const StepStats stats = step_log_.OnRun(now, plan, scheduler_->counts(), /*failed=*/!status.ok());
+  progress_->Enter(StepPhase::kCommit);
+  if (!status.ok()) return FailStep(status, now);
+  num_failed_in_a_row_ = 0;
+  sink_->OnStep(stats);
+  scheduler_->Commit(result_, now, &events_);
 }
 
 void Engine::WaitForDisk() {
@@ -408,7 +350,6 @@ void Engine::WaitForDisk() {
 }
 
 void Engine::FailStep(const absl::Status& error, absl::Time now) {
-  ++num_failed_steps_;
   const bool lost = absl::IsDataLoss(error);
   if (lost) options_.on_device_lost(error);
   const bool undecided = scheduler_->FailStep(error, now, &events_);
@@ -432,12 +373,13 @@ void Engine::PublishCounts() {
   load_.host_tier = scheduler_->host_tier();
   load_.prefix_tier = scheduler_->prefix_tier().counts();
   load_.disk_tier_limit_bytes = scheduler_->prefix_tier().disk_limit_bytes();
-  load_.num_steps = num_steps_;
-  load_.num_failed_steps = num_failed_steps_;
-  backlog_ = scheduler_->backlog();
-  by_tenant_ = scheduler_->GetQueues(&queues_);
-  for (const Request& request : inbox_.requests) AddToBacklog(request);
-  wait_rates_ = wait_estimator_.rates();
+  load_.num_steps = step_log_.num_steps();
+  load_.num_failed_steps = step_log_.num_failed_steps();
+  const bool by_tenant = scheduler_->GetQueues(&queues_);
+  outlook_.Update(scheduler_->backlog(), step_log_.rates(), by_tenant, &queues_);
+  for (const Request& request : inbox_.requests) {
+    outlook_.Add(request.cache_salt, NumTokens(request), request.num_sequences());
+  }
 }
 
 void Engine::PublishAndDeliver() {
@@ -445,10 +387,7 @@ void Engine::PublishAndDeliver() {
     const absl::Status status = cache_->CheckIntegrity();
     if (!status.ok()) ABSL_RAW_LOG(FATAL, "the cache's ledger is broken: %s", status.ToString().c_str());
   }
-  for (const TokenEvent& event : events_) {
-    if (event.finish == FinishReason::kNone || event.times.first_scheduled == absl::InfinitePast()) continue;
-    wait_estimator_.OnSequenceEnd(event.times.finished - event.times.first_scheduled);
-  }
+  step_log_.OnEvents(events_);
   cache_->GetOccupancy(scheduler_->prefill_chunk_tokens(), max_sequence_tokens_, &occupancy_, max_encoder_tokens_);
   num_evicted_units_ = 0;
   for (const PoolOccupancy& pool : occupancy_.pools) num_evicted_units_ += pool.evicted_units;

@@ -20,60 +20,32 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
 #include "cache/cache.h"
 #include "cache/occupancy.h"
 #include "cache/prefix_log.h"
 #include "models/model_runner.h"
-#include "scheduler/flight_recorder.h"
-#include "scheduler/mutex.h"
-#include "scheduler/queue_limits.h"
+#include "scheduler/engine_inbox.h"
+#include "scheduler/event_sink.h"
+#include "scheduler/faulty_runner.h"
+#include "scheduler/load/engine_load.h"
+#include "scheduler/load/flight_recorder.h"
+#include "scheduler/load/queue_limits.h"
+#include "scheduler/load/queue_outlook.h"
+#include "scheduler/load/step_log.h"
+#include "scheduler/load/step_progress.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/steady_clock.h"
-#include "scheduler/step_progress.h"
 
 namespace berth {
-
-// Load of the engine: the queues as of now, everything else as of the end of the last step. server/metrics/load_table.h
-// exports every number of it.
-struct EngineLoad {
-  Scheduler::Counts counts;  // the waiting requests include those that the engine has not taken yet
-  HostTier host_tier;
-  PrefixTier::Counts prefix_tier;
-  int64_t disk_tier_limit_bytes = 0;         // limit of prefix_tier.disk_bytes; 0: there is no disk tier
-  int64_t predicted_wait_ms = 0;             // of a new request that goes behind all that wait
-  int64_t predicted_wait_new_tenant_ms = 0;  // the same if nothing else of its tenant waits
-  // Since start.
-  int64_t num_steps = 0;  // without failed ones
-  int64_t num_failed_steps = 0;
-  int64_t num_device_allocations = 0;  // see ModelRunner
-  int64_t num_graph_launches = 0;
-  int64_t num_graph_refusals = 0;
-  Occupancy occupancy;
-};
-
-// One step's figures, for the histograms.
-struct StepStats {
-  absl::Duration duration;
-  int64_t num_tokens = 0;
-  int64_t num_rows = 0;
-  int64_t num_decode_rows = 0;
-};
-
-// Receives what the engine produces. Called on the engine thread: must not block.
-class EventSink {
- public:
-  virtual ~EventSink() = default;
-  // `events` may be swapped with an empty vector to take its storage.
-  virtual void Deliver(std::vector<TokenEvent>* events) = 0;
-  virtual void OnStep(const StepStats& stats) = 0;
-};
 
 class Engine {
  public:
   struct Options {
     Scheduler::Options scheduler;
-    // Limits of the requests accepted and not yet admitted; see scheduler/queue_limits.h. Further ones are refused.
+    // Limits of the requests accepted and not yet admitted; see scheduler/load/queue_limits.h. Further ones are
+    // refused.
     int64_t max_queue = 256;
     int64_t max_queued_tokens = 0;                     // 0: no limit
     absl::Duration max_wait = absl::ZeroDuration();    // 0: no limit
@@ -125,12 +97,10 @@ class Engine {
   // effect after every Cancel that has returned. What running sequences use stays theirs, and what they compute later
   // may be kept again. Calls `done` once, on the engine's thread or one of the disk's, when nothing of them is left
   // there. An error names a file that could not be removed. `done` must not block.
-  using DropCallback = std::function<void(const FreedBytes& freed, const absl::Status& status)>;
   void DropPrefixes(std::optional<std::string> salt, DropCallback done);
 
   // Has the cache log what changes in the prefixes of `salt`, from the next step on until UnwatchPrefixes. Gives `done`
   // what they are then, on the engine's thread, before the log has a change of it. `done` must not block.
-  using WatchCallback = std::function<void(std::vector<int32_t> words)>;
   void WatchPrefixes(std::string salt, std::shared_ptr<PrefixLog> log, WatchCallback done);
   void UnwatchPrefixes(std::string salt) { WatchPrefixes(std::move(salt), nullptr, nullptr); }
 
@@ -144,51 +114,18 @@ class Engine {
   std::shared_ptr<const StepProgress> progress() const { return progress_; }
   // False once the device is lost, or steps have failed in a way that the device does not recover from.
   bool healthy() const { return healthy_.load(std::memory_order_acquire); }
-  const FlightRecorder& recorder() const { return recorder_; }
+  const FlightRecorder& recorder() const { return step_log_.recorder(); }
   // The longest sequence (prompt and output) that is accepted.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
   // The longest input of an encoder that is accepted; 0: the model has none.
   int64_t max_encoder_tokens() const { return max_encoder_tokens_; }
 
  private:
-  // What clients hand to the engine thread.
-  struct Cancellation {
-    RequestKey key;
-    int32_t output;
-    FinishReason reason;
-  };
-  struct Drop {
-    std::optional<std::string> salt;
-    DropCallback done;
-  };
-  struct Watch {
-    std::string salt;
-    std::shared_ptr<PrefixLog> log;  // null: ends the watch
-    WatchCallback done;
-  };
-  struct Inbox {
-    std::vector<Request> requests;
-    std::vector<Cancellation> cancels;
-    std::vector<std::pair<RequestKey, bool>> pauses;  // true: pause, false: unpause
-    std::vector<RequestKey> saves;
-    std::vector<Drop> drops;
-    std::vector<Watch> watches;
-    // Whether there is something that cannot wait for the next step.
-    bool urgent() const {
-      return !requests.empty() || !cancels.empty() || !pauses.empty() || !saves.empty() || !drops.empty() ||
-             !watches.empty();
-    }
-    int64_t num_tokens = 0;  // of the requests' prompts, for encoder and decoder
-  };
-
   Engine(Cache* cache, ModelRunner* runner, EventSink* sink, Options options, std::shared_ptr<StepProgress> progress,
          std::unique_ptr<Scheduler> scheduler);
 
   absl::Status CheckLimits(const QueueRequest& request, const std::string& tenant, int64_t priority) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Adds a request that the scheduler does not know yet to what new ones find before them.
-  void AddToBacklog(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   void SetPaused(RequestKey key, bool paused);
 
   // The methods below run on the engine thread.
@@ -197,8 +134,6 @@ class Engine {
   // stop.
   bool TakeInbox();
   void SwapInbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Adds the requests of `inbox`, which no step has seen, to those that wait.
-  static void CountInbox(const Inbox& inbox, Scheduler::Counts* counts);
   // Moves what was taken into the scheduler, except the drops.
   void EmptyTaken();
   void DropTaken();
@@ -206,24 +141,23 @@ class Engine {
   // Emits the tokens of the request's progress again. True: the request had ended before, so this is all.
   bool Replay(const Request& request);
   void Step();
-  // Completes the record of a step that ended just now.
-  void Record(StepRecord record, const Scheduler::Counts& before, int64_t evicted_before);
-  // Takes what a step took, for the predictions of waits.
-  void Measure(const StepPlan& plan, absl::Duration time);
+  // The phases of a step. Begin ends what is due, and does what can be done without a step. False: there is none.
+  bool Begin(absl::Time now);
+  const StepPlan& Plan(absl::Time now);
+  // Returns the arena's error where it has one: copies between the steps report errors nowhere else.
+  absl::Status Run(const StepPlan& plan);
+  void Commit(const StepPlan& plan, const absl::Status& status);
+  // Publishes the load, then delivers events_. So whoever sees a request's end also sees its bytes returned.
+  void PublishAndDeliver();
   // Waits a moment for the disk tier, because every sequence waits for it.
   void WaitForDisk();
-  // Returns the error that --fail_step_every asks for. The step has number num_run_.
-  absl::Status MadeToFail(bool after) const;
-  // Runs the plan. Returns the arena's error where it has one: copies between the steps report errors nowhere else.
-  absl::Status RunStep(const StepPlan& plan);
   // Takes in a step that failed. Gives up after kMaxFailedSteps in a row, and at once when the device is lost. A step
   // does not count as long as it may be the fault of one of its requests.
   void FailStep(const absl::Status& error, absl::Time now);
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Publishes the load, then delivers events_. So whoever sees a request's end also sees its bytes returned.
-  void PublishAndDeliver();
 
   Cache* const cache_;
+  std::unique_ptr<FaultyRunner> faulty_runner_;  // null without --fail_step_every
   ModelRunner* const runner_;
   EventSink* const sink_;
   const Options options_;
@@ -235,29 +169,23 @@ class Engine {
   mutable Mutex mutex_;
   CondVar work_;  // the inbox has something, or stopping_
   CondVar idle_;  // num_open_ is 0
-  Inbox inbox_ ABSL_GUARDED_BY(mutex_);
+  EngineInbox inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);             // what Submit answers; OK: it accepts
-  int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;             // accepted, last event not delivered
-  EngineLoad load_ ABSL_GUARDED_BY(mutex_);                  // without what is in the inbox
-  Backlog backlog_ ABSL_GUARDED_BY(mutex_);                  // with it
-  bool by_tenant_ ABSL_GUARDED_BY(mutex_) = false;           // requests are not admitted in order of arrival
-  std::vector<TenantQueue> queues_ ABSL_GUARDED_BY(mutex_);  // the parts of backlog_ that wait, if by_tenant_
-  WaitRates wait_rates_ ABSL_GUARDED_BY(mutex_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // what Submit answers; OK: it accepts
+  int64_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, last event not delivered
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);       // without what is in the inbox
+  QueueOutlook outlook_ ABSL_GUARDED_BY(mutex_);  // with it
 
   // Engine thread only; the vectors keep their storage.
   const std::unique_ptr<Scheduler> scheduler_;
-  Inbox taken_;
+  EngineInbox taken_;
   StepResult result_;
   std::vector<TokenEvent> events_;
-  WaitEstimator wait_estimator_;
-  FlightRecorder recorder_;
+  std::vector<TenantQueue> queues_;
+  StepLog step_log_;
   Occupancy occupancy_;
   int64_t num_evicted_units_ = 0;  // since the start, as of the load that was published last
-  int64_t num_steps_ = 0;
-  int64_t num_failed_steps_ = 0;
   int num_failed_in_a_row_ = 0;
-  int64_t num_run_ = 0;  // steps, failed ones included
 
   std::thread thread_;
 };

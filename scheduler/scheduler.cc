@@ -7,8 +7,8 @@
 #include "absl/base/internal/raw_logging.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/output_group.h"
-#include "scheduler/step_progress.h"
+#include "scheduler/load/step_progress.h"
+#include "scheduler/output/output_group.h"
 
 namespace berth {
 namespace {

@@ -3,8 +3,8 @@
 //
 // A step gives each running sequence that is past its prompt one token to decode. The rest of the token budget goes to
 // prefill chunks of running sequences, then to drafts, then to new sequences while leases for all their tokens fit the
-// arena. The policy (scheduler/policy.h) decides which sequence is admitted, which is preempted, and how many tokens
-// each one gets.
+// arena. The policy (scheduler/policy/policy.h) decides which sequence is admitted, which is preempted, and how many
+// tokens each one gets.
 //
 // A waiting sequence may have to wait for room, for a prefix that a running one is computing, or for its own cache or
 // prefix to be swapped in. When a running sequence cannot grow, others are preempted: they give their leases up and
@@ -44,19 +44,19 @@
 #include "absl/time/time.h"
 #include "cache/cache.h"
 #include "models/step.h"
-#include "scheduler/mask_workers.h"
-#include "scheduler/output_committer.h"
-#include "scheduler/policy.h"
-#include "scheduler/prefix_sharing.h"
+#include "scheduler/load/scheduler_counts.h"
+#include "scheduler/load/wait_estimate.h"
+#include "scheduler/output/mask_workers.h"
+#include "scheduler/output/output_committer.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/policy/step_pacer.h"
 #include "scheduler/request.h"
-#include "scheduler/saver.h"
-#include "scheduler/scheduler_counts.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/sequence.h"
-#include "scheduler/step_pacer.h"
 #include "scheduler/suspects.h"
-#include "scheduler/swap_manager.h"
-#include "scheduler/wait_estimate.h"
+#include "scheduler/tiers/prefix_sharing.h"
+#include "scheduler/tiers/saver.h"
+#include "scheduler/tiers/swap_manager.h"
 
 namespace berth {
 

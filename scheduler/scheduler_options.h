@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 
 namespace berth {
 
@@ -44,7 +44,7 @@ struct SchedulerOptions {
   int64_t max_running = 64;            // sequences that hold a lease at once
   int64_t max_step_tokens = 512;       // token budget of one step; at least max_running
   int64_t prefill_chunk_tokens = 256;  // the most tokens of one sequence in one step; clipped to max_step_tokens.
-  // While sequences decode, let a step prefill what takes it about this long (scheduler/step_pacer.h). An
+  // While sequences decode, let a step prefill what takes it about this long (scheduler/policy/step_pacer.h). An
   // encoder's input is computed in one step all the same. 0: as many as the limits above allow.
   absl::Duration target_step_time = absl::ZeroDuration();
   // The longest sequence: prompt and output, or what the decoder of an encoder-decoder model holds. Must be set;
@@ -59,7 +59,7 @@ struct SchedulerOptions {
 
   // Keep a prompt's recurrent states at multiples of this, and at the ends of prompts and outputs. 0: only there. A hit
   // computes the tokens since the latest kept state again. kAutoCheckpoints: at the ends of messages too, and on a grid
-  // that follows the size of the states (scheduler/state_positions.h).
+  // that follows the size of the states (scheduler/tiers/state_positions.h).
   static constexpr int64_t kAutoCheckpoints = -1;
   int64_t state_checkpoint_tokens = 0;
   // End chunks at multiples of prefill_chunk_tokens, and share whole chunks of prompts only. A hit then computes the

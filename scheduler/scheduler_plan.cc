@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/base/internal/raw_logging.h"
-#include "scheduler/drafts.h"
-#include "scheduler/output_group.h"
+#include "scheduler/output/drafts.h"
+#include "scheduler/output/output_group.h"
+#include "scheduler/output/token_bans.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/token_bans.h"
 
 namespace berth {
 namespace {

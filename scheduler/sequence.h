@@ -1,5 +1,5 @@
 // One output of a request in the scheduler: its tokens, its place in the cache and its times. A request of several
-// outputs is several sequences (scheduler/output_group.h). Engine thread only.
+// outputs is several sequences (scheduler/output/output_group.h). Engine thread only.
 //
 // Invariants:
 //   - A sequence holds a lease exactly while it is running and not parked.
@@ -20,16 +20,16 @@
 
 #include "absl/time/time.h"
 #include "cache/lease.h"
-#include "scheduler/host_tier.h"
-#include "scheduler/output_constraint.h"
+#include "scheduler/output/output_constraint.h"
 #include "scheduler/request.h"
+#include "scheduler/tiers/host_tier.h"
 
 namespace berth {
 
 struct OutputGroup;
 struct TenantAccount;
 
-// What FairPolicy keeps with a sequence; see scheduler/fair_policy.h.
+// What FairPolicy keeps with a sequence; see scheduler/policy/fair_policy.h.
 struct FairTurn {
   TenantAccount* account = nullptr;  // of the request's tenant; null under another policy
   absl::Time due;                    // when it arrived, moved by its priority: the tenant's earliest goes first

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "scheduler/policy.h"
+#include "scheduler/policy/policy.h"
 #include "scheduler/sequence.h"
 
 namespace berth {

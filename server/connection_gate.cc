@@ -18,8 +18,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/signal_stack.h"
-#include "scheduler/steady_clock.h"
+#include "base/signal_stack.h"
+#include "base/steady_clock.h"
 
 namespace berth {
 namespace {

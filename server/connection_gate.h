@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "flags/units.h"
-#include "scheduler/mutex.h"
 
 namespace berth {
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/steady_clock.h"
 #include "flags/units.h"
 #include "models/warm_up.h"
-#include "scheduler/steady_clock.h"
 #include "server/capacity.h"
 #include "server/process/crash_file.h"
 #include "server/process/exit_codes.h"

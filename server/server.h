@@ -21,7 +21,7 @@
 #include "models/generation_config.h"
 #include "models/model_runner.h"
 #include "scheduler/engine.h"
-#include "scheduler/fair_policy.h"
+#include "scheduler/policy/fair_policy.h"
 #include "server/access.h"
 #include "server/admission/admission.h"
 #include "server/admission/audit.h"

@@ -17,7 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 #include "text/encode_bounds.h"
 
 namespace berth {

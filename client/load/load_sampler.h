@@ -11,8 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "berth/v1/control.grpc.pb.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 

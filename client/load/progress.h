@@ -5,8 +5,8 @@
 #include <ostream>
 #include <thread>
 
+#include "base/mutex.h"
 #include "client/load/runner.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 

@@ -14,12 +14,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "berth/v1/inference.grpc.pb.h"
 #include "client/load/arrivals.h"
 #include "client/load/record.h"
 #include "client/load/stream_call.h"
 #include "client/load/workload.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "models/checkpoint/bounded_json.h"
+#include "base/bounded_json.h"
 
 namespace berth {
 namespace {

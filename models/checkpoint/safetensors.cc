@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "models/checkpoint/bounded_json.h"
+#include "base/bounded_json.h"
 
 // The file is mapped, and nothing is copied:
 //

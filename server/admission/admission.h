@@ -1,6 +1,6 @@
 // Decides at once whether a tenant may have one more request: its rates, and what it may hold at a time (--tenants).
-// The limits of the whole server are the engine's (scheduler/queue_limits.h). Thread-safe. Nothing waits here, and the
-// engine's thread never comes here.
+// The limits of the whole server are the engine's (scheduler/load/queue_limits.h). Thread-safe. Nothing waits here, and
+// the engine's thread never comes here.
 //
 // A request takes a ticket when it arrives, before its text is tokenised, and tells the ticket its cost once the tokens
 // are known. The ticket gives everything back: what the request held when it ends, and what it did not use of the
@@ -28,9 +28,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
 #include "scheduler/refusal.h"
-#include "scheduler/steady_clock.h"
 #include "server/admission/tenants.h"
 #include "server/admission/token_bucket.h"
 

@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "berth/v1/tenants_file.pb.h"
-#include "scheduler/mutex.h"
 #include "server/auth/credentials.h"
 #include "server/auth/file_version.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 #include "server/admission/audit.h"
 #include "server/admission/identity.h"
 #include "server/api/identity.h"

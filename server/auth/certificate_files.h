@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 #include "server/auth/file_version.h"
 
 namespace berth {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "scheduler/signal_stack.h"
+#include "base/signal_stack.h"
 
 namespace berth {
 

@@ -14,9 +14,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "scheduler/engine.h"
-#include "scheduler/mutex.h"
-#include "scheduler/steady_clock.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
+#include "scheduler/event_sink.h"
 #include "server/delivery/request_output.h"
 #include "server/metrics/metrics.h"
 

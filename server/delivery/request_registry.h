@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 #include "scheduler/request.h"
 #include "server/delivery/request_output.h"
 #include "server/delivery/undelivered.h"

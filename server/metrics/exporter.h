@@ -17,7 +17,7 @@
 #include "cache/spec.h"
 #include "flags/units.h"
 #include "models/model_runner.h"
-#include "scheduler/engine.h"
+#include "scheduler/load/engine_load.h"
 #include "server/metrics/load_table.h"
 #include "server/metrics/metric_families.h"
 #include "server/metrics/metrics.h"

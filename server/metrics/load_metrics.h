@@ -9,7 +9,7 @@
 
 #include "cache/occupancy.h"
 #include "cache/spec.h"
-#include "scheduler/engine.h"
+#include "scheduler/load/engine_load.h"
 #include "server/metrics/load_table.h"
 #include "server/metrics/metric_families.h"
 

@@ -52,7 +52,7 @@ constexpr LoadFigure kEngine[] = {
      .labels = {{"action", "swap_out"}},
      .field = &Load::set_swap_outs,
      .value = [](const ServerLoad& load) { return load.engine.counts.num_swap_outs; }},
-    // Never the cheaper action: see scheduler/swap_manager.h.
+    // Never the cheaper action: see scheduler/tiers/swap_manager.h.
     {.metric = "berth_preemptions_total",
      .labels = {{"action", "swap_out_state"}},
      .value = [](const ServerLoad&) { return int64_t{0}; }},

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "scheduler/engine.h"
+#include "scheduler/load/engine_load.h"
 #include "scheduler/refusal.h"
 #include "scheduler/request.h"
 #include "server/metrics/histogram.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "scheduler/flight_recorder.h"
+#include "scheduler/load/flight_recorder.h"
 
 namespace berth {
 

@@ -13,8 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "scheduler/mutex.h"
-#include "scheduler/steady_clock.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
 
 namespace berth {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 
 namespace berth {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/signal_stack.h"
+#include "base/signal_stack.h"
 #include "server/process/crash_file.h"
 #include "server/process/exit_codes.h"
 #include "server/process/thread_backtrace.h"

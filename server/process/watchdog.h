@@ -18,9 +18,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "scheduler/mutex.h"
-#include "scheduler/steady_clock.h"
-#include "scheduler/step_progress.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
+#include "scheduler/load/step_progress.h"
 
 namespace berth {
 

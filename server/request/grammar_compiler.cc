@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/signal_stack.h"
+#include "base/steady_clock.h"
 #include "scheduler/refusal.h"
-#include "scheduler/signal_stack.h"
-#include "scheduler/steady_clock.h"
 
 namespace berth {
 namespace {

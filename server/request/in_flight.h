@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 #include "server/request/undo.h"
 
 namespace berth {

@@ -8,7 +8,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 
 namespace berth {
 namespace {

@@ -10,13 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/work_queue.h"
 #include "berth/v1/control.pb.h"
 #include "scheduler/engine.h"
 #include "server/admission/admission.h"
 #include "server/delivery/request_registry.h"
 #include "server/request/grammar_compiler.h"
 #include "server/storage/session_store.h"
-#include "server/storage/work_queue.h"
 
 namespace berth {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/signal_stack.h"
 #include "scheduler/refusal.h"
-#include "scheduler/signal_stack.h"
 
 namespace berth {
 namespace {

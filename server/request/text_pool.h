@@ -19,9 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
 #include "scheduler/request.h"
-#include "scheduler/steady_clock.h"
 #include "server/request/fair_queue.h"
 #include "text/encode_bounds.h"
 

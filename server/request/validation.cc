@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 #include "server/request/chat_input.h"
 #include "server/request/message_ends.h"
 #include "server/request/request_fields.h"

@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 #include "server/storage/prefix_file.h"
 
 namespace berth {

@@ -19,11 +19,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/work_queue.h"
 #include "cache/spec.h"
-#include "scheduler/mutex.h"
-#include "scheduler/prefix_disk.h"
+#include "scheduler/tiers/prefix_disk.h"
 #include "server/storage/disk_file.h"
-#include "server/storage/work_queue.h"
 
 namespace berth {
 

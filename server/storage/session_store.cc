@@ -18,7 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_id.h"
 

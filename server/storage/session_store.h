@@ -45,14 +45,14 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/work_queue.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
-#include "scheduler/mutex.h"
-#include "scheduler/saver.h"
+#include "scheduler/tiers/saver.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
-#include "server/storage/work_queue.h"
 
 namespace berth {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/signal_stack.h"
+#include "base/signal_stack.h"
 
 namespace berth {
 namespace {

@@ -20,11 +20,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "cache/prefix_log.h"
 #include "cache/prefix_mirror.h"
 #include "cache/spec.h"
 #include "scheduler/engine.h"
-#include "scheduler/mutex.h"
 #include "vllm/common.pb.h"
 
 namespace berth {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
-#include "scheduler/mutex.h"
 
 namespace berth::cli {
 

@@ -12,12 +12,11 @@ CPP = (".cc", ".h", ".inc", ".cu", ".cuh")
 FILES = {
     "clients/python/src/berth_client/types.py": (800, "./dev docs generates it from proto/"),
     "flags/flag_value.h": (252, "templates for each kind of value, which cannot move to a source file"),
-    "scheduler/engine.h": (267, "to be split: the private inbox (Cancellation, Drop, Watch, Inbox) into a header"),
     "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
-    "tests/scheduler/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
+    "tests/scheduler/output/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/engine_test.cc": (678, "to be split: failed steps and lost devices; refusals and waits"),
-    "tests/scheduler/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
+    "tests/scheduler/tiers/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
     "tests/server/delivery/request_output_test.cc": (501, "to be split: the tests of pauses and unread streams"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/server/storage/session_store_test.cc": (532, "to be split: limits and ages; SessionIdTest"),
@@ -32,16 +31,15 @@ FUNCTIONS = {
         56, "a CUDA kernel: its row, columns and state live in registers across the loop over tokens"),
     "models/ops/paged_attention/attention_kernel.cuh:AttentionKernel": (
         62, "a CUDA kernel: the lanes' maxima and sums live in registers across its loops"),
-    "scheduler/engine.cc:Engine::Step": (51, "the phases of a step in order, between which times are taken"),
     "scheduler/request.cc:ValidateRequest": (53, "to be split: the check that tokens are in the vocabulary"),
     "server/main.cc:Run": (64, "the order of the start in one place, where each object outlives those after it"),
     "tests/cache/cache_property_test.cc:CacheProperty.EveryOperationKeepsWhatEverySequenceSees": (
         124, "to be split: the choice of an operation, with what is counted, into Simulation"),
-    "tests/scheduler/beam_search_test.cc:Transcription": (
+    "tests/scheduler/output/beam_search_test.cc:Transcription": (
         73, "transcribes a function of transformers line by line, for comparison"),
     "tests/scheduler/engine_test.cc:EngineTest.RefusesByThePredictedWaitAndTheDeadline": (
         53, "to be split: refusals by max_wait, from \"100 tokens take\" on"),
-    "tests/scheduler/wait_estimate_test.cc:RunTenants": (66, "to be split: making a request; comparing the results"),
+    "tests/scheduler/load/wait_estimate_test.cc:RunTenants": (66, "to be split: making a request; comparing the results"),
     "tests/server/api/held_call.cc:HeldCall::Begin": (80, "one switch with a case for each CallState"),
     "tests/server/api/refusals_test.cc:RefusalsTest.EachRefusalIsCountedOnce": (80, "a table with a row for each refusal"),
     "tests/server/api/test_server.h:TestServer": (96, "to be split: a function for each service's options"),
@@ -59,7 +57,7 @@ CLASSES = {
         26, "a getter for each type of value, with and without a fallback"),
     "models/step/step_batch.h:StepBatch": (38, "an accessor for each table of a step; only Fill changes them"),
     "scheduler/scheduler.h:Scheduler": (26, "to be split: figures for the engine (backlog, queues, limits, tiers)"),
-    "scheduler/swap_manager.h:SwapManager": (21, "to be split: what it passes on to the prefix tier unchanged"),
+    "scheduler/tiers/swap_manager.h:SwapManager": (21, "to be split: what it passes on to the prefix tier unchanged"),
 }
 CONSTRUCTORS = {
     "scheduler/engine.h:Engine": (6, "private: Create checks the options and makes the scheduler that it passes"),

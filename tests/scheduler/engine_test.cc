@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "scheduler/fair_policy.h"
+#include "scheduler/policy/fair_policy.h"
 #include "scheduler/refusal.h"
 #include "tests/testing/failing_storage.h"
 #include "tests/testing/fake_clock.h"

@@ -2,7 +2,7 @@
 // the same tokens.
 #include <gtest/gtest.h>
 
-#include "scheduler/fair_policy.h"
+#include "scheduler/policy/fair_policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {

@@ -7,7 +7,7 @@
 #include <new>
 #include <tuple>
 
-#include "scheduler/fair_policy.h"
+#include "scheduler/policy/fair_policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/fair_policy.h"
+#include "scheduler/policy/fair_policy.h"
 #include "scheduler/scheduler.h"
 #include "tests/testing/tiny_cache.h"
 

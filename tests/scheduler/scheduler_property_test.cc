@@ -6,8 +6,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/fair_policy.h"
-#include "scheduler/policy.h"
+#include "scheduler/policy/fair_policy.h"
+#include "scheduler/policy/policy.h"
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_prefix_disk.h"

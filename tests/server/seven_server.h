@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
 #include "server/auth/credentials.h"
 #include "server/server.h"
 #include "tests/server/delivery/fake_text_codec.h"

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cache/storage.h"
-#include "scheduler/mutex.h"
 
 namespace berth {
 

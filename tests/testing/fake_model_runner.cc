@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/token_constraint.h"
-#include "scheduler/beam_search.h"
+#include "scheduler/output/beam_search.h"
 #include "tests/testing/mix.h"
 #include "tests/testing/tiny_cache.h"
 

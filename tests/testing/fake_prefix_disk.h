@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/prefix_disk.h"
+#include "scheduler/tiers/prefix_disk.h"
 
 namespace berth {
 

@@ -8,10 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "scheduler/engine.h"
-#include "scheduler/mutex.h"
+#include "base/mutex.h"
+#include "base/steady_clock.h"
+#include "scheduler/event_sink.h"
 #include "scheduler/request.h"
-#include "scheduler/steady_clock.h"
 #include "tests/testing/request_record.h"
 #include "tests/testing/wait_until.h"
 

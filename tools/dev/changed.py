@@ -11,6 +11,7 @@ BUILDS_ALL = (".bazelrc", "WORKSPACE", "berth.bzl", "third_party/")
 
 # The Python tests that a change in each folder concerns, beside those in the folder itself. Each drives a built program.
 PYTHON_TESTS = {
+    "base/": ["tests/e2e"],
     "bench/": ["tests/bench"],
     "bench/gateway_bench.py": ["tests/gateway"],
     "cache/": ["tests/e2e"],

@@ -31,6 +31,7 @@ COVERED = [
     "CONTRIBUTING.md",
     "README.md",
     "THIRD_PARTY.md",
+    "base/*",
     "bench/*",
     "cache/*",
     "client/*",

@@ -40,6 +40,7 @@ TEST(JsonConfig, RefusesWhatIsNoBoundedObject) {
   EXPECT_NE(ParseError("{\"a\": \"\xff\"}").find("is not JSON"), std::string::npos);
   EXPECT_NE(ParseError("{\"a\": Infinit}").find("is not JSON"), std::string::npos);
   EXPECT_EQ(ParseError(std::string("{}\0x", 4)), "config.json: is not JSON: has a zero byte, at byte 2");
+  EXPECT_EQ(ParseError("\xEF\xBB\xBF{}"), "config.json: begins with a byte order mark; leave it out");
   EXPECT_EQ(ParseError("{\"a\":" + std::string(100000, '[')),
             "config.json: nested deeper than the limit of 32 at byte 36");
   EXPECT_EQ(ParseError(std::string(17 << 20, ' ')),

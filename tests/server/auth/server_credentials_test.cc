@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "client/health.h"
-#include "scheduler/mutex.h"
 
 namespace berth {
 namespace {

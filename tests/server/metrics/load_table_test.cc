@@ -62,8 +62,8 @@ const auto kInApi = [](const auto& figure) { return figure.field != nullptr; };
 const auto kInScrape = [](const auto& figure) { return !figure.metric.empty(); };
 
 TEST(LoadTableTest, EveryCountOfTheSchedulerIsInTheApiAndInTheScrape) {
-  static_assert(std::is_trivially_copyable_v<Scheduler::Counts> && offsetof(EngineLoad, counts) == 0);
-  for (size_t i = 0; i < sizeof(Scheduler::Counts) / sizeof(int64_t); ++i) {
+  static_assert(std::is_trivially_copyable_v<SchedulerCounts> && offsetof(EngineLoad, counts) == 0);
+  for (size_t i = 0; i < sizeof(SchedulerCounts) / sizeof(int64_t); ++i) {
     DistinctLoad before;
     DistinctLoad after;
     after.SetWord(i, int64_t{1} << 40);

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/debugging/symbolize.h"
-#include "scheduler/signal_stack.h"
+#include "base/signal_stack.h"
 #include "server/process/crash_file.h"
 
 namespace berth {

@@ -1,4 +1,5 @@
 // Chats: what the template makes of them, what is refused, and random bytes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -6,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/request/json_bounds.h"
 #include "tests/server/request/validation_test.h"
 
 namespace berth {
@@ -114,14 +114,15 @@ TEST_F(ChatValidationTest, ExtraJson) {
     message_->set_extra_json(good);
     EXPECT_EQ(Prompt(), "user:hi|assistant:") << good;
   }
+  for (const char* bad : {"", "{", "{},{}"}) {
+    message_->set_extra_json(bad);
+    EXPECT_THAT(Message(), testing::StartsWith("chat.messages[0].extra_json: is not JSON: ")) << bad;
+  }
   for (const auto& [bad, message] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not JSON"},
-           {"{", "not JSON"},
-           {"{},{}", "not JSON"},
-           {"[]", "not a JSON object"},
+           {"[]", "must be a JSON object, is []"},
            {"\xEF\xBB\xBF{}", "begins with a byte order mark; leave it out"},
            // It would end the parsing, and what follows would be put into the messages unread.
-           {std::string("{} \0}", 5), "has a zero byte, at byte 3"},
+           {std::string("{} \0}", 5), "is not JSON: has a zero byte, at byte 3"},
            {R"({"role": "system"})", "\"role\" has a field of its own"},
            {R"({"\u0072ole": "system"})", "\"role\" has a field of its own"},
            {R"({"content": ""})", "\"content\" has a field of its own"}}) {
@@ -156,7 +157,8 @@ TEST_F(ChatValidationTest, ArgumentsOfToolCallsAreWhatTheirTextSays) {
     EXPECT_EQ(Prompt(), absl::StrCat("assistant:hi", calls(rendered), "|assistant:")) << given;
   }
   message_->set_extra_json(absl::StrCat(R"({"tool_calls":)", calls(R"("arguments":"{",)"), "}"));
-  EXPECT_EQ(Message(), "chat.messages[0].extra_json: tool_calls[0].function.arguments: not JSON");
+  EXPECT_THAT(Message(),
+              testing::StartsWith("chat.messages[0].extra_json: tool_calls[0].function.arguments: is not JSON: "));
   message_->set_extra_json(R"({"tool_calls":[]})");  // a template may only ask whether the key exists
   EXPECT_EQ(Prompt(), "assistant:hi|assistant:");
   message_->set_extra_json(absl::StrCat(R"({"tool_calls":)", calls(R"("arguments":"{",)"), "}"));
@@ -176,18 +178,19 @@ TEST_F(ChatValidationTest, ToolsAndVariables) {
 }
 
 TEST_F(ChatValidationTest, JsonIsBoundedInDepthSizeAndKeys) {
-  context_.limits.max_text_bytes = 2 * kMaxJsonBytes;
+  constexpr int64_t kMaxBytes = 1 << 20;
+  context_.limits.max_text_bytes = 2 * kMaxBytes;
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   request_.mutable_chat()->set_tools_json(nested(32));
   EXPECT_EQ(Message(), "");
   request_.mutable_chat()->set_tools_json(nested(33));
-  EXPECT_EQ(Message(), "chat.tools_json: a depth of 33 is over the limit of 32");
+  EXPECT_EQ(Message(), "chat.tools_json: nested deeper than the limit of 32 at byte 32");
   request_.mutable_chat()->set_tools_json(std::string(1000000, '['));
-  EXPECT_EQ(Message(), "chat.tools_json: a depth of 1000000 is over the limit of 32");
+  EXPECT_EQ(Message(), "chat.tools_json: nested deeper than the limit of 32 at byte 32");
   request_.mutable_chat()->set_tools_json("[\"\\\"" + std::string(100, '[') + "\"]");  // brackets of a string
   EXPECT_EQ(Message(), "");
-  request_.mutable_chat()->set_tools_json("[" + std::string(kMaxJsonBytes, ' ') + "]");
-  EXPECT_EQ(Message(), "chat.tools_json: 1048578 bytes are over the limit of 1048576");
+  request_.mutable_chat()->set_tools_json("[" + std::string(kMaxBytes, ' ') + "]");
+  EXPECT_EQ(Message(), "chat.tools_json: 1048578 bytes of JSON are over the limit of 1048576");
   request_.mutable_chat()->clear_tools_json();
   const auto with_keys = [](int keys) {
     nlohmann::json object;

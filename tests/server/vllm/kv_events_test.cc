@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/base/internal/raw_logging.h"
-#include "scheduler/steady_clock.h"
+#include "base/steady_clock.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/recording_sink.h"
 #include "tests/testing/tiny_cache.h"
