@@ -135,7 +135,7 @@ Server::Server(const Config& config, Parts parts)
     : config_(config),
       parts_(std::move(parts)),
       metrics_(MetricsOptions(config_, parts_.runner->info().name)),
-      dispatcher_(OutputDispatcher::Options{.metrics = &metrics_}) {}
+      dispatcher_(OutputDispatcher::Options{.on_step = [this](const StepStats& stats) { metrics_.OnStep(stats); }}) {}
 
 Server::~Server() {
   exporter_.reset();

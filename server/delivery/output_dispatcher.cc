@@ -52,9 +52,7 @@ void OutputDispatcher::DeliverSave(SaveEvent save) {
   queue_filled_.Signal();
 }
 
-void OutputDispatcher::OnStep(const StepStats& stats) {
-  if (options_.metrics != nullptr) options_.metrics->OnStep(stats);  // takes no lock
-}
+void OutputDispatcher::OnStep(const StepStats& stats) { options_.on_step(stats); }
 
 bool OutputDispatcher::Take(std::vector<Batch>* batches) {
   MutexLock lock(&queue_mutex_);

@@ -18,14 +18,13 @@
 #include "base/steady_clock.h"
 #include "scheduler/event_sink.h"
 #include "server/delivery/request_output.h"
-#include "server/metrics/metrics.h"
 
 namespace berth {
 
 class OutputDispatcher final : public EventSink {
  public:
   struct Options {
-    Metrics* metrics = nullptr;  // may be null; must outlive the dispatcher
+    std::function<void(const StepStats&)> on_step = [](const StepStats&) {};  // on the engine's thread: must not block
     std::function<absl::Time()> now = SteadyNow;
   };
 

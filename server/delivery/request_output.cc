@@ -79,7 +79,7 @@ bool RequestOutput::Deliver(const TokenEvent& event, absl::Time now) {
                                 : over_limit_ && options_.stream ? FinishReason::kUnread
                                 : over_limit_                    ? FinishReason::kCancelled
                                                                  : FinishReason::kError;
-    if (!engine_ended && !status.ok()) options_.hooks.cancel(key(), reason);
+    if (!engine_ended && !status.ok()) options_.owner->Cancel(key(), reason);
     End(reason, std::move(status));
     return false;
   }
@@ -92,9 +92,9 @@ absl::Status RequestOutput::Take(const TokenEvent& event) {
     if (absl::Status s = AddToken(event); !s.ok()) return s;
     const bool goes_on = event.finish == FinishReason::kNone;
     if (outputs_[event.output].ended && goes_on && outputs_.size() == 1) {
-      options_.hooks.cancel(key(), FinishReason::kStop);
+      options_.owner->Cancel(key(), FinishReason::kStop);
     } else if (outputs_[event.output].ended && goes_on) {
-      options_.hooks.cancel_output(key(), event.output, FinishReason::kStop);
+      options_.owner->CancelOutput(key(), event.output, FinishReason::kStop);
     }
   }
   if (!event.embedding.empty()) writer_->SetEmbedding(MakeEmbedding(event, options_.output));
@@ -117,10 +117,10 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
   times_.finished = now;  // an end by a stop string happens here, not in the engine
   if (event.token < 0) return;
   Output& output = outputs_[event.output];
-  if (first && options_.hooks.first_token) options_.hooks.first_token(times_);
+  if (first) options_.owner->OnFirstToken(times_);
   // Beams come all at once.
   const bool follows = output.last_token != absl::InfinitePast() && !options_.output.deliver_at_end;
-  if (follows && options_.hooks.inter_token) options_.hooks.inter_token(now - output.last_token);
+  if (follows) options_.owner->OnInterToken(now - output.last_token);
   output.last_token = now;
 }
 
@@ -175,26 +175,26 @@ absl::Status RequestOutput::Count(Waiting* waiting) {
 }
 
 int64_t RequestOutput::UndeliveredLimit() const {
-  const bool full = flows() && options_.undelivered != nullptr && options_.undelivered->full();
+  const bool full = flows() && options_.undelivered->full();
   return full ? std::min(kSmallBacklogBytes, options_.max_undelivered_bytes) : options_.max_undelivered_bytes;
 }
 
 void RequestOutput::SetPaused(bool paused) {
-  if (paused == paused_ || ended_ || !flows() || options_.hooks.set_paused == nullptr) return;
+  if (paused == paused_ || ended_ || !flows()) return;
   paused_ = paused;
-  options_.hooks.set_paused(key(), paused);
+  options_.owner->SetPaused(key(), paused);
 }
 
 absl::Status RequestOutput::UnreadError() {
   over_limit_ = true;
-  if (options_.undelivered != nullptr) options_.undelivered->CountEnded();
+  options_.undelivered->CountEnded();
   return absl::ResourceExhaustedError(
       absl::StrCat("the client does not read: ", undelivered_, " bytes wait after ", num_tokens_, " tokens"));
 }
 
 void RequestOutput::AddUndelivered(int64_t bytes) {
   undelivered_ += bytes;
-  if (options_.undelivered != nullptr && flows()) options_.undelivered->Add(bytes);
+  if (flows()) options_.undelivered->Add(bytes);
 }
 
 void RequestOutput::DropPending() {
@@ -296,7 +296,7 @@ absl::Status RequestOutput::StatusOfEnd(const TokenEvent& event) const {
 
 void RequestOutput::End(FinishReason reason, absl::Status status) {
   over_ = true;
-  options_.hooks.ended(
+  options_.owner->OnEnded(
       EndedRequest{key(), request_id(), reason, options_.num_prompt_tokens, num_tokens_, times_, status});
   {
     MutexLock lock(&mutex_);
@@ -375,7 +375,7 @@ void RequestOutput::Cancel(EndCause cause) {
     if (ended_ || cause_ != EndCause::kNone) return;
     cause_ = cause;
   }
-  options_.hooks.cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
+  options_.owner->Cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
 }
 
 void RequestOutput::Warn(std::vector<std::string> warnings) {
@@ -400,7 +400,7 @@ void RequestOutput::OnSubmitted() {
     cause = cause_;
   }
   if (cause == EndCause::kNone) return;
-  options_.hooks.cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
+  options_.owner->Cancel(key(), cause == EndCause::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled);
 }
 
 }  // namespace berth

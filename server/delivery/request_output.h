@@ -14,14 +14,13 @@
 //
 // Invariants:
 //   - the writer is called for one message at a time, and exactly once with End, after which it is never touched;
-//   - Hooks::cancel may be called any number of times; Hooks::ended exactly once, before the writer's End, unless the
-//     request is refused.
+//   - OutputOwner::Cancel may be called any number of times;
+//   - OutputOwner::OnEnded is called exactly once, before the writer's End, unless the request is refused.
 #ifndef BERTH_SERVER_DELIVERY_REQUEST_OUTPUT_H_
 #define BERTH_SERVER_DELIVERY_REQUEST_OUTPUT_H_
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -74,17 +73,26 @@ struct EndedRequest {
   absl::Status status;  // of the RPC
 };
 
+// What a request's output asks for, and tells. Called from any thread.
+class OutputOwner {
+ public:
+  virtual ~OutputOwner() = default;
+
+  // Tells the engine that the request is over for its client. May come more than once.
+  virtual void Cancel(RequestKey key, FinishReason reason) = 0;
+  // Tells it that one output of several is.
+  virtual void CancelOutput(RequestKey key, int32_t output, FinishReason reason) = 0;
+  // Makes the engine pause the request, or continue it. Called with a lock held.
+  virtual void SetPaused(RequestKey key, bool paused) = 0;
+
+  virtual void OnFirstToken(const RequestTimes& times) = 0;
+  virtual void OnInterToken(absl::Duration gap) = 0;
+  // The request is over: gives back what it holds. Called once, unless the request is refused.
+  virtual void OnEnded(const EndedRequest& request) = 0;
+};
+
 class RequestOutput {
  public:
-  struct Hooks {
-    std::function<void(RequestKey, FinishReason)> cancel;                         // tells the engine
-    std::function<void(RequestKey, int32_t output, FinishReason)> cancel_output;  // the same of one output of several
-    // Makes the engine pause the request, or continue it. May be empty: then nothing pauses. Called with a lock held.
-    std::function<void(RequestKey, bool paused)> set_paused;
-    std::function<void(const EndedRequest&)> ended;        // the request's id is free again
-    std::function<void(const RequestTimes&)> first_token;  // may be empty
-    std::function<void(absl::Duration gap)> inter_token;   // may be empty
-  };
   struct Options {
     RequestKey key = 0;
     std::string request_id;
@@ -95,9 +103,9 @@ class RequestOutput {
     int64_t num_prompt_tokens = 0;
     std::vector<int32_t> prompt_token_ids;              // empty unless they are to be returned
     bool stream = true;                                 // false: one message, at the end
-    std::shared_ptr<Undelivered> undelivered;           // null: the server has no limit
+    std::shared_ptr<Undelivered> undelivered;           // counts what all streams leave unread; never null
     int64_t max_undelivered_bytes = int64_t{16} << 20;  // of memory, that messages of this stream may take
-    Hooks hooks;
+    std::shared_ptr<OutputOwner> owner;                 // never null
   };
 
   // A stream with less to deliver is not ended for what others leave unread.
@@ -128,8 +136,8 @@ class RequestOutput {
   // Before Engine::Submit: what the first message warns of.
   void Warn(std::vector<std::string> warnings) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends a request that the engine refused after its call had begun, without Hooks::ended. REQUIRES: the dispatcher
-  // does not know the output any more.
+  // Ends a request that the engine refused after its call had begun, without OutputOwner::OnEnded. REQUIRES: the
+  // dispatcher does not know the output any more.
   void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   RequestKey key() const { return options_.key; }
@@ -173,7 +181,7 @@ class RequestOutput {
   absl::Status Count(Waiting* waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The most bytes that the client may leave unread now.
   int64_t UndeliveredLimit() const;
-  // The hook is called under the lock, so that the engine gets pauses and their ends in order.
+  // The owner is called under the lock, so that the engine gets pauses and their ends in order.
   void SetPaused(bool paused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts that the request ends because of what is unread.
   absl::Status UnreadError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -170,6 +170,34 @@ void Intake::Cancel(RequestKey key, FinishReason reason) {
   options_.desk.dispatcher->Deliver(&events);
 }
 
+class Intake::Owner final : public OutputOwner {
+ public:
+  Owner(Intake* intake, const std::string& id_space, Ticket ticket)
+      : intake_(intake), id_space_(id_space), ticket_(std::move(ticket)) {}
+
+  void Cancel(RequestKey key, FinishReason reason) override { intake_->Cancel(key, reason); }
+  void CancelOutput(RequestKey key, int32_t output, FinishReason reason) override {
+    engine()->CancelOutput(key, output, reason);
+  }
+  void SetPaused(RequestKey key, bool paused) override { paused ? engine()->Pause(key) : engine()->Unpause(key); }
+  void OnFirstToken(const RequestTimes& times) override {
+    ticket_->OnFirstToken();
+    intake_->options_.metrics->OnFirstToken(times);
+  }
+  void OnInterToken(absl::Duration gap) override { intake_->options_.metrics->OnInterToken(gap); }
+  void OnEnded(const EndedRequest& request) override {
+    ticket_->OnEnded(request.num_tokens);
+    intake_->OnEnded(id_space_, request);
+  }
+
+ private:
+  Engine* engine() const { return intake_->options_.desk.engine; }
+
+  Intake* const intake_;
+  const std::string id_space_;
+  const Ticket ticket_;
+};
+
 std::shared_ptr<RequestOutput> Intake::MakeOutput(ValidatedRequest* valid, const std::string& id_space,
                                                   const Ticket& ticket, bool stream, OutputWriter* writer) {
   const Request& request = valid->request;
@@ -187,29 +215,8 @@ std::shared_ptr<RequestOutput> Intake::MakeOutput(ValidatedRequest* valid, const
   out.output = std::move(valid->output);
   out.stream = stream;
   out.undelivered = registry()->undelivered();
-  out.hooks = MakeHooks(id_space, ticket);
+  out.owner = std::make_shared<Owner>(this, id_space, ticket);
   return std::make_shared<RequestOutput>(std::move(out), validation_.text, writer);
-}
-
-RequestOutput::Hooks Intake::MakeHooks(const std::string& id_space, const Ticket& ticket) {
-  Engine* const engine = options_.desk.engine;
-  Metrics* const metrics = options_.metrics;
-  RequestOutput::Hooks hooks;
-  hooks.cancel = [this](RequestKey key, FinishReason reason) { Cancel(key, reason); };
-  hooks.cancel_output = [engine](RequestKey key, int32_t output, FinishReason reason) {
-    engine->CancelOutput(key, output, reason);
-  };
-  hooks.set_paused = [engine](RequestKey key, bool paused) { paused ? engine->Pause(key) : engine->Unpause(key); };
-  hooks.ended = [this, id_space, ticket](const EndedRequest& request) {
-    ticket->OnEnded(request.num_tokens);
-    OnEnded(id_space, request);
-  };
-  hooks.first_token = [metrics, ticket](const RequestTimes& times) {
-    ticket->OnFirstToken();
-    metrics->OnFirstToken(times);
-  };
-  hooks.inter_token = [metrics](absl::Duration gap) { metrics->OnInterToken(gap); };
-  return hooks;
 }
 
 void Intake::OnEnded(const std::string& id_space, const EndedRequest& request) {

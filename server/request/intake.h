@@ -77,6 +77,9 @@ class Intake {
   void EndAll();
 
  private:
+  // What a request's output asks for and tells.
+  class Owner;
+
   // Refuses what this server does not offer.
   absl::Status CheckOffered(const ValidatedRequest& valid) const;
   // Registers a request that is checked, and has it compiled and submitted. `output` is set before anything can come.
@@ -94,7 +97,6 @@ class Intake {
 
   std::shared_ptr<RequestOutput> MakeOutput(ValidatedRequest* valid, const std::string& id_space, const Ticket& ticket,
                                             bool stream, OutputWriter* writer);
-  RequestOutput::Hooks MakeHooks(const std::string& id_space, const Ticket& ticket);
   void OnEnded(const std::string& id_space, const EndedRequest& request);
 
   const Options options_;

@@ -6,7 +6,7 @@
 //   (checks)   -> Checked      what it asks for, found valid
 //   Register   -> Registered   what it pays, its session, its id, and its output's place in the delivery
 //   (compiler) -> Compiled     its grammar, if it has a structure
-//   Submit                     the engine has it; RequestOutput::Hooks::ended gives everything back
+//   Submit                     the engine has it; OutputOwner::OnEnded gives everything back
 //
 // To have a request hold something more, take it in Admit or Register, with an Undo in that stage, and give it back in
 // Intake::OnEnded.

@@ -17,7 +17,6 @@ FILES = {
     "tests/scheduler/output/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/engine_test.cc": (678, "to be split: failed steps and lost devices; refusals and waits"),
     "tests/scheduler/tiers/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
-    "tests/server/delivery/request_output_test.cc": (501, "to be split: the tests of pauses and unread streams"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/server/storage/session_store_test.cc": (532, "to be split: limits and ages; SessionIdTest"),
     "tests/text/pydantic_models.py": (548, "one list of models, one for each kind of field"),

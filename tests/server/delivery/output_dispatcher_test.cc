@@ -40,14 +40,26 @@ class InstantWriter final : public OutputWriter {
   }
 };
 
+class FakeOwner final : public OutputOwner {
+ public:
+  void Cancel(RequestKey key, FinishReason) override { cancelled.push_back(key); }
+  void CancelOutput(RequestKey, int32_t, FinishReason) override {}
+  void SetPaused(RequestKey, bool) override {}
+  void OnFirstToken(const RequestTimes&) override {}
+  void OnInterToken(absl::Duration) override {}
+  void OnEnded(const EndedRequest&) override {}
+
+  std::vector<RequestKey> cancelled;
+};
+
 std::shared_ptr<RequestOutput> MakeOutput(RequestKey key, const TextCodec* codec, OutputWriter* writer,
                                           std::vector<std::string> stop = {}) {
   RequestOutput::Options options;
   options.key = key;
   options.request_id = absl::StrCat("id", key);
   options.output.text.stop = std::move(stop);
-  options.hooks.cancel = [](RequestKey, FinishReason) {};
-  options.hooks.ended = [](const EndedRequest&) {};
+  options.owner = std::make_shared<FakeOwner>();
+  options.undelivered = std::make_shared<Undelivered>(1 << 30);
   return std::make_shared<RequestOutput>(std::move(options), codec, writer);
 }
 
@@ -127,12 +139,14 @@ TEST(RequestRegistryTest, CancelsByIdAndAll) {
   FakeTextCodec codec;
   InstantWriter writer;
   RequestRegistry registry;
-  std::vector<RequestKey> cancelled;
+  const auto owner = std::make_shared<FakeOwner>();
+  std::vector<RequestKey>& cancelled = owner->cancelled;
   for (RequestKey key = 1; key <= 3; ++key) {
     RequestOutput::Options options;
     options.key = key;
     options.request_id = absl::StrCat("id", key);
-    options.hooks.cancel = [&cancelled](RequestKey k, FinishReason) { cancelled.push_back(k); };
+    options.owner = owner;
+    options.undelivered = std::make_shared<Undelivered>(1 << 30);
     ASSERT_TRUE(registry.Add(std::make_shared<RequestOutput>(std::move(options), &codec, &writer)).ok());
   }
   EXPECT_FALSE(registry.Cancel("", "id4", EndCause::kAborted));
