@@ -43,6 +43,9 @@ class ArenaStorage {
   virtual void Read(int64_t offset, int64_t size_bytes, std::byte* out) const = 0;
   virtual void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) = 0;
 
+  // What other threads Read and Write at once: the end of a step may have to wait for as much.
+  virtual int64_t piece_bytes() const { return 256 << 10; }  // about ten microseconds' worth
+
   // Allows other threads to Read and Write until the next call. Their copies come after all of the device's work so
   // far, and do not wait for later work. REQUIRES: the copies that the last call allowed are complete.
   virtual void Fence() {}

@@ -27,6 +27,11 @@
 namespace berth {
 namespace {
 
+// On a GPU, or with its kernels emulated on the CPU.
+bool RunsAsOnGpu(const at::Device& device, const Execution& execution) {
+  return !device.is_cpu() || execution.cuda_kernels != nullptr;
+}
+
 class TorchModel : public LoadedModel {
  public:
   struct Parts {
@@ -49,15 +54,18 @@ class TorchModel : public LoadedModel {
     if (parts_.device.is_cpu()) return absl::FailedPreconditionError("the model runs on the CPU");
     return GetDeviceMemory(parts_.device);
   }
+  absl::Status ReturnFreeMemory() const override {
+    return parts_.device.is_cpu() ? absl::OkStatus() : berth::ReturnFreeMemory(parts_.device);
+  }
   absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const override {
     return CreateDeviceStorage(parts_.device, size_bytes, parts_.execution->cuda_kernels);
   }
-  absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) override {
+  absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage, const StepSize& limits) override {
     Execution* const execution = parts_.execution.get();
     const bool has_graphs = execution->graph_recorder != nullptr;
-    // Emulated kernels read a copy too, as on a GPU.
     StepBatch batch(parts_.plan, storage->base(), parts_.device, execution,
-                    /*copy_tables=*/!parts_.device.is_cpu() || execution->cuda_kernels != nullptr);
+                    /*copy_tables=*/RunsAsOnGpu(parts_.device, *execution));
+    batch.Reserve(limits);
     auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder,
                                                               parts_.on_graph_refusal)
                              : nullptr;
@@ -93,12 +101,21 @@ absl::Status OpenExecution(const LoadOptions& options, const at::Device& device,
   return absl::OkStatus();
 }
 
-absl::StatusOr<DType> ChooseDType(const LoadOptions& options, ConfigReader& config, ConfigReader& text) {
+// `on_gpu` decides what stands for float16, which has no kernels here. On the CPU that is float32, which loses nothing.
+// On a GPU, float32 would cost twice the bytes, and has no tensor cores.
+absl::StatusOr<DType> ChooseDType(const LoadOptions& options, bool on_gpu, ConfigReader& config, ConfigReader& text,
+                                  ModelInfo* info) {
   std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
   if (name.empty()) name = ReadDTypeName(text);
   if (name == "float32") return DType::kFloat32;
   if (name == "bfloat16") return DType::kBFloat16;
-  // float16 has no kernels here: bfloat16 would lose mantissa, float32 loses nothing.
+  if (options.dtype == "auto" && name == "float16" && on_gpu) {
+    constexpr absl::string_view kRounded =
+        "the checkpoint's float16 weights are rounded to bfloat16, which has 8 bits of precision, not 11; "
+        "--dtype=float32 keeps them as they are, in twice the memory";
+    info->warnings.emplace_back(kRounded);
+    return DType::kBFloat16;
+  }
   if (options.dtype == "auto" && (name == "float16" || name.empty())) return DType::kFloat32;
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is not auto, float32 or bfloat16"));
 }
@@ -228,7 +245,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   ConfigReader text = TextConfig(config, **family);
   for (ConfigReader* part : {&config, &text}) RefuseQuantization(*part, (*family)->quantization);
   if (!config.status().ok()) return config.status();
-  auto dtype = ChooseDType(options, config, text);
+  auto dtype = ChooseDType(options, RunsAsOnGpu(*device, *execution), config, text, &info);
   if (!dtype.ok()) return dtype.status();
   auto matrices = ChooseMatrixDType(options, *dtype);
   if (!matrices.ok()) return matrices.status();

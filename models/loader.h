@@ -42,10 +42,13 @@ class LoadedModel {
   virtual const GenerationDefaults& generation_defaults() const = 0;
   // The GPU's memory as of now. FAILED_PRECONDITION: the model runs on the CPU.
   virtual absl::StatusOr<DeviceMemory> device_memory() const = 0;
+  // Gives memory of the GPU back that the load needed and later steps would keep; see models/runner/device.h. Does
+  // nothing on the CPU.
+  virtual absl::Status ReturnFreeMemory() const = 0;
   // The arena on the model's device.
   virtual absl::StatusOr<std::unique_ptr<ArenaStorage>> CreateStorage(int64_t size_bytes) const = 0;
-  // Runs steps over `storage`. Both this model and `storage` must outlive the runner.
-  virtual absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage) = 0;
+  // Runs steps over `storage`. Both this model and `storage` must outlive the runner. `limits`: of its steps.
+  virtual absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(ArenaStorage* storage, const StepSize& limits) = 0;
 };
 
 // Supported model types and, in words, the cache kinds of each.

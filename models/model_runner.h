@@ -44,6 +44,13 @@ struct ModelInfo {
   std::string missing_graphs;  // why no step is launched as a CUDA graph although that was asked for; "": they are
 };
 
+// The most that a step may have. On a GPU, memory for the rows and tables of such steps is taken at once. 0: not known,
+// and the memory grows with the steps.
+struct StepSize {
+  int64_t rows = 0;
+  int64_t sequence_tokens = 0;  // of a row's sequence
+};
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;

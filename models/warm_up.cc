@@ -81,7 +81,8 @@ class DrySteps {
     return absl::Status(status.code(),
                         absl::StrCat("before serving, ", what, " of ", step.rows.size(), " rows and ", step.num_tokens,
                                      " tokens failed: ", status.message(),
-                                     "; where memory is short, lower --arena, --max_step_tokens or --max_running"));
+                                     "; where memory is short, lower --arena, --max_step_tokens, --max_running or "
+                                     "--max_sequence_tokens"));
   }
 
   // One step of as many tokens as a step may have, in rows of a prefill chunk.

@@ -1,6 +1,7 @@
 #include "scheduler/engine.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "absl/base/internal/raw_logging.h"
@@ -70,8 +71,20 @@ Engine::~Engine() {
 }
 
 void Engine::Start() {
+  Start([] { return absl::OkStatus(); }).IgnoreError();
+}
+
+absl::Status Engine::Start(const std::function<absl::Status()>& first) {
   if (thread_.joinable()) ABSL_RAW_LOG(FATAL, "the engine is started twice");
-  thread_ = std::thread([this] { Loop(); });
+  std::promise<absl::Status> promise;
+  std::future<absl::Status> result = promise.get_future();
+  // `first` is there until the promise is kept.
+  thread_ = std::thread([this, &first, promise = std::move(promise)]() mutable {
+    const SignalStack signal_stack;
+    promise.set_value(first());
+    Loop();
+  });
+  return result.get();
 }
 
 absl::Status Engine::Submit(Request request) {
@@ -178,7 +191,6 @@ EngineLoad Engine::GetLoad() const {
 }
 
 void Engine::Loop() {
-  const SignalStack signal_stack;
   progress_->SetThread();
   while (TakeInbox()) Step();
   scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus(), options_.now(), &events_);

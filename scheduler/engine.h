@@ -68,6 +68,10 @@ class Engine {
 
   // Starts the thread.
   void Start();
+  // Starts it with `first`, before any step, and returns what that returned. Libraries keep things for each thread,
+  // such as the handles of cuBLAS: what they set up for the engine's steps must be set up on its thread. After an
+  // error, destroy the engine.
+  absl::Status Start(const std::function<absl::Status()>& first);
 
   // Accepts the request. RESOURCE_EXHAUSTED with a Refusal: see CheckQueue. UNAVAILABLE: the engine drains or has
   // failed. INVALID_ARGUMENT: see ValidateRequest and Scheduler::CheckRequest. REQUIRES: no live request has its key.
@@ -83,11 +87,10 @@ class Engine {
   // Cancels one output of several.
   void CancelOutput(RequestKey key, int32_t output, FinishReason reason);
 
-  // Keeps the request out of the steps from the next one on, until Unpause, or until it ends with kUnread after
-  // unread_timeout. Does nothing for an unknown or finished key. Take effect in order, after every Submit that has
-  // returned.
-  void Pause(RequestKey key) { SetPaused(key, true); }
-  void Unpause(RequestKey key) { SetPaused(key, false); }
+  // Keeps the request out of the steps from the next one on, until it is not paused any more, or ends with kUnread
+  // after unread_timeout. Does nothing for an unknown or finished key. Calls take effect in order, after every Submit
+  // that has returned.
+  void SetPaused(RequestKey key, bool paused);
 
   // Hands the request to the save sink after a later step, if it is to be saved. Does nothing for an unknown or
   // finished key. Takes effect after every Submit that has returned.
@@ -126,7 +129,6 @@ class Engine {
 
   absl::Status CheckLimits(const QueueRequest& request, const std::string& tenant, int64_t priority) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetPaused(RequestKey key, bool paused);
 
   // The methods below run on the engine thread.
   void Loop();

@@ -49,6 +49,7 @@ absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model
     return ChooseArenaBytes(config, model.cache_plan(), max_tokens,
                             available == 0 ? 0 : std::max<int64_t>(1, available - missing));
   }
+  if (absl::Status s = model.ReturnFreeMemory(); !s.ok()) return s;
   absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (!memory.ok()) return memory.status();
   memory->free_bytes -= missing;
@@ -66,6 +67,7 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
                                                       .prefill_chunk_tokens = scheduler.prefill_chunk_tokens,
                                                       .max_sequence_tokens = max_tokens,
                                                       .graphs = config.model.cuda_graphs});
+  if (absl::IsDataLoss(counts.status())) EndOnLostDevice(counts.status());
   if (!counts.ok()) return counts.status();
   spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} CUDA graphs, in {:.1f} s",
                counts->prefill_tokens, counts->decode_rows, counts->graphs, absl::ToDoubleSeconds(SteadyNow() - start));

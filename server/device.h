@@ -23,7 +23,7 @@ absl::StatusOr<DeviceChoice> SetUpDevice(Config* config);
 absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens);
 
 // Runs the largest steps on a GPU, where a step that does not fit would fail under load. Does nothing on the CPU: its
-// memory is not the arena's alone, and a step there needs no code loaded.
+// memory is not the arena's alone, and a step there needs no code loaded. Call it on the engine's thread.
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
                           ModelRunner* runner);
 

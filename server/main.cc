@@ -291,11 +291,9 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   if (!arena_bytes.ok()) return arena_bytes.status();
   const absl::StatusOr<std::unique_ptr<ArenaStorage>> storage = (*model)->CreateStorage(*arena_bytes);
   if (!storage.ok()) return storage.status();
-  const absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(storage->get());
+  const absl::StatusOr<std::unique_ptr<ModelRunner>> runner = (*model)->CreateRunner(
+      storage->get(), {.rows = config.engine.scheduler.max_running, .sequence_tokens = max_tokens});
   if (!runner.ok()) return runner.status();
-  absl::Status warm = WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get());
-  if (absl::IsDataLoss(warm)) EndOnLostDevice(warm);
-  if (!warm.ok()) return warm;
   absl::StatusOr<std::string> fingerprint = Fingerprint(config, info);
   if (!fingerprint.ok()) return fingerprint.status();
 
@@ -305,6 +303,11 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
                .max_sequence_tokens = max_tokens,
                .storage = storage->get(),
                .runner = runner->get(),
+               .warm_up =
+                   [&] {
+                     progress->SetThread();  // the watchdog of the start looks at this one meanwhile
+                     return WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get());
+                   },
                .text = text->get(),
                .compile_grammar =
                    *text == nullptr ? nullptr : CompileFor((*text)->tokenizer(), info.vocab_size, info.eos_token_ids),
@@ -312,6 +315,7 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
                .cpu_capability = CpuCapability(),
                .model_fingerprint = *std::move(fingerprint)});
   if (!server.ok()) return server.status();
+  progress->SetThread();
   const int64_t accepted = (*server)->max_sequence_tokens();
   for (const std::string& line : DescribeCache(plan, *arena_bytes, accepted, config.engine.scheduler)) {
     spdlog::info("{}", line);

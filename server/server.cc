@@ -198,7 +198,7 @@ absl::Status Server::StartEngine() {
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
   watchdog_ = std::make_unique<Watchdog>(config_.watchdog, engine_->progress());
-  engine_->Start();
+  if (absl::Status s = engine_->Start(parts_.warm_up); !s.ok()) return s;
   watchdog_->Start();
   return absl::OkStatus();
 }

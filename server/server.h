@@ -9,6 +9,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,6 +60,8 @@ class Server {
     int64_t max_sequence_tokens = 0;  // the engine accepts less when the arena holds less
     ArenaStorage* storage = nullptr;
     ModelRunner* runner = nullptr;
+    // Called on the engine's thread before its first step. An error is that of Start.
+    std::function<absl::Status()> warm_up = [] { return absl::OkStatus(); };
     const TextCodec* text = nullptr;                   // null: the model has no tokenizer
     GrammarCompiler::CompileFunction compile_grammar;  // empty without a tokenizer
     std::string libtorch_version;

@@ -73,14 +73,26 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& name) {
 
 absl::StatusOr<DeviceMemory> GetDeviceMemory(const at::Device& device) {
   try {
-    c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
-    // What the load returned counts as free.
-    if (allocator->initialized()) allocator->emptyCache();
-    const auto [free, total] = allocator->getMemoryInfo(device.index());
+    const auto [free, total] = c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index());
     return DeviceMemory{.free_bytes = static_cast<int64_t>(free), .total_bytes = static_cast<int64_t>(total)};
   } catch (const std::exception& error) {
     return DeviceError("the GPU's memory cannot be measured", error);
   }
+}
+
+absl::Status ReturnFreeMemory(const at::Device& device) {
+  try {
+    c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
+    if (allocator->initialized()) allocator->emptyCache();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return DeviceError("the GPU's memory cannot be returned", error);
+  }
+}
+
+void SumInFloat32() {
+  at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
 }
 
 absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
@@ -94,6 +106,7 @@ absl::StatusOr<at::Device> OpenDevice(const std::string& name) {
         absl::StrCat(dlerror(), "; LD_LIBRARY_PATH must name the folder of CUDA's libraries"));
   }
   if (!at::hasCUDA()) return absl::FailedPreconditionError(WhyNoGpu());
+  SumInFloat32();
   return at::Device(at::kCUDA, 0);
 }
 

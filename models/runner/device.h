@@ -26,8 +26,14 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& name);
 // no GPU.
 absl::StatusOr<at::Device> OpenDevice(const std::string& name);
 
-// Returns the GPU's memory. INTERNAL: the GPU fails.
+// Returns the GPU's memory. What the allocator keeps for later tensors is not free. INTERNAL: the GPU fails.
 absl::StatusOr<DeviceMemory> GetDeviceMemory(const at::Device& device);
+// Gives what the allocator keeps back to the GPU. Later tensors have to ask the GPU for memory again, which waits for
+// all its work: not for a server that has run its steps. INTERNAL: the GPU fails.
+absl::Status ReturnFreeMemory(const at::Device& device);
+
+// Has ATen's products of 16-bit numbers add in float32. ATen's default may add parts of a sum in 16 bits.
+void SumInFloat32();
 
 // Loads the device's own kernels (libberth_cuda.so); null on the CPU, whose kernels are linked. FAILED_PRECONDITION:
 // there are none, so ATen's references run.

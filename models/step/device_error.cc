@@ -11,8 +11,9 @@
 namespace berth {
 namespace {
 
-// The values of cudaError_t after which, as CUDA documents, a process can use CUDA only if it is started again.
-constexpr std::array<int32_t, 14> kSticky = {
+// The values of cudaError_t after which a process can use CUDA only if it is started again. CUDA documents that, except
+// for 999, an unknown error: drivers that have lost the GPU are known to give it to every call.
+constexpr std::array<int32_t, 15> kSticky = {
     214,  // ECC error that cannot be corrected
     220,  // NVLink error that cannot be corrected
     226,  // contained memory error
@@ -27,6 +28,7 @@ constexpr std::array<int32_t, 14> kSticky = {
     718,  // invalid program counter
     719,  // launch failure
     721,  // contained error
+    999,  // unknown
 };
 
 }  // namespace

@@ -32,10 +32,14 @@ int64_t StagingBuffer::AddBlocks(const std::vector<ops::Blocks>& blocks) {
 
 void StagingBuffer::Copy(const at::Device& device, at::Tensor* copy) {
   const auto bytes = at::TensorOptions().dtype(at::kByte);
-  int64_t size = static_cast<int64_t>(bytes_.size());
-  for (const Table& table : tables_) size += Padded(table.num_offsets * static_cast<int64_t>(sizeof(int64_t)));
-  if (!copy->defined() || copy->numel() < size)
-    *copy = at::empty({std::max(2 * size, kLeastBytes)}, bytes.device(device));
+  const int64_t without_tables = static_cast<int64_t>(bytes_.size());
+  int64_t of_tables = 0;
+  for (const Table& table : tables_) of_tables += Padded(table.num_offsets * static_cast<int64_t>(sizeof(int64_t)));
+  const int64_t size = without_tables + of_tables;
+  if (!copy->defined() || copy->numel() < size) {
+    const int64_t room = 2 * without_tables + std::max(2 * of_tables, reserved_);
+    *copy = at::empty({std::max(room, kLeastBytes)}, bytes.device(device));
+  }
   const char* const base = static_cast<const char*>(copy->const_data_ptr());
   for (const Table& table : tables_) {
     const char* const target =

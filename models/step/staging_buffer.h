@@ -34,6 +34,11 @@ class StagingBuffer {
   // everything else, so the other offsets do not depend on the tables' lengths. REQUIRES: the tables stay until Copy().
   int64_t AddBlocks(const std::vector<ops::Blocks>& blocks);
 
+  // Has the first Copy make room for `size_bytes` and `num_tables` tables of `num_offsets` each.
+  void Reserve(int64_t size_bytes, int64_t num_tables, int64_t num_offsets) {
+    reserved_ = size_bytes + num_tables * Padded(num_offsets * static_cast<int64_t>(sizeof(int64_t)));
+  }
+
   // Copies all of it to the beginning of `copy`, a uint8 tensor on the device. If `copy` is undefined or too small, it
   // is allocated with room to grow, so its address rarely changes from step to step. The host does not wait for the
   // transfer; the buffer may be cleared at once.
@@ -49,6 +54,7 @@ class StagingBuffer {
 
   std::vector<char> bytes_;
   std::vector<Table> tables_;
+  int64_t reserved_ = 0;
 };
 
 }  // namespace berth

@@ -73,6 +73,19 @@ StepBatch::StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execut
   tables_.units.resize(plan_.groups.size());
 }
 
+void StepBatch::Reserve(const StepSize& limits) {
+  limits_ = limits;
+  const int64_t groups = static_cast<int64_t>(plan_.groups.size());
+  const int64_t with_tables = std::count_if(plan_.groups.begin(), plan_.groups.end(),
+                                            [](const CacheGroup& group) { return !group.of_states(); });
+  const int64_t blocks = (limits.sequence_tokens + plan_.block_tokens - 1) / plan_.block_tokens + 1;
+  // A row's own numbers: its Row, its lengths and places, and what there is of each token.
+  constexpr int64_t kNumbers = 16;
+  const int64_t row_bytes = static_cast<int64_t>(sizeof(ops::Row) + kNumbers * sizeof(int64_t)) +
+                            groups * static_cast<int64_t>(sizeof(ops::Blocks) + sizeof(int64_t));
+  staging_.Reserve(limits.rows * row_bytes, limits.rows * with_tables, blocks);
+}
+
 void StepBatch::Clear() {
   for_graph_ = false;
   outputs_ = {};
@@ -120,6 +133,7 @@ void StepBatch::FillOutputs() {
     output_batch_ =
         std::make_unique<StepBatch>(plan_, reinterpret_cast<std::byte*>(arena_), device_, execution_, copy_tables_);
     output_batch_->only_reads_ = true;
+    output_batch_->Reserve(limits_);
   }
   output_batch_->set_readers(scored_logits_, pooled_states_);
   output_batch_->Fill(output_rows_.plan());

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "cache/spec.h"
 #include "models/graph_shape.h"
+#include "models/model_runner.h"
 #include "models/step.h"
 #include "models/step/execution.h"
 #include "models/step/output_rows.h"
@@ -63,6 +64,10 @@ class StepBatch {
   StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution)
       : StepBatch(std::move(plan), arena, device, execution, /*copy_tables=*/!device.is_cpu()) {}
   StepBatch(CachePlan plan, std::byte* arena, at::Device device, Execution* execution, bool copy_tables);
+
+  // Makes room for the rows and block tables of the largest step that only decodes. So their copy stays at its address,
+  // and no graph has to be recorded anew because it grows.
+  void Reserve(const StepSize& limits);
 
   // REQUIRES: the plan has rows, and each row's lease has grown by its tokens.
   void Fill(const StepPlan& step);
@@ -155,6 +160,7 @@ class StepBatch {
   bool copy_tables_;
   StepTables tables_;
   StagingBuffer staging_;  // on their way to the copy
+  StepSize limits_;        // of Reserve
   at::Tensor copy_;        // bytes, on the device; kept from step to step
   bool for_graph_ = false;
   LeadingRows leading_rows_;

@@ -16,11 +16,19 @@
 namespace berth {
 namespace {
 
+// The size of each of the two buffers. A transfer takes some microseconds to begin, so small ones are slow.
 constexpr int64_t kPinnedBytes = int64_t{1} << 20;
 constexpr int64_t kBounceBytes = int64_t{4} << 20;
 
 c10::Stream CurrentStream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// How much of a copy passes through a pinned buffer at once: a quarter of it, so that host and device both have
+// something to do most of the time. No less than what a transfer needs to be worth its beginning.
+int64_t PieceBytes(int64_t size_bytes) {
+  constexpr int64_t kLeastPiece = int64_t{64} << 10;
+  return std::clamp(size_bytes / 4, kLeastPiece, kPinnedBytes);
 }
 
 }  // namespace
@@ -34,7 +42,11 @@ TensorStorage::Beside::Beside(const at::Device& device)
     : steps(std::this_thread::get_id()),
       stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/false)),
       fence(device.type()),
-      pinned(at::empty({kPinnedBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))) {}
+      done{c10::Event(device.type()), c10::Event(device.type())} {
+  for (at::Tensor& buffer : pinned) {
+    buffer = at::empty({kPinnedBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  }
+}
 
 template <typename Work>
 bool TensorStorage::Attempt(const Work& work) const {
@@ -96,6 +108,9 @@ void TensorStorage::Convert(const StateConversion& c) {
   }
 }
 
+// On a GPU, enough that host and device work at once for most of a piece.
+int64_t TensorStorage::piece_bytes() const { return bytes_.is_cpu() ? ArenaStorage::piece_bytes() : 4 * kPinnedBytes; }
+
 void TensorStorage::Fence() {
   if (bytes_.is_cpu()) return;  // its copies are done when they return
   Attempt([&] {
@@ -104,14 +119,42 @@ void TensorStorage::Fence() {
   });
 }
 
-template <typename Copy>
-void TensorStorage::CopyBeside(int64_t offset, int64_t size_bytes, const Copy& copy) const {
+void TensorStorage::ReadBeside(int64_t offset, int64_t size_bytes, std::byte* host) const {
   const c10::StreamGuard on(beside_->stream);
   beside_->fence.block(beside_->stream);
-  for (int64_t at = 0; at < size_bytes; at += kPinnedBytes) {
-    const int64_t size = std::min(kPinnedBytes, size_bytes - at);
-    copy(beside_->pinned.narrow(0, 0, size), bytes_.narrow(0, offset + at, size), at);
+  const int64_t piece = PieceBytes(size_bytes);
+  const auto size_of = [&](int64_t at) { return std::min(piece, size_bytes - at); };
+  const auto take = [&](int64_t at) {
+    const int buffer = static_cast<int>(at / piece % 2);
+    beside_->done[buffer].synchronize();
+    std::memcpy(host + at, beside_->pinned[buffer].const_data_ptr(), static_cast<size_t>(size_of(at)));
+  };
+  for (int64_t at = 0; at < size_bytes; at += piece) {
+    const int buffer = static_cast<int>(at / piece % 2);
+    beside_->pinned[buffer]
+        .narrow(0, 0, size_of(at))
+        .copy_(bytes_.narrow(0, offset + at, size_of(at)),
+               /*non_blocking=*/true);
+    beside_->done[buffer].record(beside_->stream);
+    if (at > 0) take(at - piece);
   }
+  if (size_bytes > 0) take((size_bytes - 1) / piece * piece);
+}
+
+void TensorStorage::WriteBeside(int64_t offset, int64_t size_bytes, const std::byte* host) {
+  const c10::StreamGuard on(beside_->stream);
+  beside_->fence.block(beside_->stream);
+  const int64_t piece = PieceBytes(size_bytes);
+  for (int64_t at = 0; at < size_bytes; at += piece) {
+    const int buffer = static_cast<int>(at / piece % 2);
+    const int64_t size = std::min(piece, size_bytes - at);
+    if (at >= 2 * piece) beside_->done[buffer].synchronize();
+    const at::Tensor pinned = beside_->pinned[buffer].narrow(0, 0, size);
+    std::memcpy(pinned.mutable_data_ptr(), host + at, static_cast<size_t>(size));
+    bytes_.narrow(0, offset + at, size).copy_(pinned, /*non_blocking=*/true);
+    beside_->done[buffer].record(beside_->stream);
+  }
+  beside_->stream.synchronize();
 }
 
 void TensorStorage::Read(int64_t offset, int64_t size_bytes, std::byte* out) const {
@@ -124,11 +167,7 @@ void TensorStorage::ReadBytes(int64_t offset, int64_t size_bytes, std::byte* out
     at::from_blob(out, {size_bytes}, at::kByte).copy_(bytes_.narrow(0, offset, size_bytes));
     return;
   }
-  CopyBeside(offset, size_bytes, [&](at::Tensor pinned, const at::Tensor& arena, int64_t at) {
-    pinned.copy_(arena, /*non_blocking=*/true);
-    beside_->stream.synchronize();
-    std::memcpy(out + at, pinned.const_data_ptr(), static_cast<size_t>(pinned.numel()));
-  });
+  ReadBeside(offset, size_bytes, out);
 }
 
 void TensorStorage::Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) {
@@ -140,11 +179,7 @@ void TensorStorage::WriteBytes(int64_t offset, int64_t size_bytes, const std::by
     bytes_.narrow(0, offset, size_bytes).copy_(at::from_blob(const_cast<std::byte*>(bytes), {size_bytes}, at::kByte));
     return;
   }
-  CopyBeside(offset, size_bytes, [&](at::Tensor pinned, at::Tensor arena, int64_t at) {
-    std::memcpy(pinned.mutable_data_ptr(), bytes + at, static_cast<size_t>(pinned.numel()));
-    arena.copy_(pinned, /*non_blocking=*/true);
-    beside_->stream.synchronize();
-  });
+  WriteBeside(offset, size_bytes, bytes);
 }
 
 void TensorStorage::Poison(int64_t offset, int64_t size_bytes) {

@@ -32,6 +32,7 @@ class TensorStorage : public ArenaStorage {
   // has fenced, they run beside the steps: through pinned memory, on a stream of their own.
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override;
   void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override;
+  int64_t piece_bytes() const override;
   void Fence() override;
   absl::Status status() const override;
   void Poison(int64_t offset, int64_t size_bytes) override;
@@ -44,7 +45,10 @@ class TensorStorage : public ArenaStorage {
     std::thread::id steps;  // the thread that fences
     c10::Stream stream;
     c10::Event fence;
-    at::Tensor pinned;  // bytes on their way
+    // Bytes on their way. The host fills or reads one buffer while the device copies the other. `done`: the device has
+    // done its part of a buffer.
+    at::Tensor pinned[2];
+    c10::Event done[2];
   };
 
   void MoveBytes(int64_t from, int64_t to, int64_t size_bytes);
@@ -52,9 +56,10 @@ class TensorStorage : public ArenaStorage {
   void WriteBytes(int64_t offset, int64_t size_bytes, const std::byte* bytes);
   // Whether this thread is one beside the steps.
   bool IsBeside() const { return beside_ != nullptr && std::this_thread::get_id() != beside_->steps; }
-  // copy(pinned memory, as much of the arena, its offset in the transfer) for each part, on the stream.
-  template <typename Copy>
-  void CopyBeside(int64_t offset, int64_t size_bytes, const Copy& copy) const;
+  // Copies piece by piece on the stream beside the steps: while the device copies a piece, the host copies another
+  // between its pinned buffer and `host`.
+  void ReadBeside(int64_t offset, int64_t size_bytes, std::byte* host) const;
+  void WriteBeside(int64_t offset, int64_t size_bytes, const std::byte* host);
 
   // Does `work` unless the device has failed; remembers the error that it throws.
   template <typename Work>

@@ -27,7 +27,7 @@ void Copier::CopySpans(const std::vector<SnapshotSpan>& spans, CopyPiece copy_pi
     for (int64_t at = 0; at < span.size_bytes;) {
       // At least one piece in each step, so that every copy ends some day.
       if (stop_.load(std::memory_order_relaxed) && done_.in_bytes + done_.out_bytes > 0) return;
-      const int64_t size = std::min(kPieceBytes, span.size_bytes - at);
+      const int64_t size = std::min(storage_->piece_bytes(), span.size_bytes - at);
       if (span.offset >= 0) copy_piece(span.offset + at, size, span.bytes + at);
       if (!storage_->status().ok()) return;  // nothing that comes from it is kept
       at += size;

@@ -1,5 +1,6 @@
 // Copies between the arena and host memory on a thread of its own, beside a step. A step's end waits for the piece at
-// hand only (kPieceBytes). The rest is left to the next step. Engine thread only, apart from the copier's own thread.
+// hand only (ArenaStorage::piece_bytes). The rest is left to the next step. Engine thread only, apart from the copier's
+// own thread.
 #ifndef BERTH_SCHEDULER_TIERS_COPIER_H_
 #define BERTH_SCHEDULER_TIERS_COPIER_H_
 
@@ -18,9 +19,6 @@ namespace berth {
 
 class Copier {
  public:
-  // About ten microseconds' worth.
-  static constexpr int64_t kPieceBytes = 256 << 10;
-
   // How many bytes were copied, from the front of each direction's spans, and how long that took.
   struct Done {
     int64_t in_bytes = 0;

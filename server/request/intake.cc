@@ -179,7 +179,7 @@ class Intake::Owner final : public OutputOwner {
   void CancelOutput(RequestKey key, int32_t output, FinishReason reason) override {
     engine()->CancelOutput(key, output, reason);
   }
-  void SetPaused(RequestKey key, bool paused) override { paused ? engine()->Pause(key) : engine()->Unpause(key); }
+  void SetPaused(RequestKey key, bool paused) override { engine()->SetPaused(key, paused); }
   void OnFirstToken(const RequestTimes& times) override {
     ticket_->OnFirstToken();
     intake_->options_.metrics->OnFirstToken(times);

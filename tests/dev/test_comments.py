@@ -21,7 +21,7 @@ LACKING = {
     "models/checkpoint/weight_loader.cc",
     "models/families/transformer.cc", "models/ops/elementwise/elementwise.cc", "models/ops/matmul/packed_weights.cc",
     "models/ops/paged_attention/reference.cc", "models/sampling/device_sampler.cc", "models/sampling/row_ops.cc",
-    "models/step/step_batch.cc", "models/step/tensor_storage.cc", "scheduler/engine.cc", "server/api/control_service.cc",
+    "models/step/step_batch.cc", "scheduler/engine.cc", "server/api/control_service.cc",
     "server/auth/certificate_files.cc", "server/auth/credentials.cc", "server/auth/server_credentials.cc",
     "server/metrics/metrics.cc", "server/storage/disk_tier.cc",
     "server/storage/session_store.cc", "server/admission/tenants.cc", "server/vllm/messages.cc",

@@ -15,7 +15,6 @@ FILES = {
     "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
     "tests/scheduler/output/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
-    "tests/scheduler/engine_test.cc": (678, "to be split: failed steps and lost devices; refusals and waits"),
     "tests/scheduler/tiers/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/server/storage/session_store_test.cc": (532, "to be split: limits and ages; SessionIdTest"),

@@ -48,8 +48,8 @@ struct Client {
         std::this_thread::yield();
       }
       if (below(4) == 0) engine->Cancel(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
-      if (below(6) == 0) engine->Pause(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
-      if (below(3) == 0) engine->Unpause(static_cast<RequestKey>(index * 1000000 + below(i + 2)));
+      if (below(6) == 0) engine->SetPaused(static_cast<RequestKey>(index * 1000000 + below(i + 2)), true);
+      if (below(3) == 0) engine->SetPaused(static_cast<RequestKey>(index * 1000000 + below(i + 2)), false);
       if (below(8) == 0) {
         const EngineLoad load = engine->GetLoad();
         EXPECT_EQ(load.occupancy.TotalBytes(), load.occupancy.arena_bytes);

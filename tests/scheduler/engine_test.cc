@@ -1,4 +1,5 @@
-#include "scheduler/engine.h"
+// What the engine does with requests, from submission to their last event.
+#include "tests/scheduler/engine_test.h"
 
 #include <gtest/gtest.h>
 
@@ -13,111 +14,11 @@
 #include "absl/strings/match.h"
 #include "scheduler/policy/fair_policy.h"
 #include "scheduler/refusal.h"
-#include "tests/testing/failing_storage.h"
-#include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_constraint.h"
-#include "tests/testing/fake_model_runner.h"
 #include "tests/testing/fake_prefix_disk.h"
-#include "tests/testing/recording_sink.h"
-#include "tests/testing/tiny_cache.h"
-#include "tests/testing/wait_until.h"
 
 namespace berth {
 namespace {
-
-// Holds every step until the test lets it go.
-class Gate {
- public:
-  void Close() {
-    MutexLock lock(&mutex_);
-    closed_ = true;
-  }
-  void Open() {
-    MutexLock lock(&mutex_);
-    closed_ = false;
-    changed_.SignalAll();
-  }
-  // Called by the model.
-  void Pass() {
-    MutexLock lock(&mutex_);
-    arrived_ = true;
-    changed_.SignalAll();
-    while (closed_) changed_.Wait(&mutex_);
-  }
-  // Until the model has come to the gate for the first time.
-  void WaitForArrival() {
-    MutexLock lock(&mutex_);
-    while (!arrived_) changed_.Wait(&mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-class EngineTest : public ::testing::Test {
- protected:
-  EngineTest()
-      : tiny_({StaticLayer(), SlidingLayer(6), RecurrentLayer()}, /*arena_size=*/400), runner_(tiny_.cache.get()) {
-    options_.scheduler = {
-        .max_running = 2, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 200};
-    options_.max_queue = 3;
-    options_.check_integrity = true;
-    options_.now = [this] { return clock_.Now(); };
-    runner_.on_run = [this](const StepPlan&) {
-      gate_.Pass();
-      return num_failures_.fetch_sub(1) > 0 ? absl::InternalError("the device is unwell") : absl::OkStatus();
-    };
-  }
-  void MakeEngine() {
-    auto engine = Engine::Create(tiny_.cache.get(), &runner_, &sink_, options_);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-  }
-  void StartEngine() {
-    MakeEngine();
-    engine_->Start();
-  }
-  void TearDown() override {
-    gate_.Open();
-    engine_.reset();
-    EXPECT_EQ(runner_.mismatch(), "");
-    EXPECT_TRUE(tiny_.cache->CheckIntegrity().ok());
-  }
-  Request MakeRequest(RequestKey key, int64_t prompt_tokens, int64_t max_tokens) {
-    Request request;
-    request.key = key;
-    request.prompt.assign(prompt_tokens, static_cast<int32_t>(key % 100));
-    request.max_tokens = max_tokens;
-    request.arrival = clock_.Now();
-    return request;
-  }
-  void WaitForPaused(int64_t n) {
-    WaitUntil([this, n] { return engine_->GetLoad().counts.num_paused == n; }, "the number of paused requests");
-  }
-  // Waits for the load to be that of an idle engine, and says how it is not.
-  void ExpectIdle() {
-    ASSERT_TRUE(engine_->WaitUntilIdle(kHangLimit));
-    const EngineLoad load = engine_->GetLoad();
-    EXPECT_EQ(load.counts.num_running, 0);
-    EXPECT_EQ(load.counts.num_waiting, 0);
-    EXPECT_EQ(load.counts.waiting_tokens, 0);
-    EXPECT_EQ(load.occupancy.num_leases, 0);
-    EXPECT_EQ(load.occupancy.unassigned_free_bytes + load.occupancy.unassigned_overhead_bytes,
-              load.occupancy.arena_bytes);
-  }
-
-  TinyCache tiny_;
-  FakeModelRunner runner_;
-  FakeClock clock_;
-  RecordingSink sink_;
-  Gate gate_;
-  std::atomic<int> num_failures_{0};
-  Engine::Options options_;
-  std::unique_ptr<Engine> engine_;
-};
 
 TEST_F(EngineTest, RefusesOptionsThatMakeNoSense) {
   options_.max_queue = 0;
@@ -127,6 +28,33 @@ TEST_F(EngineTest, RefusesOptionsThatMakeNoSense) {
   options_.scheduler.max_running = 0;
   EXPECT_EQ(Engine::Create(tiny_.cache.get(), &runner_, &sink_, options_).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// A library keeps things for each thread, such as the handles of cuBLAS.
+TEST_F(EngineTest, WhatComesBeforeTheStepsRunsOnTheirThread) {
+  std::thread::id of_steps;
+  runner_.on_run = [&of_steps](const StepPlan&) {
+    of_steps = std::this_thread::get_id();
+    return absl::OkStatus();
+  };
+  MakeEngine();
+  std::thread::id of_first;
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 3, 2)).ok());
+  const absl::Status started = engine_->Start([&] {
+    of_first = std::this_thread::get_id();
+    EXPECT_EQ(of_steps, std::thread::id()) << "a step ran before";
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(started.ok());
+  ExpectIdle();
+  EXPECT_EQ(of_steps, of_first);
+  EXPECT_NE(of_first, std::this_thread::get_id());
+}
+
+TEST_F(EngineTest, AStartTellsTheErrorOfWhatComesBeforeTheSteps) {
+  MakeEngine();
+  EXPECT_EQ(engine_->Start([] { return absl::ResourceExhaustedError("no memory"); }),
+            absl::ResourceExhaustedError("no memory"));
 }
 
 TEST_F(EngineTest, DropsPrefixesBetweenTheStepsOfARequest) {
@@ -197,15 +125,6 @@ TEST_F(EngineTest, APlanAfterADeliveryIsAPhaseOfItsOwn) {
   gate_.Open();
   EXPECT_EQ(planning.get_future().get(), StepPhase::kPlan);
   engine_.reset();  // its clock reads what ends with this function
-}
-
-TEST_F(EngineTest, ADropEndsWithAnEngineThatEnds) {
-  MakeEngine();
-  bool done = false;
-  engine_->DropPrefixes(std::nullopt, [&](const FreedBytes&, const absl::Status&) { done = true; });
-  EXPECT_FALSE(done);
-  engine_.reset();
-  EXPECT_TRUE(done);
 }
 
 TEST_F(EngineTest, AnswersARequest) {
@@ -312,34 +231,22 @@ TEST_F(EngineTest, APausedRequestContinuesOrEndsUnread) {
   ASSERT_TRUE(engine_->Submit(continued).ok());
   ASSERT_TRUE(engine_->Submit(MakeRequest(2, 20, 30)).ok());
   gate_.WaitForArrival();
-  engine_->Pause(1);
-  engine_->Pause(2);
+  engine_->SetPaused(1, true);
+  engine_->SetPaused(2, true);
   gate_.Open();
   WaitForPaused(2);
   EXPECT_EQ(engine_->GetLoad().counts.num_running, 0);
   EXPECT_EQ(engine_->GetLoad().occupancy.num_leases, 0);
   ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 5)).ok());
   EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kLength) << "others go on";
-  engine_->Unpause(1);
+  engine_->SetPaused(1, false);
   const RequestRecord record = sink_.WaitFor(1);
   EXPECT_EQ(record.tokens, FakeModelRunner::AnswerTo(continued).tokens);
   EXPECT_EQ(record.finish, FinishReason::kLength);
   clock_.Advance(absl::Seconds(30));
-  engine_->Unpause(1);  // wakes the engine, whose clock the test moved
+  engine_->SetPaused(1, false);  // wakes the engine, whose clock the test moved
   EXPECT_EQ(sink_.WaitFor(2).finish, FinishReason::kUnread);
   ExpectIdle();
-}
-
-TEST_F(EngineTest, EndsPausedRequestsWhenItGoes) {
-  gate_.Close();
-  StartEngine();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 20, 30)).ok());
-  gate_.WaitForArrival();
-  engine_->Pause(1);
-  gate_.Open();
-  WaitForPaused(1);
-  engine_.reset();
-  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kCancelled);
 }
 
 // A step takes 10 ms, and 1 ms more for each prefilled token.
@@ -468,159 +375,6 @@ TEST_F(EngineTest, DeadlinesEndRunningAndWaitingOnes) {
   gate_.Open();
   for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.WaitFor(key).finish, FinishReason::kDeadline);
   ExpectIdle();
-}
-
-TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
-  num_failures_ = 2;  // two in a row
-  gate_.Close();
-  StartEngine();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
-  gate_.WaitForArrival();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(2, 5, 10)).ok());
-  gate_.Open();
-  EXPECT_EQ(sink_.WaitFor(1).finish, FinishReason::kError);
-  EXPECT_EQ(sink_.WaitFor(2).finish, FinishReason::kError);
-  EXPECT_EQ(sink_.Get(1).error, absl::InternalError("the device is unwell"));
-  EXPECT_TRUE(engine_->healthy());
-  ExpectIdle();
-  EXPECT_EQ(engine_->GetLoad().num_failed_steps, 2);
-  ASSERT_TRUE(engine_->Submit(MakeRequest(3, 5, 10)).ok());
-  EXPECT_EQ(sink_.WaitFor(3).finish, FinishReason::kLength);
-  num_failures_ = 2;  // the count starts again
-  ASSERT_TRUE(engine_->Submit(MakeRequest(4, 5, 10)).ok());
-  EXPECT_EQ(sink_.WaitFor(4).finish, FinishReason::kError);
-  EXPECT_TRUE(engine_->healthy());
-}
-
-TEST_F(EngineTest, ThreeFailedStepsInARowAreTheEnd) {
-  options_.scheduler.max_running = 1;
-  options_.max_queue = 10;
-  MakeEngine();
-  for (RequestKey key = 1; key <= 5; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 10)).ok());
-  int num_runs = 0;
-  runner_.on_run = [&](const StepPlan&) {
-    // The last comes while the last step runs.
-    if (++num_runs == 3) {
-      EXPECT_TRUE(engine_->Submit(MakeRequest(6, 5, 10)).ok());
-    }
-    return absl::InternalError("the device is unwell");
-  };
-  engine_->Start();
-  for (RequestKey key = 1; key <= 6; ++key) {
-    const RequestRecord record = sink_.WaitFor(key);
-    EXPECT_EQ(record.finish, FinishReason::kError) << key;
-    EXPECT_EQ(record.error.code(), key <= 3 ? absl::StatusCode::kInternal : absl::StatusCode::kUnavailable) << key;
-  }
-  ExpectIdle();
-  EXPECT_FALSE(engine_->healthy());
-  EXPECT_EQ(num_runs, 3);
-  const absl::Status status = engine_->Submit(MakeRequest(7, 5, 10));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(absl::StrContains(status.message(), "the device is unwell")) << status;
-  engine_->Drain();
-  EXPECT_EQ(engine_->Submit(MakeRequest(7, 5, 10)), status);
-}
-
-TEST_F(EngineTest, ALostDeviceIsToldAtOnceAndIsTheEnd) {
-  int num_runs = 0;
-  int num_told = 0;
-  options_.on_device_lost = [&](const absl::Status& status) {
-    ++num_told;
-    EXPECT_EQ(num_runs, 1);
-    EXPECT_EQ(status, absl::DataLossError("illegal address"));
-  };
-  MakeEngine();
-  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 10)).ok());
-  runner_.on_run = [&](const StepPlan&) {
-    ++num_runs;
-    return absl::DataLossError("illegal address");
-  };
-  engine_->Start();
-  for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.WaitFor(key).finish, FinishReason::kError) << key;
-  ExpectIdle();
-  EXPECT_EQ(num_told, 1);
-  EXPECT_EQ(num_runs, 1);
-  EXPECT_FALSE(engine_->healthy());
-  EXPECT_EQ(engine_->Submit(MakeRequest(4, 5, 10)),
-            absl::UnavailableError("the device was lost: DATA_LOSS: illegal address"));
-}
-
-// The engine does not wait for the model to fail too.
-TEST_F(EngineTest, AnErrorOfTheArenaFailsTheNextStep) {
-  FailingStorage storage(tiny_.storage.get());
-  const std::unique_ptr<Cache> cache = *Cache::Create(tiny_.cache->plan(), &storage, {});
-  FakeModelRunner runner(cache.get());
-  int num_runs = 0;
-  runner.on_run = [&](const StepPlan&) {
-    if (++num_runs == 2) storage.Fail(absl::DataLossError("a copy failed"));
-    return absl::OkStatus();
-  };
-  int num_told = 0;
-  options_.on_device_lost = [&](const absl::Status&) { ++num_told; };
-  engine_ = *Engine::Create(cache.get(), &runner, &sink_, options_);
-  engine_->Start();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
-  EXPECT_EQ(sink_.WaitFor(1).error, absl::DataLossError("a copy failed"));
-  engine_.reset();
-  EXPECT_EQ(num_runs, 2);
-  EXPECT_EQ(num_told, 1);
-}
-
-TEST_F(EngineTest, AResultWithoutItsRowsFailsTheStep) {
-  class Forgetful : public FakeModelRunner {
-   public:
-    using FakeModelRunner::FakeModelRunner;
-    absl::Status Run(const StepPlan&, StepResult* result) override {
-      result->rows.clear();
-      return absl::OkStatus();
-    }
-  };
-  Forgetful runner(tiny_.cache.get());
-  engine_ = *Engine::Create(tiny_.cache.get(), &runner, &sink_, options_);
-  engine_->Start();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
-  EXPECT_EQ(sink_.WaitFor(1).error, absl::InternalError("the model gave 0 results for 1 rows"));
-  engine_.reset();
-}
-
-TEST_F(EngineTest, DrainingEndsWhatItHasAndTakesNoMore) {
-  gate_.Close();
-  StartEngine();
-  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 20)).ok());
-  engine_->Drain();
-  EXPECT_EQ(engine_->Submit(MakeRequest(4, 5, 20)).code(), absl::StatusCode::kUnavailable);
-  EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
-  gate_.Open();
-  EXPECT_TRUE(engine_->WaitUntilIdle(absl::InfiniteDuration()));
-  for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
-  EXPECT_TRUE(engine_->healthy());
-}
-
-TEST_F(EngineTest, DestructionEndsWorkInFlight) {
-  gate_.Close();
-  StartEngine();
-  for (RequestKey key = 1; key <= 3; ++key) ASSERT_TRUE(engine_->Submit(MakeRequest(key, 5, 190)).ok());
-  gate_.WaitForArrival();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(4, 5, 190)).ok());
-  std::thread destroyer([this] { engine_.reset(); });
-  gate_.Open();
-  destroyer.join();
-  for (RequestKey key = 1; key <= 4; ++key) {
-    const RequestRecord record = sink_.Get(key);
-    EXPECT_EQ(record.num_ends, 1) << key;
-    // The four might be done before the destructor is called.
-    if (record.finish != FinishReason::kLength) {
-      EXPECT_EQ(record.finish, FinishReason::kCancelled) << key;
-    }
-  }
-}
-
-TEST_F(EngineTest, DestructionEndsWhatANeverStartedEngineAccepted) {
-  MakeEngine();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, 5, 10)).ok());
-  EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
-  engine_.reset();
-  EXPECT_EQ(sink_.Get(1).finish, FinishReason::kCancelled);
 }
 
 TEST_F(EngineTest, ConstrainedRequestsAreMaskedByWorkersAndResume) {

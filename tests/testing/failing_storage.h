@@ -37,6 +37,7 @@ class FailingStorage final : public ArenaStorage {
   void Write(int64_t offset, int64_t size_bytes, const std::byte* bytes) override {
     if (status().ok()) host_->Write(offset, size_bytes, bytes);
   }
+  int64_t piece_bytes() const override { return host_->piece_bytes(); }
   void Poison(int64_t offset, int64_t size_bytes) override {
     if (status().ok()) host_->Poison(offset, size_bytes);
   }

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include <mutex>
+
 #include "models/kernels/cpu/panels.h"
 #include "models/kernels/cuda/launch.h"
 
@@ -142,19 +144,51 @@ inline int ErrorOf(cudaError_t error) {
   return error;
 }
 
-// The one place that launches.
+// The kernels that may have more shared memory than a block has without asking: all that the device has. Each is asked
+// for once, because the call takes the host about as long as a launch.
+class LargeBlocks {
+ public:
+  static LargeBlocks& Instance() {
+    static LargeBlocks blocks;
+    return blocks;
+  }
+
+  // kNotCovered: the device has less. An error of CUDA's is not remembered.
+  int Allow(const void* kernel, int64_t shared_bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (most_bytes_ == 0) {
+      const int error = ErrorOf(cudaDeviceGetAttribute(&most_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+      if (error != cudaSuccess) return error;
+    }
+    if (shared_bytes > most_bytes_) return kNotCovered;
+    for (int i = 0; i < count_; ++i) {
+      if (allowed_[i] == kernel) return kLaunched;
+    }
+    const int error = ErrorOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes_));
+    if (error == cudaErrorInvalidValue) return kNotCovered;  // it has shared memory of a fixed size, too
+    if (error != cudaSuccess) return error;
+    if (count_ < kMost) allowed_[count_++] = kernel;
+    return kLaunched;
+  }
+
+ private:
+  static constexpr int kMost = 256;  // more than there are
+
+  std::mutex mutex_;
+  int most_bytes_ = 0;  // that a block may ask for
+  const void* allowed_[kMost] = {};
+  int count_ = 0;
+};
+
+// The one place that launches. The process sees one GPU, with number 0.
 template <typename... Parameters, typename... Arguments>
 int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes, void* stream,
            const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return kLaunched;
   constexpr int64_t kWithoutAsking = 48 << 10;
   if (shared_bytes > kWithoutAsking) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes));
-    // Devices differ in how much a block may have.
-    if (ErrorOf(error) == cudaErrorInvalidValue) return kNotCovered;
-    if (error != cudaSuccess) return error;
+    const int result = LargeBlocks::Instance().Allow(reinterpret_cast<const void*>(kernel), shared_bytes);
+    if (result != kLaunched) return result;
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

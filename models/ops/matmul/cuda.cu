@@ -138,14 +138,28 @@ __device__ inline void MultiplyPairs(const ExpertMatMulArgs& a, int64_t expert, 
   }
 }
 
-// blockIdx = (kBlockOutputs outputs, expert). The block looks for the expert's pairs.
+// Whether an earlier pair chose the expert of this one. All warps find the same.
+__device__ inline bool IsChosenBefore(const ExpertMatMulArgs& a, int64_t pair) {
+  const int64_t expert = a.chosen[pair];
+  for (int64_t first = 0; first < pair; first += kWarp) {
+    const int64_t other = first + Lane();
+    if (__ballot_sync(kWholeWarp, other < pair && a.chosen[other] == expert) != 0) return true;
+  }
+  return false;
+}
+
+// blockIdx = (kBlockOutputs outputs, expert). The block looks for the expert's pairs. With fewer pairs than experts,
+// blockIdx.y is a pair, and the block has its expert if the pair is the first that chose it. So no block is launched
+// for an expert without pairs. Where a token chooses 10 of 512 experts, as in qwen3_next, most have none.
 template <typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
     ExpertProductKernel(const __grid_constant__ ExpertMatMulArgs a, bool x_aligned) {
   int* const count = reinterpret_cast<int*>(shared_memory);
   int* const pairs = count + 1;         // [pairs]
   int* const x_rows = pairs + a.pairs;  // [pairs]
-  const int64_t expert = blockIdx.y;
+  const bool by_pair = a.pairs < a.experts;
+  if (by_pair && IsChosenBefore(a, blockIdx.y)) return;
+  const int64_t expert = by_pair ? a.chosen[blockIdx.y] : static_cast<int64_t>(blockIdx.y);
   if (WarpIndex() == 0) {
     const int found = FindPairs(a, expert, pairs, x_rows);
     if (Lane() == 0) *count = found;
@@ -289,12 +303,13 @@ BERTH_CUDA_ENTRY(ExpandInt8, ExpandInt8Args)
 template <typename T>
 int ExpertMatMul(const ExpertMatMulArgs& a, const LaunchParams& launch) {
   const bool x_aligned = AreAligned<T>(a.x, a.x_stride);
-  const dim3 grid = Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts);
   if (a.groups.pairs == nullptr) {
     const int64_t room = (2 * a.pairs + 1) * static_cast<int64_t>(sizeof(int));
+    const dim3 grid = Grid(CeilDiv(a.outputs, kBlockOutputs), a.pairs < a.experts ? a.pairs : a.experts);
     return Launch(a.is_int8 ? ExpertProductKernel<T, int8_t> : ExpertProductKernel<T, T>, grid, kThreads, room,
                   launch.stream, a, x_aligned);
   }
+  const dim3 grid = Grid(CeilDiv(a.outputs, kBlockOutputs), a.experts);
   if (kTypeOf<T> == DType::kFloat32) {
     return Launch(a.is_int8 ? ExpertGroupKernel<int8_t> : ExpertGroupKernel<float>, grid, kThreads, 0, launch.stream, a,
                   x_aligned);

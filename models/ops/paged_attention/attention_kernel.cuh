@@ -142,6 +142,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
 }
 
+// The splits that a warp loads before it merges the first of them. Merging is a chain, but loading need not wait for
+// it.
+inline constexpr int kMergedAtOnce = 4;
+
 // Merges the splits of a tile: a warp for each of a token's heads.
 template <int kColumns, typename Keys>
 __global__ void __launch_bounds__(kAttentionThreads)
@@ -160,15 +164,30 @@ __global__ void __launch_bounds__(kAttentionThreads)
   Softmax<kColumns> total;
   total.max = FirstScore(a, head);
   total.sum = FirstSum(a);
-  for (int split = seen.first / kSplit; split * kSplit < seen.last; ++split) {
-    const float* partial = partials.Of(a, query, split, head);
-    const Merging merge(total.max, total.sum, partial[0], partial[1]);
-    total.max = merge.max;
-    total.sum = merge.sum;
+  for (int first = seen.first / kSplit; first * kSplit < seen.last; first += kMergedAtOnce) {
+    float max[kMergedAtOnce], sum[kMergedAtOnce], values[kMergedAtOnce][kColumns];
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = i * kWarp + Lane();
-      if (column < dim) total.values[i] = merge(total.values[i], partial[2 + column]);
+    for (int s = 0; s < kMergedAtOnce; ++s) {
+      if ((first + s) * kSplit >= seen.last) break;
+      const float* partial = partials.Of(a, query, first + s, head);
+      max[s] = partial[0];
+      sum[s] = partial[1];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const int column = i * kWarp + Lane();
+        values[s][i] = column < dim ? partial[2 + column] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kMergedAtOnce; ++s) {
+      if ((first + s) * kSplit >= seen.last) break;
+      const Merging merge(total.max, total.sum, max[s], sum[s]);
+      total.max = merge.max;
+      total.sum = merge.sum;
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (i * kWarp + Lane() < dim) total.values[i] = merge(total.values[i], values[s][i]);
+      }
     }
   }
   const float inverse = 1.0f / total.sum;

@@ -19,10 +19,10 @@ bidirectional_attention_cuda AttentionKernel<MmaMath<8>, AllKeys>: 166 0 0 1 76
 bidirectional_attention_cuda AttentionKernel<SimtMath<16>, AllKeys>: 168 56 52 0 0
 bidirectional_attention_cuda AttentionKernel<SimtMath<4>, AllKeys>: 96 92 108 0 0
 bidirectional_attention_cuda AttentionKernel<SimtMath<8>, AllKeys>: 128 44 100 0 0
-bidirectional_attention_cuda MergeKernel<16, AllKeys>: 96 0 0 0 0
-bidirectional_attention_cuda MergeKernel<2, AllKeys>: 32 0 0 0 0
-bidirectional_attention_cuda MergeKernel<4, AllKeys>: 40 0 0 0 0
-bidirectional_attention_cuda MergeKernel<8, AllKeys>: 48 0 0 0 0
+bidirectional_attention_cuda MergeKernel<16, AllKeys>: 134 0 0 0 0
+bidirectional_attention_cuda MergeKernel<2, AllKeys>: 40 0 0 0 0
+bidirectional_attention_cuda MergeKernel<4, AllKeys>: 48 0 0 0 0
+bidirectional_attention_cuda MergeKernel<8, AllKeys>: 72 0 0 0 0
 causal_conv_cuda ConvKernel<BFloat16>: 38 0 0 0 0
 causal_conv_cuda ConvKernel<float>: 36 0 0 0 0
 causal_conv_cuda ConvStateKernel<BFloat16>: 32 0 0 0 0
@@ -54,10 +54,10 @@ matmul_cuda ExpandInt8Kernel<BFloat16>: 32 0 0 1 0
 matmul_cuda ExpandInt8Kernel<float>: 32 0 0 1 0
 matmul_cuda ExpertGroupKernel<float>: 94 0 0 4 0
 matmul_cuda ExpertGroupKernel<signed char>: 168 0 0 16 0
-matmul_cuda ExpertProductKernel<BFloat16, BFloat16>: 96 8 16 4 0
-matmul_cuda ExpertProductKernel<BFloat16, signed char>: 147 0 0 8 0
-matmul_cuda ExpertProductKernel<float, float>: 79 0 0 4 0
-matmul_cuda ExpertProductKernel<float, signed char>: 165 0 0 16 0
+matmul_cuda ExpertProductKernel<BFloat16, BFloat16>: 125 0 0 4 0
+matmul_cuda ExpertProductKernel<BFloat16, signed char>: 157 0 0 8 0
+matmul_cuda ExpertProductKernel<float, float>: 96 0 0 4 0
+matmul_cuda ExpertProductKernel<float, signed char>: 168 0 0 16 0
 matmul_cuda ExpertTileKernel<BFloat16>: 162 0 0 24 64
 matmul_cuda ExpertTileKernel<signed char>: 163 0 0 24 64
 matmul_cuda GroupPairsKernel: 32 0 0 0 0
@@ -76,10 +76,10 @@ paged_attention_cuda AttentionKernel<MmaMath<8>, CausalKeys>: 205 0 0 1 76
 paged_attention_cuda AttentionKernel<SimtMath<16>, CausalKeys>: 168 24 24 0 0
 paged_attention_cuda AttentionKernel<SimtMath<4>, CausalKeys>: 96 112 136 0 0
 paged_attention_cuda AttentionKernel<SimtMath<8>, CausalKeys>: 128 116 156 0 0
-paged_attention_cuda MergeKernel<16, CausalKeys>: 96 0 0 0 0
-paged_attention_cuda MergeKernel<2, CausalKeys>: 32 0 0 0 0
-paged_attention_cuda MergeKernel<4, CausalKeys>: 40 0 0 0 0
-paged_attention_cuda MergeKernel<8, CausalKeys>: 56 0 0 0 0
+paged_attention_cuda MergeKernel<16, CausalKeys>: 128 0 0 0 0
+paged_attention_cuda MergeKernel<2, CausalKeys>: 53 0 0 0 0
+paged_attention_cuda MergeKernel<4, CausalKeys>: 62 0 0 0 0
+paged_attention_cuda MergeKernel<8, CausalKeys>: 80 0 0 0 0
 paged_attention_write_kv WriteKvKernel<BFloat16>: 32 0 0 1 0
 paged_attention_write_kv WriteKvKernel<float>: 32 0 0 3 0
 rg_lru_cuda RgLruKernel<BFloat16>: 31 0 0 0 0

@@ -327,6 +327,17 @@ TEST_P(EmulatedCudaTest, OnlySizesGoToTheReference) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+// The call takes as long as a launch.
+TEST(EmulatedCudaLaunchTest, AKernelIsAllowedLargeBlocksOnce) {
+  const int before = cuda_emulation::CurrentErrors().num_attribute_calls;
+  for (const int64_t kib : {40, 64, 200, 64}) {
+    const int result = ops::cuda::Launch(
+        +[] {}, dim3(1), 32, kib << 10, nullptr);
+    EXPECT_EQ(result, ops::cuda::kLaunched) << kib;
+  }
+  EXPECT_EQ(cuda_emulation::CurrentErrors().num_attribute_calls - before, 1);
+}
+
 TEST_P(EmulatedCudaTest, GreedyIsTheLowestOfTheLargest) {
   constexpr int32_t kBad = -2;
   const int64_t vocab = 5003;

@@ -8,12 +8,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/floor_divide.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "models/step/thread_pool.h"
+#include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/models/ops/kernel_test.h"
 
 namespace berth {
@@ -422,6 +425,31 @@ TEST_P(CudaMatMulTest, AWeightMayBeTransposed) {
     const ops::ExpertPairs all = {.chosen = OnDevice(at::zeros({3}, at::kLong)), .groups = {}};
     const at::Tensor got = ops::ExpertMatMul(x, experts, ops::AddressesOf(experts), {}, all, execution_);
     EXPECT_TRUE(at::allclose(got, expected, /*rtol=*/1e-2, /*atol=*/1e-2));
+  }
+}
+
+// An expert without pairs gets no blocks.
+TEST_P(CudaMatMulTest, FewPairsLaunchNoBlocksForOtherExperts) {
+  constexpr int64_t kExperts = 40, kOutputs = 33, kInputs = 48, kOutputsOfABlock = 16;
+  for (DType storage : {DType::kFloat32, DType::kInt8}) {
+    std::vector<ops::PackedMatrix> experts;
+    for (int64_t e = 0; e < kExperts; ++e) experts.push_back(Packed(Random(kOutputs, kInputs), storage));
+    const at::Tensor addresses = ops::AddressesOf(experts);
+    // Pairs of two rows; experts chosen once, twice and three times, the first and the last one among them.
+    const ops::ExpertPairs pairs = {
+        .chosen = OnDevice(at::tensor({39, 7, 0, 7, 0, 7}, at::kLong)), .pairs_per_row = 3, .groups = {}};
+    const at::Tensor x = Random(2, kInputs);
+    const int64_t before = cuda_emulation::NumBlocks();
+    const at::Tensor got = ops::ExpertMatMul(x, experts, addresses, {}, pairs, execution_);
+    if (GetTestDevice() == nullptr) {
+      EXPECT_EQ(cuda_emulation::NumBlocks() - before, (kOutputs + kOutputsOfABlock - 1) / kOutputsOfABlock * 6);
+    }
+    // With as many pairs as experts, each expert has its blocks.
+    const at::Tensor more = OnDevice(at::full({39}, 3, at::kLong));
+    const ops::ExpertPairs many = {.chosen = at::cat({pairs.chosen, more}), .pairs_per_row = 3, .groups = {}};
+    const at::Tensor of_many =
+        ops::ExpertMatMul(at::cat({x, Random(13, kInputs)}), experts, addresses, {}, many, execution_);
+    EXPECT_TRUE(at::equal(got, of_many.narrow(0, 0, 6)));
   }
 }
 

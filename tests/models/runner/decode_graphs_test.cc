@@ -197,5 +197,17 @@ TEST_F(DecodeGraphsTest, TablesThatMoveAreRecordedAnew) {
   EXPECT_EQ(recorder_.recorded, 3);
 }
 
+TEST_F(DecodeGraphsTest, ReservedTablesDoNotMove) {
+  batch_.Reserve({.rows = 256, .sequence_tokens = 512});
+  ExpectLogits(Forward(2, 511), 2, 511);
+  ExpectLogits(Forward(2, 510), 2, 510);
+  const void* const address = batch_.copy_address();
+  ExpectLogits(Forward(256, 511), 256, 511);  // as in the test above
+  ExpectLogits(Forward(256, 510), 256, 510);
+  ExpectLogits(Forward(2, 12), 2, 12);
+  EXPECT_EQ(batch_.copy_address(), address);
+  EXPECT_EQ(recorder_.recorded, 2);
+}
+
 }  // namespace
 }  // namespace berth

@@ -67,7 +67,7 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const s
     device = std::make_unique<EmulatedDevice>();
     storage = std::make_unique<EmulatedDeviceStorage>(std::move(storage));
   }
-  const auto runner = *model->CreateRunner(storage.get());
+  const auto runner = *model->CreateRunner(storage.get(), {});
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
   SamplingParams greedy;
   greedy.temperature = 0;
@@ -310,7 +310,7 @@ TEST(EmulatedCudaWarmUpTest, RunsTheLargestStepsAndRecordsGraphs) {
     const auto model = *LoadedModel::Load({.model_dir = model_dir, .cuda_graphs = true, .num_threads = 1},
                                           {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
     const auto storage = *model->CreateStorage(int64_t{32} << 20);
-    const auto runner = *model->CreateRunner(storage.get());
+    const auto runner = *model->CreateRunner(storage.get(), {});
     const auto counts = WarmUp(model->cache_plan(), storage.get(), runner.get(),
                                {.max_running = 3,
                                 .max_step_tokens = 100,
@@ -352,6 +352,25 @@ TEST(EmulatedCudaTypesTest, ModelsInBfloat16MixNoTypes) {
     EXPECT_GT(calls.Count("aten::linear"), 0);
     EXPECT_EQ(calls.mixed(), std::vector<std::string>()) << model;
   }
+}
+
+// In float32, a GPU would read twice the bytes, and multiply without its matrix units.
+TEST(EmulatedCudaTypesTest, Float16RunsAsBfloat16) {
+  const std::string model_dir = WriteMixtral(/*layers=*/1, /*has_experts=*/false);
+  std::string config;
+  ASSERT_TRUE(std::getline(std::ifstream(model_dir + "/config.json"), config, '\0'));
+  config.insert(1, R"("dtype": "float16", )");
+  std::ofstream(model_dir + "/config.json") << config;
+  const auto load = [&](const std::string& dtype, const Execution& execution) {
+    return *LoadedModel::Load({.model_dir = model_dir, .dtype = dtype, .num_threads = 1}, execution);
+  };
+  const Execution emulated = {.cuda_kernels = BerthCudaKernels()};
+  const auto on_gpu = load("auto", emulated);
+  EXPECT_EQ(on_gpu->info().dtype, DType::kBFloat16);
+  ASSERT_EQ(on_gpu->info().warnings.size(), 1u);
+  EXPECT_TRUE(on_gpu->info().warnings[0].starts_with("the checkpoint's float16 weights are rounded to bfloat16"));
+  EXPECT_EQ(load("float32", emulated)->info().dtype, DType::kFloat32);
+  EXPECT_EQ(load("auto", {})->info().dtype, DType::kFloat32);  // on the CPU
 }
 
 TEST(EmulatedCudaExpertsTest, ChooseTheTokensOfTheCpu) {

@@ -18,6 +18,7 @@ TEST(DeviceErrorTest, AStickyErrorIsTheLossOfTheDevice) {
   EXPECT_EQ(Of(700), absl::DataLossError("step failed: CUDA error: text"));
   EXPECT_EQ(Of(719).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Of(214).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Of(999).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(DeviceErrorTest, OtherErrorsPass) {

@@ -144,14 +144,18 @@ TEST_F(TensorStorageTest, PoisonIsNoNumber) {
   for (std::byte byte : ReadAt(512, 64)) EXPECT_EQ(byte, std::byte{0xFF});
 }
 
+// On a GPU, in pieces of equal size, with a smaller one at the end, and in one piece.
 TEST_F(TensorStorageTest, AnotherThreadCopiesAfterAFence) {
-  const std::vector<std::byte> bytes = Numbers(3 << 20);
-  storage_.Fence();
-  std::thread([&] { storage_.Write(4096, 3 << 20, bytes.data()); }).join();
-  storage_.Fence();
-  std::vector<std::byte> read;
-  std::thread([&] { read = ReadAt(4096, 3 << 20); }).join();
-  EXPECT_EQ(read, bytes);
+  for (const int64_t size : {3 << 20, (3 << 20) + 5, (4 << 20) + 1, (64 << 10) + 1, 1}) {
+    const std::vector<std::byte> bytes = Numbers(size);
+    storage_.Poison(0, kSize);
+    storage_.Fence();
+    std::thread([&] { storage_.Write(4096, size, bytes.data()); }).join();
+    storage_.Fence();
+    std::vector<std::byte> read;
+    std::thread([&] { read = ReadAt(4096, size); }).join();
+    EXPECT_EQ(read, bytes) << size;
+  }
 }
 
 }  // namespace

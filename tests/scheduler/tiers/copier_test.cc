@@ -48,6 +48,39 @@ TEST_P(CopierTest, GoesOnWhereItWasEnded) {
   EXPECT_EQ(done, kArena);
 }
 
+// Counts the pieces that it is read in.
+class CountingStorage final : public ArenaStorage {
+ public:
+  explicit CountingStorage(ArenaStorage* host) : host_(host) {}
+  std::byte* base() const override { return host_->base(); }
+  int64_t size_bytes() const override { return host_->size_bytes(); }
+  void Move(int64_t, int64_t, int64_t) override {}
+  void Convert(const StateConversion&) override {}
+  void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
+    pieces.push_back(size_bytes);
+    host_->Read(offset, size_bytes, out);
+  }
+  void Write(int64_t, int64_t, const std::byte*) override {}
+  void Poison(int64_t, int64_t) override {}
+  int64_t piece_bytes() const override { return int64_t{4} << 20; }
+
+  mutable std::vector<int64_t> pieces;
+
+ private:
+  ArenaStorage* const host_;
+};
+
+TEST_P(CopierTest, TheStorageSaysHowLargeAPieceIs) {
+  CountingStorage storage(storage_.get());
+  Copier copier(&storage, /*beside_steps=*/GetParam(), absl::Now);
+  for (int64_t done = 0; done < kArena;) {
+    copier.out().push_back({.offset = done, .bytes = host_.data() + done, .size_bytes = kArena - done});
+    copier.Start();
+    done += copier.Finish().out_bytes;
+  }
+  EXPECT_EQ(storage.pieces, (std::vector<int64_t>{4 << 20, 2 << 20}));
+}
+
 // Bytes from a failed arena do not count as copied, so no snapshot of them becomes whole.
 TEST_P(CopierTest, AFailedArenaCompletesNoCopy) {
   FailingStorage storage(storage_.get());

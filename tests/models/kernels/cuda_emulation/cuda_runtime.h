@@ -175,6 +175,7 @@ namespace cuda_emulation {
 struct Errors {
   cudaError_t of_launches = cudaSuccess;
   cudaError_t of_attributes = cudaSuccess;
+  int num_attribute_calls = 0;  // of cudaFuncSetAttribute
   cudaError_t kept = cudaSuccess;
 };
 inline Errors& CurrentErrors() {
@@ -188,6 +189,7 @@ inline cudaError_t Keep(cudaError_t error) {
 
 }  // namespace cuda_emulation
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 using cudaStream_t = struct CUstream_st*;
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -200,7 +202,12 @@ inline cudaError_t cudaGetLastError() {
   cuda_emulation::CurrentErrors().kept = cudaSuccess;
   return error;
 }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = kMostSharedBytes;
+  return cudaSuccess;
+}
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  ++cuda_emulation::CurrentErrors().num_attribute_calls;
   const cudaError_t error = cuda_emulation::CurrentErrors().of_attributes;
   if (error != cudaSuccess) return cuda_emulation::Keep(error);
   return cuda_emulation::Keep(bytes <= kMostSharedBytes ? cudaSuccess : cudaErrorInvalidValue);
