@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = ROOT / "tools/gpu"
 BIN = pathlib.Path(os.environ.get("BERTH_BIN", ROOT / "bazel-bin"))
 # These need the device itself; every other stage must pass.
-GPU_STAGES = {"A": {"probe", "memcheck", "racecheck", "initcheck", "synccheck"},
+GPU_STAGES = {"A1": {"probe"}, "A2": {"memcheck", "racecheck", "initcheck", "synccheck"},
               "B": {"llama-1b-eager", "llama-8b", "qwen3-next", "peer-8b", "profile"}, "C": set()}
 
 
@@ -48,7 +48,7 @@ def check(command, *arguments, **environment):
     return done.returncode, {name: (result, line) for line, result, name in lines}
 
 
-@pytest.mark.parametrize("part", ["A", "B", "C"])
+@pytest.mark.parametrize("part", ["A1", "A2", "B", "C"])
 def test_every_stage_runs_from_the_archive(archive, tmp_path, part):
     code, stages = check([archive / "dev", "gpu-check"], part, "--device=cpu", "--small", f"--out={tmp_path}",
                          "--budget=6000")
@@ -56,17 +56,21 @@ def test_every_stage_runs_from_the_archive(archive, tmp_path, part):
     assert code == 0 and all(result != "FAIL" for result, _ in stages.values())
     assert all("--device=cpu: " in line for result, line in stages.values() if result == "SKIP")
     assert (tmp_path / f"{part}-summary.txt").read_text().count("\n") == len(stages) + 1
+    with tarfile.open(tmp_path / f"{part}-logs.tar.xz") as tar:
+        packed = tar.getnames()
+    assert {f"{part}/{part}-{stage}.log" for stage in stages} | {f"{part}/{part}-summary.txt"} <= set(packed)
+    assert all(name.endswith((".log", ".json", ".txt")) for name in packed)
 
 
 def test_a_gpu_that_is_not_there_fails(archive, tmp_path):
     if os.path.exists("/dev/nvidia0"):
         pytest.skip("this machine has a GPU")
     only = ["--only=machine", "--only=probe", "--only=operations"]
-    code, stages = check([archive / "dev", "gpu-check"], "A", "--small", f"--out={tmp_path}", *only)
+    code, stages = check([archive / "dev", "gpu-check"], "A1", "--small", f"--out={tmp_path}", *only)
     assert code == 1 and [result for result, _ in stages.values()] == ["FAIL"] * 3
     assert "no GPU" in stages["machine"][1]
     for stage in ("probe", "operations"):
-        assert "BERTH_TEST_DEVICE=cuda: device: cuda: " in (tmp_path / f"A-{stage}.log").read_text()
+        assert "BERTH_TEST_DEVICE=cuda: device: cuda: " in (tmp_path / f"A1-{stage}.log").read_text()
 
 
 def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
@@ -107,6 +111,31 @@ def test_a_fault_fails_and_does_not_stop_the_others(tmp_path):
     assert "again, with CUDA_LAUNCH_BLOCKING=1: FAIL" in stages["wrong"][1]
     assert "assert os.environ.get" in (tmp_path / "planted-blocking.again.log").read_text()
     assert not subprocess.run(["pgrep", "-f", "^sleep 601.25"], capture_output=True, check=False).stdout
+
+
+def test_a_part_says_first_what_it_will_do(tmp_path):
+    (tmp_path / "short.py").write_text("from stages import Stage\n\ndef fine(setup):\n    return str(setup.seconds)\n\n"
+                                       "STAGES = [Stage(fine, 30)]\n")
+    done = subprocess.run([sys.executable, GPU / "check.py", "short", f"--out={tmp_path}", "--budget=40"], text=True,
+                          env=os.environ | {"BERTH_BIN": str(BIN), "PYTHONPATH": str(tmp_path)}, check=True, timeout=600,
+                          stdout=subprocess.PIPE)
+    assert done.stdout.startswith("part short, at most 40 s, on cuda: fine\nPASS fine ")
+    assert done.stdout.splitlines()[1].endswith(" 30.0"), "a stage knows its limit"
+
+
+def test_a_watched_program_has_libraries_of_its_own(tmp_path, monkeypatch):
+    sys.path.insert(0, str(GPU))
+    from stages import Skip, find_tool, library_path, watched
+
+    tool = tmp_path / "tool"
+    tool.write_text('#!/bin/sh\necho "tool: $LD_LIBRARY_PATH"\nexec "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    command = watched([find_tool("tool", str(tmp_path))], "sh", "-c", 'echo "$A: $LD_LIBRARY_PATH"', A="program")
+    said = subprocess.run(command, text=True, check=True, stdout=subprocess.PIPE, timeout=60).stdout.splitlines()
+    assert said == [f"tool: {tmp_path}", f"program: {library_path()}"] and said[1] != f"program: {tmp_path}"
+    with pytest.raises(Skip, match="no-such-tool is not installed"):
+        find_tool("no-such-tool")
 
 
 def test_another_token_is_a_miss_unless_it_is_a_tie():

@@ -1,4 +1,5 @@
-"""Part A of check.py: what the device computes is what the CPU computes."""
+"""Parts A1 and A2 of check.py: what the device computes is what the CPU computes. A1 asks servers and the operations'
+tests. A2 compares with transformers, and has compute-sanitizer watch the tests."""
 
 import concurrent.futures
 import json
@@ -12,8 +13,8 @@ import sys
 import time
 import traceback
 
-from stages import (BIN, DEMO_MODELS, DEVICE_TESTS, ROOT, Skip, Stage, library_path, program_environment, reason_of,
-                    run_program)
+from stages import (BIN, DEMO_MODELS, DEVICE_TESTS, ROOT, Stage, find_tool, library_path, program_environment, reason_of,
+                    run_program, watched)
 
 # The demo models are trained: their best token mostly leads by far. Where the CPU's two best logprobs are closer than
 # this, either may come: float32 sums in another order differ by 1e-5.
@@ -25,12 +26,19 @@ LOGPROB_TOLERANCE = 1e-3
 CHECKS = ["--poison_cache", "--check_integrity", "--arena=64MiB", "--max_sequence_tokens=1024", "--dtype=float32"]
 # Parameters of tests that run other kernels than CUDA's.
 CPU_TESTS = "*/avx*:*/amx*:*/baseline*"
+# The part of its time after which a stage begins no further case of parity. One that compares all regimes starts some 20
+# servers.
+BEGINS_UNTIL = 0.6
 # One case of each kind of cache: the parity regimes that the others do not go through.
 REGIME_CASES = ["llama", "gemma3_text", "mamba2", "falcon_h1", "qwen3_next", "bart"]
 
 
 def machine(setup):
     """What the machine is, that every program finds its libraries, and the ceilings that part B compares with."""
+    # Before all else: they must fit the machine's protobuf and gRPC.
+    from berth_server import api
+
+    api()
     import torch
 
     figures = [f"torch {torch.__version__}"]
@@ -51,7 +59,11 @@ def machine(setup):
         figures.append(f"{torch.cuda.get_device_name(setup.device)}, {free >> 20} of {total >> 20} MiB free")
     ceilings = measure_ceilings(setup)
     (setup.out / "ceilings.json").write_text(json.dumps(ceilings))
-    return ", ".join(figures + [f"copy {ceilings['gb_s']:.0f} GB/s, bf16 product {ceilings['tflop_s']:.3g} TFLOP/s"])
+    began = time.monotonic()
+    with server_of(DEMO_MODELS[0], CHECKS, setup.device):
+        start = time.monotonic() - began
+    return ", ".join(figures + [f"copy {ceilings['gb_s']:.0f} GB/s, bf16 product {ceilings['tflop_s']:.3g} TFLOP/s, "
+                                f"start of a server {start:.1f} s"])
 
 
 def measure_ceilings(setup):
@@ -93,45 +105,54 @@ def count_passed(log):
     return sum(map(int, re.findall(r"PASSED.* (\d+) test", log)))
 
 
-def device_tests(setup, *prefix, only="*"):
-    """Runs the tests of the operations on the device, four at a time; on the CPU, on the emulated kernels."""
+def device_tests(setup, *tool, only="*"):
+    """Runs the tests of the operations on the device, four at a time; on the CPU, on the emulated kernels. Returns how
+    many passed, of how many programs, and their logs."""
     if setup.on_gpu:
         # Each tensor in an allocation of its own, so that the sanitizer sees its ends.
-        environment = {"BERTH_TEST_DEVICE": setup.device} | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if prefix else {})
+        environment = {"BERTH_TEST_DEVICE": setup.device} | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool else {})
     else:
         environment, only = {}, "*emulated*"
 
     def run(test):
-        done = subprocess.run([*prefix, str(BIN / test), f"--gtest_filter={only}-{CPU_TESTS}"], text=True, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program_environment(**environment))
+        command = [str(BIN / test), f"--gtest_filter={only}-{CPU_TESTS}"]
+        known = program_environment(**environment)
+        if tool:
+            command, known = watched(tool, *command, **environment), None
+        done = subprocess.run(command, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=known)
         return test, done.returncode, done.stdout
 
     tests = [test for test in DEVICE_TESTS if test != "tests/models/runner/device_probe_test"]
     tests = tests[: setup.size(len(tests), 2)]
-    count, failed = 0, []
+    count, failed, logs = 0, [], []
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for test, code, log in pool.map(run, tests):
             print(f"=== {test}: {code}\n{log}", flush=True)
+            logs.append(log)
             count += count_passed(log)
             if code != 0:
                 names = re.findall(r"^\[  FAILED  \] (\S+?),? .*ms\)", log, re.MULTILINE)[:3]
                 failed.append(f"{pathlib.Path(test).name}: {', '.join(names) or f'ended with {code}'}")
     assert not failed, "; ".join(failed)
-    return f"{count} tests of {len(tests)} programs" + ("" if setup.on_gpu else ", on the emulated kernels")
+    return f"{count} tests of {len(tests)} programs" + ("" if setup.on_gpu else ", on the emulated kernels"), logs
 
 
 def operations(setup):
-    return device_tests(setup)
+    return device_tests(setup)[0]
 
 
-def sanitizer(tool):
+def sanitizer(tool, informative=False):
+    """A stage that has compute-sanitizer watch the operations' tests, in their smallest sizes. What an informative one
+    finds is told, and fails nothing."""
+
     def run(setup):
-        """The operations' tests again, watched by compute-sanitizer, in their smallest sizes."""
         setup.need_gpu("compute-sanitizer watches a GPU")
-        if not shutil.which("compute-sanitizer"):
-            raise Skip("compute-sanitizer is not installed")
-        return device_tests(setup, "compute-sanitizer", f"--tool={tool}", "--error-exitcode=9",
-                            only="*CarriesItsState*:*Norm*:*Rotary*:*Activation*:*TheReference*:*Encoder*:*Cross*")
+        command = [find_tool("compute-sanitizer"), f"--tool={tool}", "--target-processes=all",
+                   f"--error-exitcode={0 if informative else 9}"]
+        figures, logs = device_tests(
+            setup, *command, only="*CarriesItsState*:*Norm*:*Rotary*:*Activation*:*TheReference*:*Encoder*:*Cross*")
+        found = sum(int(count) for log in logs for count in re.findall(r"ERROR SUMMARY: (\d+) error", log))
+        return figures + (f"; {found} reports, which may be of the libraries' own copies" if informative else "")
 
     run.__name__ = tool
     return run
@@ -287,8 +308,11 @@ def sampling(setup):
 
 
 def run_parity(setup, names, *flags):
-    """tools/parity/run.py over the cases, in several processes."""
+    """tools/parity/run.py over the cases, in several processes. Late in the stage's time it begins no further case, and
+    the stage names those that are left."""
     workers = min(len(names), setup.size(max(2, (os.cpu_count() or 2) // 2), 2))
+    if setup.on_gpu:
+        flags = [*flags, f"--seconds={BEGINS_UNTIL * setup.seconds:.0f}"]
 
     def run(n):
         command = [sys.executable, str(ROOT / "tools/parity/run.py"), f"--device={setup.device}", *flags, *names[n::workers]]
@@ -296,17 +320,20 @@ def run_parity(setup, names, *flags):
         return done.returncode, done.stdout
 
     rows = ties = misses = 0
-    failed = []
+    failed, left = [], []
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for code, log in pool.map(run, range(workers)):
             print(log, flush=True)
+            left += re.findall(r"^NOT REACHED (\S+)", log, re.MULTILINE)
             counted = re.findall(r"^(\d+) comparisons, (\d+) ties.*, (\d+) misses", log, re.MULTILINE)
             if counted:
                 rows, ties, misses = (a + int(b) for a, b in zip((rows, ties, misses), counted[-1]))
             if code != 0:
                 failed += re.findall(r"^MISS (.*)", log, re.MULTILINE)[:3] or log.strip().splitlines()[-1:]
     assert not failed, f"{misses} misses of {rows} comparisons: " + "; ".join(failed)
-    return f"{len(names)} checkpoints, {rows} comparisons, {ties} ties"
+    assert len(left) < len(names), "there was time for no checkpoint"
+    return (f"{len(names) - len(left)} checkpoints, {rows} comparisons, {ties} ties" +
+            (f"; no time for {', '.join(left)}" if left else ""))
 
 
 def parity(setup):
@@ -321,8 +348,9 @@ def regimes(setup):
     return run_parity(setup, setup.size(REGIME_CASES, ["mamba2-tied"]), *setup.size([], ["--brief"]))
 
 
-STAGES = [Stage(machine, 60), Stage(probe, 60), Stage(parity, 300, alone=False), Stage(operations, 120, alone=False),
-          Stage(tokens, 180, alone=False), Stage(quantised, 180, alone=False), Stage(preemption, 120, alone=False),
-          Stage(sampling, 90, alone=False), Stage(sanitizer("memcheck"), 150, alone=False),
-          Stage(sanitizer("racecheck"), 150, alone=False), Stage(regimes, 240, alone=False),
-          Stage(sanitizer("initcheck"), 120, alone=False), Stage(sanitizer("synccheck"), 120, alone=False)]
+TOKENS = [Stage(machine, 60), Stage(probe, 60), Stage(operations, 120, alone=False), Stage(tokens, 180, alone=False),
+          Stage(quantised, 180, alone=False), Stage(preemption, 120, alone=False), Stage(sampling, 90, alone=False)]
+WATCHED = [Stage(machine, 60), Stage(parity, 240, alone=False), Stage(sanitizer("memcheck"), 150, alone=False),
+           Stage(sanitizer("racecheck"), 150, alone=False), Stage(regimes, 200, alone=False),
+           Stage(sanitizer("initcheck", informative=True), 120, alone=False),
+           Stage(sanitizer("synccheck"), 120, alone=False)]

@@ -105,7 +105,7 @@ def end_to_end(setup):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                *(str(ROOT / "tests/e2e" / test) for test in tests[: setup.size(3, 1)])]
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                          env={**os.environ, "BERTH_TEST_FLAGS": f"--device={setup.device}"})
+                          env={**os.environ, "BERTH_TEST_FLAGS": f"--device={setup.device} --arena=64MiB"})
     print(done.stdout)
     assert done.returncode == 0, "; ".join(re.findall(r"^FAILED (\S+)", done.stdout, re.MULTILINE)[:3]) or "pytest failed"
     return done.stdout.strip().splitlines()[-1].strip("= ")
@@ -131,6 +131,6 @@ def regimes(setup):
     return run_parity(setup, setup.size(CASES, ["t5"]), *setup.size([], ["--brief"]))
 
 
-STAGES = [Stage(machine, 60), Stage(regimes, 400, alone=False), Stage(mixed, 200, alone=False),
+STAGES = [Stage(machine, 60), Stage(regimes, 300, alone=False), Stage(mixed, 200, alone=False),
           Stage(end_to_end, 200, alone=False), Stage(odd_arenas, 60, alone=False), Stage(drain, 60, alone=False),
           Stage(steady, 120, alone=False)]

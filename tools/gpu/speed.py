@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 from correctness import machine, server_of
-from stages import BIN, Skip, Stage, program_environment, run_program
+from stages import BIN, Skip, Stage, find_tool, run_program, watched
 
 # Random weights are drawn on the GPU and kept in memory where that has room for all.
 CHECKPOINTS = pathlib.Path("/dev/shm/berth-gpu-check")
@@ -23,6 +23,7 @@ CHECKPOINT_BYTES = 40e9
 STREAMS = (1, 64)
 PROMPT, OUTPUT = 128, 128  # tokens
 LONG_PROMPTS = (2048, 8192)
+LONG_CONTEXTS = (4000, 32000)  # before the decoded tokens
 
 
 def shapes(setup):
@@ -31,7 +32,7 @@ def shapes(setup):
 
     if setup.small:
         return {"llama-1.1b": tiny("llama-1.1b"), "falcon_h1-1.5b": tiny("falcon_h1-350m")}
-    long = dict(max_position_embeddings=32768)
+    long = dict(max_position_embeddings=65536)
     return {
         "llama-1.1b": PeerModel("LlamaConfig", dict(MODELS["llama-1.1b"].fields, **long), {}),
         "llama-8b": PeerModel("LlamaConfig", dict(
@@ -131,6 +132,19 @@ def serve(setup, name, *flags):
     return keep(setup, " ".join(["berth", name, *flags]), figures)
 
 
+def long_contexts(setup):
+    """Decoding with many keys before it, by one stream."""
+    contexts, output = setup.size(LONG_CONTEXTS, (40, 90)), setup.size(64, 4)
+    figures = {}
+    limits = [f"--max_sequence_tokens={contexts[-1] + 2 * output}", "--dtype=bfloat16", "--share_prefixes=false",
+              *([] if setup.on_gpu else ["--arena=64MiB", "--packed_weights=none"])]
+    with server_of(folder_of(setup, "llama-1.1b"), limits, setup.device) as server:
+        for context in contexts:
+            report = load(setup, server, 1, 2, prompt=context, output=output)
+            figures[f"after {context} tokens, ms a token"] = 1e3 * report["latency_seconds"]["tpot"]["p50"]
+    return keep(setup, "berth llama-1.1b, long contexts", figures)
+
+
 def keep(setup, what, figures):
     """Adds the figures to speed.json, and returns them in a line."""
     path = setup.out / "speed.json"
@@ -215,13 +229,11 @@ def peer_8b(setup):
 def profile(setup):
     """Nsight Compute over a decode step's kernels: rates, occupancy."""
     setup.need_gpu("ncu reads a GPU's counters")
-    if not shutil.which("ncu"):
-        raise Skip("ncu is not installed")
-    command = ["ncu", "--clock-control", "none", "--set", "basic", "--launch-count", "60", "--kernel-name",
-               "regex:[Aa]ttention|ByMatrices|ByLanes|[Gg]reedy|gemv|gemm|cutlass|Norm", str(BIN / "bench/kernel_bench"),
-               "llama-1b", "1"]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                          env=program_environment(BERTH_TEST_DEVICE=setup.device))
+    ncu = find_tool("ncu", "/opt/nvidia/nsight-compute/*")
+    tool = [ncu, "--target-processes", "all", "--clock-control", "none", "--set", "basic", "--launch-count", "60",
+            "--kernel-name", "regex:[Aa]ttention|ByMatrices|ByLanes|[Gg]reedy|gemv|gemm|cutlass|Norm"]
+    command = watched(tool, str(BIN / "bench/kernel_bench"), "llama-1b", "1", BERTH_TEST_DEVICE=setup.device)
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     print(done.stdout)
     profiled = len(re.findall(r"Section: GPU Speed Of Light", done.stdout))
     if "ERR_NVGPUCTRPERM" in done.stdout or "Failed to initialize the profiler" in done.stdout:
@@ -231,5 +243,5 @@ def profile(setup):
 
 
 STAGES = [Stage(machine, 60), Stage(checkpoints, 120), Stage(kernels, 100), Stage(llama_1b, 45), Stage(llama_1b_eager, 45),
-          Stage(llama_8b, 75), Stage(falcon_h1, 60), Stage(qwen3_next, 60), Stage(peer_1b, 60), Stage(peer_8b, 75),
-          Stage(profile, 60), Stage(llama_1b_chunks, 45)]
+          Stage(long_contexts, 60), Stage(llama_8b, 75), Stage(falcon_h1, 60), Stage(qwen3_next, 60), Stage(peer_1b, 60),
+          Stage(peer_8b, 75), Stage(profile, 60), Stage(llama_1b_chunks, 45)]

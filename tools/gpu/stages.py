@@ -4,9 +4,11 @@ A stage is a function of a Setup. It prints its log, returns its figures in a li
 """
 
 import dataclasses
+import glob
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +46,7 @@ class Setup:
     device: str  # as berth-server's --device
     small: bool  # sizes for a test of the stages, not of the device
     out: pathlib.Path  # for logs and what stages leave for later ones
+    seconds: float = 0  # that the stage may run; 0: no limit
 
     @property
     def on_gpu(self):
@@ -81,6 +84,22 @@ def library_path():
 
 def program_environment(**more):
     return {**os.environ, "LD_LIBRARY_PATH": library_path(), **more}
+
+
+def find_tool(name, *places):
+    """The path of a tool of CUDA's, from PATH or where its installers put it. Skips the stage if there is none."""
+    found = shutil.which(name) or next((path for place in ("/usr/local/cuda/bin", *places)
+                                        for path in sorted(glob.glob(f"{place}/{name}"), reverse=True)), None)
+    if found is None:
+        raise Skip(f"{name} is not installed")
+    return found
+
+
+def watched(tool, *command, **environment):
+    """The command and environment of a program that a tool watches. The tool keeps the machine's own libraries: those of
+    the archive are for the program alone."""
+    ours = {"LD_LIBRARY_PATH": library_path(), **environment}
+    return [*tool, "env", *(f"{name}={value}" for name, value in ours.items()), *command]
 
 
 def run_program(*command, check=True, **environment):
