@@ -132,7 +132,7 @@ TEST(WarmUpTest, SaysWhatDoesNotFit) {
   EXPECT_EQ(counts.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(counts.status().message(),
             "before serving, a prefill step of 3 rows and 20 tokens failed: CUDA out of memory; where memory is short, "
-            "lower --arena, --max_step_tokens or --max_running");
+            "lower --arena, --max_step_tokens, --max_running or --max_sequence_tokens");
 }
 
 TEST(WarmUpTest, AnErrorOfTheArenaEndsIt) {
