@@ -19,6 +19,8 @@ using nlohmann::json;
 
 constexpr size_t kMaxShown = 120;
 
+// The parser calls itself for each array and object, so the depth is checked before it sees the text. Brackets that do
+// not match are left to it.
 absl::Status CheckDepth(absl::string_view text, absl::string_view what, int max_depth) {
   int depth = 0;
   bool in_string = false;

@@ -57,7 +57,8 @@ absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model
 }
 
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
-                          ModelRunner* runner) {
+                          ModelRunner* runner, StepProgress* progress) {
+  progress->SetThread();
   if (config.model.device == "cpu") return absl::OkStatus();
   const absl::Time start = SteadyNow();
   const Scheduler::Options& scheduler = config.engine.scheduler;

@@ -10,6 +10,7 @@
 #include "models/device_choice.h"
 #include "models/loader.h"
 #include "models/model_runner.h"
+#include "scheduler/load/step_progress.h"
 #include "server/config.h"
 
 namespace berth {
@@ -23,9 +24,10 @@ absl::StatusOr<DeviceChoice> SetUpDevice(Config* config);
 absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens);
 
 // Runs the largest steps on a GPU, where a step that does not fit would fail under load. Does nothing on the CPU: its
-// memory is not the arena's alone, and a step there needs no code loaded. Call it on the engine's thread.
+// memory is not the arena's alone, and a step there needs no code loaded. Call it on the engine's thread, which becomes
+// the one that `progress` is of.
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
-                          ModelRunner* runner);
+                          ModelRunner* runner, StepProgress* progress);
 
 // Logs one line and ends the process with kDeviceLostExitCode, without destructors: their calls of CUDA would fail too.
 // For Engine::Options::on_device_lost.

@@ -264,6 +264,10 @@ absl::Status ChooseModel(Config* config) {
   return absl::OkStatus();
 }
 
+absl::Status InstallCrashFile(const Config& config, const Server& server) {
+  return config.crash_dir.empty() ? absl::OkStatus() : CrashFile::Install(config.crash_dir, &server.recorder());
+}
+
 absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& sandbox) {
   const absl::Time start = SteadyNow();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
@@ -298,22 +302,20 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   if (!fingerprint.ok()) return fingerprint.status();
 
   const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      config, {.plan = plan,
-               .defaults = (*model)->generation_defaults(),
-               .max_sequence_tokens = max_tokens,
-               .storage = storage->get(),
-               .runner = runner->get(),
-               .warm_up =
-                   [&] {
-                     progress->SetThread();  // the watchdog of the start looks at this one meanwhile
-                     return WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get());
-                   },
-               .text = text->get(),
-               .compile_grammar =
-                   *text == nullptr ? nullptr : CompileFor((*text)->tokenizer(), info.vocab_size, info.eos_token_ids),
-               .libtorch_version = LibtorchVersion(),
-               .cpu_capability = CpuCapability(),
-               .model_fingerprint = *std::move(fingerprint)});
+      config,
+      {.plan = plan,
+       .defaults = (*model)->generation_defaults(),
+       .max_sequence_tokens = max_tokens,
+       .storage = storage->get(),
+       .runner = runner->get(),
+       .warm_up =
+           [&] { return WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get(), progress.get()); },
+       .text = text->get(),
+       .compile_grammar =
+           *text == nullptr ? nullptr : CompileFor((*text)->tokenizer(), info.vocab_size, info.eos_token_ids),
+       .libtorch_version = LibtorchVersion(),
+       .cpu_capability = CpuCapability(),
+       .model_fingerprint = *std::move(fingerprint)});
   if (!server.ok()) return server.status();
   progress->SetThread();
   const int64_t accepted = (*server)->max_sequence_tokens();
@@ -323,9 +325,7 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   LogLimits(config, info, max_tokens, **server);
   if (absl::Status s = ProcessSignals::KeepStops(); !s.ok()) return s;
   RaiseDescriptorLimit(config.connections.max_connections);
-  if (!config.crash_dir.empty()) {
-    if (absl::Status s = CrashFile::Install(config.crash_dir, &(*server)->recorder()); !s.ok()) return s;
-  }
+  if (absl::Status s = InstallCrashFile(config, **server); !s.ok()) return s;
   if (absl::Status s = Announce(config, **server); !s.ok()) return s;
   watchdog.reset();
   ServeUntilSignal(config, command_line, server->get());

@@ -36,7 +36,8 @@ Berth reads each field of `config.json` that changes the computation. It refuses
 names the field and the value, if it cannot honour one. Examples are an unknown `model_type`, `rope_type` or activation.
 What it does with each field of the other files: [checkpoint files](checkpoint-files.md).
 
-- **Data types.** Weights run in `float32` or `bfloat16` (`--dtype`). Checkpoints in float16 run in float32.
+- **Data types.** Weights run in `float32` or `bfloat16` (`--dtype`). Checkpoints in float16 run in float32
+  on the CPU, and in bfloat16 on a GPU.
 - **Quantised checkpoints.** They are refused, except {quantised}. Berth quantises weights itself:
   [quantisation](quantisation.md#weights).
 - **Multimodal checkpoints.** For {multimodal}, Berth serves the text model without images or audio.
