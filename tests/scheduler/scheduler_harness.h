@@ -25,6 +25,18 @@
 
 namespace berth {
 
+// Prompts of up to `chunk` tokens a step, whose prefixes and states are shared.
+inline Scheduler::Options SharingOptions(int64_t chunk) {
+  Scheduler::Options options;
+  options.max_running = 8;
+  options.max_step_tokens = 32;
+  options.prefill_chunk_tokens = chunk;
+  options.max_sequence_tokens = 1000;
+  options.share_prefixes = true;
+  options.state_checkpoint_tokens = Scheduler::Options::kAutoCheckpoints;
+  return options;
+}
+
 // What a row of a plan was, kept beyond the step.
 struct RowShape {
   int64_t start = 0;

@@ -10,17 +10,6 @@
 namespace berth {
 namespace {
 
-Scheduler::Options Options(int64_t chunk) {
-  Scheduler::Options options;
-  options.max_running = 8;
-  options.max_step_tokens = 32;
-  options.prefill_chunk_tokens = chunk;
-  options.max_sequence_tokens = 1000;
-  options.share_prefixes = true;
-  options.state_checkpoint_tokens = Scheduler::Options::kAutoCheckpoints;
-  return options;
-}
-
 Request WithLogprobs(SchedulerHarness* h, int64_t prompt_tokens, int64_t max_tokens, int32_t count) {
   Request request = h->MakeRequest(prompt_tokens, max_tokens);
   request.prompt_logprobs = count;
@@ -29,7 +18,7 @@ Request WithLogprobs(SchedulerHarness* h, int64_t prompt_tokens, int64_t max_tok
 
 TEST(PromptLogprobs, ComeWithTheFirstTokenWhateverTheChunks) {
   for (const int64_t chunk : {1, 7, 32}) {
-    SchedulerHarness h(HybridLayers(), 256, Options(chunk));
+    SchedulerHarness h(HybridLayers(), 256, SharingOptions(chunk));
     std::vector<RequestKey> keys;
     for (const int32_t prompt : {1, 2, 30, 61}) {
       keys.push_back(h.Add(WithLogprobs(&h, prompt, 3, prompt % 4)));
@@ -45,7 +34,7 @@ TEST(PromptLogprobs, ComeWithTheFirstTokenWhateverTheChunks) {
 }
 
 TEST(PromptLogprobs, TakeNothingFromTheCacheButLeaveWhatTheyComputed) {
-  SchedulerHarness h(HybridLayers(), 256, Options(32));
+  SchedulerHarness h(HybridLayers(), 256, SharingOptions(32));
   const Request first = h.MakeRequest(50, 2);
   h.Add(first);
   h.RunToEnd();
@@ -68,7 +57,7 @@ TEST(PromptLogprobs, TakeNothingFromTheCacheButLeaveWhatTheyComputed) {
 
 TEST(PromptLogprobs, AreComputedOnceThroughPreemptions) {
   for (const int64_t host_tier : {0, 100000}) {
-    Scheduler::Options options = Options(5);
+    Scheduler::Options options = SharingOptions(5);
     options.swap.host_tier_bytes = host_tier;
     options.swap.copy_clock = absl::UnixEpoch;
     SchedulerHarness h({StaticLayer(), RecurrentLayer()}, /*arena_size=*/20, options);
@@ -80,7 +69,7 @@ TEST(PromptLogprobs, AreComputedOnceThroughPreemptions) {
 }
 
 TEST(PromptLogprobs, AreComputedOnceForSeveralOutputs) {
-  SchedulerHarness h(HybridLayers(), 512, Options(8));
+  SchedulerHarness h(HybridLayers(), 512, SharingOptions(8));
   Request request = WithLogprobs(&h, 30, 5, 2);
   request.num_outputs = 3;
   const RequestKey key = h.Add(std::move(request));
@@ -91,7 +80,7 @@ TEST(PromptLogprobs, AreComputedOnceForSeveralOutputs) {
 }
 
 TEST(PromptLogprobs, SurviveAStepThatFails) {
-  SchedulerHarness h({StaticLayer()}, 256, Options(8));
+  SchedulerHarness h({StaticLayer()}, 256, SharingOptions(8));
   int step = 0;
   h.runner.on_run = [&](const StepPlan&) { return ++step == 3 ? absl::InternalError("failed") : absl::OkStatus(); };
   h.Add(WithLogprobs(&h, 40, 3, 1));
@@ -101,7 +90,7 @@ TEST(PromptLogprobs, SurviveAStepThatFails) {
 }
 
 TEST(PromptLogprobs, OfADecoderAreThoseOfWhatItStartsFrom) {
-  SchedulerHarness h({CrossLayer()}, 256, Options(8));
+  SchedulerHarness h({CrossLayer()}, 256, SharingOptions(8));
   h.Add(WithLogprobs(&h, 6, 3, 2));
   h.RunToEnd();
   h.ExpectAllEnded();

@@ -11,17 +11,6 @@
 namespace berth {
 namespace {
 
-Scheduler::Options Options(int64_t chunk) {
-  Scheduler::Options options;
-  options.max_running = 8;
-  options.max_step_tokens = 32;
-  options.prefill_chunk_tokens = chunk;
-  options.max_sequence_tokens = 1000;
-  options.share_prefixes = true;
-  options.state_checkpoint_tokens = Scheduler::Options::kAutoCheckpoints;
-  return options;
-}
-
 Request Embedding(SchedulerHarness* h, int64_t prompt_tokens, Pooling pooling) {
   Request request = h->MakeRequest(prompt_tokens, /*max_tokens=*/0);
   request.pooling = pooling;
@@ -32,7 +21,7 @@ constexpr Pooling kPoolings[] = {Pooling::kLast, Pooling::kMean};
 
 TEST(Embeddings, AreTheSameWhateverTheChunks) {
   for (const int64_t chunk : {1, 7, 32}) {
-    SchedulerHarness h(HybridLayers(), 256, Options(chunk));
+    SchedulerHarness h(HybridLayers(), 256, SharingOptions(chunk));
     std::vector<RequestKey> keys;
     for (const Pooling pooling : kPoolings) {
       for (const int64_t prompt : {1, 2, 30, 61}) {
@@ -54,7 +43,7 @@ TEST(Embeddings, AreTheSameWhateverTheChunks) {
 }
 
 TEST(Embeddings, TheMeanComputesAllAndTheLastStateOnlyWhatTheCacheLacks) {
-  SchedulerHarness h(HybridLayers(), 256, Options(32));
+  SchedulerHarness h(HybridLayers(), 256, SharingOptions(32));
   const Request first = h.MakeRequest(50, 2);
   h.Add(first);
   h.RunToEnd();
@@ -77,7 +66,7 @@ TEST(Embeddings, TheMeanComputesAllAndTheLastStateOnlyWhatTheCacheLacks) {
 
 TEST(Embeddings, SurvivePreemptions) {
   for (const int64_t host_tier : {0, 100000}) {
-    Scheduler::Options options = Options(5);
+    Scheduler::Options options = SharingOptions(5);
     options.swap.host_tier_bytes = host_tier;
     options.swap.copy_clock = absl::UnixEpoch;
     SchedulerHarness h({StaticLayer(), RecurrentLayer()}, /*arena_size=*/20, options);
@@ -93,7 +82,7 @@ TEST(Embeddings, SurvivePreemptions) {
 
 TEST(Embeddings, SurviveAStepThatFails) {
   for (const Pooling pooling : kPoolings) {
-    SchedulerHarness h({StaticLayer()}, 256, Options(8));
+    SchedulerHarness h({StaticLayer()}, 256, SharingOptions(8));
     int step = 0;
     h.runner.on_run = [&](const StepPlan&) { return ++step == 3 ? absl::InternalError("failed") : absl::OkStatus(); };
     h.Add(Embedding(&h, 40, pooling));
@@ -106,7 +95,7 @@ TEST(Embeddings, SurviveAStepThatFails) {
 
 TEST(Embeddings, OfTheLongestPromptFitTheArenaThatOneSequenceFills) {
   for (const Pooling pooling : kPoolings) {
-    SchedulerHarness h({StaticLayer(), RecurrentLayer()}, /*arena_size=*/8, Options(16));
+    SchedulerHarness h({StaticLayer(), RecurrentLayer()}, /*arena_size=*/8, SharingOptions(16));
     const int64_t longest = h.scheduler->max_sequence_tokens();
     ASSERT_LT(longest, 1000) << "the arena sets no limit";
     h.Add(Embedding(&h, longest, pooling));
@@ -116,7 +105,7 @@ TEST(Embeddings, OfTheLongestPromptFitTheArenaThatOneSequenceFills) {
 }
 
 TEST(Embeddings, EndWithAnErrorWhereAStateIsNotFinite) {
-  SchedulerHarness h({StaticLayer()}, 256, Options(8));
+  SchedulerHarness h({StaticLayer()}, 256, SharingOptions(8));
   RequestKey bad = 0;
   h.runner.on_pooled_row = [&](const StepRow& row, RowResult* result) {
     if (row.prompt_length == 31 && row.start == 8) result->pooled[1] = std::numeric_limits<double>::quiet_NaN();
@@ -131,7 +120,7 @@ TEST(Embeddings, EndWithAnErrorWhereAStateIsNotFinite) {
 }
 
 TEST(Embeddings, CancelledOnesEndWithoutAny) {
-  SchedulerHarness h({StaticLayer()}, 256, Options(8));
+  SchedulerHarness h({StaticLayer()}, 256, SharingOptions(8));
   const RequestKey key = h.Add(Embedding(&h, 40, Pooling::kMean));
   h.Step();
   h.scheduler->Cancel(key, FinishReason::kCancelled);
