@@ -118,8 +118,10 @@ absl::Status ParseJson(absl::string_view text, absl::string_view what, const Jso
     *result = json::parse(json_text.begin(), json_text.end(),
                           limits.refuse_duplicate_keys ? watch : json::parser_callback_t(nullptr));
   } catch (const json::exception& e) {
+    absl::string_view why = e.what();  // begins with the exception's name in brackets, which says nothing to a user
+    if (const size_t end = why.find("] "); end != absl::string_view::npos) why.remove_prefix(end + 2);
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": is not JSON: ", absl::CHexEscape(absl::string_view(e.what()).substr(0, 2 * kMaxShown))));
+        absl::StrCat(what, ": is not JSON: ", absl::CHexEscape(why.substr(0, 2 * kMaxShown))));
   }
   if (has_duplicate)
     return absl::InvalidArgumentError(absl::StrCat(what, ": key ", ShortQuote(duplicate), " occurs twice"));

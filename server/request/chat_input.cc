@@ -130,7 +130,7 @@ absl::StatusOr<std::string> RenderChat(const v1::Chat& chat, const TextCodec& te
     nlohmann::json tools;
     const absl::Status status = ParseJson(chat.tools_json(), "chat.tools_json", kJsonLimits, &tools);
     if (!status.ok()) return status;
-    if (!tools.is_array()) return Invalid("chat.tools_json", "not a JSON array");
+    if (!tools.is_array()) return Invalid("chat.tools_json", "must be a JSON array");
   }
   if (chat.has_template_variables_json()) {
     const absl::Status status = ParseObject("chat.template_variables_json", chat.template_variables_json(),

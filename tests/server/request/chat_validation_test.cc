@@ -171,7 +171,7 @@ TEST_F(ChatValidationTest, ToolsAndVariables) {
   request_.mutable_chat()->set_template_variables_json("{\"a\":1}");
   EXPECT_EQ(Prompt(), "[1]{\"a\":1}user:hi|assistant:");
   request_.mutable_chat()->set_tools_json("{}");
-  EXPECT_EQ(Message(), "chat.tools_json: not a JSON array");
+  EXPECT_EQ(Message(), "chat.tools_json: must be a JSON array");
   request_.mutable_chat()->clear_tools_json();
   request_.mutable_chat()->set_template_variables_json("{\"messages\":[]}");
   EXPECT_EQ(Message(), "chat.template_variables_json: \"messages\" has a field of its own");
