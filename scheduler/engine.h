@@ -183,7 +183,7 @@ class Engine {
   EngineInbox taken_;
   StepResult result_;
   std::vector<TokenEvent> events_;
-  std::vector<TenantQueue> queues_;
+  std::vector<TenantQueue> queues_;  // what waits of each tenant; swapped with that of outlook_
   StepLog step_log_;
   Occupancy occupancy_;
   int64_t num_evicted_units_ = 0;  // since the start, as of the load that was published last

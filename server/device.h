@@ -24,8 +24,8 @@ absl::StatusOr<DeviceChoice> SetUpDevice(Config* config);
 absl::StatusOr<int64_t> SizeArena(const Config& config, const LoadedModel& model, int64_t max_tokens);
 
 // Runs the largest steps on a GPU, where a step that does not fit would fail under load. Does nothing on the CPU: its
-// memory is not the arena's alone, and a step there needs no code loaded. Call it on the engine's thread, which becomes
-// the one that `progress` is of.
+// memory is not the arena's alone, and a step there needs no code loaded. Call it on the engine's thread; a watchdog of
+// `progress` then looks at that thread.
 absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_t max_tokens, ArenaStorage* storage,
                           ModelRunner* runner, StepProgress* progress);
 

@@ -24,8 +24,8 @@ c10::Stream CurrentStream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// How much of a copy passes through a pinned buffer at once: a quarter of it, so that host and device both have
-// something to do most of the time. No less than what a transfer needs to be worth its beginning.
+// How much of a copy passes through a pinned buffer at once: a quarter of it. So host and device both have something to
+// do most of the time. It is at least 64 KiB, since each transfer takes some microseconds to begin.
 int64_t PieceBytes(int64_t size_bytes) {
   constexpr int64_t kLeastPiece = int64_t{64} << 10;
   return std::clamp(size_bytes / 4, kLeastPiece, kPinnedBytes);
@@ -131,10 +131,8 @@ void TensorStorage::ReadBeside(int64_t offset, int64_t size_bytes, std::byte* ho
   };
   for (int64_t at = 0; at < size_bytes; at += piece) {
     const int buffer = static_cast<int>(at / piece % 2);
-    beside_->pinned[buffer]
-        .narrow(0, 0, size_of(at))
-        .copy_(bytes_.narrow(0, offset + at, size_of(at)),
-               /*non_blocking=*/true);
+    at::Tensor pinned = beside_->pinned[buffer].narrow(0, 0, size_of(at));
+    pinned.copy_(bytes_.narrow(0, offset + at, size_of(at)), /*non_blocking=*/true);
     beside_->done[buffer].record(beside_->stream);
     if (at > 0) take(at - piece);
   }

@@ -96,7 +96,7 @@ def find_tool(name, *places):
 
 
 def watched(tool, *command, **environment):
-    """The command and environment of a program that a tool watches. The tool keeps the machine's own libraries: those of
+    """The command that runs a program under a tool, with its environment. The tool keeps the machine's own libraries: those of
     the archive are for the program alone."""
     ours = {"LD_LIBRARY_PATH": library_path(), **environment}
     return [*tool, "env", *(f"{name}={value}" for name, value in ours.items()), *command]
