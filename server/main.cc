@@ -264,6 +264,15 @@ absl::Status ChooseModel(Config* config) {
   return absl::OkStatus();
 }
 
+// Adds the texts and structured outputs of a model with a tokenizer.
+void AddText(const ModelText& text, const ModelInfo& info, Server::Parts* parts) {
+  parts->text = &text;
+  absl::StatusOr<GrammarCompiler::CompileFunction> compile =
+      CompileFor(text.tokenizer(), info.vocab_size, info.eos_token_ids);
+  if (!compile.ok()) return spdlog::warn("structured output does not work: {}", compile.status().ToString());
+  parts->compile_grammar = *std::move(compile);
+}
+
 absl::Status InstallCrashFile(const Config& config, const Server& server) {
   return config.crash_dir.empty() ? absl::OkStatus() : CrashFile::Install(config.crash_dir, &server.recorder());
 }
@@ -301,21 +310,19 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   absl::StatusOr<std::string> fingerprint = Fingerprint(config, info);
   if (!fingerprint.ok()) return fingerprint.status();
 
-  const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      config,
-      {.plan = plan,
-       .defaults = (*model)->generation_defaults(),
-       .max_sequence_tokens = max_tokens,
-       .storage = storage->get(),
-       .runner = runner->get(),
-       .warm_up =
-           [&] { return WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get(), progress.get()); },
-       .text = text->get(),
-       .compile_grammar =
-           *text == nullptr ? nullptr : CompileFor((*text)->tokenizer(), info.vocab_size, info.eos_token_ids),
-       .libtorch_version = LibtorchVersion(),
-       .cpu_capability = CpuCapability(),
-       .model_fingerprint = *std::move(fingerprint)});
+  Server::Parts parts = {
+      .plan = plan,
+      .defaults = (*model)->generation_defaults(),
+      .max_sequence_tokens = max_tokens,
+      .storage = storage->get(),
+      .runner = runner->get(),
+      .warm_up =
+          [&] { return WarmUpDevice(config, **model, max_tokens, storage->get(), runner->get(), progress.get()); },
+      .libtorch_version = LibtorchVersion(),
+      .cpu_capability = CpuCapability(),
+      .model_fingerprint = *std::move(fingerprint)};
+  if (*text != nullptr) AddText(**text, info, &parts);
+  const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config, std::move(parts));
   if (!server.ok()) return server.status();
   progress->SetThread();
   const int64_t accepted = (*server)->max_sequence_tokens();

@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <future>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "server/capacity.h"
 #include "server/process/line_limit.h"
 #include "server/storage/prefix_file.h"
+#include "server/storage/session_store.h"
 #include "server/version.h"
 
 namespace berth {
@@ -235,20 +235,10 @@ int64_t Server::CacheBytes(const Request& request) const {
 }
 
 void Server::StartGrammarCompiler() {
-  if (!parts_.compile_grammar) return;
   GrammarCompiler::Options options = config_.grammars;
   options.max_waiting = config_.engine.max_queue;
   options.compile = parts_.compile_grammar;
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
-  // What every grammar needs of the tokenizer is then there before the first request. No request has the key 0.
-  // The callback may still be in set_value when get returns, so it shares the promise.
-  const auto compiled = std::make_shared<std::promise<absl::Status>>();
-  std::future<absl::Status> result = compiled->get_future();
-  grammars_->Compile(0, GrammarSpec(), [compiled](const absl::StatusOr<CompiledGrammar>& grammar) {
-    compiled->set_value(grammar.status());
-  });
-  const absl::Status status = result.get();
-  if (!status.ok()) spdlog::warn("structured output does not work: {}", status.ToString());
 }
 
 void Server::StartTextPool() {
@@ -286,7 +276,7 @@ void Server::MakeServices() {
   inference_ = std::make_unique<InferenceService>(intake_.get(), RpcOptionsOf());
 
   SessionsService::Options sessions;
-  sessions.store = sessions_.get();
+  sessions.sessions = sessions_.get();
   sessions.engine = engine_.get();
   sessions.intake = intake_.get();
   sessions.rpc = RpcOptionsOf();
@@ -307,7 +297,7 @@ void Server::MakeServices() {
   control.load = [this] { return Load(); };
   control.model = parts_.runner->info();
   control.plan = parts_.plan;
-  control.has_chat_template = parts_.text != nullptr && parts_.text->has_chat_template();
+  control.has_chat_template = parts_.text->has_chat_template();
   control.limits = LimitsProto();
   control.server.set_version(kVersion);
   control.server.set_libtorch_version(parts_.libtorch_version);
@@ -379,8 +369,8 @@ absl::Status Server::Listen() {
 
 ServerLoad Server::Load() const {
   return {.engine = engine_->GetLoad(),
-          .sessions = sessions_ ? sessions_->stats() : SessionLoad(),
-          .grammars = grammars_ ? grammars_->load() : GrammarLoad(),
+          .sessions = sessions_->stats(),
+          .grammars = grammars_->load(),
           .texts = texts_->load(),
           .delivery = registry_.undelivered()->load(),
           .connections = listeners_->load(),
@@ -415,7 +405,7 @@ void Server::SetReady(bool ready) {
 }
 
 void Server::UpdateHealth() {
-  if (sessions_ != nullptr) sessions_->Tick();
+  sessions_->Tick();
   const bool healthy = engine_->healthy();
   const bool alive = healthy && !watchdog_->hanging();
   if (alive == alive_) return;

@@ -45,8 +45,9 @@
 #include "server/request/intake.h"
 #include "server/request/operations.h"
 #include "server/request/text_pool.h"
+#include "server/request/tokens_only.h"
 #include "server/storage/disk_tier.h"
-#include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 #include "server/vllm/vllm_service.h"
 
 namespace berth {
@@ -62,8 +63,8 @@ class Server {
     ModelRunner* runner = nullptr;
     // Called on the engine's thread before its first step. An error is that of Start.
     std::function<absl::Status()> warm_up = [] { return absl::OkStatus(); };
-    const TextCodec* text = nullptr;                   // null: the model has no tokenizer
-    GrammarCompiler::CompileFunction compile_grammar;  // empty without a tokenizer
+    const TextCodec* text = NoText();  // as of a model without a tokenizer, which compiles no grammars either
+    GrammarCompiler::CompileFunction compile_grammar = GrammarCompiler::CompileNone;
     std::string libtorch_version;
     std::string cpu_capability;
     std::string model_fingerprint;  // of the checkpoint; read only where there is a session_dir or a disk_tier
@@ -135,14 +136,14 @@ class Server {
   Audit audit_;
   Metrics metrics_;
   OutputDispatcher dispatcher_;
-  std::unique_ptr<SessionStore> sessions_;  // null: there are none
-  std::unique_ptr<DiskTier> disk_tier_;     // null: there is none
+  std::unique_ptr<Sessions> sessions_ = std::make_unique<NoSessions>();
+  std::unique_ptr<DiskTier> disk_tier_;  // null: there is none
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<FairPolicy> fair_policy_;  // null: first come, first served
   std::unique_ptr<Watchdog> watchdog_;       // outlives the engine, whose last step may hang
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
-  std::unique_ptr<GrammarCompiler> grammars_;  // null: the model has no tokenizer
+  std::unique_ptr<GrammarCompiler> grammars_;
   std::unique_ptr<TextPool> texts_;
   std::unique_ptr<Intake> intake_;
   std::unique_ptr<InferenceService> inference_;

@@ -10,13 +10,9 @@ Rpc SessionsService::NewRpc(const char* method, grpc::CallbackServerContext* con
   return {options_.rpc, "berth.v1.Sessions", method, context};
 }
 
-absl::Status SessionsService::Check(const std::string& session_id) const {
-  return options_.store == nullptr ? SessionsAreOff() : CheckSessionId("session_id", session_id);
-}
-
 absl::StatusOr<std::string> SessionsService::Check(const Rpc& rpc, const std::string& session_id,
                                                    const std::string& named_tenant, bool operators) const {
-  if (absl::Status s = Check(session_id); !s.ok()) return s;
+  if (absl::Status s = CheckSessionId("session_id", session_id); !s.ok()) return s;
   return operators ? TenantActedOn(rpc.identity(), "tenant", named_tenant)
                    : TenantOf(rpc.identity(), "tenant", named_tenant);
 }
@@ -25,10 +21,6 @@ void SessionsService::LogCall(const Rpc& rpc, const std::string& named_tenant, c
   const Identity identity = rpc.identity();
   const bool others = identity.authenticated && !named_tenant.empty() && named_tenant != identity.tenant;
   if (others) rpc.LogOperatorCall(named_tenant, outcome);
-}
-
-void SessionsService::Finish(Rpc rpc, grpc::ServerUnaryReactor* reactor, const absl::Status& status) const {
-  rpc.Finish(reactor, options_.store->WithoutPath(status));
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* SessionsService::Resume(grpc::CallbackServerContext* context,
@@ -44,9 +36,9 @@ grpc::ServerUnaryReactor* SessionsService::Save(grpc::CallbackServerContext* con
   if (!tenant.ok()) return rpc.Reply(tenant.status());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const auto ask = [engine = options_.engine](RequestKey key) { engine->Save(key); };
-  options_.store->Save(request->session_id(), *tenant, ask, [=, this](absl::StatusOr<v1::Session> session) {
+  options_.sessions->Save(request->session_id(), *tenant, ask, [=](absl::StatusOr<v1::Session> session) mutable {
     if (session.ok()) *response->mutable_session() = *std::move(session);
-    Finish(rpc, reactor, session.status());
+    rpc.Finish(reactor, session.status());
   });
   return reactor;
 }
@@ -58,8 +50,8 @@ grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* c
   LogCall(rpc, request->tenant(), tenant.status());
   if (!tenant.ok()) return rpc.Reply(tenant.status());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  options_.store->Delete(request->session_id(), *tenant,
-                         [=, this](const absl::Status& status) { Finish(rpc, reactor, status); });
+  options_.sessions->Delete(request->session_id(), *tenant,
+                            [=](const absl::Status& status) mutable { rpc.Finish(reactor, status); });
   return reactor;
 }
 
@@ -67,11 +59,12 @@ grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* con
                                                 const v1::ListSessionsRequest* request,
                                                 v1::ListSessionsResponse* response) {
   Rpc rpc = NewRpc("List", context);
-  if (options_.store == nullptr) return rpc.Reply(SessionsAreOff());
   const absl::StatusOr<std::string> tenant = TenantActedOn(rpc.identity(), "tenant", request->tenant());
   LogCall(rpc, request->tenant(), tenant.status());
   if (!tenant.ok()) return rpc.Reply(tenant.status());
-  for (v1::Session& session : options_.store->List(*tenant)) *response->add_sessions() = std::move(session);
+  absl::StatusOr<std::vector<v1::Session>> sessions = options_.sessions->List(*tenant);
+  if (!sessions.ok()) return rpc.Reply(sessions.status());
+  for (v1::Session& session : *sessions) *response->add_sessions() = std::move(session);
   return rpc.Reply();
 }
 

@@ -1,4 +1,4 @@
-// berth.v1.Sessions on gRPC's callback API: requests that outlive their call, kept by the SessionStore and resumed
+// berth.v1.Sessions on gRPC's callback API: requests that outlive their call, kept by Sessions and resumed
 // through the Intake. Thread-safe; no reaction waits for the disk.
 #ifndef BERTH_SERVER_API_SESSIONS_SERVICE_H_
 #define BERTH_SERVER_API_SESSIONS_SERVICE_H_
@@ -14,7 +14,7 @@
 #include "scheduler/engine.h"
 #include "server/api/rpc.h"
 #include "server/request/intake.h"
-#include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 
 namespace berth {
 
@@ -22,7 +22,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
  public:
   // All pointers must outlive the service.
   struct Options {
-    SessionStore* store = nullptr;  // null: sessions are off, and everything is refused
+    Sessions* sessions = nullptr;
     Engine* engine = nullptr;
     Intake* intake = nullptr;
     RpcOptions rpc;
@@ -41,15 +41,11 @@ class SessionsService final : public v1::Sessions::CallbackService {
 
  private:
   Rpc NewRpc(const char* method, grpc::CallbackServerContext* context) const;
-  // Returns OK if sessions are on and the id is valid.
-  absl::Status Check(const std::string& session_id) const;
   // Returns the tenant whose session the call names. `operators`: an operator may name any.
   absl::StatusOr<std::string> Check(const Rpc& rpc, const std::string& session_id, const std::string& named_tenant,
                                     bool operators) const;
   // Logs the call if an operator made it for another tenant.
   void LogCall(const Rpc& rpc, const std::string& named_tenant, const absl::Status& outcome) const;
-  // Finishes the RPC with a status of the store's, without its path.
-  void Finish(Rpc rpc, grpc::ServerUnaryReactor* reactor, const absl::Status& status) const;
 
   const Options options_;
 };

@@ -24,7 +24,7 @@
 #include "server/delivery/undelivered.h"
 #include "server/request/grammar_compiler.h"
 #include "server/request/text_pool.h"
-#include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 
 namespace berth {
 

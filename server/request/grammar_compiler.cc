@@ -25,6 +25,10 @@ std::string NameOf(const GrammarSpec& spec) {
 
 }  // namespace
 
+absl::StatusOr<CompiledGrammar> GrammarCompiler::CompileNone(const GrammarSpec&, const std::stop_token&) {
+  return absl::InvalidArgumentError("this server does not compile grammars");
+}
+
 GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options)), shares_(options_.threads) {
   load_.cache_limit_bytes = options_.cache_bytes;
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });

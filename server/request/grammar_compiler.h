@@ -48,12 +48,14 @@ class GrammarCompiler {
   // Called once, from Compile or on one of the compiler's threads, without a lock held.
   using Callback = std::function<void(absl::StatusOr<CompiledGrammar>)>;
   using CompileFunction = std::function<absl::StatusOr<CompiledGrammar>(const GrammarSpec&, std::stop_token)>;
+  // The compile function of a server that compiles no grammars. INVALID_ARGUMENT.
+  static absl::StatusOr<CompiledGrammar> CompileNone(const GrammarSpec& spec, const std::stop_token& stop);
   struct Options {
     int64_t threads = 2;                         // so that one slow grammar does not hold up all others
     int64_t max_waiting = 1024;                  // of a client's requests; of all together twice as many
     int64_t cache_bytes = int64_t{64} << 20;     // the least recently used grammars go first
     absl::Duration timeout = absl::Seconds(10);  // of one compilation
-    CompileFunction compile;
+    CompileFunction compile = CompileNone;
   };
 
   explicit GrammarCompiler(Options options);

@@ -38,8 +38,7 @@ void LogBegin(const CallInfo& call, const RequestOutput& output, int64_t prompt_
 
 Intake::Intake(Options options)
     : options_(std::move(options)),
-      validation_{&options_.model, options_.text != nullptr ? options_.text : &tokens_only_, options_.limits,
-                  options_.defaults, options_.finds_message_ends} {
+      validation_{&options_.model, options_.text, options_.limits, options_.defaults, options_.finds_message_ends} {
   validation_.on_tokenised = [metrics = options_.metrics](absl::Duration time) { metrics->OnTokenised(time); };
   validation_.on_rendered = [metrics = options_.metrics](absl::Duration time) { metrics->OnRendered(time); };
 }
@@ -76,17 +75,8 @@ void Intake::EndAll() {
   registry()->CancelAll(EndCause::kShutdown);  // those that were being checked
 }
 
-absl::Status Intake::CheckOffered(const ValidatedRequest& valid) const {
-  if (valid.request.saved && options_.desk.sessions == nullptr) return SessionsAreOff();
-  if (valid.structure.has_value() && options_.grammars == nullptr) {
-    return Invalid("structure: this server does not compile grammars");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Intake::Begin(const CallInfo& call, Checked checked, bool stream, OutputWriter* writer,
                            const std::function<void(std::shared_ptr<RequestOutput>)>& set_output) {
-  if (absl::Status s = CheckOffered(checked.valid); !s.ok()) return s;
   const auto make_output = [&](ValidatedRequest* valid, const std::string& id_space, const Ticket& ticket) {
     return MakeOutput(valid, id_space, ticket, stream, writer);
   };
@@ -244,10 +234,7 @@ Intake::Handle::Handle(Intake* intake, const Message& message, CallInfo call, bo
 void Intake::Handle::Start() {
   const auto* const* const resumed = std::get_if<const v1::ResumeSessionRequest*>(&message_);
   if (resumed != nullptr) {
-    const SessionStore* const sessions = intake_->options_.desk.sessions;
-    const absl::Status s =
-        sessions == nullptr ? SessionsAreOff() : CheckSessionId("session_id", (*resumed)->session_id());
-    if (!s.ok()) return Refuse(s);
+    if (absl::Status s = CheckSessionId("session_id", (*resumed)->session_id()); !s.ok()) return Refuse(s);
   }
   const Asker asker = AskerOf(message_);
   absl::StatusOr<Admitted> admitted = Admit(intake_->options_.desk, call_, asker);
@@ -266,12 +253,12 @@ void Intake::Handle::Start() {
 }
 
 void Intake::Handle::Load(const v1::ResumeSessionRequest& request) {
-  SessionStore* const sessions = intake_->options_.desk.sessions;
+  Sessions* const sessions = intake_->options_.desk.sessions;
   const std::string tenant = *TenantOf(call_.identity, "tenant", request.tenant());
   sessions->Load(request.session_id(), tenant, [self = shared_from_this()](absl::StatusOr<SessionFileContent> loaded) {
     Intake* const intake = self->intake_;
     const Undo within = intake->in_flight_.Enter();
-    if (!loaded.ok()) return self->Refuse(intake->options_.desk.sessions->WithoutPath(loaded.status()));
+    if (!loaded.ok()) return self->Refuse(loaded.status());
     const v1::ResumeSessionRequest& resumed = *std::get<const v1::ResumeSessionRequest*>(self->message_);
     self->Begin(ResumeSession(*std::move(loaded), resumed, intake->validation_));
   });

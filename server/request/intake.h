@@ -30,7 +30,6 @@
 #include "server/request/message.h"
 #include "server/request/stages.h"
 #include "server/request/text_pool.h"
-#include "server/request/tokens_only.h"
 #include "server/request/validated_request.h"
 
 namespace berth {
@@ -42,8 +41,8 @@ class Intake {
     Desk desk;
     TextPool* texts = nullptr;  // works on prompts, chats and structures
     Metrics* metrics = nullptr;
-    GrammarCompiler* grammars = nullptr;  // null: requests with a structure are refused
-    const TextCodec* text = nullptr;      // null: the model has no tokenizer, and takes token ids only
+    GrammarCompiler* grammars = nullptr;
+    const TextCodec* text = nullptr;
     ModelInfo model;
     RequestLimits limits;
     bool finds_message_ends = false;  // see ValidationContext
@@ -80,8 +79,6 @@ class Intake {
   // What a request's output asks for and tells.
   class Owner;
 
-  // Refuses what this server does not offer.
-  absl::Status CheckOffered(const ValidatedRequest& valid) const;
   // Registers a request that is checked, and has it compiled and submitted. `output` is set before anything can come.
   // An error is a refusal, and nothing is written.
   absl::Status Begin(const CallInfo& call, Checked checked, bool stream, OutputWriter* writer,
@@ -100,7 +97,6 @@ class Intake {
   void OnEnded(const std::string& id_space, const EndedRequest& request);
 
   const Options options_;
-  const TokensOnly tokens_only_;
   ValidationContext validation_;  // constant once constructed
   InFlight in_flight_;            // threads that start a request, or submit one
 

@@ -47,7 +47,7 @@ absl::StatusOr<FreedBytes> Operations::DropPrefixes(std::optional<std::string> t
 
 absl::StatusOr<v1::FlushCacheResponse> Operations::Flush(const std::optional<std::string>& tenant) const {
   v1::FlushCacheResponse response;
-  if (!tenant && options_.grammars != nullptr) response.set_grammar_bytes(options_.grammars->DropKept());
+  if (!tenant) response.set_grammar_bytes(options_.grammars->DropKept());
   const absl::StatusOr<FreedBytes> freed = DropPrefixes(tenant);
   if (!freed.ok()) return freed.status();
   response.set_arena_bytes(freed->arena);
@@ -70,10 +70,9 @@ absl::StatusOr<int64_t> Operations::EndRequests(const std::string& tenant) const
   return static_cast<int64_t>(ended.size());
 }
 
-absl::StatusOr<SessionStore::Erased> Operations::EraseSessions(const std::string& tenant) const {
-  if (options_.sessions == nullptr) return SessionStore::Erased();
-  return WaitFor<SessionStore::Erased>(options_.timeout, "deleting the sessions",
-                                       [&](auto result) { options_.sessions->Erase(tenant, result); });
+absl::StatusOr<Sessions::Erased> Operations::EraseSessions(const std::string& tenant) const {
+  return WaitFor<Sessions::Erased>(options_.timeout, "deleting the sessions",
+                                   [&](auto result) { options_.sessions->Erase(tenant, result); });
 }
 
 // The order matters. A request that has ended may still be a sequence, until the engine's next step; the drop comes
@@ -85,8 +84,8 @@ absl::StatusOr<v1::EraseTenantResponse> Operations::Erase(const std::string& ten
   if (!requests.ok()) return requests.status();
   const absl::StatusOr<FreedBytes> freed = DropPrefixes(tenant);
   // All of them: they do not say whose they are.
-  if (options_.grammars != nullptr) options_.grammars->DropKept();
-  const absl::StatusOr<SessionStore::Erased> erased = EraseSessions(tenant);
+  options_.grammars->DropKept();
+  const absl::StatusOr<Sessions::Erased> erased = EraseSessions(tenant);
   if (!freed.ok()) return freed.status();
   if (!erased.ok()) return erased.status();
   v1::EraseTenantResponse response;

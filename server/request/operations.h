@@ -16,7 +16,7 @@
 #include "server/admission/admission.h"
 #include "server/delivery/request_registry.h"
 #include "server/request/grammar_compiler.h"
-#include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 
 namespace berth {
 
@@ -26,9 +26,9 @@ class Operations {
   struct Options {
     Engine* engine = nullptr;
     RequestRegistry* registry = nullptr;
-    Admission* admission = nullptr;       // every request has a ticket of it
-    SessionStore* sessions = nullptr;     // null: there are none
-    GrammarCompiler* grammars = nullptr;  // null: there are none
+    Admission* admission = nullptr;  // every request has a ticket of it
+    Sessions* sessions = nullptr;
+    GrammarCompiler* grammars = nullptr;
     absl::Duration timeout = absl::Seconds(30);
   };
 
@@ -47,7 +47,7 @@ class Operations {
   absl::StatusOr<v1::FlushCacheResponse> Flush(const std::optional<std::string>& tenant) const;
   // Ends the tenant's requests and returns their number. REQUIRES: the tenant is closed.
   absl::StatusOr<int64_t> EndRequests(const std::string& tenant) const;
-  absl::StatusOr<SessionStore::Erased> EraseSessions(const std::string& tenant) const;
+  absl::StatusOr<Sessions::Erased> EraseSessions(const std::string& tenant) const;
   absl::StatusOr<v1::EraseTenantResponse> Erase(const std::string& tenant) const;
 
   const Options options_;

@@ -87,10 +87,9 @@ absl::StatusOr<ValidatedRequest> ReadSession(const v1::SessionFile& file, const 
 
 }  // namespace
 
-v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view model) {
+v1::SessionFile MakeSessionFile(const ValidatedRequest& valid) {
   const Request& request = valid.request;
   v1::SessionFile file;
-  file.set_model(std::string(model));
   *file.mutable_request() = *valid.session_request;
   file.mutable_stop_token_ids()->Assign(request.stop_token_ids.begin(), request.stop_token_ids.end());
   file.mutable_forced_first()->Assign(request.forced_first.begin(), request.forced_first.end());

@@ -3,7 +3,6 @@
 #define BERTH_SERVER_REQUEST_SESSION_REQUEST_H_
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
 #include "server/request/validated_request.h"
@@ -11,9 +10,8 @@
 
 namespace berth {
 
-// The header of a request that has not begun. `model` is its model's fingerprint.
-// REQUIRES: `valid.session_request` is set.
-v1::SessionFile MakeSessionFile(const ValidatedRequest& valid, absl::string_view model);
+// The header of a request that has not begun, without its model. REQUIRES: `valid.session_request` is set.
+v1::SessionFile MakeSessionFile(const ValidatedRequest& valid);
 
 // The request that continues a session. It is read and checked like a client's request, and everything else in the file
 // is checked too. FAILED_PRECONDITION naming the session and a field: this server refuses the field. Its limits are

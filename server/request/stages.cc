@@ -49,9 +49,8 @@ absl::StatusOr<Registered> Register(const Desk& desk, const CallInfo& call, Chec
   out.place = std::move(checked.admitted.place);
   const RequestKey key = valid.request.key;
   if (valid.request.saved) {
-    SessionStore* const sessions = desk.sessions;
-    if (absl::Status s = sessions->Begin(key, MakeSessionFile(valid, sessions->model())); !s.ok()) return s;
-    out.session = Undo([sessions, key] { sessions->Withdraw(key); });
+    if (absl::Status s = desk.sessions->Begin(key, MakeSessionFile(valid)); !s.ok()) return s;
+    out.session = Undo([sessions = desk.sessions, key] { sessions->Withdraw(key); });
   }
   out.output = make_output(&valid, IdSpaceOf(call.identity), checked.admitted.ticket);
   if (absl::Status s = desk.registry->Add(out.output); !s.ok()) return s;

@@ -33,7 +33,7 @@
 #include "server/request/call_info.h"
 #include "server/request/undo.h"
 #include "server/request/validated_request.h"
-#include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 #include "text/grammar_spec.h"
 
 namespace berth {
@@ -44,7 +44,7 @@ struct Desk {
   Admission* admission = nullptr;
   OutputDispatcher* dispatcher = nullptr;  // the engine's sink
   RequestRegistry* registry = nullptr;
-  SessionStore* sessions = nullptr;  // null: no request that is checked has a session
+  Sessions* sessions = nullptr;
   // The most cache that a request may come to hold.
   std::function<int64_t(const Request&)> cache_bytes = [](const Request&) { return 0; };
   std::function<absl::Time()> now = SteadyNow;

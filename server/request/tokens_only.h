@@ -38,6 +38,12 @@ class TokensOnly final : public TextCodec {
   static absl::Status NoTokenizer() { return absl::InvalidArgumentError("the model has no tokenizer; use token ids"); }
 };
 
+// The one of every model without a tokenizer.
+inline const TextCodec* NoText() {
+  static const TokensOnly tokens_only;
+  return &tokens_only;
+}
+
 }  // namespace berth
 
 #endif  // BERTH_SERVER_REQUEST_TOKENS_ONLY_H_

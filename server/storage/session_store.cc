@@ -59,11 +59,6 @@ absl::Status BadFolder(const std::string& folder, absl::string_view why) {
 
 }  // namespace
 
-absl::Status SessionsAreOff() {
-  return absl::FailedPreconditionError(
-      "session_id: this server was started without --session_dir, so it has no sessions");
-}
-
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
   auto store = absl::WrapUnique(new SessionStore(std::move(options)));
   if (absl::Status s = store->Lock(); !s.ok()) return s;
@@ -163,7 +158,10 @@ absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
   SessionPlace place = PlaceOf(header.request().cache_salt(), header.request().session_id());
   MutexLock lock(&mutex_);
   if (IsLive(place)) return IsRunning(place.id);
-  if (const absl::Status s = Check(place); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) return s;
+  if (const absl::Status s = Check(place); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
+    return WithoutPath(s);
+  }
+  header.set_model(options_.model);
   live_[key] = {.place = std::move(place), .header = std::move(header)};
   return absl::OkStatus();
 }
@@ -221,7 +219,7 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
     const auto live = std::find_if(live_.begin(), live_.end(), [&](const auto& l) { return l.second.place == place; });
     if (live == live_.end()) {
       const absl::Status status = Check(place);
-      answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(place)) : status;
+      answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(place)) : WithoutPath(status);
     } else {
       key = live->first;
       live->second.waiting.push_back(std::move(done));
@@ -235,14 +233,15 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
 }
 
 void SessionStore::Load(const std::string& id, const std::string& tenant, LoadCallback done) {
-  queue_.Add([this, place = PlaceOf(tenant, id), tenant, done = std::move(done)] { done(Read(place, tenant)); });
+  queue_.Add(
+      [this, place = PlaceOf(tenant, id), tenant, done = std::move(done)] { done(WithoutPath(Read(place, tenant))); });
 }
 
 void SessionStore::Delete(const std::string& id, const std::string& tenant, DeleteCallback done) {
-  queue_.Add([this, place = PlaceOf(tenant, id), done = std::move(done)] { done(Remove(place)); });
+  queue_.Add([this, place = PlaceOf(tenant, id), done = std::move(done)] { done(WithoutPath(Remove(place))); });
 }
 
-std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
+absl::StatusOr<std::vector<v1::Session>> SessionStore::List(const std::string& tenant) const {
   const std::string hash = TenantHash(tenant);
   std::vector<v1::Session> sessions;
   MutexLock lock(&mutex_);
@@ -255,7 +254,7 @@ std::vector<v1::Session> SessionStore::List(const std::string& tenant) const {
 }
 
 void SessionStore::Erase(const std::string& tenant, EraseCallback done) {
-  queue_.Add([this, hash = TenantHash(tenant), done = std::move(done)] { done(EraseNow(hash)); });
+  queue_.Add([this, hash = TenantHash(tenant), done = std::move(done)] { done(WithoutPath(EraseNow(hash))); });
 }
 
 void SessionStore::Tick() {
@@ -335,7 +334,7 @@ void SessionStore::Write(const SavedRequest& saved) {
     if (status.ok()) {
       done(session);
     } else {
-      done(absl::Status(status.code(), status.message()));
+      done(WithoutPath(status));
     }
   }
 }

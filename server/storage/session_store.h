@@ -19,8 +19,7 @@
 // layout gets its new name when its session is saved. A file whose header cannot be read has no tenant; the log names
 // it.
 //
-// Thread-safe. Outlives the engine, whose SaveSink it is; its destructor writes what was handed over. Only one process
-// may use the folder at a time.
+// Thread-safe. Its destructor writes what was handed over. Only one process may use the folder at a time.
 //
 // If the disk is slow, a save that is handed over replaces the one of its session that is not yet being written. So at
 // most one save of each session waits. While max_pending_bytes wait, the engine hands over last saves only.
@@ -37,6 +36,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -49,10 +49,10 @@
 #include "base/work_queue.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
-#include "scheduler/tiers/saver.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
+#include "server/storage/sessions.h"
 
 namespace berth {
 
@@ -62,15 +62,7 @@ struct SessionQuota {
   absl::Duration age = absl::InfiniteDuration();  // since the last save
 };
 
-// Files of saved sessions. All 0 without --session_dir.
-struct SessionLoad {
-  int64_t used_bytes = 0;
-  int64_t limit_bytes = 0;
-  int64_t num_saves = 0;  // since start
-  int64_t num_failed_saves = 0;
-};
-
-class SessionStore final : public SaveSink {
+class SessionStore final : public Sessions {
  public:
   struct Options {
     std::string folder;  // created if missing
@@ -83,14 +75,6 @@ class SessionStore final : public SaveSink {
     // Called on the store's thread when a save of a request with deliver_saved_only has ended. The error names no path.
     std::function<void(const SaveEvent&)> on_save = [](const SaveEvent&) {};
   };
-  using SaveCallback = std::function<void(absl::StatusOr<v1::Session>)>;
-  using LoadCallback = std::function<void(absl::StatusOr<SessionFileContent>)>;
-  using DeleteCallback = std::function<void(absl::Status)>;
-  struct Erased {
-    int64_t num_sessions = 0;
-    int64_t bytes = 0;
-  };
-  using EraseCallback = std::function<void(absl::StatusOr<Erased>)>;
 
   // Reads the headers of the folder's sessions. FAILED_PRECONDITION naming the folder and what is wrong with it, such
   // as that another server uses it.
@@ -100,31 +84,19 @@ class SessionStore final : public SaveSink {
   bool ready() const override;
   void Take(SavedRequest saved) override ABSL_LOCKS_EXCLUDED(pending_mutex_);
 
-  // Ties the session to the request that will be submitted with this key. FAILED_PRECONDITION: the session is running,
-  // or its file has another version. A damaged file is replaced.
-  absl::Status Begin(RequestKey key, v1::SessionFile header) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Undoes Begin: the engine did not take the request. Calls that wait for a Save get FAILED_PRECONDITION. Does nothing
-  // without a Begin.
-  void Withdraw(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The header gets the model's fingerprint.
+  absl::Status Begin(RequestKey key, v1::SessionFile header) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Withdraw(RequestKey key) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Errors are those of sessions.proto. A callback is called once, from this call or on the store's thread. `ask` gets
-  // the key of a running session, and must make the engine save it.
   void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
-            SaveCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Load(const std::string& id, const std::string& tenant, LoadCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<v1::Session> List(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Deletes all of the tenant's sessions. FAILED_PRECONDITION: one of them is running; the others are gone.
-  void Erase(const std::string& tenant, EraseCallback done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Deletes sessions that are too old. Call it now and then; it looks once a minute.
-  void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  SessionLoad stats() const ABSL_LOCKS_EXCLUDED(mutex_);
-  const std::string& model() const { return options_.model; }
-  // The status without the path of the store's folder: clients learn no path of the server.
-  absl::Status WithoutPath(const absl::Status& status) const {
-    return {status.code(), absl::StrReplaceAll(status.message(), {{options_.folder + "/", ""}})};
-  }
+            SaveCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Load(const std::string& id, const std::string& tenant, LoadCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<v1::Session>> List(const std::string& tenant) const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Erase(const std::string& tenant, EraseCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tick() override ABSL_LOCKS_EXCLUDED(mutex_);
+  SessionLoad stats() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // A file.
@@ -152,6 +124,14 @@ class SessionStore final : public SaveSink {
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mutex_);
   void AddFile(const std::string& name, SessionPlace place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string PathOf(const std::string& file) const;
+  // The status as clients may see it: without the path of the store's folder.
+  absl::Status WithoutPath(const absl::Status& status) const {
+    return {status.code(), absl::StrReplaceAll(status.message(), {{options_.folder + "/", ""}})};
+  }
+  template <typename T>
+  absl::StatusOr<T> WithoutPath(absl::StatusOr<T> result) const {
+    return result.ok() ? std::move(result) : WithoutPath(result.status());
+  }
   // Called on the store's thread only.
   // Logs that a save failed, now and then.
   void WarnOf(const std::string& id, const absl::Status& status);
@@ -200,9 +180,6 @@ class SessionStore final : public SaveSink {
 
   WorkQueue queue_;
 };
-
-// FAILED_PRECONDITION: the server was started without a session store.
-absl::Status SessionsAreOff();
 
 }  // namespace berth
 

@@ -245,27 +245,10 @@ TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
 }
 
-// The first grammar would wait for it otherwise.
-TEST_F(ServerTest, WhatEveryGrammarNeedsIsReadBeforeTheServerIsReady) {
-  std::atomic<bool> started = false;
-  std::atomic<bool> read = false;
-  parts_.compile_grammar = [&](const GrammarSpec&, std::stop_token) -> absl::StatusOr<CompiledGrammar> {
-    // A server that is ready before this ends would be seen here.
-    HoldsBefore(absl::Now() + absl::Milliseconds(200), [&] { return started.load(); });
-    read = !started;
-    return CompiledGrammar();
-  };
-  Restart();
-  EXPECT_TRUE(read);
-  started = true;
-}
-
 // The engine does not know of such a request, and is idle.
 TEST_F(ServerTest, DrainEndsWhatWaitsForItsGrammar) {
   std::promise<void> compiles;
-  parts_.compile_grammar = [&compiles](const GrammarSpec& spec,
-                                       std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
-    if (spec.kind != GrammarSpec::Kind::kRegex) return CompiledGrammar();  // the server's own, at its start
+  parts_.compile_grammar = [&compiles](const GrammarSpec&, std::stop_token stop) -> absl::StatusOr<CompiledGrammar> {
     compiles.set_value();
     std::promise<void> stopped;
     const std::stop_callback on_stop(stop, [&stopped] { stopped.set_value(); });

@@ -80,7 +80,7 @@ struct SevenParts {
   std::unique_ptr<ArenaStorage> storage = *CreateHostStorage(4 << 20);
   SevenRunner runner;
   FakeTextCodec text;
-  GrammarCompiler::CompileFunction compile_grammar;
+  GrammarCompiler::CompileFunction compile_grammar = GrammarCompiler::CompileNone;
 
   absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config) {
     return Server::Start(config, {.plan = plan,

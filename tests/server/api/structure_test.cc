@@ -105,9 +105,7 @@ class StructureTest : public ::testing::Test {
     server_->server->Shutdown(absl::ToChronoTime(absl::Now() + kHangLimit));
     EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
     EXPECT_EQ(server_->registry.size(), 0);
-    if (server_->grammars != nullptr) {
-      EXPECT_EQ(server_->grammars->load().waiting, 0);
-    }
+    EXPECT_EQ(server_->grammars->load().waiting, 0);
     EXPECT_EQ(server_->engine->GetLoad().occupancy.num_leases, 0);
     EXPECT_EQ(server_->runner.mismatch(), "");
   }
@@ -325,7 +323,7 @@ TEST_F(StructureTest, AServerThatCompilesNothingRefusesStructures) {
   Start(/*compiles=*/false);
   for (const Answer& answer : {Generate(MakeRequest("5")), Resume("s")}) {
     EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(answer.status.error_message(), "structure: this server does not compile grammars");
+    EXPECT_EQ(answer.status.error_message(), "structure.regex: this server does not compile grammars");
   }
 }
 

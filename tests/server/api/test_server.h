@@ -98,9 +98,9 @@ struct TestServer {
     bool has_encoder = false;
     std::string session_dir;  // "": no sessions
     int64_t session_dir_limit = 1 << 20;
-    GrammarCompiler::CompileFunction compile_grammar;  // empty: structures are refused
-    std::string tenants = "{}";                        // the file of --tenants
-    const IdentitySource* identities = nullptr;        // null: authentication is off
+    GrammarCompiler::CompileFunction compile_grammar = GrammarCompiler::CompileNone;
+    std::string tenants = "{}";                  // the file of --tenants
+    const IdentitySource* identities = nullptr;  // null: authentication is off
     Audit* audit = nullptr;
     bool share_prefixes = false;
     int64_t host_tier_bytes = 0;
@@ -159,12 +159,10 @@ struct TestServer {
       return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
     };
     intake_options.desk.now = options.now;
-    if (options.compile_grammar) {
-      GrammarCompiler::Options grammar_options;
-      grammar_options.compile = options.compile_grammar;
-      grammar_options.timeout = absl::Hours(1);
-      grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
-    }
+    GrammarCompiler::Options grammar_options;
+    grammar_options.compile = options.compile_grammar;
+    grammar_options.timeout = absl::Hours(1);
+    grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
     intake_options.grammars = grammars.get();
     intake_options.texts = &texts;
     absl::StatusOr<Tenants> parsed = Tenants::Parse(options.tenants);
@@ -182,8 +180,8 @@ struct TestServer {
     intake = std::make_unique<Intake>(std::move(intake_options));
     rpc = {.metrics = &metrics, .identities = options.identities, .audit = options.audit, .now = options.now};
     inference = std::make_unique<InferenceService>(intake.get(), rpc);
-    sessions_service = std::make_unique<SessionsService>(
-        SessionsService::Options{.store = sessions.get(), .engine = engine.get(), .intake = intake.get(), .rpc = rpc});
+    sessions_service = std::make_unique<SessionsService>(SessionsService::Options{
+        .sessions = sessions.get(), .engine = engine.get(), .intake = intake.get(), .rpc = rpc});
     ControlService::Options control_options{.engine = engine.get(), .registry = &registry};
     operations = std::make_unique<Operations>(Operations::Options{.engine = engine.get(),
                                                                   .registry = &registry,
@@ -253,7 +251,7 @@ struct TestServer {
   Admission admission{Admission::Options{.tenants = [this] { return tenants; }}};
   OutputDispatcher dispatcher{OutputDispatcher::Options{}};
   RequestRegistry registry;
-  std::unique_ptr<SessionStore> sessions;
+  std::unique_ptr<Sessions> sessions = std::make_unique<NoSessions>();
   std::unique_ptr<Engine> engine;
   std::unique_ptr<GrammarCompiler> grammars;
   TextPool texts{TextPool::Options{.max_waiting = 16}};

@@ -185,7 +185,7 @@ class RequestFieldsTest : public ValidationTest {
   // Through a file on the disk, to a server with other defaults.
   absl::StatusOr<ValidatedRequest> ThroughFile(const ValidatedRequest& valid) {
     const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/request.session";
-    if (absl::Status s = WriteSessionFile(path, MakeSessionFile(valid, "model"), CacheSnapshot()); !s.ok()) return s;
+    if (absl::Status s = WriteSessionFile(path, MakeSessionFile(valid), CacheSnapshot()); !s.ok()) return s;
     absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
     if (!content.ok()) return content.status();
     ValidationContext other = context_;
@@ -315,7 +315,7 @@ TEST_F(RequestFieldsTest, ValuesOutsideTheRangeAreRefusedByName) {
 // A file whose checksums are right may still hold anything.
 TEST_F(RequestFieldsTest, AForgedFileIsRefusedByTheNameOfItsField) {
   request_.set_logprobs(1);
-  const v1::SessionFile good = MakeSessionFile(*Validate(), "model");
+  const v1::SessionFile good = MakeSessionFile(*Validate());
   const auto refusal = [&](const std::function<void(v1::SessionFile*)>& forge) {
     SessionFileContent content;
     content.file = good;

@@ -134,9 +134,9 @@ TEST(StoredFiles, FoldersOfSessionsOfBothLayoutsAreRead) {
     auto store =
         SessionStore::Open({.folder = folder, .limit_bytes = 1 << 20, .model = "0123456789abcdef0123456789abcdef"});
     ASSERT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->List("other").empty());
-    ASSERT_EQ((*store)->List("tenant").size(), 1u) << name;
-    EXPECT_EQ((*store)->List("tenant")[0].session_id(), "stored");
+    EXPECT_TRUE((*store)->List("other")->empty());
+    ASSERT_EQ((*store)->List("tenant")->size(), 1u) << name;
+    EXPECT_EQ((*store)->List("tenant")->at(0).session_id(), "stored");
     std::promise<absl::StatusOr<SessionFileContent>> loaded;
     (*store)->Load("stored", "tenant",
                    [&](absl::StatusOr<SessionFileContent> content) { loaded.set_value(std::move(content)); });
