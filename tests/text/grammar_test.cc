@@ -171,6 +171,14 @@ TEST_F(GrammarTest, LarkRulesAreFollowed) {
   }
 }
 
+TEST_F(GrammarTest, ASchemaInALarkGrammarMayHaveSeveralLines) {
+  const char* lark = "start: %json {\n\"const\": 1\n} TAIL\n  | \"x\"\nTAIL: \"!\"";
+  for (const std::string& text : Walks({.kind = Kind::kLark, .text = lark}, 4))
+    EXPECT_TRUE(text == "1!" || text == "x");
+  const std::string error = ErrorOf(Kind::kLark, "start: %json {\n\n}\n!");
+  EXPECT_TRUE(absl::StartsWith(error, "4(2): lexer error")) << error;
+}
+
 TEST_F(GrammarTest, ControlTokensComeByTheirNameAlone) {
   const TestVocabulary& vocabulary = byte_level();
   const int32_t control = vocabulary.tokenizer->TokenId("<|im_start|>");

@@ -34,11 +34,13 @@ fn skip(text: &str, at: usize) -> Option<usize> {
     Some(at + (i + 1).min(rest.len()))
 }
 
-/// The grammar with a name for each of its schemas (`%json`). Lines keep their numbers.
+/// The grammar with a name for each of its schemas (`%json`). Lines keep their numbers: the line breaks of a schema come
+/// at the end of the line that its last one is on, where Lark allows any number.
 pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String> {
     let mut out = String::new();
     let mut at = 0;
     let mut depth = 0usize;
+    let mut breaks = 0;
     while at < text.len() {
         work.step()?;
         if let Some(end) = skip(text, at) {
@@ -51,8 +53,8 @@ pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String>
             let error = |e: String| format!("%json at {}: {e}", position(text, at));
             let (value, len) = json::parse_prefix(rest, work).map_err(error)?;
             let name = rewrite(&value).map_err(error)?;
-            // The line breaks go before the name.
-            out.push_str(&format!("{} @{name}", "\n".repeat(rest[..len].matches('\n').count())));
+            out.push_str(&format!(" @{name} "));
+            breaks += rest[..len].matches('\n').count();
             at += "%json".len() + len;
             continue;
         }
@@ -68,6 +70,7 @@ pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String>
         match c {
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            '\n' => out.push_str(&"\n".repeat(std::mem::take(&mut breaks))),
             _ => {}
         }
         if depth > MAX_DEPTH {
