@@ -13,9 +13,10 @@ use crate::tracker::Tracker;
 use crate::vocabulary::Vocabulary;
 use crate::watched::Watch;
 use crate::work::Work;
-use crate::{guard, json, lark, schema, structural_tag, text, Bytes, Ids};
+use crate::{guard, json, lark, rules, schema, structural_tag, text, Bytes, Ids};
 use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::earley::{lexerspec::LexerSpec, Grammar};
 use llguidance::{Matcher, TokenParser};
 use serde_json::{json, Value};
 use std::sync::Arc;
@@ -81,12 +82,27 @@ struct Job<'a> {
     notes: Notes,
 }
 
-/// Grammars by their names. The first one begins.
+/// Grammars in Lark, by their names. The first one begins.
 type Grammars = Vec<GrammarWithLexer>;
 
+enum Source {
+    Grammars(Grammars),
+    /// A schema that is all of the output.
+    Schema(Written),
+}
+
 struct Body {
-    grammars: Grammars,
+    source: Source,
     watch: Option<Watch>,
+}
+
+impl Source {
+    fn grammars(self) -> Grammars {
+        match self {
+            Source::Grammars(grammars) => grammars,
+            Source::Schema(written) => vec![GrammarWithLexer::from_lark(written.lark())],
+        }
+    }
 }
 
 impl Job<'_> {
@@ -99,9 +115,10 @@ impl Job<'_> {
     }
 
     fn schema(&self, value: &Value) -> Result<Body, String> {
-        let written = self.read(value, "")?;
+        let mut written = self.read(value, "")?;
         self.check_bytes(&written.bytes)?;
-        Ok(Body { grammars: vec![GrammarWithLexer::from_lark(written.lark)], watch: written.watch })
+        let watch = written.watch.take();
+        Ok(Body { source: Source::Schema(written), watch })
     }
 
     fn check_bytes(&self, needed: &[bool; 256]) -> Result<(), String> {
@@ -146,7 +163,7 @@ impl Job<'_> {
         }
         let mut grammars = vec![];
         let mut add = |schema: &Value| {
-            let mut grammar = GrammarWithLexer::from_lark(self.read(schema, "")?.lark);
+            let mut grammar = GrammarWithLexer::from_lark(self.read(schema, "")?.lark());
             let name = format!("schema_{}", grammars.len());
             grammar.name = Some(name.clone());
             grammars.push(grammar);
@@ -166,7 +183,7 @@ impl Job<'_> {
             .collect();
         let controls = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(controls);
         let controls = controls.map_err(|e| format!("internal error: {e}"))?;
-        let read = |schema: &Value, prefix: &str| Ok(self.read(schema, prefix)?.lark);
+        let read = |schema: &Value, prefix: &str| Ok(self.read(schema, prefix)?.lark());
         let translated = structural_tag::translate(self.text, &controls, &read, self.work)?;
         let mut grammars = vec![GrammarWithLexer::from_lark(translated.lark)];
         for (i, schema) in translated.schemas.into_iter().enumerate() {
@@ -191,7 +208,7 @@ impl Job<'_> {
             5 => self.structural_tag()?,
             other => return Err(format!("unknown kind {other}")),
         };
-        Ok(Body { grammars, watch: None })
+        Ok(Body { source: Source::Grammars(grammars), watch: None })
     }
 
     fn begins_with_space(&self) -> bool {
@@ -214,7 +231,7 @@ impl Job<'_> {
 
     /// The body after the text before it.
     fn whole(&self) -> Result<Body, String> {
-        let Body { mut grammars, watch } = self.body()?;
+        let Body { source, watch } = self.body()?;
         let mut before = String::new();
         let mut terminals = String::new();
         if self.begins_with_space() {
@@ -226,22 +243,34 @@ impl Job<'_> {
             // Text up to the end of the first begin.
             terminals = format!("BEGIN: /(?s:.*){begin}/ & ~/(?s:.*){begin}(?s:.+)/\n");
         }
-        if !before.is_empty() {
-            grammars[0].name = Some("body".to_string());
-            grammars.insert(0, GrammarWithLexer::from_lark(format!("start: {before}@body\n{terminals}")));
+        if before.is_empty() {
+            return Ok(Body { source, watch });
         }
-        Ok(Body { grammars, watch })
+        let mut grammars = source.grammars();
+        grammars[0].name = Some("body".to_string());
+        grammars.insert(0, GrammarWithLexer::from_lark(format!("start: {before}@body\n{terminals}")));
+        Ok(Body { source: Source::Grammars(grammars), watch })
+    }
+
+    /// llguidance's grammar and lexer, which it has not worked on yet.
+    fn rules(&self, source: Source) -> Result<(Grammar, LexerSpec), String> {
+        match source {
+            Source::Schema(own) if !own.has_json => rules::build(&own.rules, own.skip, &self.limits, self.work),
+            source => {
+                let top = TopLevelGrammar { grammars: source.grammars(), max_tokens: None };
+                let tokens = Some(self.vocabulary.factory.tok_env().clone());
+                GrammarInit::Serialized(top).to_internal(tokens, self.limits.clone()).map_err(message)
+            }
+        }
     }
 
     fn compile(&self) -> Result<Constraint, String> {
-        let Body { grammars, watch } = self.whole()?;
+        let Body { source, watch } = self.whole()?;
         self.work.look()?;
-        let top = TopLevelGrammar { grammars, max_tokens: None };
         let factory = &self.vocabulary.factory;
         let logger = llguidance::Logger::new(0, 0);
         let caps = Default::default();
-        let init = GrammarInit::Serialized(top).to_internal(Some(factory.tok_env().clone()), self.limits.clone());
-        let (grammar, lexer) = init.map_err(message)?;
+        let (grammar, lexer) = self.rules(source)?;
         self.work.look()?;
         let init = GrammarInit::Internal(grammar, lexer);
         let parser = factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;

@@ -12,6 +12,7 @@ mod lark;
 mod mask_cache;
 mod pattern;
 mod pyformat;
+mod rules;
 mod schema;
 mod structural_tag;
 mod template;

@@ -36,7 +36,12 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_DEMANDS: usize = 20_000;
 
 pub struct Written {
-    pub lark: String,
+    /// In Lark, beginning with `start`.
+    pub rules: String,
+    /// What may come once between two lexemes: whitespace.
+    pub skip: Option<&'static str>,
+    /// Whether rules have schemas in them, which llguidance reads.
+    pub has_json: bool,
     /// The bytes that every value has.
     pub bytes: Bytes,
     pub watch: Option<Watch>,
@@ -55,6 +60,15 @@ pub struct Writer<'d, 'a> {
     pub multiple: (u64, u32),
     /// Whether names are followed, so that none comes twice in an object.
     pub has_names: bool,
+    has_json: bool,
+}
+
+impl Written {
+    /// The grammar as a text of its own, which llguidance reads.
+    pub fn lark(&self) -> String {
+        let skip = self.skip.map_or(String::new(), |pattern| format!("%ignore /{pattern}/\n"));
+        format!("%llguidance {{\"ignore_once\": true}}\n{skip}{}", self.rules)
+    }
 }
 
 /// The grammar of the values that fit a demand. None: no value does.
@@ -70,6 +84,7 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
         next: 0,
         multiple: (1, 0),
         has_names: false,
+        has_json: false,
     };
     writer.run(top)
 }
@@ -111,13 +126,9 @@ impl Writer<'_, '_> {
                 open.extend(node.demands().into_iter().filter(|demand| self.some.contains(demand)));
             }
         }
-        let mut lark = String::from("%llguidance {\"ignore_once\": true}\n");
-        if self.style.whitespace == 0 {
-            lark.push_str("%ignore /[ \\t\\n\\r]+/\n");
-        }
-        writeln!(lark, "start: d{}", top.0).unwrap();
-        lark.push_str(&self.rules);
-        Ok(Some(Written { lark, bytes, watch }))
+        let rules = format!("start: d{}\n{}", top.0, self.rules);
+        let skip = (self.style.whitespace == 0).then_some(r"[ \t\n\r]+");
+        Ok(Some(Written { rules, skip, has_json: self.has_json, bytes, watch }))
     }
 
     fn node(&mut self, demand: Demand) -> Outcome<Node> {
@@ -254,6 +265,7 @@ impl Writer<'_, '_> {
             for schema in schemas {
                 let name = self.fresh("n");
                 self.add(&name, &[format!("%json {schema}")])?;
+                self.has_json = true;
                 options.push(name);
             }
         }
