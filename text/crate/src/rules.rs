@@ -15,7 +15,7 @@ use llguidance::api::{ParserLimits, SkipSpec};
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::{LexemeClass, LexerSpec};
 use llguidance::earley::{BitIdx, Grammar, ParamCond, ParamExpr, ParamRef, ParamValue, SymIdx, SymbolProps};
-use std::collections::HashMap;
+use llguidance::HashMap;
 
 /// Repetitions up to here are written out; longer ones are made of blocks of BLOCK.
 const WRITTEN_OUT: u64 = 8;
@@ -72,11 +72,11 @@ pub fn build(
         num_choices: 0,
         lexer,
         class,
-        rules: HashMap::new(),
+        rules: HashMap::default(),
         open: vec![],
-        terminals: HashMap::new(),
-        lexemes: HashMap::new(),
-        repeated: HashMap::new(),
+        terminals: HashMap::default(),
+        lexemes: HashMap::default(),
+        repeated: HashMap::default(),
     };
     let (start, _) = builder.rule("start", ParamExpr::Null)?;
     builder.grammar.sym_props_mut(start).is_start = true;
@@ -106,7 +106,7 @@ fn quoted_end(text: &str) -> Result<usize, String> {
 
 /// The definitions by their names. A line that begins with a space continues the one before.
 fn definitions<'t>(text: &'t str, work: &Work) -> Result<HashMap<&'t str, Definition<'t>>, String> {
-    let mut all = HashMap::new();
+    let mut all = HashMap::default();
     let mut rest = text;
     while !rest.is_empty() {
         let Some((name, after)) = rest.split_once(':') else {

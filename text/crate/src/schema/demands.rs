@@ -13,8 +13,9 @@ use super::values::Values;
 use super::{fail, Outcome};
 use crate::json::At;
 use crate::work::Work;
+use llguidance::HashMap;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,7 +59,7 @@ pub struct Demands<'a> {
     values: HashMap<Demand, Rc<Values>>,
     parts: HashMap<Part, Rc<Values>>,
     open: BTreeSet<Part>,
-    pub alike: Alike,
+    pub alike: Alike<'a>,
     pub glances: HashMap<Part, Rc<Glance>>,
     /// The first schema of some words, by them, and of each schema.
     pub by_words: HashMap<Vec<(&'a str, u32)>, u32>,
@@ -86,18 +87,18 @@ impl<'a> Demands<'a> {
             resources,
             patterns: Patterns::default(),
             places: vec![],
-            by_address: HashMap::new(),
-            opened: HashMap::new(),
+            by_address: HashMap::default(),
+            opened: HashMap::default(),
             table: vec![vec![], vec![]], // ANY and NOTHING
-            index: HashMap::from([(vec![], ANY)]),
-            pairs: HashMap::new(),
-            values: HashMap::from([(NOTHING, Rc::new(Values::none()))]),
-            parts: HashMap::new(),
+            index: HashMap::from_iter([(vec![], ANY)]),
+            pairs: HashMap::default(),
+            values: HashMap::from_iter([(NOTHING, Rc::new(Values::none()))]),
+            parts: HashMap::default(),
             open: BTreeSet::new(),
             alike: Alike::default(),
-            glances: HashMap::new(),
-            by_words: HashMap::new(),
-            firsts: HashMap::new(),
+            glances: HashMap::default(),
+            by_words: HashMap::default(),
+            firsts: HashMap::default(),
             tracks_seen,
             has_watch: false,
         }

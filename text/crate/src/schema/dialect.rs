@@ -10,6 +10,7 @@
 
 use super::{fail, Outcome};
 use crate::json::At;
+use llguidance::HashSet;
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
 
@@ -142,7 +143,8 @@ impl Draft {
 /// What the schema has that constrains nothing, though its author may think so.
 #[derive(Default)]
 pub struct Notes {
-    refuse: bool, // it is an error
+    refuse: bool,                  // it is an error
+    seen: RefCell<HashSet<usize>>, // unknown keywords of a schema, by their values' addresses
     list: RefCell<Vec<String>>,
     more: Cell<bool>,
 }
@@ -160,7 +162,6 @@ impl Notes {
         let place = at.to_string();
         let cut = place.char_indices().nth(MAX_PLACE).map_or(place.as_str(), |(end, _)| &place[..end]);
         let text = format!("{cut}: ignored: {what}").replace('\n', " "); // a line each
-                                                                         // A schema may be read more than once.
         if list.contains(&text) {
             return Ok(());
         }
@@ -170,6 +171,19 @@ impl Notes {
             list.push(text);
         }
         Ok(())
+    }
+
+    /// Call before a schema is read. Its parts may be read more than once.
+    pub fn begin(&self) {
+        self.seen.borrow_mut().clear();
+    }
+
+    /// Whether a keyword's value is met for the first time, and is to be listed.
+    fn is_listed(&self, value: &Value) -> bool {
+        let is_new = self.seen.borrow_mut().insert(value as *const Value as usize);
+        let is_full = self.list.borrow().len() >= MAX_NOTES;
+        self.more.set(self.more.get() || (is_new && is_full));
+        is_new && !is_full
     }
 
     /// One a line.
@@ -250,7 +264,7 @@ pub fn modern<'v>(object: &'v Map<String, Value>, draft: Draft, at: &At, notes: 
     for (key, value) in object {
         let known = KEYWORDS.binary_search_by(|known| known.0.cmp(key.as_str()));
         if !known.is_ok_and(|i| draft.has(KEYWORDS[i].1, KEYWORDS[i].2)) {
-            if !ANNOTATIONS.contains(&key.as_str()) {
+            if !ANNOTATIONS.contains(&key.as_str()) && notes.is_listed(value) {
                 notes.add(&At::Key(at, key), unknown(key, draft))?;
             }
         } else if is_alone && !["$ref", "$defs", "definitions", "$schema", "$id", "id"].contains(&key.as_str()) {

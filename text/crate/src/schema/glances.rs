@@ -10,8 +10,9 @@ use super::keywords::names_of;
 use super::Outcome;
 use crate::json::canonical;
 use crate::work::Work;
+use llguidance::HashMap;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Listed values that are looked at.
@@ -22,26 +23,35 @@ const FRACTION: u8 = 8;
 
 /// JSON values by number: equal ones have the same. The order of properties counts, except within literal values.
 #[derive(Default)]
-pub struct Alike {
-    numbers: HashMap<Shape, u32>,
+pub struct Alike<'v> {
+    numbers: HashMap<Shape<'v>, u32>,
     known: HashMap<(*const Value, bool), u32>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum Shape {
-    Scalar(String),
+enum Shape<'v> {
+    Null,
+    Bool(bool),
+    Number(String),
+    Text(&'v str),
     List(Vec<u32>),
-    Map(Vec<(String, u32)>, bool),
+    Map(Vec<(&'v str, u32)>, bool),
 }
 
-impl Alike {
-    pub fn number(&mut self, value: &Value, is_literal: bool, work: &Work) -> Outcome<u32> {
+impl<'v> Alike<'v> {
+    pub fn number(&mut self, value: &'v Value, is_literal: bool, work: &Work) -> Outcome<u32> {
         if let Some(known) = self.known.get(&(value as *const Value, is_literal)) {
             return Ok(*known);
         }
         work.small_steps(4)?;
         let shape = match value {
-            Value::Number(_) => Shape::Scalar(canonical(value)),
+            Value::Null => Shape::Null,
+            Value::Bool(value) => Shape::Bool(*value),
+            Value::Number(_) => Shape::Number(canonical(value)),
+            Value::String(text) => {
+                work.text(text)?;
+                Shape::Text(text)
+            }
             Value::Array(items) => {
                 Shape::List(items.iter().map(|item| self.number(item, is_literal, work)).collect::<Outcome<_>>()?)
             }
@@ -49,17 +59,12 @@ impl Alike {
                 let mut all = vec![];
                 for (key, item) in items {
                     work.text(key)?;
-                    all.push((key.clone(), self.number(item, is_literal, work)?));
+                    all.push((key.as_str(), self.number(item, is_literal, work)?));
                 }
                 if is_literal {
                     all.sort();
                 }
                 Shape::Map(all, is_literal)
-            }
-            scalar => {
-                let text = scalar.to_string();
-                work.text(&text)?;
-                Shape::Scalar(text)
             }
         };
         let next = self.numbers.len() as u32;

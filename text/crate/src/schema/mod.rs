@@ -91,6 +91,7 @@ pub fn string<'v>(value: &'v Value, at: &At) -> Outcome<&'v str> {
 
 /// The grammar of a schema. `prefix`: the pointer to `root` in what the client sent.
 pub fn write(root: &Value, prefix: &str, style: Style, notes: &Notes, work: &Work) -> Outcome<Written> {
+    notes.begin();
     let resources = ids::Resources::of(root, prefix, notes, work)?;
     let mut checker = check::Checker::new(root, prefix, &resources, notes, work);
     checker.run()?;

@@ -9,8 +9,9 @@ use super::names::{fewest, Fields, Free};
 use super::numbers::Number;
 use super::shapes::{Items, Order};
 use super::texts::Text;
+use llguidance::HashMap;
 use serde_json::json;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 pub type Bytes = [bool; 256];
 

@@ -9,7 +9,8 @@ use super::numbers::Number;
 use super::texts::Text;
 use super::values::{Array, Names, Need, Object, Values};
 use super::Outcome;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use llguidance::HashMap;
+use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 
 /// Pairs of sets that one intersection may have, and what is left of those of objects.
@@ -31,7 +32,7 @@ struct Known<'o> {
 impl<'o> Known<'o> {
     fn of(object: &'o Object) -> Known<'o> {
         let names = |rules: &'o [(Names, Demand)]| rules.iter().filter_map(|(names, _)| names.name()).collect();
-        Known { object, all: names(&object.all), some: names(&object.some), properties: HashMap::new() }
+        Known { object, all: names(&object.all), some: names(&object.some), properties: HashMap::default() }
     }
 
     /// All names that a property may have, if they are listed.
@@ -231,7 +232,7 @@ impl Demands<'_> {
         if all.len() < 2 {
             return Ok(all);
         }
-        let mut numbers: HashMap<(bool, &Names, Demand), u32> = HashMap::new();
+        let mut numbers: HashMap<(bool, &Names, Demand), u32> = HashMap::default();
         let mut rules: Vec<(u64, BTreeSet<u32>)> = vec![];
         for object in &all {
             self.work.small_steps(object.all.len() + object.some.len())?;

@@ -19,8 +19,9 @@ use super::shapes::{Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
 use crate::watched::Watch;
+use llguidance::HashMap;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// How JSON is written.
@@ -80,7 +81,7 @@ pub fn write(demands: &mut Demands, top: Demand, style: Style) -> Outcome<Option
         order: vec![],
         some: BTreeSet::new(),
         rules: String::new(),
-        terminals: HashMap::new(),
+        terminals: HashMap::default(),
         next: 0,
         multiple: (1, 0),
         has_names: false,
@@ -399,7 +400,7 @@ impl Writer<'_, '_> {
 
     /// The least sets that agree with each other, found by going over the demands until none changes.
     fn bytes(&self, top: Demand) -> Outcome<Bytes> {
-        let mut known: HashMap<Demand, Bytes> = HashMap::new();
+        let mut known: HashMap<Demand, Bytes> = HashMap::default();
         loop {
             let mut has_changed = false;
             for &demand in self.order.iter().filter(|demand| self.some.contains(demand)) {
