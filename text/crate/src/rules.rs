@@ -20,8 +20,9 @@ use llguidance::HashMap;
 /// Repetitions up to here are written out; longer ones are made of blocks of BLOCK.
 const WRITTEN_OUT: u64 = 8;
 const BLOCK: u64 = 4;
-/// Choices of all rules together. A mask looks at those of every rule that may come, so more would take too long.
-const MAX_CHOICES: usize = 30_000;
+/// Choices of all rules together: about as many as llguidance's reader of Lark has symbols for. A mask looks at the
+/// choices of every rule that may come, so that more of them could take a mask over half a second.
+const MAX_CHOICES: usize = 34_500;
 
 /// A symbol, and its parameter.
 type Item = (SymIdx, ParamExpr);
