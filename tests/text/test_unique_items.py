@@ -168,3 +168,9 @@ def test_where_items_cannot_be_watched_the_schema_is_refused(oracle):
             ({**unique, "items": {"type": "array", "contains": {"const": 1}}}, "contains"),
             ({**unique, "items": closed(a=STRING) | {"minProperties": 1}}, "properties are counted")]:
         assert message in oracle.ask(schema=schema)["error"]
+
+
+def test_of_several_refusals_the_same_is_told_each_time(oracle):
+    unique = {"type": "array", "items": {"type": "number", "minimum": 0}, "uniqueItems": True}
+    schema = closed(**{name: {**unique, "maxItems": most} for most, name in enumerate("abcdefgh", 1)})
+    assert len({oracle.ask(schema=schema)["error"] for _ in range(8)}) == 1

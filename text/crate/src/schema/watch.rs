@@ -22,7 +22,7 @@ use crate::watched::{ArrayShape, ListedName, Member, ObjectShape, Place, Shape, 
 use crate::words::{Words, ENDLESS};
 use llguidance::derivre::RegexAst;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const MAX_PLACES: usize = 5000;
 
@@ -272,7 +272,7 @@ impl Writer<'_, '_> {
             only(&mut own.chain(more.iter().copied()))
         };
         let free = |fields: &Fields| -> Vec<Demand> { fields.unlisted().map(|own| own.demand).collect() };
-        let mut named: HashMap<String, BTreeSet<Demand>> = HashMap::new();
+        let mut named: BTreeMap<String, BTreeSet<Demand>> = BTreeMap::new();
         for name in objects.iter().flat_map(|fields| &fields.named).map(|own| &own.name) {
             let of = |fields: &&Fields| match fields.named.iter().find(|own| own.name == *name) {
                 Some(own) => vec![own.demand],
@@ -448,7 +448,7 @@ impl Writer<'_, '_> {
 struct Inner {
     first: Vec<BTreeSet<Demand>>,
     rest: BTreeSet<Demand>,
-    named: HashMap<String, BTreeSet<Demand>>,
+    named: BTreeMap<String, BTreeSet<Demand>>,
     other: BTreeSet<Demand>,
 }
 
