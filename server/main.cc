@@ -267,10 +267,9 @@ absl::Status ChooseModel(Config* config) {
 // Adds the texts and structured outputs of a model with a tokenizer.
 void AddText(const ModelText& text, const ModelInfo& info, Server::Parts* parts) {
   parts->text = &text;
-  absl::StatusOr<GrammarCompiler::CompileFunction> compile =
-      CompileFor(text.tokenizer(), info.vocab_size, info.eos_token_ids);
-  if (!compile.ok()) return spdlog::warn("structured output does not work: {}", compile.status().ToString());
-  parts->compile_grammar = *std::move(compile);
+  absl::Status status;
+  parts->compile_grammar = CompileFor(text.tokenizer(), info.vocab_size, info.eos_token_ids, &status);
+  if (!status.ok()) spdlog::warn("structured output does not work: {}", status.ToString());
 }
 
 absl::Status InstallCrashFile(const Config& config, const Server& server) {

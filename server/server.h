@@ -63,7 +63,8 @@ class Server {
     ModelRunner* runner = nullptr;
     // Called on the engine's thread before its first step. An error is that of Start.
     std::function<absl::Status()> warm_up = [] { return absl::OkStatus(); };
-    const TextCodec* text = NoText();  // as of a model without a tokenizer, which compiles no grammars either
+    // By default as of a model without a tokenizer: no text and no grammars. Never null.
+    const TextCodec* text = NoText();
     GrammarCompiler::CompileFunction compile_grammar = GrammarCompiler::CompileNone;
     std::string libtorch_version;
     std::string cpu_capability;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "server/delivery/output_assembler.h"
 #include "server/process/escape.h"
-#include "server/request/field_checks.h"
 #include "server/request/refusal_reason.h"
 #include "server/request/session_request.h"
 #include "server/request/structure.h"

@@ -36,13 +36,13 @@ namespace berth {
 
 class Intake {
  public:
-  // All pointers must outlive the intake.
+  // All pointers are set, and must outlive the intake.
   struct Options {
     Desk desk;
     TextPool* texts = nullptr;  // works on prompts, chats and structures
     Metrics* metrics = nullptr;
-    GrammarCompiler* grammars = nullptr;
-    const TextCodec* text = nullptr;
+    GrammarCompiler* grammars = nullptr;  // one that compiles none: CompileNone
+    const TextCodec* text = nullptr;      // without a tokenizer: NoText
     ModelInfo model;
     RequestLimits limits;
     bool finds_message_ends = false;  // see ValidationContext

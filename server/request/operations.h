@@ -22,7 +22,7 @@ namespace berth {
 
 class Operations {
  public:
-  // All pointers must outlive this.
+  // All pointers are set, and must outlive this.
   struct Options {
     Engine* engine = nullptr;
     RequestRegistry* registry = nullptr;

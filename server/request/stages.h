@@ -38,13 +38,13 @@
 
 namespace berth {
 
-// What requests take their places from. All pointers must outlive the stages.
+// What requests take their places from. All pointers are set, and must outlive the stages.
 struct Desk {
   Engine* engine = nullptr;
   Admission* admission = nullptr;
   OutputDispatcher* dispatcher = nullptr;  // the engine's sink
   RequestRegistry* registry = nullptr;
-  Sessions* sessions = nullptr;
+  Sessions* sessions = nullptr;  // without --session_dir: NoSessions
   // The most cache that a request may come to hold.
   std::function<int64_t(const Request&)> cache_bytes = [](const Request&) { return 0; };
   std::function<absl::Time()> now = SteadyNow;

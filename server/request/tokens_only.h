@@ -38,7 +38,7 @@ class TokensOnly final : public TextCodec {
   static absl::Status NoTokenizer() { return absl::InvalidArgumentError("the model has no tokenizer; use token ids"); }
 };
 
-// The one of every model without a tokenizer.
+// Returns the codec of models without a tokenizer.
 inline const TextCodec* NoText() {
   static const TokensOnly tokens_only;
   return &tokens_only;

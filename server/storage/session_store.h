@@ -49,6 +49,7 @@
 #include "base/work_queue.h"
 #include "berth/v1/session_file.pb.h"
 #include "berth/v1/sessions.pb.h"
+#include "scheduler/tiers/saver.h"
 #include "server/storage/disk_file.h"
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
@@ -126,7 +127,8 @@ class SessionStore final : public Sessions {
   std::string PathOf(const std::string& file) const;
   // The status as clients may see it: without the path of the store's folder.
   absl::Status WithoutPath(const absl::Status& status) const {
-    return {status.code(), absl::StrReplaceAll(status.message(), {{options_.folder + "/", ""}})};
+    const std::string& folder = options_.folder;
+    return {status.code(), absl::StrReplaceAll(status.message(), {{folder + "/", ""}, {folder, "--session_dir"}})};
   }
   template <typename T>
   absl::StatusOr<T> WithoutPath(absl::StatusOr<T> result) const {

@@ -59,7 +59,7 @@ class Sessions : public SaveSink {
   virtual SessionLoad stats() const = 0;
 };
 
-// Refuses every session with FAILED_PRECONDITION. A tenant's sessions are erased, as there are none.
+// Refuses every session with FAILED_PRECONDITION. Erase succeeds: there is nothing to erase.
 class NoSessions final : public Sessions {
  public:
   bool ready() const override { return true; }

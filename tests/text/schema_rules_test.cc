@@ -2,17 +2,20 @@
 // llguidance reads the same rules. After the space, both must allow the same tokens everywhere.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/text/grammar_test_util.h"
 #include "text/grammar.h"
 
 namespace berth {
 namespace {
 
-// Together they have every kind of rule: options, conditions on parameters, repetitions, patterns and what they
-// exclude.
+// Together they have options, conditions on parameters, repetitions, patterns and what they exclude.
 constexpr const char* kSchemas[] = {
     R"({})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "c": {"enum": ["x", "é\n", 1.5]}},
@@ -40,7 +43,24 @@ constexpr const char* kSchemas[] = {
     R"({"if": {"required": ["k"], "properties": {"k": {"const": 1}}}, "then": {"required": ["v"]}, "type": "object"})",
 };
 
-class SchemaRulesTest : public ::testing::TestWithParam<const char*> {
+// And those with 64 values or names: as many as a parameter can remember.
+std::vector<std::string> Schemas() {
+  std::vector<std::string> all(std::begin(kSchemas), std::end(kSchemas));
+  std::vector<std::string> values;
+  std::vector<std::string> names;
+  for (int i = 0; i < 64; ++i) {
+    values.push_back(absl::StrCat(i));
+    names.push_back(absl::StrCat("\"", i, "\": {\"type\": \"null\"}"));
+  }
+  all.push_back(absl::StrCat(R"({"type": "array", "uniqueItems": true, "minItems": 64, "items": {"enum": [)",
+                             absl::StrJoin(values, ", "), "]}}"));
+  all.push_back(
+      absl::StrCat(R"({"type": "object", "minProperties": 64, "additionalProperties": false, "properties": {)",
+                   absl::StrJoin(names, ", "), "}}"));
+  return all;
+}
+
+class SchemaRulesTest : public ::testing::TestWithParam<std::string> {
  protected:
   void ExpectEqual(GrammarSpec spec) {
     const auto alone = CompileGrammar(spec, vocabulary_.vocabulary, {}, {});
@@ -80,7 +100,7 @@ class SchemaRulesTest : public ::testing::TestWithParam<const char*> {
   std::mt19937 random_{11};
 };
 
-TEST_P(SchemaRulesTest, AllowTheSameTokensAsLlguidanceReadsInThem) {
+TEST_P(SchemaRulesTest, BothReadersAllowTheSameTokens) {
   using Whitespace = GrammarSpec::Whitespace;
   for (const Whitespace whitespace : {Whitespace::kFlexible, Whitespace::kCompact, Whitespace::kSpaced}) {
     for (const bool any_order : {false, true}) {
@@ -92,7 +112,7 @@ TEST_P(SchemaRulesTest, AllowTheSameTokensAsLlguidanceReadsInThem) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schemas, SchemaRulesTest, ::testing::ValuesIn(kSchemas));
+INSTANTIATE_TEST_SUITE_P(Schemas, SchemaRulesTest, ::testing::ValuesIn(Schemas()));
 
 }  // namespace
 }  // namespace berth

@@ -476,7 +476,7 @@ REFUSED = [
       "$defs": {"b": {"$id": "b", "$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}}}, "/$recursiveRef"),
     ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}, "no value fits"),
     ({"type": "array", "prefixItems": [{"const": 1}], "items": {"const": 1}, "uniqueItems": True}, "/uniqueItems"),
-    ({"not": {"uniqueItems": True}}, "/not/uniqueItems"),
+    ({"not": {"uniqueItems": True}}, "/not/uniqueItems"), ({"required": ["a\x7f"], "type": "object"}, "U+007F is not"),
     ({"type": "integer", "not": {"multipleOf": 997}}, "multipleOf: too large"),
     ({"type": "number", "not": {"multipleOf": 0.00001}}, "multipleOf: too large, or with too small a fraction"),
     ({"type": "number", "not": {"multipleOf": 2}, "minimum": 1e12}, "multipleOf: too large"),
@@ -487,9 +487,9 @@ REFUSED = [
     ({"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}, "uniqueItems": True}, "/uniqueItems: not supported"),
     ({"type": "array", "contains": {"const": 1}, "minContains": 3, "maxItems": 2}, "no value fits"),
     ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "refers to itself"), ({"$ref": "#"}, "leads to itself"),
+    ({"items": {"type": "null"}, "minItems": 3_000_000_000, "type": "array"}, "minItems: at most 1073741824 is"),
     ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "no value fits"),
     (counted("pqr", None, 1, "pq", **CLOSED), "no value fits"),
-
     (counted("pq", 3, **CLOSED), "no value fits"),
     ({"type": "string", "pattern": "a(?!b)"}, "/pattern"), ({"type": "string", "pattern": "(^a)*b"}, "/pattern"),
 ]

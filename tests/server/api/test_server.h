@@ -38,6 +38,7 @@
 #include "server/request/operations.h"
 #include "server/request/text_pool.h"
 #include "server/storage/session_store.h"
+#include "server/storage/sessions.h"
 #include "tests/server/delivery/fake_text_codec.h"
 #include "tests/testing/fake_model_runner.h"
 #include "tests/testing/tiny_cache.h"

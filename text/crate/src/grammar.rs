@@ -1,19 +1,21 @@
 //! Compiles grammars by llguidance.
 //!
-//! llguidance cannot be stopped while it builds a grammar and its lexer. That work is bounded by ParserLimits, by the
-//! text's length and, for schemas, by the length of the grammar that schema/ writes. A request to stop is seen between
-//! these steps. llguidance's matcher and Berth's own work see it at once.
+//! Where a schema is all of the output, Berth builds llguidance's grammar (rules.rs). Others are read by llguidance. It
+//! cannot be stopped while it reads a grammar and builds its lexer. That work is bounded by ParserLimits, by the text's
+//! length and, for schemas, by the length of the grammar that schema/ writes. A request to stop is seen between these
+//! steps. llguidance's matcher and Berth's own work see it at once.
 
 use crate::constraint::{message, Constraint};
 use crate::mask_cache::States;
 use crate::pattern::{escape, translate};
 use crate::schema::dialect::Notes;
 use crate::schema::{Style, Written};
+use crate::spec::{limits, Spec};
 use crate::tracker::Tracker;
 use crate::vocabulary::Vocabulary;
 use crate::watched::Watch;
 use crate::work::Work;
-use crate::{guard, json, lark, rules, schema, structural_tag, text, Bytes, Ids};
+use crate::{guard, json, lark, rules, schema, structural_tag, Bytes, Ids};
 use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::earley::{lexerspec::LexerSpec, Grammar};
@@ -25,46 +27,6 @@ use std::sync::Arc;
 const STACK_BYTES: usize = 1 << 30;
 /// Limit of a Lark grammar: each rule may name the next.
 const MAX_LARK_BYTES: usize = 256 << 10;
-/// Work to build the lexer. What is built is what the first masks need, for each token of the vocabulary.
-const LEXER_FUEL: u64 = 10_000_000;
-/// Work of the lexer for one mask. An output that needs more ends with an error, and nearly all need far less.
-const STEP_LEXER_FUEL: u64 = 1_000_000;
-/// The parser's items at one place. An enum of 2,000 objects in any order takes 6,000.
-const MAX_ITEMS_IN_ROW: usize = 8_000;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct View {
-    data: *const u8,
-    len: usize,
-}
-
-impl View {
-    unsafe fn str<'a>(&self) -> Result<&'a str, String> {
-        text(self.data, self.len)
-    }
-}
-
-/// BerthGrammarSpec of text_abi.h.
-#[repr(C)]
-pub struct Spec {
-    kind: i32,
-    whitespace: i32,
-    begin_token: i32,
-    own_text: bool,
-    refuse_unknown: bool,
-    any_order: bool,
-    text: View,
-    begin_text: View,
-    choices: *const View,
-    num_choices: usize,
-    max_grammar_size: u64,
-    max_lexer_states: u64,
-    initial_lexer_fuel: u64,
-    step_lexer_fuel: u64,
-    step_max_items: u64,
-    max_items_in_row: u64,
-}
 
 /// What a spec says, in Rust's types.
 struct Job<'a> {
@@ -329,22 +291,6 @@ fn check_features(parser: &TokenParser) -> Result<(), String> {
 fn estimate_size(parser: &TokenParser, text: usize) -> u64 {
     let stats = parser.parser.lexer_stats();
     (2 * (stats.num_bytes + 200 * stats.num_ast_nodes) + 40 * text + (64 << 10)) as u64
-}
-
-fn limits(spec: &Spec) -> ParserLimits {
-    let mut limits = ParserLimits { verbose_errors: false, max_items_in_row: MAX_ITEMS_IN_ROW, ..Default::default() };
-    let set = |to: &mut usize, value: u64| {
-        if value > 0 {
-            *to = value as usize;
-        }
-    };
-    set(&mut limits.max_grammar_size, spec.max_grammar_size);
-    set(&mut limits.max_lexer_states, spec.max_lexer_states);
-    set(&mut limits.step_max_items, spec.step_max_items);
-    set(&mut limits.max_items_in_row, spec.max_items_in_row);
-    limits.initial_lexer_fuel = if spec.initial_lexer_fuel > 0 { spec.initial_lexer_fuel } else { LEXER_FUEL };
-    limits.step_lexer_fuel = if spec.step_lexer_fuel > 0 { spec.step_lexer_fuel } else { STEP_LEXER_FUEL };
-    limits
 }
 
 unsafe fn job<'a>(vocabulary: &'a Arc<Vocabulary>, spec: &'a Spec, work: &'a Work) -> Result<Job<'a>, String> {

@@ -34,8 +34,8 @@ fn skip(text: &str, at: usize) -> Option<usize> {
     Some(at + (i + 1).min(rest.len()))
 }
 
-/// The grammar with a name for each of its schemas (`%json`). Lines keep their numbers: the line breaks of a schema come
-/// at the end of the line that its last one is on, where Lark allows any number.
+/// The grammar with a name for each of its schemas (`%json`). Later lines keep their numbers: a schema's line breaks are
+/// put at the end of the line on which it ends. An error on that line has the number of the one where the schema begins.
 pub fn read(text: &str, rewrite: Rewrite, work: &Work) -> Result<String, String> {
     let mut out = String::new();
     let mut at = 0;

@@ -1,27 +1,28 @@
 //! Builds llguidance's grammar from the rules that schema/ writes in Lark.
 //!
 //! llguidance reads Lark too, but prepares a lexer of Lark for each text. That takes half of the time in which the
-//! grammar of a usual schema is compiled. Here each name is one symbol, and its options are the symbol's rules; a
-//! bracket or a repetition is a symbol without a name:
+//! grammar of a usual schema is compiled. Here each name is one symbol, and each option of its definition is one of the
+//! symbol's choices. A bracket or a repetition is a symbol without a name:
 //!
-//!   d2: "{" (d3 "," )? d4 "}"    ->    d2 = A #1 d4 C,  #1 = nothing,  #1 = d3 B    (A, B, C: lexemes)
+//!   d2: "{" (d3 ",")* d4 "}"    ->    d2 = A #2 d4 C,  #2 = nothing,  #2 = #2 #1,  #1 = d3 B    (A, B, C: lexemes)
 //!
-//! Equal lexemes are one symbol. Only what `start` leads to is built. A rule with a parameter is `name::_` where it is
+//! Equal lexemes are one symbol. Only what `start` leads to is built. A symbol with a parameter is `name::_` where it is
 //! defined, and `name::` with the value of its parameter where it is used.
 
 use crate::constraint::message;
-use crate::work::Work;
+use crate::rule_text::{definitions, internal, Cursor, Definition};
+use crate::work::{Work, TOO_LARGE};
 use llguidance::api::{ParserLimits, SkipSpec};
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::{LexemeClass, LexerSpec};
-use llguidance::earley::{BitIdx, Grammar, ParamCond, ParamExpr, ParamRef, ParamValue, SymIdx, SymbolProps};
+use llguidance::earley::{Grammar, ParamCond, ParamExpr, SymIdx, SymbolProps};
 use llguidance::HashMap;
 
 /// Repetitions up to here are written out; longer ones are made of blocks of BLOCK.
 const WRITTEN_OUT: u64 = 8;
 const BLOCK: u64 = 4;
-/// Choices of all rules together: about as many as llguidance's reader of Lark has symbols for. A mask looks at the
-/// choices of every rule that may come, so that more of them could take a mask over half a second.
+/// Choices of all symbols together: about as many as fit the 65,000 symbols that llguidance makes of such a text. A mask
+/// looks at the choices of each symbol that may come, so that with more a mask could take over half a second.
 const MAX_CHOICES: usize = 34_500;
 
 /// A symbol, and its parameter.
@@ -31,14 +32,6 @@ struct Choice {
     items: Vec<Item>,
 }
 
-struct Definition<'t> {
-    has_parameter: bool,
-    text: &'t str,
-}
-
-/// What is left of a definition's text.
-struct Cursor<'t>(&'t str);
-
 struct Builder<'t> {
     limits: &'t ParserLimits,
     work: &'t Work,
@@ -47,8 +40,8 @@ struct Builder<'t> {
     num_choices: usize,
     lexer: LexerSpec,
     class: LexemeClass,
-    rules: HashMap<&'t str, SymIdx>,
-    open: Vec<&'t str>, // rules that have a symbol, and no options yet
+    symbols: HashMap<&'t str, SymIdx>,
+    open: Vec<&'t str>, // names that have a symbol, and no choices yet
     terminals: HashMap<&'t str, ExprRef>,
     lexemes: HashMap<ExprRef, SymIdx>,
     repeated: HashMap<(SymIdx, u64, Option<u64>), SymIdx>, // of symbols without a parameter
@@ -73,7 +66,7 @@ pub fn build(
         num_choices: 0,
         lexer,
         class,
-        rules: HashMap::default(),
+        symbols: HashMap::default(),
         open: vec![],
         terminals: HashMap::default(),
         lexemes: HashMap::default(),
@@ -84,228 +77,8 @@ pub fn build(
     while let Some(name) = builder.open.pop() {
         builder.define(name)?;
     }
+    builder.check_limits()?;
     Ok((builder.grammar, builder.lexer))
-}
-
-fn internal<T>(what: impl std::fmt::Display) -> Result<T, String> {
-    Err(format!("internal error: {what}"))
-}
-
-/// The end of the string or pattern that `text` begins with.
-fn quoted_end(text: &str) -> Result<usize, String> {
-    let bytes = text.as_bytes();
-    let mut at = 1;
-    while at < bytes.len() && bytes[at] != bytes[0] {
-        at += if bytes[at] == b'\\' { 2 } else { 1 };
-    }
-    if at < bytes.len() {
-        Ok(at + 1)
-    } else {
-        internal("a string of a rule has no end")
-    }
-}
-
-/// The definitions by their names. A line that begins with a space continues the one before.
-fn definitions<'t>(text: &'t str, work: &Work) -> Result<HashMap<&'t str, Definition<'t>>, String> {
-    let mut all = HashMap::default();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let Some((name, after)) = rest.split_once(':') else {
-            return internal(format_args!("a rule without a colon: {rest}"));
-        };
-        let (has_parameter, body) = after.strip_prefix(":_:").map_or((false, after), |body| (true, body));
-        let bytes = body.as_bytes();
-        let mut end = 0;
-        while end < bytes.len() && (bytes[end] != b'\n' || bytes.get(end + 1) == Some(&b' ')) {
-            end += if matches!(bytes[end], b'"' | b'/') { quoted_end(&body[end..])? } else { 1 };
-        }
-        let text = &body[..end];
-        work.text(text)?;
-        if all.insert(name, Definition { has_parameter, text }).is_some() {
-            return internal(format_args!("two rules {name}"));
-        }
-        rest = body.get(end + 1..).unwrap_or("");
-    }
-    Ok(all)
-}
-
-impl<'t> Cursor<'t> {
-    fn peek(&mut self) -> Option<u8> {
-        self.0 = self.0.trim_start_matches([' ', '\n']);
-        self.0.bytes().next()
-    }
-
-    fn take(&mut self, mark: &str) -> bool {
-        self.peek();
-        self.0.strip_prefix(mark).map(|rest| self.0 = rest).is_some()
-    }
-
-    fn expect(&mut self, mark: &str) -> Result<(), String> {
-        if self.take(mark) {
-            Ok(())
-        } else {
-            internal(format_args!("{mark} is missing before {:?}", &self.0.chars().take(20).collect::<String>()))
-        }
-    }
-
-    fn split(&mut self, at: usize) -> &'t str {
-        let (head, rest) = self.0.split_at(at);
-        self.0 = rest;
-        head
-    }
-
-    fn name(&mut self) -> &'t str {
-        self.peek();
-        let end = self.0.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        self.split(end.unwrap_or(self.0.len()))
-    }
-
-    fn number(&mut self) -> Result<u64, String> {
-        let digits = self.name();
-        let number = match digits.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => digits.parse(),
-        };
-        number.or_else(|_| internal(format_args!("{digits:?} is no number")))
-    }
-
-    /// The number of a bit, or of bits: `most` at the most.
-    fn bits(&mut self, most: usize) -> Result<BitIdx, String> {
-        match self.number()? {
-            bits if bits <= most as u64 => Ok(bits as BitIdx),
-            bits => internal(format_args!("a parameter has no bit {bits}")),
-        }
-    }
-
-    fn bit(&mut self) -> Result<BitIdx, String> {
-        self.bits(ParamValue::NUM_BITS - 1)
-    }
-
-    /// `_`, or some of its bits: `[from:to]`.
-    fn part(&mut self) -> Result<ParamRef, String> {
-        if self.take("_") {
-            return Ok(ParamRef::full());
-        }
-        self.expect("[")?;
-        let from = self.bit()?;
-        self.expect(":")?;
-        let to = self.bits(ParamValue::NUM_BITS)?;
-        self.expect("]")?;
-        if from < to {
-            Ok(ParamRef::new(from, to))
-        } else {
-            internal("a part of a parameter has no bit")
-        }
-    }
-
-    /// The value of a parameter where a rule is used.
-    fn value(&mut self) -> Result<ParamExpr, String> {
-        if self.peek().is_some_and(|b| b.is_ascii_digit()) {
-            return Ok(ParamExpr::Const(ParamValue(self.number()?)));
-        }
-        let name = self.name();
-        if name == "_" {
-            return Ok(ParamExpr::SelfRef);
-        }
-        self.expect("(")?;
-        let value = match name {
-            "incr" => ParamExpr::Incr(self.part()?),
-            "decr" => ParamExpr::Decr(self.part()?),
-            "bit_and" => ParamExpr::BitAnd(ParamValue(self.number()?)),
-            "bit_or" => ParamExpr::BitOr(ParamValue(self.number()?)),
-            "set_bit" => ParamExpr::BitOr(ParamValue(1 << self.bit()?)),
-            "clear_bit" => ParamExpr::BitAnd(ParamValue(!(1 << self.bit()?))),
-            _ => return internal(format_args!("{name:?} gives a parameter no value")),
-        };
-        self.expect(")")?;
-        Ok(value)
-    }
-
-    fn condition(&mut self) -> Result<ParamCond, String> {
-        let name = self.name();
-        self.expect("(")?;
-        let condition = match name {
-            "and" | "or" => {
-                let one = Box::new(self.condition()?);
-                self.expect(",")?;
-                let other = Box::new(self.condition()?);
-                if name == "and" {
-                    ParamCond::And(one, other)
-                } else {
-                    ParamCond::Or(one, other)
-                }
-            }
-            "not" => ParamCond::Not(Box::new(self.condition()?)),
-            "bit_clear" => ParamCond::EQ(ParamRef::single_bit(self.bit()?), ParamValue(0)),
-            "bit_set" => ParamCond::EQ(ParamRef::single_bit(self.bit()?), ParamValue(1)),
-            "is_zeros" => ParamCond::EQ(self.part()?, ParamValue(0)),
-            "is_ones" => {
-                let part = self.part()?;
-                ParamCond::EQ(part, ParamValue(part.mask() >> part.start()))
-            }
-            _ => self.comparison(name)?,
-        };
-        self.expect(")")?;
-        Ok(condition)
-    }
-
-    fn comparison(&mut self, name: &str) -> Result<ParamCond, String> {
-        let part = self.part()?;
-        self.expect(",")?;
-        if let Some(name) = name.strip_prefix("bit_count_") {
-            let make = match name {
-                "eq" => ParamCond::BitCountEQ,
-                "ne" => ParamCond::BitCountNE,
-                "lt" => ParamCond::BitCountLT,
-                "le" => ParamCond::BitCountLE,
-                "gt" => ParamCond::BitCountGT,
-                "ge" => ParamCond::BitCountGE,
-                _ => return internal(format_args!("bit_count_{name} is no condition")),
-            };
-            return Ok(make(part, self.bits(ParamValue::NUM_BITS)?));
-        }
-        let make = match name {
-            "eq" => ParamCond::EQ,
-            "ne" => ParamCond::NE,
-            "lt" => ParamCond::LT,
-            "le" => ParamCond::LE,
-            "gt" => ParamCond::GT,
-            "ge" => ParamCond::GE,
-            _ => return internal(format_args!("{name:?} is no condition")),
-        };
-        Ok(make(part, ParamValue(self.number()?)))
-    }
-
-    /// How often what was before comes: from, to (None: without end). None: once, and nothing is said.
-    fn times(&mut self) -> Result<Option<(u64, Option<u64>)>, String> {
-        for (mark, times) in [("?", (0, Some(1))), ("*", (0, None)), ("+", (1, None))] {
-            if self.take(mark) {
-                return Ok(Some(times));
-            }
-        }
-        if !self.take("{") {
-            return Ok(None);
-        }
-        let from = self.number()?;
-        let mut to = Some(from);
-        if self.take(",") {
-            to = if self.peek() == Some(b'}') { None } else { Some(self.number()?) };
-        }
-        self.expect("}")?;
-        Ok(Some((from, to)))
-    }
-
-    /// The text of a string in quotes.
-    fn string(&mut self) -> Result<String, String> {
-        let quoted = self.split(quoted_end(self.0)?);
-        serde_json::from_str(quoted).or_else(|error| internal(format_args!("{quoted}: {error}")))
-    }
-
-    /// The pattern between slashes.
-    fn pattern(&mut self) -> Result<&'t str, String> {
-        let quoted = self.split(quoted_end(self.0)?);
-        Ok(&quoted[1..quoted.len() - 1])
-    }
 }
 
 fn needs_parameter(items: &[Item]) -> bool {
@@ -317,7 +90,7 @@ impl<'t> Builder<'t> {
         self.work.step()?;
         let fuel = self.limits.initial_lexer_fuel;
         if self.lexer.cost() > fuel {
-            return Err(format!("the grammar's strings and patterns take over {fuel} steps to prepare"));
+            return Err(format!("the grammar's strings and patterns take over {fuel} units of lexer fuel"));
         }
         let most = self.limits.max_grammar_size;
         if self.grammar.num_symbols() > most {
@@ -334,35 +107,34 @@ impl<'t> Builder<'t> {
     fn add(&mut self, symbol: SymIdx, condition: ParamCond, items: Vec<Item>) -> Result<(), String> {
         self.num_choices += 1;
         if self.num_choices > MAX_CHOICES {
-            return Err(format!("the grammar has over {MAX_CHOICES} choices"));
+            return Err(TOO_LARGE.to_string());
         }
         self.grammar.add_rule_ext(symbol, condition, items).or_else(internal)
     }
 
-    fn definition(&self, name: &str) -> Result<&Definition<'t>, String> {
-        self.definitions.get(name).map_or_else(|| internal(format_args!("no rule {name}")), Ok)
+    fn definition(&self, name: &str) -> Result<Definition<'t>, String> {
+        self.definitions.get(name).map_or_else(|| internal(format_args!("no rule {name}")), |own| Ok(*own))
     }
 
     fn rule(&mut self, name: &'t str, value: ParamExpr) -> Result<Item, String> {
-        if let Some(symbol) = self.rules.get(name) {
+        if let Some(symbol) = self.symbols.get(name) {
             return Ok((*symbol, value));
         }
         let has_parameter = self.definition(name)?.has_parameter;
         let symbol = self.symbol(name, has_parameter);
-        self.rules.insert(name, symbol);
+        self.symbols.insert(name, symbol);
         self.open.push(name);
         Ok((symbol, value))
     }
 
     fn define(&mut self, name: &'t str) -> Result<(), String> {
-        self.check_limits()?;
         let mut at = Cursor(self.definition(name)?.text);
         let choices = self.choices(&mut at)?;
         if at.peek().is_some() {
             return internal(format_args!("{name}: {:?} follows its end", at.0));
         }
         for choice in choices {
-            self.add(self.rules[name], choice.condition, choice.items)?;
+            self.add(self.symbols[name], choice.condition, choice.items)?;
         }
         Ok(())
     }
@@ -384,6 +156,7 @@ impl<'t> Builder<'t> {
 
     /// None: the empty string.
     fn element(&mut self, at: &mut Cursor<'t>) -> Result<Option<Item>, String> {
+        self.check_limits()?;
         let item = match at.peek() {
             Some(b'(') => {
                 at.take("(");
@@ -516,7 +289,11 @@ impl<'t> Builder<'t> {
         if let Some(expression) = self.terminals.get(name) {
             return Ok(*expression);
         }
-        let mut at = Cursor(self.definition(name)?.text);
+        // Once: a terminal that names itself has no definition any more.
+        let Some(definition) = self.definitions.remove(name) else {
+            return internal(format_args!("no terminal {name}"));
+        };
+        let mut at = Cursor(definition.text);
         let expression = self.expression(&mut at)?;
         if at.peek().is_some() {
             return internal(format_args!("{name}: {:?} follows its end", at.0));
@@ -538,7 +315,6 @@ impl<'t> Builder<'t> {
 
     /// A terminal's options: what all parts of one of them match.
     fn expression(&mut self, at: &mut Cursor<'t>) -> Result<ExprRef, String> {
-        self.check_limits()?;
         let mut options = vec![];
         loop {
             let mut all = vec![];
@@ -560,6 +336,7 @@ impl<'t> Builder<'t> {
     }
 
     fn factor(&mut self, at: &mut Cursor<'t>) -> Result<ExprRef, String> {
+        self.check_limits()?;
         let expression = self.atom(at)?;
         match at.times()? {
             None => Ok(expression),

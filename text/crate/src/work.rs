@@ -14,6 +14,7 @@ const LOOK_AFTER: u64 = 4096;
 const STEP_BYTES: usize = 64;
 /// Limit of llguidance's work on a schema's grammar, and of small steps, in units of about 0.1 microseconds.
 const MAX_COST: u64 = 8_000_000;
+pub const TOO_LARGE: &str = "the schema is too large: its properties, options and references make too large a grammar";
 
 /// BerthCancel of text_abi.h. Thread-safe; one thread works.
 #[derive(Default)]
@@ -90,9 +91,7 @@ impl Work {
         let before = self.cost.load(Relaxed);
         self.cost.store(before.saturating_add(cost), Relaxed);
         if before.saturating_add(cost) > MAX_COST {
-            return Err(
-                "the schema is too large: its properties, options and references make too large a grammar".into()
-            );
+            return Err(TOO_LARGE.to_string());
         }
         Ok(())
     }

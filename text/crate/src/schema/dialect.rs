@@ -144,7 +144,7 @@ impl Draft {
 #[derive(Default)]
 pub struct Notes {
     refuse: bool,                  // it is an error
-    seen: RefCell<HashSet<usize>>, // unknown keywords of a schema, by their values' addresses
+    seen: RefCell<HashSet<usize>>, // unknown keywords, by their values' addresses, which hold for one schema
     list: RefCell<Vec<String>>,
     more: Cell<bool>,
 }
@@ -178,8 +178,8 @@ impl Notes {
         self.seen.borrow_mut().clear();
     }
 
-    /// Whether a keyword's value is met for the first time, and is to be listed.
-    fn is_listed(&self, value: &Value) -> bool {
+    /// Marks the value of an unknown keyword. Returns whether it is new, and the list has room.
+    fn mark(&self, value: &Value) -> bool {
         let is_new = self.seen.borrow_mut().insert(value as *const Value as usize);
         let is_full = self.list.borrow().len() >= MAX_NOTES;
         self.more.set(self.more.get() || (is_new && is_full));
@@ -264,7 +264,7 @@ pub fn modern<'v>(object: &'v Map<String, Value>, draft: Draft, at: &At, notes: 
     for (key, value) in object {
         let known = KEYWORDS.binary_search_by(|known| known.0.cmp(key.as_str()));
         if !known.is_ok_and(|i| draft.has(KEYWORDS[i].1, KEYWORDS[i].2)) {
-            if !ANNOTATIONS.contains(&key.as_str()) && notes.is_listed(value) {
+            if !ANNOTATIONS.contains(&key.as_str()) && notes.mark(value) {
                 notes.add(&At::Key(at, key), unknown(key, draft))?;
             }
         } else if is_alone && !["$ref", "$defs", "definitions", "$schema", "$id", "id"].contains(&key.as_str()) {

@@ -3,7 +3,7 @@
 use super::names::{Fields, Free, Named};
 use super::shapes::MAX_BITS;
 use super::texts::literal;
-use super::writer::{all, or_empty, repeated, Writer};
+use super::writer::{all, bit_count, or_empty, repeated, Writer};
 use super::Outcome;
 use std::collections::HashMap;
 
@@ -172,7 +172,7 @@ impl Writer<'_, '_> {
             if count > 0 && !rest.is_empty() {
                 rest = self.after_comma(&free, &tail, from, to);
             }
-            let mut conditions = vec![format!("bit_count_eq(_, {count})")];
+            let mut conditions = vec![bit_count("eq", count as u64)];
             conditions.extend(all_there.clone());
             ends.push((rest, conditions));
         }
@@ -200,7 +200,7 @@ impl Writer<'_, '_> {
             ];
             // It may be left out where enough others can come.
             let others = (named.len() - i - 1) as u64 + u64::from(free.is_some() || is_tailed);
-            let enough = format!("bit_count_ge(_, {})", least.saturating_sub(others));
+            let enough = bit_count("ge", least.saturating_sub(others));
             options.extend((!named[i].is_required).then(|| format!("{next}::_ %if {enough}")));
             self.add(&format!("{prefix}p{i}::_"), &options)?;
         }

@@ -1,4 +1,4 @@
-//! Writes a JSON schema as a grammar in Lark, which llguidance reads. What a grammar cannot hold is refused, by its JSON
+//! Writes a JSON schema as a grammar in Lark, which rules.rs or llguidance reads. What a grammar cannot hold is refused, by its JSON
 //! pointer.
 //!
 //!   dialect    what the keywords of each draft mean

@@ -19,6 +19,7 @@ use super::shapes::{Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
 use crate::watched::Watch;
+use crate::work::TOO_LARGE;
 use llguidance::HashMap;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ pub struct Style {
     pub has_watch: bool, // the value is the whole output
 }
 
-/// Bytes of a grammar: llguidance reads it in one go.
+/// Bytes of a grammar.
 const MAX_BYTES: usize = 4 << 20;
 const MAX_DEMANDS: usize = 20_000;
 
@@ -183,9 +184,7 @@ impl Writer<'_, '_> {
         writeln!(self.rules, "{name}: {}", options.join("\n  | ")).unwrap();
         options.iter().try_for_each(|option| self.demands.work.text(option))?;
         if self.rules.len() > MAX_BYTES {
-            return Err(
-                "the schema is too large: its properties, options and references make too large a grammar".to_string()
-            );
+            return Err(TOO_LARGE.to_string());
         }
         Ok(())
     }
@@ -281,7 +280,8 @@ impl Writer<'_, '_> {
             if !items.has_some(&self.some) {
                 continue;
             }
-            options.push(format!("\"[\" {} \"]\"", self.items(items)?));
+            let text = self.items(items).or_else(|error| self.demands.fail_in(demand, error))?;
+            options.push(format!("\"[\" {text} \"]\""));
         }
         for fields in &node.objects {
             if !fields.has_some(&self.some) {
@@ -304,6 +304,9 @@ impl Writer<'_, '_> {
 
     /// Each item after the least ones may be the last.
     fn plain_items(&mut self, items: &Items) -> Outcome<String> {
+        if items.least > MAX_COUNT {
+            return Err(format!("minItems: at most {MAX_COUNT} is supported"));
+        }
         let comma = self.comma();
         let most = items.most.unwrap_or(u64::MAX);
         let listed = items.first.iter().take_while(|demand| self.is_some(**demand)).count().min(most as usize);
@@ -358,11 +361,12 @@ impl Writer<'_, '_> {
         let comma = self.comma();
         let name = self.fresh("u");
         let most = items.most.map_or(values.len(), |most| (most as usize).min(values.len()));
-        let mut rest = vec![format!("\"\" %if bit_count_ge(_, {})", items.least.max(1))];
+        let mut rest = vec![format!("\"\" %if {}", bit_count("ge", items.least.max(1)))];
         let mut first = vec![];
         for (i, value) in values.iter().enumerate() {
             let value = self.literal(value);
-            rest.push(format!("{comma} {value} {name}::set_bit({i}) %if and(bit_clear({i}), bit_count_lt(_, {most}))"));
+            let room = bit_count("lt", most as u64);
+            rest.push(format!("{comma} {value} {name}::set_bit({i}) %if and(bit_clear({i}), {room})"));
             first.push(format!("{value} {name}::{:#x}", 1u64 << i));
         }
         self.add(&format!("{name}::_"), &rest)?;
@@ -433,6 +437,15 @@ pub fn or_empty(text: &str) -> &str {
 
 /// More items or properties than these do not fit an output.
 const MAX_COUNT: u64 = 1 << 30;
+
+/// A condition on the number of bits that are set: "lt", "eq" or "ge". llguidance reads numbers up to 63 there.
+pub fn bit_count(compare: &str, count: u64) -> String {
+    match (compare, count) {
+        ("lt", 64) => "not(is_ones(_))".to_string(),
+        (_, 64) => "is_ones(_)".to_string(),
+        _ => format!("bit_count_{compare}(_, {count})"),
+    }
+}
 
 /// A part that comes at least `from` times and at most `to` times.
 pub fn repeated(part: &str, from: u64, to: Option<u64>) -> String {
