@@ -43,6 +43,9 @@ def make_root(folder, arguments):
         source, target, *mode = pair.split(":")
         bind(source, root / target.lstrip("/"), *mode)
     mount("-t", "proc", "proc", root / "proc")
+    # A container has it too. Without it, glibc fails to count the processors, and gRPC before 1.61 may take that error for
+    # one of connect(), if it comes just after.
+    mount("-t", "sysfs", "-o", "ro", "sysfs", root / "sys")
     mount("--rbind", "/dev", root / "dev")
     if arguments.network:
         bind(os.path.realpath("/etc/resolv.conf"), root / "etc/resolv.conf")
