@@ -18,7 +18,7 @@ struct LoadOptions {
   std::string weights = "auto";  // of the linear-layer weights: auto (same as dtype), int8; on the CPU int4 too
   std::string device = "cpu";    // cpu, cuda: see ChooseDevice in loader.h
   bool cuda_graphs = false;      // on CUDA: launch decode steps as graphs, see DecodeGraphs
-  int num_threads = 0;           // of a step on the CPU; 0: one per core
+  int num_threads = 0;           // of a step on the CPU; 0: AvailableCpus (base/machine.h)
   int64_t block_tokens = 16;     // tokens per cache block: a power of two
   int64_t attention_window = 0;  // newest tokens that a query sees, beside the first sink_tokens; 0: the model's own
   int64_t sink_tokens = 4;       // only with attention_window; 0: none

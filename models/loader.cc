@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/machine.h"
 #include "models/checkpoint/config_fields.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/weight_loader.h"
@@ -224,8 +224,7 @@ absl::Status CheckAllRead(const WeightLoader& weights) {
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions& options, const Execution& prepared) {
   auto device = OpenDevice(options.device);
   if (!device.ok()) return device.status();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int num_threads = options.num_threads > 0 ? options.num_threads : std::max(1, cores);
+  const int num_threads = options.num_threads > 0 ? options.num_threads : AvailableCpus();
   at::set_num_threads(num_threads);
   auto threads = std::make_unique<ThreadPool>(num_threads);
   auto execution = std::make_unique<Execution>(prepared);

@@ -1,25 +1,15 @@
 #include "server/capacity.h"
 
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <sstream>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "flags/units.h"
 
 // The bytes of n equal sequences follow from the plan: units per sequence in each group, times the size of a unit. They
 // grow with n and with the length, so how many sequences fit, and how long one may be, is found by bisection.
-//
-// The available memory is the least of what three limits leave: the machine's memory, the control groups, and the
-// address space (ulimit -v). The control groups are those of this process and all around them.
 namespace berth {
 namespace {
 
-constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 constexpr int64_t kArenaBytes = 4096;  // an arena chosen here is a multiple: whole pages
 
@@ -51,63 +41,6 @@ int64_t UnitsOfSequence(const CachePlan& plan, const CacheGroup& group, const Se
   if (reach == 0) return blocks;
   return std::min(
       blocks, group.kv.SinkBlocks(plan.block_tokens) + CeilDiv(reach - 1 + shape.step_tokens, plan.block_tokens) + 1);
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The number in a file that holds nothing else; `fallback` when there is none ("max", no such file).
-int64_t ReadNumber(const std::string& path, int64_t fallback) {
-  int64_t value = 0;
-  return absl::SimpleAtoi(ReadText(path), &value) ? value : fallback;
-}
-
-// The number that follows `key` at the start of a line.
-int64_t ReadField(const std::string& path, absl::string_view key, int64_t fallback) {
-  const std::string text = ReadText(path);
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::ConsumePrefix(&line, key)) continue;
-    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    int64_t value = 0;
-    if (!words.empty() && absl::SimpleAtoi(words.front(), &value)) return value;
-  }
-  return fallback;
-}
-
-// How one version of control groups names things.
-struct CgroupFiles {
-  std::string mount;
-  absl::string_view limit;
-  absl::string_view usage;
-  absl::string_view reclaimable;  // field of memory.stat: file pages that go when memory is short
-};
-
-// What the group at `path` and those around it leave.
-int64_t LeftInCgroup(const CgroupFiles& files, absl::string_view path) {
-  int64_t left = kUnbounded;
-  std::string group(path);
-  while (true) {
-    const std::string folder = absl::StrCat(files.mount, group, "/");
-    const int64_t limit = ReadNumber(absl::StrCat(folder, files.limit), kUnbounded);
-    if (limit < kMaxBytes) {
-      const int64_t usage = ReadNumber(absl::StrCat(folder, files.usage), 0);
-      const int64_t reclaimable = ReadField(folder + "memory.stat", files.reclaimable, 0);
-      left = std::min(left, std::max<int64_t>(0, limit - std::max<int64_t>(0, usage - reclaimable)));
-    }
-    if (group.empty()) return left;
-    group.resize(group.rfind('/'));
-  }
-}
-
-// What ulimit -v leaves.
-int64_t LeftInAddressSpace(const std::string& root) {
-  const int64_t limit = ReadField(root + "/proc/self/limits", "Max address space", kUnbounded);
-  if (limit == kUnbounded) return kUnbounded;
-  return std::max<int64_t>(0, limit - 1024 * ReadField(root + "/proc/self/status", "VmSize:", 0));
 }
 
 std::string DescribeGroup(const CachePlan& plan, size_t index, int64_t arena_bytes) {
@@ -239,33 +172,6 @@ absl::Status CheckFreeGpuMemory(const Config& config, const DeviceMemory& memory
   return absl::ResourceExhaustedError(absl::StrCat(
       "--arena: of the GPU's ", FormatByteSize(memory.total_bytes), " only ", FormatByteSize(memory.free_bytes),
       " are free, and auto keeps ", FormatByteSize(reserve), " for steps; end what else uses the GPU, or set --arena"));
-}
-
-int64_t AvailableMemory(const std::string& root) {
-  int64_t kib = ReadField(root + "/proc/meminfo", "MemAvailable:", 0);
-  int64_t available = kib > 0 ? kib * 1024 : kUnbounded;
-  const std::string cgroups = ReadText(root + "/proc/self/cgroup");
-  for (absl::string_view line : absl::StrSplit(cgroups, '\n', absl::SkipEmpty())) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const absl::string_view path = absl::StripSuffix(fields[2], "/");
-    if (fields[1].empty()) {
-      available = std::min(available, LeftInCgroup({.mount = root + "/sys/fs/cgroup",
-                                                    .limit = "memory.max",
-                                                    .usage = "memory.current",
-                                                    .reclaimable = "inactive_file "},
-                                                   path));
-    } else if (const std::vector<absl::string_view> names = absl::StrSplit(fields[1], ',');
-               std::find(names.begin(), names.end(), "memory") != names.end()) {
-      available = std::min(available, LeftInCgroup({.mount = root + "/sys/fs/cgroup/memory",
-                                                    .limit = "memory.limit_in_bytes",
-                                                    .usage = "memory.usage_in_bytes",
-                                                    .reclaimable = "total_inactive_file "},
-                                                   path));
-    }
-  }
-  available = std::min(available, LeftInAddressSpace(root));
-  return available == kUnbounded ? 0 : available;
 }
 
 std::vector<std::string> DescribeCache(const CachePlan& plan, int64_t arena_bytes, int64_t max_tokens,

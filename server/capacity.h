@@ -1,5 +1,5 @@
 // Computes the sizes that follow from the settings, the model and the machine: how long a sequence may be, how large
-// the arena is, and what it holds. Only AvailableMemory reads anything else; thread-safe.
+// the arena is, and what it holds. Thread-safe.
 #ifndef BERTH_SERVER_CAPACITY_H_
 #define BERTH_SERVER_CAPACITY_H_
 
@@ -64,11 +64,6 @@ absl::StatusOr<int64_t> ChooseGpuArenaBytes(const Config& config, const CachePla
 // Says before the load what the load cannot change. RESOURCE_EXHAUSTED: the GPU's free memory is not more than the
 // reserve, so --arena=auto cannot work.
 absl::Status CheckFreeGpuMemory(const Config& config, const DeviceMemory& memory);
-
-// The memory that the process can still take. It is the least of what the system has available, and what the limits of
-// its control groups (version 1 or 2) and of its address space leave. 0: unknown. `root`: where /proc and /sys are;
-// tests give a folder.
-int64_t AvailableMemory(const std::string& root = "");
 
 // The length of the sequences that DescribeCache counts, so that models and machines can be compared. It counts shorter
 // ones if the longest sequence is shorter.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine.h"
 #include "base/steady_clock.h"
 #include "flags/units.h"
 #include "models/warm_up.h"

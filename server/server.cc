@@ -8,12 +8,12 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/machine.h"
 #include "server/api/parse_errors.h"
 #include "server/capacity.h"
 #include "server/process/line_limit.h"
@@ -192,7 +192,7 @@ absl::Status Server::StartEngine() {
     tenants()->Follow([this](const Tenants& tenants) { fair_policy_->SetWeights(WeightsOf(tenants)); });
   }
   options.scheduler.policy = fair_policy_.get();
-  options.scheduler.mask_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxMaskThreads);
+  options.scheduler.mask_threads = std::min<int64_t>(AvailableCpus(), kMaxMaskThreads);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(cache_.get(), parts_.runner, &dispatcher_, std::move(options));
   if (!engine.ok()) return engine.status();
@@ -244,7 +244,7 @@ void Server::StartGrammarCompiler() {
 void Server::StartTextPool() {
   TextPool::Options options;
   // Two at least: one text that takes long leaves a thread to other clients.
-  options.threads = std::clamp<int64_t>(std::thread::hardware_concurrency() / 4, 2, kMaxTextThreads);
+  options.threads = std::clamp<int64_t>(AvailableCpus() / 4, 2, kMaxTextThreads);
   // A short queue of the engine must not refuse texts, which take a moment only.
   options.max_waiting = std::max(options.max_waiting, config_.engine.max_queue);
   texts_ = std::make_unique<TextPool>(std::move(options));
@@ -302,9 +302,7 @@ void Server::MakeServices() {
   control.server.set_version(kVersion);
   control.server.set_libtorch_version(parts_.libtorch_version);
   control.server.set_cpu_capability(parts_.cpu_capability);
-  const int64_t threads =
-      config_.model.num_threads > 0 ? config_.model.num_threads : std::thread::hardware_concurrency();
-  control.server.set_num_threads(static_cast<int32_t>(threads));
+  control.server.set_num_threads(config_.model.num_threads > 0 ? config_.model.num_threads : AvailableCpus());
   for (const std::string& service : MakeReflection()) control.server.add_services(service);
   control_ = std::make_unique<ControlService>(std::move(control));
 }

@@ -3,12 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "cache/cache.h"
 #include "cache/storage.h"
 
@@ -138,62 +134,6 @@ TEST(CapacityTest, AGpuWithoutFreeMemoryIsRefusedBeforeTheLoad) {
   config.arena_bytes = kGiB;
   EXPECT_TRUE(CheckFreeGpuMemory(config, {.free_bytes = 5 * kGiB, .total_bytes = 100 * kGiB}).ok());
 }
-
-class AvailableMemoryTest : public testing::Test {
- protected:
-  AvailableMemoryTest()
-      : root_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                           testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    Write("/proc/meminfo", "MemTotal:       9000 kB\nMemFree: 1 kB\nMemAvailable:   8000 kB\n");
-  }
-  void Write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  const std::string root_;
-};
-
-TEST_F(AvailableMemoryTest, WithoutControlGroupsIsTheSystems) { EXPECT_EQ(AvailableMemory(root_), 8000 * 1024); }
-
-TEST_F(AvailableMemoryTest, RespectsVersion2AndTheGroupsAround) {
-  Write("/proc/self/cgroup", "0::/pod/container\n");
-  Write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
-  Write("/sys/fs/cgroup/pod/memory.max", "5000000\n");
-  Write("/sys/fs/cgroup/pod/memory.current", "3000000\n");
-  Write("/sys/fs/cgroup/pod/memory.stat", "anon 1000\ninactive_file 500000\nactive_file 7\n");
-  EXPECT_EQ(AvailableMemory(root_), 2500000);
-  Write("/sys/fs/cgroup/pod/container/memory.max", "1000000\n");
-  Write("/sys/fs/cgroup/pod/container/memory.current", "1200000\n");
-  EXPECT_EQ(AvailableMemory(root_), 0);
-}
-
-TEST_F(AvailableMemoryTest, SeesItsOwnGroupAtTheRootOfANamespace) {
-  Write("/proc/self/cgroup", "0::/\n");
-  Write("/sys/fs/cgroup/memory.max", "3000000\n");
-  EXPECT_EQ(AvailableMemory(root_), 3000000);
-}
-
-TEST_F(AvailableMemoryTest, RespectsVersion1) {
-  Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n1:name=systemd:/\n");
-  Write("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
-  Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4000000\n");
-  Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000000\n");
-  Write("/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 5\ntotal_inactive_file 600000\n");
-  EXPECT_EQ(AvailableMemory(root_), 3600000);
-}
-
-TEST_F(AvailableMemoryTest, RespectsTheLimitOfAddressSpace) {
-  Write("/proc/self/limits",
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        "Max cpu time              unlimited            unlimited            seconds   \n"
-        "Max address space         5000000              unlimited            bytes     \n");
-  Write("/proc/self/status", "Name:\tberth-server\nVmSize:\t    3000 kB\n");
-  EXPECT_EQ(AvailableMemory(root_), 5000000 - 3000 * 1024);
-  Write("/proc/self/limits", "Max address space         unlimited            unlimited            bytes     \n");
-  EXPECT_EQ(AvailableMemory(root_), 8000 * 1024);
-}
-
-TEST(CapacityTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory(), 0); }
 
 TEST(CapacityTest, DescribesEachGroupAndTheWhole) {
   const std::vector<std::string> lines = DescribeCache(HybridPlan(), kGiB, 4096, Scheduler::Options{});
