@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/ops/paged_attention/paged_attention.h"
-
 namespace berth {
 
 Attention::Attention(const AttentionConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
@@ -22,11 +20,6 @@ LayerCacheSpec Attention::cache_spec(DType dtype) const {
                        .chunk = config_.chunk}};
 }
 
-void Attention::NormQueriesAndKeys(Projected& p, Execution& execution) const {
-  if (weights_.q_norm.defined()) weights_.q_norm.InPlace(p.q, execution);
-  if (weights_.k_norm.defined() && p.k.defined()) weights_.k_norm.InPlace(p.k, execution);
-}
-
 void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
   std::vector<float> factors;
   for (int64_t position : batch.decoder().positions) {
@@ -36,34 +29,30 @@ void Attention::ScaleByPosition(at::Tensor& q, const StepBatch& batch) const {
   q.mul_(at::tensor(factors).to(q.options()).unsqueeze(1));
 }
 
-Attention::Projected Attention::Project(const at::Tensor& x, const StepBatch& batch) const {
-  const int64_t q_columns = config_.q_heads * config_.head_dim;
-  const int64_t kv_columns = config_.kv_source_layer >= 0 ? 0 : config_.kv_heads * config_.head_dim;
-  const at::Tensor qkv = weights_.qkv(x, batch.execution());
-  Projected p;
-  p.q = qkv.narrow(1, 0, q_columns);
-  if (kv_columns > 0) {
-    p.k = qkv.narrow(1, q_columns, kv_columns);
-    p.v = qkv.narrow(1, q_columns + kv_columns, kv_columns);
-  }
-  if (config_.output_gate) p.gate = qkv.narrow(1, q_columns + 2 * kv_columns, q_columns);
-  if (!config_.norms_after_rotary) NormQueriesAndKeys(p, batch.execution());
-  if (weights_.rotary != nullptr) {
-    // q and k lie side by side: one call rotates the heads of both.
-    at::Tensor qk = qkv.narrow(1, 0, q_columns + kv_columns);
-    weights_.rotary->Apply(qk, batch);
-  }
-  if (config_.norms_after_rotary) NormQueriesAndKeys(p, batch.execution());
-  if (weights_.v_norm.defined() && p.v.defined()) weights_.v_norm.InPlace(p.v, batch.execution());
-  if (config_.position_scale != 0) ScaleByPosition(p.q, batch);
-  return p;
+ops::NewHeads Attention::HeadsOf(const at::Tensor& qkv, const StepBatch& batch) const {
+  const auto weights = [](const Norm& norm) -> ops::HeadNormWeights {
+    return {.weight = norm.weight, .eps = norm.eps};
+  };
+  return {.qkv = qkv,
+          .q_heads = config_.q_heads,
+          .kv_heads = config_.kv_source_layer >= 0 ? 0 : config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .q_norm = weights(weights_.q_norm),
+          .k_norm = weights(weights_.k_norm),
+          .v_norm = weights(weights_.v_norm),
+          .norms_after_rotary = config_.norms_after_rotary,
+          .rotation = weights_.rotary != nullptr ? weights_.rotary->Of(batch) : ops::Rotation{}};
 }
 
 at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) const {
-  const Projected p = Project(x, batch);
+  const at::Tensor qkv = weights_.qkv(x, batch.execution());
+  const ops::NewHeads heads = HeadsOf(qkv, batch);
   const int layer = config_.kv_source_layer >= 0 ? config_.kv_source_layer : config_.layer;
-  if (p.k.defined()) ops::WriteKv(p.k, p.v, layer, batch);
-  at::Tensor out = ops::Attention(p.q,
+  ops::PrepareHeads(heads, layer, batch);
+  const int64_t q_columns = config_.q_heads * config_.head_dim;
+  at::Tensor q = qkv.narrow(1, 0, q_columns);
+  if (config_.position_scale != 0) ScaleByPosition(q, batch);
+  at::Tensor out = ops::Attention(q,
                                   {.layer = layer,
                                    .q_heads = config_.q_heads,
                                    .head_dim = config_.head_dim,
@@ -71,7 +60,10 @@ at::Tensor Attention::operator()(const at::Tensor& x, const StepBatch& batch) co
                                    .softcap = config_.softcap,
                                    .sinks = weights_.sinks},
                                   batch);
-  if (p.gate.defined()) out.mul_(ops::Activate(p.gate, ops::Activation::kSigmoid, batch.execution()));
+  if (config_.output_gate) {
+    const at::Tensor gate = qkv.narrow(1, q_columns + 2 * heads.kv_heads * heads.head_dim, q_columns);
+    out.mul_(ops::Activate(gate, ops::Activation::kSigmoid, batch.execution()));
+  }
   return weights_.output(out, batch.execution());
 }
 

@@ -13,6 +13,7 @@
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/layers/rotary.h"
+#include "models/ops/paged_attention/paged_attention.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -52,12 +53,8 @@ class Attention : public Mixer {
   at::Tensor operator()(const at::Tensor& x, const StepBatch& batch) const override;
 
  private:
-  // The columns of the fused product.
-  struct Projected {
-    at::Tensor q, k, v, gate;  // k, v, gate: undefined where there are none
-  };
-  Projected Project(const at::Tensor& x, const StepBatch& batch) const;
-  void NormQueriesAndKeys(Projected& p, Execution& execution) const;
+  // What is done to the columns of the fused product before attention.
+  ops::NewHeads HeadsOf(const at::Tensor& qkv, const StepBatch& batch) const;
   void ScaleByPosition(at::Tensor& q, const StepBatch& batch) const;
 
   AttentionConfig config_;

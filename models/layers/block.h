@@ -10,6 +10,7 @@
 
 #include "cache/spec.h"
 #include "models/layers/norm.h"
+#include "models/layers/residual_stream.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -36,18 +37,18 @@ class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
   virtual LayerCacheSpec cache_spec() const = 0;
-  // x: [tokens, hidden] -> the same, residual included.
-  virtual at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const = 0;
+  // Adds the layer's output, or its parts' outputs, to the stream of the batch's tokens.
+  virtual void Forward(ResidualStream& stream, const StepBatch& batch) const = 0;
 };
 
-// x + residual_scale * post_mixer_norm(mixer(input_norm(x))), then the same with pre_mlp_norm, mlp, post_mlp_norm.
+// x += residual_scale * post_mixer_norm(mixer(input_norm(x))), then the same with pre_mlp_norm, mlp, post_mlp_norm.
 // Any part may be absent. The stream x may be float32 in a bfloat16 model: the parts then see it rounded.
 struct Block : public DecoderLayer {
   Block(DType dtype, std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> mlp)
       : dtype(dtype), mixer(std::move(mixer)), mlp(std::move(mlp)) {}
 
   LayerCacheSpec cache_spec() const override;
-  at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const override;
+  void Forward(ResidualStream& stream, const StepBatch& batch) const override;
 
   DType dtype;  // the model's
   std::unique_ptr<Mixer> mixer;
@@ -56,10 +57,10 @@ struct Block : public DecoderLayer {
   double residual_scale = 1;
 };
 
-// x + mixer(n) + mlp(n), both on the same normed input n.
+// x += mixer(n) + mlp(n), both on the same normed input n.
 struct ParallelBlock : public Block {
   using Block::Block;
-  at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const override;
+  void Forward(ResidualStream& stream, const StepBatch& batch) const override;
 };
 
 // Two mixers on the same input, summed (falcon_h1). At most one of them keeps keys and values.

@@ -5,6 +5,9 @@
 #include <ATen/ops/tanh.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "models/layers/residual_stream.h"
 
 namespace berth {
 namespace {
@@ -56,16 +59,17 @@ at::Tensor DecoderModel::Forward(const StepBatch& batch) const {
   at::Tensor x = at::index_select(parts_.embedding, 0, batch.token_ids());
   if (parts_.embedding_scale != 1) x.mul_(parts_.embedding_scale);
   if (parts_.float32_residual) x = x.to(at::kFloat);
+  ResidualStream stream(std::move(x), parts_.embedding.scalar_type());
   const StepBatch* computed = &batch;
   for (size_t i = 0; i < parts_.layers.size(); ++i) {
     if (static_cast<int>(i) == batch.outputs().first_layer) {
       computed = batch.outputs().batch;
       if (computed == nullptr) return {};
-      x = at::index_select(x, 0, batch.outputs().tokens);
+      stream.Select(batch.outputs().tokens, batch.execution());
     }
-    x = parts_.layers[i]->Forward(x, *computed);
+    parts_.layers[i]->Forward(stream, *computed);
   }
-  return parts_.head(x, *computed);
+  return parts_.head(stream.Sum(batch.execution()), *computed);
 }
 
 }  // namespace berth

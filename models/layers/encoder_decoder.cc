@@ -2,7 +2,7 @@
 
 #include <ATen/ops/index_select.h>
 
-#include "models/ops/elementwise/elementwise.h"
+#include <utility>
 
 namespace berth {
 
@@ -15,33 +15,37 @@ std::vector<LayerCacheSpec> EncoderDecoderModel::cache_specs() const {
   return specs;
 }
 
-at::Tensor EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
-                                      Execution& execution) const {
+ResidualStream EncoderDecoderModel::Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
+                                          Execution& execution) const {
   at::Tensor x = at::index_select(side.embedding, 0, token_ids);
   if (parts_.embedding_scale != 1) x.mul_(parts_.embedding_scale);
   if (positions.defined()) x.add_(positions);
-  return side.embedding_norm.defined() ? side.embedding_norm(x, execution) : x;
+  if (side.embedding_norm.defined()) x = side.embedding_norm(x, execution);
+  return ResidualStream(std::move(x), side.embedding.scalar_type());
 }
 
 template <typename Part>
-at::Tensor EncoderDecoderModel::Add(const at::Tensor& x, const Norm& norm, const Part& part,
-                                    Execution& execution) const {
-  if (parts_.norm_side == NormSide::kBefore) return ops::AddResidual(x, part(norm(x, execution)), execution);
-  return norm(ops::AddResidual(x, part(x), execution), execution);
+void EncoderDecoderModel::Add(ResidualStream& stream, const Norm& norm, const Part& part, Execution& execution) const {
+  if (parts_.norm_side == NormSide::kBefore) {
+    stream.Add(part(stream.Normed(norm, execution)), execution);
+    return;
+  }
+  stream.Add(part(stream.Sum(execution)), execution);
+  stream.Replace(norm, execution);
 }
 
 void EncoderDecoderModel::Encode(const StepBatch& batch) const {
   Execution& execution = batch.execution();
   PositionEmbedding* const positions = parts_.positions.get();
-  at::Tensor x = Embed(parts_.encoder, batch.tables().encoder.token_ids,
-                       positions != nullptr ? positions->Encoder(batch) : at::Tensor(), execution);
+  ResidualStream stream = Embed(parts_.encoder, batch.tables().encoder.token_ids,
+                                positions != nullptr ? positions->Encoder(batch) : at::Tensor(), execution);
   for (const EncoderLayer& layer : parts_.encoder_layers) {
     const auto mlp = [&](const at::Tensor& y) { return (*layer.mlp)(y, execution); };
-    x = Add(
-        x, layer.attention_norm, [&](const at::Tensor& y) { return layer.attention(y, batch); }, execution);
-    x = Add(x, layer.mlp_norm, mlp, execution);
+    Add(
+        stream, layer.attention_norm, [&](const at::Tensor& y) { return layer.attention(y, batch); }, execution);
+    Add(stream, layer.mlp_norm, mlp, execution);
   }
-  if (parts_.encoder_norm.defined()) x = parts_.encoder_norm(x, execution);
+  const at::Tensor x = stream.Normed(parts_.encoder_norm, execution);
   for (const CrossDecoderLayer& layer : parts_.decoder_layers) layer.cross->Remember(x, batch);
 }
 
@@ -49,17 +53,17 @@ at::Tensor EncoderDecoderModel::Forward(const StepBatch& batch) const {
   Execution& execution = batch.execution();
   if (!batch.encoder().empty()) Encode(batch);
   PositionEmbedding* const positions = parts_.positions.get();
-  at::Tensor x = Embed(parts_.decoder, batch.token_ids(),
-                       positions != nullptr ? positions->Decoder(batch) : at::Tensor(), execution);
+  ResidualStream stream = Embed(parts_.decoder, batch.token_ids(),
+                                positions != nullptr ? positions->Decoder(batch) : at::Tensor(), execution);
   for (const CrossDecoderLayer& layer : parts_.decoder_layers) {
     const auto mlp = [&](const at::Tensor& y) { return (*layer.mlp)(y, execution); };
-    x = Add(
-        x, layer.attention_norm, [&](const at::Tensor& y) { return (*layer.attention)(y, batch); }, execution);
-    x = Add(
-        x, layer.cross_norm, [&](const at::Tensor& y) { return (*layer.cross)(y, batch); }, execution);
-    x = Add(x, layer.mlp_norm, mlp, execution);
+    Add(
+        stream, layer.attention_norm, [&](const at::Tensor& y) { return (*layer.attention)(y, batch); }, execution);
+    Add(
+        stream, layer.cross_norm, [&](const at::Tensor& y) { return (*layer.cross)(y, batch); }, execution);
+    Add(stream, layer.mlp_norm, mlp, execution);
   }
-  return parts_.head(x, batch);
+  return parts_.head(stream.Sum(execution), batch);
 }
 
 }  // namespace berth

@@ -17,6 +17,7 @@
 #include "models/layers/model.h"
 #include "models/layers/norm.h"
 #include "models/layers/positions.h"
+#include "models/layers/residual_stream.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -66,11 +67,11 @@ class EncoderDecoderModel : public Model {
   at::Tensor Forward(const StepBatch& batch) const override;
 
  private:
-  at::Tensor Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
-                   Execution& execution) const;
-  // One part of a layer, its norm and the residual.
+  ResidualStream Embed(const Side& side, const at::Tensor& token_ids, const at::Tensor& positions,
+                       Execution& execution) const;
+  // Adds one part of a layer to the stream, with its norm.
   template <typename Part>
-  at::Tensor Add(const at::Tensor& x, const Norm& norm, const Part& part, Execution& execution) const;
+  void Add(ResidualStream& stream, const Norm& norm, const Part& part, Execution& execution) const;
   // Runs the step's encoders and writes the cross blocks of every decoder layer.
   void Encode(const StepBatch& batch) const;
 

@@ -14,6 +14,11 @@ at::Tensor Norm::operator()(const at::Tensor& x, at::ScalarType type, Execution&
                   : ops::RmsNorm(x, weight, eps, type, execution);
 }
 
+ops::SumAndNorm Norm::OfSum(const ops::PendingSum& pending, at::ScalarType type, Execution& execution) const {
+  return centered ? ops::LayerNormOfSum(pending, weight, bias, eps, type, execution)
+                  : ops::RmsNormOfSum(pending, weight, eps, type, execution);
+}
+
 Norm LoadNorm(WeightLoader& weights, const std::string& name, int64_t dim, double eps, bool adds_one) {
   const at::Tensor weight = weights.GetFloat32(name, {dim});
   return {.weight = adds_one ? at::add(weight, 1.0) : weight, .eps = eps};

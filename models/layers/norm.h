@@ -22,6 +22,8 @@ struct Norm {
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
   // Norms x rounded to `type`, which the result has.
   at::Tensor operator()(const at::Tensor& x, at::ScalarType type, Execution& execution) const;
+  // Adds, and norms the sum rounded to `type`.
+  ops::SumAndNorm OfSum(const ops::PendingSum& pending, at::ScalarType type, Execution& execution) const;
   // Norms x in place. REQUIRES: not centered.
   void InPlace(at::Tensor& x, Execution& execution) const { ops::RmsNormInPlace(x, weight, eps, execution); }
 };

@@ -16,8 +16,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/ops/elementwise/elementwise.h"
-
 // A head's pair i of dimensions turns by the angle position * frequency[i]. The types of RoPE scaling differ in the
 // frequencies only, and in a factor for cosine and sine. The formulas are those of transformers'
 // modeling_rope_utils.py.
@@ -139,19 +137,18 @@ int64_t RotaryEmbedding::length_invariant_until() const {
   return rope_.type == "longrope" ? rope_.original_max_positions : 0;
 }
 
-void RotaryEmbedding::Apply(at::Tensor& x, const StepBatch& batch) {
+ops::Rotation RotaryEmbedding::Of(const StepBatch& batch) {
   const bool in_tables = rope_.type != "dynamic" && batch.max_position() < kTablePositions;
   if (in_tables) Cover(batch.max_position());
   if (in_tables && !long_frequencies_.defined()) {
-    ops::Rotary(x, tables_.cos, tables_.sin, batch.device_positions(), head_dim_, batch.execution());
-    return;
+    return {.cos = tables_.cos, .sin = tables_.sin, .rows = batch.device_positions()};
   }
   const Tables& tables = SelectRows(batch, in_tables);
   if (rows_on_device_ != rows_) {
     rows_on_device_ = rows_;
     device_rows_ = batch.ToDevice(rows_on_device_);
   }
-  ops::Rotary(x, tables.cos, tables.sin, device_rows_, head_dim_, batch.execution());
+  return {.cos = tables.cos, .sin = tables.sin, .rows = device_rows_};
 }
 
 const RotaryEmbedding::Tables& RotaryEmbedding::SelectRows(const StepBatch& batch, bool in_tables) {

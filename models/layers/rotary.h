@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "models/checkpoint/config_fields.h"
+#include "models/ops/elementwise/elementwise.h"
 #include "models/step/step_batch.h"
 
 namespace berth {
@@ -36,8 +37,8 @@ class RotaryEmbedding {
   // The longest sequence up to which a token's rotation depends on its position alone; 0: no limit.
   int64_t length_invariant_until() const;
 
-  // Rotates the heads of x [tokens, heads * head_dim] in place by the batch's positions.
-  void Apply(at::Tensor& x, const StepBatch& batch);
+  // The rotations of the batch's tokens, by their positions. They may change with the next step.
+  ops::Rotation Of(const StepBatch& batch);
 
  private:
   struct Tables {
@@ -66,7 +67,7 @@ class RotaryEmbedding {
   std::vector<Tables> replaced_;         // smaller ones, which CUDA graphs may still read
   Tables step_;                          // of one step's positions, where the tables do not serve
   std::vector<int64_t> step_positions_;  // those
-  std::vector<int64_t> rows_;            // by token, where these are not the positions; of the last Apply
+  std::vector<int64_t> rows_;            // by token, where these are not the positions; of the last step
   // The same on the device, and which those are. All layers of a step have the same.
   at::Tensor device_rows_;
   std::vector<int64_t> rows_on_device_;

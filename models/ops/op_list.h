@@ -37,6 +37,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(delta_net, DeltaNet, DeltaNetArgs)                                           \
   OP(mamba_scan, MambaScan, MambaScanArgs)                                        \
   OP(mamba2_scan, Mamba2Scan, Mamba2ScanArgs)                                     \
+  OP(prepare_heads, PrepareHeads, PrepareHeadsArgs)                               \
   OP(rg_lru, RgLru, RgLruArgs)                                                    \
   OP(rms_norm, RmsNorm, RmsNormArgs)                                              \
   OP(rotary, Rotary, RotaryArgs)                                                  \

@@ -10,24 +10,72 @@ constexpr int kThreads = 256;
 constexpr int64_t kWarpNorm = 1024;
 constexpr int kWarpNormThreads = 128;
 
-// A run of a norm's input, from its number `at` on: rounded to T where it is float32.
 template <typename T>
-__device__ inline void LoadInput(const RmsNormArgs& a, int64_t at, int64_t left, bool aligned, float* v) {
-  if (sizeof(T) == sizeof(float) || !a.x_is_float) return LoadRun(static_cast<const T*>(a.x) + at, left, aligned, v);
-  const float* x = static_cast<const float*>(a.x) + at;
+inline constexpr bool kIsFloat = sizeof(T) == sizeof(float);
+
+// A run of a stream of T or float32, from its number `at` on.
+template <typename T>
+__device__ inline void LoadStream(const void* stream, bool is_float, int64_t at, int64_t left, bool aligned, float* v) {
+  if (kIsFloat<T> || !is_float) {
+    LoadRun(static_cast<const T*>(stream) + at, left, aligned, v);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kRun<T>; i += 4) LoadFew(x + i, left - i, aligned, v + i);
-#pragma unroll
-  for (int i = 0; i < kRun<T>; ++i) v[i] = FromBits(ToBits(v[i]));
+    for (int i = 0; i < kRun<T>; i += 4) LoadFew(static_cast<const float*>(stream) + at + i, left - i, aligned, v + i);
+  }
 }
+template <typename T>
+__device__ inline void StoreStream(void* stream, bool is_float, int64_t at, int64_t left, bool aligned,
+                                   const float* v) {
+  if (kIsFloat<T> || !is_float) {
+    StoreRun(static_cast<T*>(stream) + at, left, aligned, v);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun<T>; i += 4) StoreRun(static_cast<float*>(stream) + at + i, left - i, aligned, v + i);
+  }
+}
+
+// The input of a norm's group: x, or the sum of x and the addend. A thread reads what it wrote itself of the sum.
+template <typename T, bool kAdds>
+struct NormInput {
+  const RmsNormArgs& a;
+  int64_t x, addend, sum;  // the group's first number in each
+  bool aligned;
+
+  // The run from number i of the group on, rounded to T.
+  __device__ void Read(int64_t i, float* v) const {
+    LoadStream<T>(kAdds ? a.sum : a.x, a.x_is_float, (kAdds ? sum : x) + i, a.dim - i, aligned, v);
+    if (a.x_is_float) Round(v);
+  }
+  // The first reading of a run, which computes the sum.
+  __device__ void ReadFirst(int64_t i, float* v) const {
+    if constexpr (kAdds) {
+      float y[kRun<T>];
+      LoadStream<T>(a.x, a.x_is_float, x + i, a.dim - i, aligned, v);
+      LoadRun(static_cast<const T*>(a.addend) + addend + i, a.dim - i, aligned, y);
+#pragma unroll
+      for (int j = 0; j < kRun<T>; ++j) v[j] = fmaf(a.scale, y[j], v[j]);
+      StoreStream<T>(a.sum, a.x_is_float, sum + i, a.dim - i, aligned, v);
+      Round(v);
+    } else {
+      Read(i, v);
+    }
+  }
+  __device__ static void Round(float* v) {
+    if constexpr (!kIsFloat<T>) {
+#pragma unroll
+      for (int j = 0; j < kRun<T>; ++j) v[j] = FromBits(ToBits(v[j]));
+    }
+  }
+};
 
 // `index` of `width` threads that share a group. The order of a sum depends on the group's size alone. A group may have
 // two sums: sum_up(sum, 0) and sum_up(sum, 1).
-template <typename T, typename Sum>
+template <typename T, bool kAdds, typename Sum>
 __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int width, bool aligned, const Sum& sum_up) {
   const int64_t token = item / a.groups;
   const int64_t column = item % a.groups * a.dim;
-  const int64_t x = token * a.x_stride + column;
+  const NormInput<T, kAdds> input = {a, token * a.x_stride + column, token * a.addend_stride + column,
+                                     token * a.groups * a.dim + column, aligned};
   const T* gate = a.gate == nullptr ? nullptr : static_cast<const T*>(a.gate) + token * a.gate_stride + column;
   T* out = static_cast<T*>(a.out) + token * a.out_stride + column;
   const float* weight = a.weight + (a.weight_per_group ? column : 0);
@@ -36,7 +84,7 @@ __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int wid
   float mean = 0;
   if (a.centered) {
     for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
-      LoadInput<T>(a, x + i, a.dim - i, aligned, v);
+      input.ReadFirst(i, v);
 #pragma unroll
       for (int j = 0; j < kRun<T>; ++j) mean += v[j];
     }
@@ -44,7 +92,7 @@ __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int wid
   }
   float sum = 0;
   for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
-    LoadInput<T>(a, x + i, a.dim - i, aligned, v);
+    kAdds && !a.centered ? input.ReadFirst(i, v) : input.Read(i, v);
     if (gate != nullptr && a.gate_first) {
       LoadRun(gate + i, a.dim - i, aligned, g);
 #pragma unroll
@@ -58,7 +106,7 @@ __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int wid
   }
   const float inverse = 1.0f / sqrtf(sum_up(sum, 1) / static_cast<float>(a.dim) + a.eps);
   for (int64_t i = index * kRun<T>; i < a.dim; i += width * kRun<T>) {
-    LoadInput<T>(a, x + i, a.dim - i, aligned, v);
+    input.Read(i, v);
     if (gate != nullptr) LoadRun(gate + i, a.dim - i, aligned, g);
 #pragma unroll
     for (int j = 0; j < kRun<T>; ++j) {
@@ -71,17 +119,17 @@ __device__ void NormGroup(const RmsNormArgs& a, int64_t item, int index, int wid
   }
 }
 
-template <typename T>
+template <typename T, bool kAdds>
 __global__ void __launch_bounds__(kWarpNormThreads)
     WarpNormKernel(const __grid_constant__ RmsNormArgs a, int64_t items, bool aligned) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (kWarpNormThreads / kWarp) + WarpIndex();
   if (item >= items) return;
-  NormGroup<T>(a, item, Lane(), kWarp, aligned, [](float sum, int) { return WarpSum(sum); });
+  NormGroup<T, kAdds>(a, item, Lane(), kWarp, aligned, [](float sum, int) { return WarpSum(sum); });
 }
 
-template <typename T>
+template <typename T, bool kAdds>
 __global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constant__ RmsNormArgs a, bool aligned) {
-  NormGroup<T>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned, [](float sum, int which) {
+  NormGroup<T, kAdds>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned, [](float sum, int which) {
     return BlockSum(sum, reinterpret_cast<float*>(shared_memory) + which * (kThreads / kWarp));
   });
 }
@@ -153,18 +201,24 @@ __global__ void __launch_bounds__(kThreads) RotaryKernel(const __grid_constant__
 
 }  // namespace
 
-template <typename T>
-int RmsNorm(const RmsNormArgs& a, const LaunchParams& launch) {
+template <typename T, bool kAdds>
+int LaunchNorm(const RmsNormArgs& a, const LaunchParams& launch) {
   const bool input = a.x_is_float ? AreAligned<float>(a.x, a.x_stride) : AreAligned<T>(a.x, a.x_stride);
-  const bool aligned = input && AreAligned<T>(a.out, a.out_stride) && AreAligned<T>(a.gate, a.gate_stride) &&
+  const bool addend = AreAligned<T>(a.addend, a.addend_stride) && AreAligned<T>(a.sum, a.dim);
+  const bool aligned = input && addend && AreAligned<T>(a.out, a.out_stride) && AreAligned<T>(a.gate, a.gate_stride) &&
                        AreAligned<T>(nullptr, a.dim);
   const int64_t items = launch.num_tokens * a.groups;
   if (a.dim > kWarpNorm) {
     const int64_t room = 2 * kThreads / kWarp * sizeof(float);
-    return Launch(BlockNormKernel<T>, Grid(items), kThreads, room, launch.stream, a, aligned);
+    return Launch(BlockNormKernel<T, kAdds>, Grid(items), kThreads, room, launch.stream, a, aligned);
   }
   const int64_t blocks = CeilDiv(items, kWarpNormThreads / kWarp);
-  return Launch(WarpNormKernel<T>, Grid(blocks), kWarpNormThreads, 0, launch.stream, a, items, aligned);
+  return Launch(WarpNormKernel<T, kAdds>, Grid(blocks), kWarpNormThreads, 0, launch.stream, a, items, aligned);
+}
+
+template <typename T>
+int RmsNorm(const RmsNormArgs& a, const LaunchParams& launch) {
+  return a.addend == nullptr ? LaunchNorm<T, false>(a, launch) : LaunchNorm<T, true>(a, launch);
 }
 
 template <typename T>

@@ -23,11 +23,14 @@ RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tens
   const int64_t dim = weight.size(0);
   return {.x = RowsOf(x),
           .x_is_float = x.scalar_type() == at::kFloat,
+          .addend = nullptr,
+          .sum = nullptr,
           .out = out.data_ptr(),
           .weight = weight.const_data_ptr<float>(),
           .bias = nullptr,
           .gate = nullptr,
           .x_stride = x.stride(0),
+          .addend_stride = 0,
           .out_stride = out.stride(0),
           .gate_stride = 0,
           .groups = x.size(1) / dim,
@@ -35,13 +38,37 @@ RmsNormArgs PlainNorm(const at::Tensor& x, const at::Tensor& out, const at::Tens
           .weight_per_group = false,
           .centered = false,
           .gate_first = false,
-          .eps = static_cast<float>(eps)};
+          .eps = static_cast<float>(eps),
+          .scale = 0};
 }
 
 // Memory for the norm of x, rounded to `type`.
 at::Tensor NormedLike(const at::Tensor& x, at::ScalarType type) {
   TORCH_CHECK(x.scalar_type() == type || x.scalar_type() == at::kFloat, "a norm rounds float32, not ", x.scalar_type());
   return at::empty({x.size(0), x.size(1)}, x.options().dtype(type));
+}
+
+void CheckSummands(const at::Tensor& stream, const at::Tensor& x) {
+  TORCH_CHECK(
+      stream.sizes() == x.sizes() && (stream.scalar_type() == at::kFloat || stream.scalar_type() == x.scalar_type()),
+      "a stream of ", stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
+}
+
+// As the functions of the header. centered: a layer norm, whose bias may be undefined.
+SumAndNorm NormOfSum(const PendingSum& pending, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                     bool centered, at::ScalarType type, Execution& execution) {
+  const auto& [stream, x, scale] = pending;
+  CheckSummands(stream, x);
+  SumAndNorm out = {.sum = at::empty({x.size(0), x.size(1)}, stream.options()), .normed = NormedLike(stream, type)};
+  RmsNormArgs args = PlainNorm(stream, out.normed, weight, eps);
+  args.addend = RowsOf(x);
+  args.addend_stride = x.stride(0);
+  args.sum = out.sum.data_ptr();
+  args.scale = static_cast<float>(scale);
+  args.bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+  args.centered = centered;
+  RunRmsNorm(args, out.normed, execution);
+  return out;
 }
 
 at::Tensor RunActivation(const at::Tensor& x, const void* up, int64_t dim, Activation activation,
@@ -113,12 +140,10 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 
 at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution& execution, double scale) {
   if (BackendOf(stream, execution) != Backend::kCpu) return at::add(stream, x, scale);
-  const bool in_float32 = stream.scalar_type() == at::kFloat;
-  TORCH_CHECK(stream.sizes() == x.sizes() && (in_float32 || stream.scalar_type() == x.scalar_type()), "a stream of ",
-              stream.sizes(), " ", stream.scalar_type(), " and ", x.sizes(), " ", x.scalar_type());
+  CheckSummands(stream, x);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, stream.options());
   const AddResidualArgs args = {.x = RowsOf(stream),
-                                .x_is_float = in_float32,
+                                .x_is_float = stream.scalar_type() == at::kFloat,
                                 .y = RowsOf(x),
                                 .out = out.data_ptr(),
                                 .x_stride = stream.stride(0),
@@ -127,6 +152,24 @@ at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution&
                                 .scale = static_cast<float>(scale)};
   RunOnCpu(&cpu::Kernels::add_residual, TypeOf(x), args, x.size(0), args.dim * 4, execution);
   return out;
+}
+
+SumAndNorm RmsNormOfSum(const PendingSum& pending, const at::Tensor& weight, double eps, at::ScalarType type,
+                        Execution& execution) {
+  if (BackendOf(pending.stream, execution) != Backend::kReference && pending.x.scalar_type() == type) {
+    return NormOfSum(pending, weight, /*bias=*/{}, eps, /*centered=*/false, type, execution);
+  }
+  const at::Tensor sum = AddResidual(pending.stream, pending.x, execution, pending.scale);
+  return {.sum = sum, .normed = RmsNorm(sum, weight, eps, type, execution)};
+}
+
+SumAndNorm LayerNormOfSum(const PendingSum& pending, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                          at::ScalarType type, Execution& execution) {
+  if (BackendOf(pending.stream, execution) != Backend::kReference && pending.x.scalar_type() == type) {
+    return NormOfSum(pending, weight, bias, eps, /*centered=*/true, type, execution);
+  }
+  const at::Tensor sum = AddResidual(pending.stream, pending.x, execution, pending.scale);
+  return {.sum = sum, .normed = LayerNorm(sum, weight, bias, eps, type, execution)};
 }
 
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution,
@@ -143,19 +186,18 @@ at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execu
   return RunActivation(x, /*up=*/nullptr, x.size(1), activation, /*swiglu=*/{}, execution);
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim,
-            Execution& execution) {
+void Rotary(at::Tensor& x, const Rotation& rotation, int64_t head_dim, Execution& execution) {
   const Backend backend = BackendOf(x, execution);
-  if (backend == Backend::kReference) return reference::Rotary(x, cos, sin, rows, head_dim);
+  if (backend == Backend::kReference) return reference::Rotary(x, rotation, head_dim);
   CheckRows(x);
   const RotaryArgs args = {.x = x.data_ptr(),
-                           .rows = rows.const_data_ptr<int64_t>(),
-                           .cos = cos.const_data_ptr<float>(),
-                           .sin = sin.const_data_ptr<float>(),
+                           .rows = rotation.rows.const_data_ptr<int64_t>(),
+                           .cos = rotation.cos.const_data_ptr<float>(),
+                           .sin = rotation.sin.const_data_ptr<float>(),
                            .stride = x.stride(0),
                            .heads = x.size(1) / head_dim,
                            .head_dim = head_dim,
-                           .rotary_dim = cos.size(1) * 2};
+                           .rotary_dim = rotation.cos.size(1) * 2};
   if (backend == Backend::kCuda) {
     CheckLaunched(RunOnCuda(&cuda::Kernels::rotary, TypeOf(x), args, LaunchParamsFor(x), execution));
     return;

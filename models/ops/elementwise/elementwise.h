@@ -33,6 +33,22 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 // stream + scale * x, both [tokens, dim]; the stream has x's type or is float32, and so is the result.
 at::Tensor AddResidual(const at::Tensor& stream, const at::Tensor& x, Execution& execution, double scale = 1);
 
+// A sum that AddResidual would compute. One kernel computes it and its norm.
+struct PendingSum {
+  const at::Tensor& stream;
+  const at::Tensor& x;
+  double scale;
+};
+struct SumAndNorm {
+  at::Tensor sum;     // of the stream's type
+  at::Tensor normed;  // the norm of the sum rounded to the type that was asked for
+};
+// The bits are those of AddResidual, and of the norm after it.
+SumAndNorm RmsNormOfSum(const PendingSum& pending, const at::Tensor& weight, double eps, at::ScalarType type,
+                        Execution& execution);
+SumAndNorm LayerNormOfSum(const PendingSum& pending, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                          at::ScalarType type, Execution& execution);
+
 // gate_up: [tokens, 2 * dim] -> [tokens, dim]: activation(left half) * right half. `swiglu`: of kClampedSwiglu alone.
 at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Execution& execution,
                            const SwigluConstants& swiglu = {});
@@ -41,10 +57,13 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, Activation activation, Exe
 // code.
 at::Tensor Activate(const at::Tensor& x, Activation activation, Execution& execution);
 
-// Rotates heads of x [tokens, heads * head_dim] in place. cos, sin: [rows, rotary_dim / 2], float32; rows: [tokens],
-// int64, each token's row of them.
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim,
-            Execution& execution);
+// The rotations of a step's tokens.
+struct Rotation {
+  at::Tensor cos, sin;  // [rows, rotary_dim / 2], float32
+  at::Tensor rows;      // [tokens], int64: each token's row of both
+};
+// Rotates heads of x [tokens, heads * head_dim] in place.
+void Rotary(at::Tensor& x, const Rotation& rotation, int64_t head_dim, Execution& execution);
 
 }  // namespace berth::ops
 
@@ -58,7 +77,7 @@ at::Tensor GatedRmsNorm(const at::Tensor& x, const at::Tensor& gate, const at::T
 at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation,
                            const ops::SwigluConstants& swiglu = {});
 at::Tensor Activate(const at::Tensor& x, ops::Activation activation);
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim);
+void Rotary(at::Tensor& x, const ops::Rotation& rotation, int64_t head_dim);
 
 }  // namespace berth::reference
 

@@ -17,20 +17,23 @@ struct SwigluConstants {
 };
 
 // out[i] = x[i] / rms(x[i]) * weight + bias, per group of `dim` columns. If centered, x[i] is less its mean: a layer
-// norm. Items: tokens * groups.
+// norm. With an addend, x[i] is x[i] + scale * addend[i]. Items: tokens * groups.
 struct RmsNormArgs {
   const void* x;        // [tokens, x_stride]; the groups lie side by side from column 0
   bool x_is_float;      // whatever the entry's type is, to which it is rounded first
+  const void* addend;   // [tokens, addend_stride], of the entry's type, or null
+  void* sum;            // with an addend: [tokens, groups * dim], the sum rounded to x's type, which is normed
   void* out;            // [tokens, out_stride]; may be x
   const float* weight;  // [dim], or [groups * dim] when weight_per_group
   const float* bias;    // of the weight's shape, or null
   const void* gate;     // [tokens, gate_stride] or null: multiplies by silu(gate)
-  int64_t x_stride, out_stride, gate_stride;
+  int64_t x_stride, addend_stride, out_stride, gate_stride;
   int64_t groups, dim;
   bool weight_per_group;
   bool centered;    // subtracts the mean first
   bool gate_first;  // gate before the norm, else after
   float eps;
+  float scale;  // of the addend
 };
 
 // out = x + scale * y. Items: tokens.

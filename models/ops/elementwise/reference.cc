@@ -70,10 +70,10 @@ at::Tensor GatedActivation(const at::Tensor& gate_up, ops::Activation activation
   return (reference::Activate(gate, activation) * up).to(gate_up.scalar_type());
 }
 
-void Rotary(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& rows, int64_t head_dim) {
-  const int64_t half = cos.size(1);
-  const at::Tensor c = cos.index_select(0, rows).unsqueeze(1);
-  const at::Tensor s = sin.index_select(0, rows).unsqueeze(1);
+void Rotary(at::Tensor& x, const ops::Rotation& rotation, int64_t head_dim) {
+  const int64_t half = rotation.cos.size(1);
+  const at::Tensor c = rotation.cos.index_select(0, rotation.rows).unsqueeze(1);
+  const at::Tensor s = rotation.sin.index_select(0, rotation.rows).unsqueeze(1);
   const at::Tensor heads = x.unflatten(1, {-1, head_dim});  // a view of x
   const at::Tensor x1 = heads.narrow(2, 0, half).to(at::kFloat);
   const at::Tensor x2 = heads.narrow(2, half, half).to(at::kFloat);

@@ -39,6 +39,76 @@ KvLayout RecentLayoutOf(int layer, const StepBatch& batch) {
   return LayoutOf(slot.recent_group, slot.recent_key_offset, slot.recent_value_offset, batch);
 }
 
+// Whether each norm is one of a single head.
+bool AreNormedAlone(const NewHeads& heads) {
+  const auto is_alone = [&](const HeadNormWeights& norm) {
+    return !norm.weight.defined() || norm.weight.size(0) == heads.head_dim;
+  };
+  return is_alone(heads.q_norm) && is_alone(heads.k_norm) && is_alone(heads.v_norm);
+}
+
+// PrepareHeads by several operations.
+void PrepareInParts(const NewHeads& heads, int layer, const StepBatch& batch) {
+  Execution& execution = batch.execution();
+  const int64_t q_columns = heads.q_heads * heads.head_dim, kv_columns = heads.kv_heads * heads.head_dim;
+  at::Tensor q = heads.qkv.narrow(1, 0, q_columns);
+  at::Tensor k = heads.qkv.narrow(1, q_columns, kv_columns);
+  at::Tensor v = heads.qkv.narrow(1, q_columns + kv_columns, kv_columns);
+  const auto norm = [&](at::Tensor& x, const HeadNormWeights& weights) {
+    if (weights.weight.defined() && x.size(1) > 0) RmsNormInPlace(x, weights.weight, weights.eps, execution);
+  };
+  const auto norm_queries_and_keys = [&] {
+    norm(q, heads.q_norm);
+    norm(k, heads.k_norm);
+  };
+  if (!heads.norms_after_rotary) norm_queries_and_keys();
+  if (heads.rotation.cos.defined()) {
+    at::Tensor qk = heads.qkv.narrow(1, 0, q_columns + kv_columns);
+    Rotary(qk, heads.rotation, heads.head_dim, execution);
+  }
+  if (heads.norms_after_rotary) norm_queries_and_keys();
+  norm(v, heads.v_norm);
+  if (heads.kv_heads > 0) WriteKv(k, v, layer, batch);
+}
+
+// PrepareHeads by one kernel. False: there is no code for these sizes. REQUIRES: AreNormedAlone.
+bool RunPrepareHeads(const NewHeads& heads, int layer, const StepBatch& batch) {
+  CheckRows(heads.qkv);
+  const auto norm = [](const HeadNormWeights& weights) -> HeadNorm {
+    return {.weight = weights.weight.defined() ? weights.weight.const_data_ptr<float>() : nullptr,
+            .eps = static_cast<float>(weights.eps)};
+  };
+  PrepareHeadsArgs args = {.rows = batch.tables().decoder.rows,
+                           .tiles = batch.tables().decoder.tiles,
+                           .qkv = heads.qkv.data_ptr(),
+                           .stride = heads.qkv.stride(0),
+                           .q_heads = heads.q_heads,
+                           .kv_heads = heads.kv_heads,
+                           .head_dim = heads.head_dim,
+                           .q_norm = norm(heads.q_norm),
+                           .k_norm = norm(heads.k_norm),
+                           .v_norm = norm(heads.v_norm),
+                           .norms_after_rotary = heads.norms_after_rotary};
+  if (heads.kv_heads > 0) args.kv = LayoutOf(layer, batch);
+  args.has_recent = heads.kv_heads > 0 && batch.slot(layer).recent_group >= 0;
+  if (args.has_recent) args.recent = RecentLayoutOf(layer, batch);
+  if (heads.rotation.cos.defined()) {
+    args.rotary_rows = heads.rotation.rows.const_data_ptr<int64_t>();
+    args.cos = heads.rotation.cos.const_data_ptr<float>();
+    args.sin = heads.rotation.sin.const_data_ptr<float>();
+    args.rotary_dim = heads.rotation.cos.size(1) * 2;
+  }
+  const DType type = TypeOf(heads.qkv);
+  if (BackendOf(heads.qkv, batch.execution()) == Backend::kCuda) {
+    return IsLaunched(
+        RunOnCuda(&cuda::Kernels::prepare_heads, type, args, LaunchParamsFor(heads.qkv, batch), batch.execution()));
+  }
+  const int64_t columns = (heads.q_heads + 2 * heads.kv_heads) * heads.head_dim;
+  RunOnCpu(&cpu::Kernels::prepare_heads, type, args, batch.num_tiles(),
+           batch.num_tokens() * columns * 4 / std::max<int64_t>(1, batch.num_tiles()), batch.execution());
+  return true;
+}
+
 // Keys that the step's queries see, summed: the attention's cost.
 int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   int64_t keys = 0;
@@ -71,6 +141,13 @@ bool LaunchAttention(const AttentionArgs& args, const at::Tensor& query, const S
 }
 
 }  // namespace
+
+void PrepareHeads(const NewHeads& heads, int layer, const StepBatch& batch) {
+  if (BackendOf(heads.qkv, batch.execution()) == Backend::kReference || !AreNormedAlone(heads) ||
+      !RunPrepareHeads(heads, layer, batch)) {
+    PrepareInParts(heads, layer, batch);
+  }
+}
 
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch) {
   const Backend backend = BackendOf(key, batch.execution());

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "models/ops/elementwise/elementwise.h"
 #include "models/step/step_batch.h"
 
 namespace berth::ops {
@@ -24,6 +25,25 @@ struct AttentionShape {
   at::Tensor distance_bias;
 };
 
+struct HeadNormWeights {
+  at::Tensor weight;  // [head_dim], or of all heads side by side, which are then normed together; or undefined
+  double eps = 0;
+};
+
+// The new tokens' heads, and what is done to them before attention.
+struct NewHeads {
+  at::Tensor qkv;  // [tokens, columns]: q, k and v side by side from column 0, in place
+  int64_t q_heads = 0;
+  int64_t kv_heads = 0;  // 0: neither keys nor values, and nothing is written
+  int64_t head_dim = 0;
+  HeadNormWeights q_norm, k_norm, v_norm;
+  bool norms_after_rotary = false;  // of queries and keys
+  Rotation rotation;                // undefined: none
+};
+
+// Norms and rotates the heads, and writes keys and values to the layer's place in the cache. What it leaves of k and v
+// in `qkv` is not defined.
+void PrepareHeads(const NewHeads& heads, int layer, const StepBatch& batch);
 // Writes the new tokens' keys and values [tokens, kv_heads * dim] to the cache.
 void WriteKv(const at::Tensor& key, const at::Tensor& value, int layer, const StepBatch& batch);
 // query: [tokens, q_heads * head_dim] -> [tokens, q_heads * value_dim]: causal attention of each row over its own

@@ -1,4 +1,4 @@
-// The arguments of the kernels over keys and values in the arena: writing them, and causal attention.
+// The arguments of the kernels over keys and values in the arena: preparing and writing them, and causal attention.
 #ifndef BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_ARGS_H_
 #define BERTH_MODELS_OPS_PAGED_ATTENTION_PAGED_ATTENTION_ARGS_H_
 
@@ -32,6 +32,31 @@ struct WriteKvArgs {
   const void* key;    // [tokens, key_stride]
   const void* value;  // [tokens, value_stride]
   int64_t key_stride, value_stride;
+};
+
+// A root-mean-square norm of each head alone.
+struct HeadNorm {
+  const float* weight;  // [head_dim], or null: none
+  float eps;
+};
+
+// Prepares the new tokens' heads for attention. Queries and keys are normed and rotated, as in RmsNormArgs and
+// RotaryArgs; values may be normed. Then keys and values are written to their places. Items: tiles.
+struct PrepareHeadsArgs {
+  KvLayout kv;  // of no meaning without keys
+  KvLayout recent;
+  bool has_recent;  // keys and values go to `recent` too
+  const Row* rows;
+  const int64_t* tiles;  // [num_tiles, 2]: row, first token of the tile within the row
+  void* qkv;             // [tokens, stride]: the heads of queries, keys and values, side by side from column 0
+  int64_t stride;
+  int64_t q_heads, kv_heads, head_dim;  // kv_heads is 0 where the layer reads another's keys
+  HeadNorm q_norm, k_norm, v_norm;
+  bool norms_after_rotary;     // of queries and keys
+  const int64_t* rotary_rows;  // [tokens]: each one's row of cos and sin
+  const float* cos;            // [rows, rotary_dim / 2]
+  const float* sin;
+  int64_t rotary_dim;  // 0: no rotation
 };
 
 // softmax(scale * q k^T + bias) v over the positions that a query sees. The query at p sees positions up to p; with a

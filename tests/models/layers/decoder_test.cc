@@ -34,10 +34,10 @@ class NotingLayer : public DecoderLayer {
     if (!has_keys_) return {};
     return {.kv = KvSpec{.kv_heads = 1, .key_dim = 4, .value_dim = 4, .dtype = DType::kFloat32}};
   }
-  at::Tensor Forward(const at::Tensor& x, const StepBatch& batch) const override {
+  void Forward(ResidualStream& stream, const StepBatch& batch) const override {
     const at::Tensor positions = batch.device_positions();
     seen_->assign(positions.const_data_ptr<int64_t>(), positions.const_data_ptr<int64_t>() + positions.size(0));
-    return x + positions.unsqueeze(1) * factor_;
+    stream.Add((positions.unsqueeze(1) * factor_).expand({-1, kHidden}).contiguous(), batch.execution());
   }
 
  private:

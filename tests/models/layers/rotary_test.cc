@@ -49,7 +49,7 @@ class RotaryTest : public ::testing::Test {
     }
     batch_->Fill(plan);
     at::Tensor out = x.clone();
-    rotary.Apply(out, *batch_);
+    ops::Rotary(out, rotary.Of(*batch_), kHeadDim, execution_);
     return out;
   }
 

@@ -30,12 +30,16 @@ causal_conv_cuda ConvStateKernel<float>: 32 0 0 0 0
 checkpoint_cuda ConvertStatesKernel: 32 0 0 0 0
 elementwise_cuda ActivationKernel<BFloat16>: 31 0 0 2 0
 elementwise_cuda ActivationKernel<float>: 26 0 0 2 0
-elementwise_cuda BlockNormKernel<BFloat16>: 48 0 0 11 0
-elementwise_cuda BlockNormKernel<float>: 32 0 0 9 0
+elementwise_cuda BlockNormKernel<BFloat16, false>: 48 0 0 11 0
+elementwise_cuda BlockNormKernel<BFloat16, true>: 58 0 0 16 0
+elementwise_cuda BlockNormKernel<float, false>: 32 0 0 9 0
+elementwise_cuda BlockNormKernel<float, true>: 34 0 0 8 0
 elementwise_cuda RotaryKernel<BFloat16>: 38 0 0 2 0
 elementwise_cuda RotaryKernel<float>: 38 0 0 2 0
-elementwise_cuda WarpNormKernel<BFloat16>: 64 0 0 11 0
-elementwise_cuda WarpNormKernel<float>: 48 0 0 9 0
+elementwise_cuda WarpNormKernel<BFloat16, false>: 62 0 0 11 0
+elementwise_cuda WarpNormKernel<BFloat16, true>: 70 0 0 16 0
+elementwise_cuda WarpNormKernel<float, false>: 48 0 0 9 0
+elementwise_cuda WarpNormKernel<float, true>: 54 0 0 8 0
 gated_delta_net_cuda DeltaNetKernel<BFloat16, 16>: 235 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<BFloat16, 8>: 126 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<float, 16>: 234 0 0 48 0
@@ -80,6 +84,8 @@ paged_attention_cuda MergeKernel<16, CausalKeys>: 128 0 0 0 0
 paged_attention_cuda MergeKernel<2, CausalKeys>: 53 0 0 0 0
 paged_attention_cuda MergeKernel<4, CausalKeys>: 62 0 0 0 0
 paged_attention_cuda MergeKernel<8, CausalKeys>: 80 0 0 0 0
+paged_attention_prepare_heads PrepareHeadsKernel<BFloat16>: 40 0 0 1 0
+paged_attention_prepare_heads PrepareHeadsKernel<float>: 48 0 0 3 0
 paged_attention_write_kv WriteKvKernel<BFloat16>: 32 0 0 1 0
 paged_attention_write_kv WriteKvKernel<float>: 32 0 0 3 0
 rg_lru_cuda RgLruKernel<BFloat16>: 31 0 0 0 0

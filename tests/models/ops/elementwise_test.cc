@@ -87,6 +87,41 @@ TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
   }
 }
 
+// One kernel adds and norms, with the bits of two.
+TEST_P(ElementwiseTest, NormsASum) {
+  const at::ScalarType type = GetParam().type;
+  for (int64_t dim : {1, 20, 133, 1024, 1032, 5000}) {
+    const at::Tensor weight = OnDevice(at::randn({dim}));
+    const at::Tensor x = OnDevice(Random(11, dim + 5)).narrow(1, 0, dim);
+    for (at::ScalarType stream_type : {at::kFloat, type}) {
+      const at::Tensor stream = OnDevice(at::randn({11, dim + 3}).to(stream_type)).narrow(1, 0, dim);
+      for (double scale : {1.0, 0.5}) {
+        const at::Tensor sum = ops::AddResidual(stream, x, execution_, scale);
+        const ops::PendingSum pending = {.stream = stream, .x = x, .scale = scale};
+        const ops::SumAndNorm rms = ops::RmsNormOfSum(pending, weight, 1e-5, type, execution_);
+        ASSERT_EQ(rms.sum.scalar_type(), stream_type);
+        EXPECT_TRUE(at::equal(rms.sum, sum));
+        EXPECT_TRUE(at::equal(rms.normed, ops::RmsNorm(sum, weight, 1e-5, type, execution_)));
+        for (const at::Tensor& bias : {at::Tensor(), OnDevice(at::randn({dim}))}) {
+          const ops::SumAndNorm layer = ops::LayerNormOfSum(pending, weight, bias, 1e-5, type, execution_);
+          EXPECT_TRUE(at::equal(layer.sum, sum));
+          EXPECT_TRUE(at::equal(layer.normed, ops::LayerNorm(sum, weight, bias, 1e-5, type, execution_)));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, NormsASumWithoutAten) {
+  const at::Tensor stream = OnDevice(at::randn({7, 64}));
+  const at::Tensor x = OnDevice(Random(7, 64));
+  const at::Tensor weight = OnDevice(at::ones({64}));
+  const AtenCalls calls;
+  ops::RmsNormOfSum({.stream = stream, .x = x, .scale = 1}, weight, 1e-5, GetParam().type, execution_);
+  ops::LayerNormOfSum({.stream = stream, .x = x, .scale = 1}, weight, {}, 1e-5, GetParam().type, execution_);
+  EXPECT_EQ(calls.Count("aten::add") + calls.Count("aten::to") + calls.Count("aten::_to_copy"), 0);
+}
+
 TEST_P(ElementwiseTest, RefusesRowsWithAStride) {
   at::Tensor columns = OnDevice(Random(12, 10)).t();
   const at::Tensor angles = at::rand({10, 6});
@@ -94,9 +129,9 @@ TEST_P(ElementwiseTest, RefusesRowsWithAStride) {
   EXPECT_THROW(
       ops::GatedRmsNorm(OnDevice(Random(10, 12)), columns, OnDevice(at::ones({12})), 1e-5, 1, false, execution_),
       c10::Error);
-  EXPECT_THROW(
-      ops::Rotary(columns, OnDevice(angles), OnDevice(angles), OnDevice(at::zeros({10}, at::kLong)), 12, execution_),
-      c10::Error);
+  const ops::Rotation rotation = {
+      .cos = OnDevice(angles), .sin = OnDevice(angles), .rows = OnDevice(at::zeros({10}, at::kLong))};
+  EXPECT_THROW(ops::Rotary(columns, rotation, 12, execution_), c10::Error);
 }
 
 TEST_P(ElementwiseTest, GatedRmsNorm) {
@@ -150,8 +185,10 @@ TEST_P(ElementwiseTest, Rotary) {
     ASSERT_NO_FATAL_FAILURE(NextStep(counts));
     at::Tensor expected = Random(fast_->num_tokens(), kHeads * kHeadDim);
     at::Tensor fast = OnDevice(expected).clone();
-    ops::Rotary(fast, OnDevice(angles.cos()), OnDevice(angles.sin()), fast_->device_positions(), kHeadDim, execution_);
-    reference::Rotary(expected, angles.cos(), angles.sin(), reference_->device_positions(), kHeadDim);
+    ops::Rotary(fast, {.cos = OnDevice(angles.cos()), .sin = OnDevice(angles.sin()), .rows = fast_->device_positions()},
+                kHeadDim, execution_);
+    reference::Rotary(expected, {.cos = angles.cos(), .sin = angles.sin(), .rows = reference_->device_positions()},
+                      kHeadDim);
     ASSERT_NO_FATAL_FAILURE(ExpectClose(fast, expected));
   }
 }
