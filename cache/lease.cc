@@ -92,7 +92,7 @@ bool SequenceLease::MustCopy(int g) const {
 // If the units do not fit, the lease gives up what only speeds up later work: its state snapshots, and the index's hold
 // on its tails. A tail that only this lease then holds needs no copy. A checkpoint that only this lease holds makes
 // room too: its states wait in host memory until their unit is allocated.
-absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
+absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query, bool keep_snapshots) {
   // Most decoded tokens fit the tail block: no unit comes or goes, and no group needs a look.
   if (num_tokens_ + n <= room_until_ && first_query < expiry_stable_until_) {
     num_tokens_ += n;
@@ -113,7 +113,7 @@ absl::Status SequenceLease::GrowFor(int64_t n, int64_t first_query) {
   const int64_t leaving = ExpiringBytes(first_query);
   bool fits = cache_->CanAllocate(wanted(), leaving);
   std::unique_ptr<std::byte[]> states;
-  if (!fits) {
+  if (!fits && !keep_snapshots) {
     // Tries again without state snapshots and cached tails, and with the bytes of an own checkpoint.
     DropSnapshotsAfter(-1);
     UncacheTails();
@@ -285,6 +285,7 @@ int64_t SequenceLease::Crop(int64_t length) {
 }
 
 void SequenceLease::SnapshotStates(int64_t keep) {
+  if (keep == 0) return DropSnapshotsAfter(-1);
   const int g = HeldStateGroup();
   if (g < 0) return;
   if (!snapshots_.empty() && snapshots_.back().position == num_tokens_) return;

@@ -84,8 +84,9 @@ class SequenceLease {
   // Makes room for the next `n` tokens in every group. In windowed groups, returns the blocks that no query at position
   // >= num_tokens() sees. All or nothing: RESOURCE_EXHAUSTED leaves the lease's tokens as they were. REQUIRES: n > 0.
   absl::Status Grow(int64_t n) { return GrowFor(n, num_tokens_); }
-  // Does this for a lease that has already grown for this step, whose queries start at `first_query`.
-  absl::Status GrowFor(int64_t n, int64_t first_query);
+  // Does this for a lease that has already grown for this step, whose queries start at `first_query`. keep_snapshots:
+  // takes no room from the lease's own state snapshots.
+  absl::Status GrowFor(int64_t n, int64_t first_query, bool keep_snapshots = false);
 
   // Drops the cache of tokens from position `length` on. Returns the position r <= length from which the caller must
   // replay. r == length if every group still holds what tokens >= length see. Else r is the position of the latest
@@ -93,8 +94,8 @@ class SequenceLease {
   // REQUIRES: 0 <= length <= num_tokens().
   int64_t Crop(int64_t length);
 
-  // Keeps the states at num_tokens(), so that Crop can return to them. Drops the oldest state snapshots beyond `keep`.
-  // Does nothing for a model without states. Costs the copy of a unit when the lease grows.
+  // Keeps the states at num_tokens(), so that Crop can return to them. Drops the oldest state snapshots beyond `keep`;
+  // with 0, keeps none. Does nothing for a model without states. Costs the copy of a unit when the lease grows.
   void SnapshotStates(int64_t keep);
 
   // Returns whether states allow Crop(position) to return `position`.
@@ -118,7 +119,8 @@ class SequenceLease {
   void Locate(const CacheSnapshot& snapshot, int64_t from, int64_t to, std::vector<SnapshotSpan>* spans) const;
   // The size of the lease's snapshot.
   int64_t snapshot_bytes() const;
-  // Bytes of the units that it holds; shared ones count for each holder.
+  // Bytes of the units that its tokens hold, without those of state snapshots and marks. Shared ones count for each
+  // holder.
   int64_t held_bytes() const;
 
   // Returns another lease of the same tokens. The two share every unit until one of them writes it. Never fails.

@@ -88,6 +88,12 @@ struct StepPlan {
   int64_t num_rows_past_prompt() const {
     return std::count_if(rows.begin(), rows.end(), [](const StepRow& row) { return row.past_prompt(); });
   }
+  // All tokens of these rows.
+  int64_t num_tokens_past_prompt() const {
+    int64_t count = 0;
+    for (const StepRow& row : rows) count += row.past_prompt() ? row.num_tokens() : 0;
+    return count;
+  }
   void Clear() {
     rows.clear();
     num_tokens = 0;

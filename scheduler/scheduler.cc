@@ -231,8 +231,8 @@ void Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Tok
   mask_workers_.Finish();
   FinishCopies(now);
   const absl::Duration time = now - plan_start_;
-  // What prefilling takes; steps that mostly decode say little of it.
-  if (2 * plan_.num_decode_rows <= plan_.num_tokens) swap_.OnPrefill(plan_.num_tokens, time);
+  // What prefilling takes; steps that mostly decode or check drafts say little of it.
+  if (2 * plan_.num_tokens_past_prompt() <= plan_.num_tokens) swap_.OnPrefill(plan_.num_tokens, time);
   for (size_t i = 0; i < planned_.size(); ++i) {
     Sequence& sequence = *planned_[i];
     const StepRow& row = plan_.rows[i];

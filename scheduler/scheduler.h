@@ -18,8 +18,9 @@
 // A request whose client does not read can be paused. It is preempted, and is not looked at until it is to continue. So
 // it holds nothing of the arena but what the prefix index keeps of it, and nothing waits for it.
 //
-// Why nothing deadlocks: the first running request grows in every step, except while a copy makes room for it and
-// others run. Alone it fits by CheckRequest, since the cache can gather whatever is free.
+// Why nothing deadlocks: the first running request grows in every step, unless others do. It waits while a copy makes
+// room for it, and in a step that the pacer keeps for those that decode. Alone it fits by CheckRequest, since the cache
+// can gather whatever is free.
 //
 // Invariants:
 //   - running sequences are in order of admission, and the sequences of one request are neighbours, in all queues;
@@ -143,7 +144,8 @@ class Scheduler {
   void UnpauseDue(absl::Time now);
   void GrowAndAdmit(absl::Time now);
   // Gives each running sequence its tokens of the step. Returns the budget left for new ones; 0 when the cache is full.
-  int64_t GrowRunning();
+  // paced: the pacer limits prefill beside sequences that decode.
+  int64_t GrowRunning(bool paced);
   // Returns how many of the step's `left` tokens the sequence may spend on `use`. For the first running request, and
   // when nothing runs, that is all of them, so that there is always progress. Else the policy decides.
   int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left);
@@ -155,8 +157,9 @@ class Scheduler {
   // If the policy prefers the sequence's own request, *index is then the last one before it.
   bool PreemptFor(size_t* index);
   // Preempts the request of running_[index]. Returns the index of its first sequence, where the next one is now.
-  // `keep_cache` false: what is in the cache is undefined.
-  size_t Preempt(size_t index, bool keep_cache = true);
+  // `keep_cache` false: what is in the cache is undefined. num_grown: as many of running_ have grown in this pass by
+  // their step_tokens.
+  size_t Preempt(size_t index, bool keep_cache = true, size_t num_grown = 0);
   // Drops drafts that their constraints do not allow.
   void CheckDrafts();
   // Lets the step check the drafts that the budget and the cache have room for.

@@ -77,12 +77,19 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
 }
 
 void Scheduler::GrowAndAdmit(absl::Time now) {
-  int64_t budget = GrowRunning();
-  // If no sequence runs, a copy delays none. Then the swap-out ends at once, and its room is free.
-  while (swap_.swapping_out() != nullptr && std::none_of(running_.begin(), running_.end(), kGrew)) {
-    CountSwapOut(swap_.FinishSwapOut());
-    budget = GrowRunning();
-  }
+  const auto none_grew = [this] { return std::none_of(running_.begin(), running_.end(), kGrew); };
+  const auto grow = [&](bool paced) {
+    int64_t budget = GrowRunning(paced);
+    // If no sequence runs, a copy delays none. Then the swap-out ends at once, and its room is free.
+    while (swap_.swapping_out() != nullptr && none_grew()) {
+      CountSwapOut(swap_.FinishSwapOut());
+      budget = GrowRunning(paced);
+    }
+    return budget;
+  };
+  int64_t budget = grow(/*paced=*/true);
+  // Prefill is held back for those that decode. If none of them has room, it must not wait for them.
+  if (withheld_ > 0 && none_grew()) budget = grow(/*paced=*/false);
   if (budget > 0 && suspects_.turn() != Suspects::Turn::kOthers) AdmitWaiting(budget, now);
 }
 
@@ -101,13 +108,13 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
 //
 // Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
 // preempted again.
-int64_t Scheduler::GrowRunning() {
+int64_t Scheduler::GrowRunning(bool paced) {
   const auto decoding = [this](const std::unique_ptr<Sequence>& sequence) {
     return !suspects_.SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
   };
   const int64_t num_decoding = std::count_if(running_.begin(), running_.end(), decoding);
   int64_t left = options_.max_step_tokens - num_decoding;
-  withheld_ = num_decoding > 0 ? std::max<int64_t>(0, left - pacer_.MostPrefillTokens()) : 0;
+  withheld_ = paced && num_decoding > 0 ? std::max<int64_t>(0, left - pacer_.MostPrefillTokens()) : 0;
   left -= withheld_;
   policy_->OnPlan({.now = plan_start_,
                    .num_tokens = left,
@@ -186,14 +193,14 @@ bool Scheduler::PreemptFor(size_t* index) {
   if (spares && SameRequest(beneficiary, *running_.front())) picked = candidates.size() - 1;
   if (picked == SchedulingPolicy::kNobody) return false;
   if (picked == SchedulingPolicy::kItself) {
-    *index = Preempt(*index) - 1;  // the first request is before it
+    *index = Preempt(*index, /*keep_cache=*/true, /*num_grown=*/*index) - 1;  // the first request is before it
   } else {
     Preempt(first + picked);
   }
   return true;
 }
 
-size_t Scheduler::Preempt(size_t index, bool keep_cache) {
+size_t Scheduler::Preempt(size_t index, bool keep_cache, size_t num_grown) {
   ++counts_.num_preemptions;
   // The outputs of one request are neighbours.
   size_t first = index;
@@ -203,7 +210,9 @@ size_t Scheduler::Preempt(size_t index, bool keep_cache) {
   if (const auto& group = running_[first]->group; group != nullptr) group->Park();
   for (size_t i = last; i > first; --i) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
-    if (keep_cache) sharing_.Publish(sequence.get(), /*at_end=*/true);
+    // An output that has grown in this pass holds room for tokens that no step will compute.
+    const bool grew = i <= num_grown && sequence->step_tokens > 0;
+    if (keep_cache && !grew) sharing_.Publish(sequence.get(), /*at_end=*/true);
     // Outputs that share a prompt are computed again: their snapshots would hold it once for each.
     const bool may_swap_out = sequence->group == nullptr && swap_.swapping_out() == nullptr;
     if (keep_cache && may_swap_out) swap_.SwapOut(sequence.get());
@@ -235,9 +244,12 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
         std::min(TokenLimit(*sequence, TokenUse::kDrafts, *budget), options_.prefill_chunk_tokens - 1);
     const int64_t count = std::min<int64_t>(limit, static_cast<int64_t>(sequence->drafts.size()));
     const int64_t start = sequence->num_computed() - 1;
-    // No sequence is preempted for a draft, and nothing is computed again for one that was wrong.
-    if (count == 0 || !sequence->lease.CanCropTo(start) || !sequence->lease.GrowFor(count, start).ok()) {
+    // No sequence is preempted for a draft, and nothing is computed again for one that was wrong. So the lease keeps
+    // the states to which it goes back then.
+    if (count == 0 || !sequence->lease.CanCropTo(start) ||
+        !sequence->lease.GrowFor(count, start, /*keep_snapshots=*/true).ok()) {
       sequence->drafts.clear();
+      sequence->lease.SnapshotStates(/*keep=*/0);
       continue;
     }
     sequence->drafts.resize(count);

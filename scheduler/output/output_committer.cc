@@ -104,6 +104,7 @@ void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, 
     ++right;
   }
   if (right < num_drafts) sequence->lease.Crop(num_before + right);
+  sequence->lease.SnapshotStates(/*keep=*/0);
   to_.counts->accepted_draft_tokens += right;
   sequence->drafts.clear();
   if (token == RowResult::kNoAllowedToken) return EndByConstraint(now, sequence, events);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
+
 // An entry, by its place:
 //
 //     EnqueueForOffload                                          files found at the start
@@ -28,6 +30,10 @@ constexpr int kMaxSteps = 64;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr absl::Duration kPauseAfterFailedWrite = absl::Seconds(30);
 constexpr absl::Duration kLookInterval = absl::Minutes(1);
+// Queued prefixes that a step may find gone from the arena before it copies one.
+constexpr int kMostLost = 16;
+// At the end, how long the disk may take for what was asked of it.
+constexpr absl::Duration kLongestDiskWait = absl::Seconds(30);
 
 int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -170,6 +176,9 @@ void PrefixTier::EnqueueForOffload(absl::string_view salt, absl::Span<const int3
   }
   if (bytes > host_->limit_bytes || !cost_->IsWorthCopying(2 * bytes, num_tokens)) return;
   DropShorter(Add(salt, tokens, kArena, now), /*all=*/false);
+  // The arena does not hold more than it has, so the oldest are gone, or will be before their turn.
+  while (queued_bytes_ > cache_->storage().size_bytes() && places_[kArena].front() != offloading_)
+    Lose(places_[kArena].front());
 }
 
 void PrefixTier::DropShorter(Entry* entry, bool all) {
@@ -196,16 +205,17 @@ void PrefixTier::OffloadNow(absl::Time now, int64_t needed_bytes) {
 void PrefixTier::StartOffload(absl::Time now, int64_t needed_bytes) {
   const int64_t limit = copies_->left_bytes() / 2;
   if (limit <= 0) return;
-  if (offloading_ == nullptr) offloading_ = NextToOffload(now, needed_bytes);
-  if (offloading_ == nullptr) return;
-  const int64_t end =
-      offloading_->copied_bytes + std::min(limit, offloading_->snapshot_bytes - offloading_->copied_bytes);
-  if (copies_->StartPrefixOut(offloading_->salt, offloading_->tokens, offloading_->copied_bytes, end,
-                              offloading_->snapshot.get())) {
-    return;
+  for (int i = 0; i < kMostLost; ++i) {
+    if (offloading_ == nullptr) offloading_ = NextToOffload(now, needed_bytes);
+    if (offloading_ == nullptr) return;
+    const int64_t end =
+        offloading_->copied_bytes + std::min(limit, offloading_->snapshot_bytes - offloading_->copied_bytes);
+    if (copies_->StartPrefixOut(offloading_->salt, offloading_->tokens, offloading_->copied_bytes, end,
+                                offloading_->snapshot.get())) {
+      return;
+    }
+    Lose(offloading_);
   }
-  ++counts_.lost;
-  Erase(offloading_);
 }
 
 void PrefixTier::OnOffloaded(int64_t size_bytes, absl::Time now) {
@@ -232,8 +242,7 @@ PrefixTier::Entry* PrefixTier::NextToOffload(absl::Time now, int64_t needed_byte
       return entry;
     }
     if (num_disk_busy_ > 0) return nullptr;  // what is being written can go soon
-    ++counts_.lost;
-    Erase(entry);
+    Lose(entry);
   }
   return nullptr;
 }
@@ -245,8 +254,7 @@ void PrefixTier::FinishOffload(absl::Time now) {
                              entry->snapshot.get())) {
     return OnOffloaded(rest, now);
   }
-  ++counts_.lost;
-  Erase(entry);
+  Lose(entry);
 }
 
 void PrefixTier::OffloadAll(absl::Time now) {
@@ -254,9 +262,22 @@ void PrefixTier::OffloadAll(absl::Time now) {
   if (offloading_ != nullptr) FinishOffload(now);
   while (!places_[kArena].empty()) {
     offloading_ = NextToOffload(absl::InfiniteFuture(), /*needed_bytes=*/0);
-    if (offloading_ == nullptr) return;
-    FinishOffload(now);
+    if (offloading_ != nullptr) {
+      FinishOffload(now);
+      continue;
+    }
+    // Host memory is full of what is being written.
+    const int64_t num_busy = num_disk_busy_;
+    if (!WaitForDisk()) return;
+    Poll(now);
+    if (num_disk_busy_ >= num_busy) return;
   }
+}
+
+bool PrefixTier::WaitForDisk() const {
+  const auto done = std::make_shared<absl::Notification>();
+  options_.disk->Sync([done](const absl::Status&) { done->Notify(); });
+  return done->WaitForNotificationWithTimeout(kLongestDiskWait);
 }
 
 absl::Time PrefixTier::NextIdleWork(absl::Time now) const {

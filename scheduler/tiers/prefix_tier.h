@@ -91,7 +91,7 @@ class PrefixTier {
   void StartOffload(absl::Time now, int64_t needed_bytes);
   // Takes in that `size_bytes` of it were copied.
   void OnOffloaded(int64_t size_bytes, absl::Time now);
-  // Moves all that is queued to the disk, if there is one.
+  // Writes all that is queued to the disk, if there is one, and waits for it where host memory is full meanwhile.
   void OffloadAll(absl::Time now);
   // When OffloadNow or Poll have something to do, although no sequence is there.
   absl::Time NextIdleWork(absl::Time now) const;
@@ -151,6 +151,13 @@ class PrefixTier {
   Entry* NextToOffload(absl::Time now, int64_t needed_bytes);
   // Copies the rest of offloading_.
   void FinishOffload(absl::Time now);
+  // Forgets an entry that the arena does not hold any more, or for which there is no room.
+  void Lose(Entry* entry) {
+    ++counts_.lost;
+    Erase(entry);
+  }
+  // Returns once the disk has done all that was asked of it. False: that takes too long.
+  bool WaitForDisk() const;
   void StartWriting(Entry* entry, absl::Time now);
   // Drops the tenant's oldest files until its quota has room for `size_bytes`. False: they are too many.
   bool MakeRoomInQuota(const std::string& salt, int64_t size_bytes);

@@ -89,6 +89,73 @@ TEST(Preemption, TheYoungestSitsTheStepOutRatherThanLoseItsCache) {
   h.ExpectAllEnded();
 }
 
+// What an output has grown by in the pass that preempts it is not computed, so no later prompt may find it.
+TEST(Preemption, AnOutputThatHasGrownIsNotShared) {
+  struct Yielding : FcfsPolicy {
+    const Sequence* PickToAdmit(const WaitingSequences& waiting) override {
+      for (const std::unique_ptr<Sequence>& sequence : waiting) {
+        if (sequence->request.key == 4) return sequence.get();
+      }
+      return FcfsPolicy::PickToAdmit(waiting);
+    }
+    size_t PickToPreempt(RunningSequences, const Sequence& beneficiary) override {
+      if (beneficiary.request.key != 2) return kNobody;
+      ++num_yields;
+      return kItself;
+    }
+    int num_yields = 0;
+  };
+  int64_t num_yields = 0, num_cached = 0;
+  const std::vector<std::vector<LayerCacheSpec>> models = {{StaticLayer()}, {StaticLayer(), RecurrentLayer()}};
+  for (const std::vector<LayerCacheSpec>& layers : models) {
+    for (int i = 0; i < 64; ++i) {
+      const int64_t arena_size = 8 + i % 16, first_prompt = 1 + i / 16 * 4;
+      SCOPED_TRACE(testing::Message() << layers.size() << " layers, arena of " << arena_size << ", " << first_prompt);
+      Yielding policy;
+      Scheduler::Options options = SharingOptions(/*chunk=*/8);
+      options.policy = &policy;
+      SchedulerHarness h(layers, arena_size, options);
+      h.Add(first_prompt, 40);
+      Request several = h.MakeRequest(6, 40);
+      several.num_outputs = 2;
+      if (!h.scheduler->CheckRequest(several).ok()) continue;
+      h.Add(several);
+      h.Add(4, 40);
+      while (!h.scheduler->empty() && policy.num_yields == 0) h.Step();
+      if (policy.num_yields > 0) {
+        ++num_yields;
+        Request next = h.MakeRequest(0, 1);
+        next.prompt = several.prompt;
+        next.prompt.insert(next.prompt.end(), h.records[2].tokens.begin(), h.records[2].tokens.end());
+        next.prompt.push_back(7);
+        h.Add(std::move(next));
+      }
+      h.RunToEnd();
+      num_cached += h.records[4].num_cached;
+      h.ExpectAllEnded();
+    }
+  }
+  EXPECT_GT(num_yields, 0);
+  EXPECT_GT(num_cached, 0);
+}
+
+// A step that only decodes, so that the pacer measures it, prefills all the same if no sequence that decodes has room.
+TEST(Preemption, AFullArenaInAStepThatOnlyDecodesStopsNothing) {
+  for (int64_t arena_size = 14; arena_size <= 20; ++arena_size) {  // the 64th step fills one of them
+    for (int64_t prompt = 1; prompt <= 8; ++prompt) {
+      SCOPED_TRACE(testing::Message() << "arena of " << arena_size << ", prompt of " << prompt);
+      Scheduler::Options options = kOptions;
+      options.target_step_time = absl::Milliseconds(50);
+      options.prefill_chunk_tokens = 1;
+      SchedulerHarness h({StaticLayer()}, arena_size, options);
+      h.Add(80, 4);
+      h.Add(prompt, 90);
+      h.RunToEnd();
+      h.ExpectAllEnded();
+    }
+  }
+}
+
 TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
   for (int64_t arena_size : {8, 9, 10, 13, 17}) {
     for (int64_t chunk : {1, 5, 8}) {

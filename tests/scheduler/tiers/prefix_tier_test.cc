@@ -9,55 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/scheduler/scheduler_harness.h"
+#include "tests/scheduler/tiers/tier_harness.h"
 #include "tests/testing/fake_prefix_disk.h"
 
 namespace berth {
 namespace {
-
-absl::Time clock_time = absl::UnixEpoch();
-absl::Duration per_look;  // what the copies' clock moves by when it is read
-absl::Time CopyClock() { return clock_time += per_look; }
-
-Scheduler::Options Tiered(FakePrefixDisk* disk = nullptr, int64_t host_bytes = 1 << 20, int64_t step_bytes = 1 << 20) {
-  per_look = absl::ZeroDuration();
-  return {.max_running = 4,
-          .max_step_tokens = 32,
-          .prefill_chunk_tokens = 16,
-          .max_sequence_tokens = 1000,
-          .share_prefixes = true,
-          .swap = {.host_tier_bytes = host_bytes, .copy_bytes_per_step = step_bytes, .copy_clock = CopyClock},
-          .prefixes = {.disk = disk, .disk_limit_bytes = 1 << 20, .idle = absl::Seconds(10)}};
-}
-
-struct TierHarness : SchedulerHarness {
-  using SchedulerHarness::SchedulerHarness;
-
-  const PrefixTier::Counts& tier() const { return scheduler->prefix_tier().counts(); }
-  RequestKey Run(Request request) {
-    const RequestKey key = Add(std::move(request));
-    RunToEnd();
-    return key;
-  }
-  // A request that continues what `key` left, by `more` tokens.
-  Request Next(RequestKey key, int64_t more = 3) {
-    Request request = MakeRequest(1, 4);
-    request.prompt = requests[key].prompt;
-    request.prompt.insert(request.prompt.end(), records[key].tokens.begin(), records[key].tokens.end());
-    for (int64_t i = 0; i < more; ++i) request.prompt.push_back(static_cast<int32_t>(50 + i));
-    request.cache_salt = requests[key].cache_salt;
-    return request;
-  }
-  // No request came for a while.
-  void Idle() {
-    clock.Advance(absl::Seconds(11));
-    for (int i = 0; i < 10; ++i) scheduler->RunIdleWork(clock.Now());
-  }
-  void ExpectIdleThenNothingOwed() {
-    ExpectAllEnded();
-    EXPECT_EQ(scheduler->host_tier().sequence_bytes, 0);
-  }
-};
 
 const std::vector<std::vector<LayerCacheSpec>>& Models() {
   static const auto* const models = new std::vector<std::vector<LayerCacheSpec>>{
@@ -174,6 +130,29 @@ TEST(PrefixTier, TheDiskKeepsWhatHostMemoryDropsAndOutlivesTheProcess) {
     const int64_t known = static_cast<int64_t>(next.prompt.size()) - 3 - 1;
     EXPECT_EQ(h.records[h.Run(next)].num_cached, known) << "what was never idle is there too";
   }
+}
+
+TEST(PrefixTier, AtTheEndMoreGoesToTheDiskThanTheHostTierHolds) {
+  FakePrefixDisk disk;
+  TierHarness h({StaticLayer()}, 64, Tiered(&disk, /*host_bytes=*/1500));
+  ASSERT_LT(PrefixLayout(h.tiny.cache->plan(), 36).size_bytes, 1500);
+  ASSERT_GT(2 * PrefixLayout(h.tiny.cache->plan(), 36).size_bytes, 1500);
+  for (int i = 0; i < 4; ++i) h.Run(h.MakeRequest(30, 7));
+  h.scheduler->SaveAll(h.clock.Now());
+  disk.Work();
+  EXPECT_EQ(disk.files.size(), 4u);
+}
+
+// However fast prefixes come and go, the queue holds no more than the arena could.
+TEST(PrefixTier, TheQueueIsBounded) {
+  TierHarness h({StaticLayer()}, 16, Tiered(/*disk=*/nullptr, 1 << 20, /*step_bytes=*/1));  // copies nothing
+  h.Add(1, 100);
+  while (h.records[1].num_ends == 0) {  // a step is always under way
+    h.Add(20, 1);
+    h.Step();
+    h.Step();
+  }
+  EXPECT_GT(h.tier().lost, 20);
 }
 
 // A quantised checkpoint goes down, through the disk, and up again as it is, and what comes back is found once more.
