@@ -21,6 +21,9 @@
 //
 //   0 ---------------------- L / 8 ------------------ L / 4 ------------------ L ---------->
 //     OnWritten continues it   |                        |   Count pauses it    |   Count ends it (UnreadError)
+//
+// What comes all at once does not count against L: no client can have read any of it. That is a prompt's logprobs, the
+// tokens of a session that resumes, and those that a save has held back. It only pauses the stream.
 namespace berth {
 namespace {
 
@@ -74,11 +77,11 @@ bool RequestOutput::Deliver(const TokenEvent& event, absl::Time now) {
   if (!status.ok() || all_ended) {
     const bool engine_ended = event.finish != FinishReason::kNone && event.outputs_left == 0;
     const bool of_all = event.finish != FinishReason::kNone && !event.alone;
-    const FinishReason reason = of_all                           ? event.finish
-                                : status.ok()                    ? FinishReason::kStop
-                                : over_limit_ && options_.stream ? FinishReason::kUnread
-                                : over_limit_                    ? FinishReason::kCancelled
-                                                                 : FinishReason::kError;
+    const FinishReason reason = of_all                   ? event.finish
+                                : status.ok()            ? FinishReason::kStop
+                                : over_limit_ && flows() ? FinishReason::kUnread
+                                : over_limit_            ? FinishReason::kCancelled
+                                                         : FinishReason::kError;
     if (!engine_ended && !status.ok()) options_.owner->Cancel(key(), reason);
     End(reason, std::move(status));
     return false;
@@ -135,6 +138,7 @@ absl::Status RequestOutput::AddToken(const TokenEvent& event) {
   if (!stopped.ok()) return stopped.status();
   output.logprob_sum += event.logprob;
   ++num_tokens_;
+  if (event.replayed) ++num_replayed_;
   if (skipped && !*stopped) return absl::OkStatus();
   if (skipped) {  // how it ended is said again
     waiting = Pending(event.output);
@@ -145,22 +149,28 @@ absl::Status RequestOutput::AddToken(const TokenEvent& event) {
   }
   message->mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   if (*stopped) Complete(event.output, message);
-  return skipped ? absl::OkStatus() : Count(waiting);
+  return skipped ? absl::OkStatus() : Count(waiting, event.replayed || options_.output.saved_only);
 }
 
-absl::Status RequestOutput::Count(Waiting* waiting) {
+absl::Status RequestOutput::Count(Waiting* waiting, bool sudden) {
   int64_t bytes = kTokenBytes;
   const v1::GenerateResponse& message = waiting->message;
   if (message.logprobs_size() > 0) {
     const v1::TokenLogprobs& last = message.logprobs(message.logprobs_size() - 1);
     bytes += static_cast<int64_t>(options_.stream ? last.SpaceUsedLong() : last.ByteSizeLong());
   }
+  int64_t sudden_bytes = sudden ? bytes : 0;
   if (message.prompt_logprobs_size() > 0 && waiting->bytes == 0) {  // its first token
+    int64_t prompt_bytes = 0;
     for (const v1::TokenLogprobs& token : message.prompt_logprobs()) {
-      bytes += static_cast<int64_t>(options_.stream ? token.SpaceUsedLong() : token.ByteSizeLong());
+      prompt_bytes += static_cast<int64_t>(options_.stream ? token.SpaceUsedLong() : token.ByteSizeLong());
     }
+    bytes += prompt_bytes;
+    sudden_bytes += prompt_bytes;
   }
   waiting->bytes += bytes;
+  waiting->sudden_bytes += sudden_bytes;
+  sudden_bytes_ += sudden_bytes;
   AddUndelivered(bytes);
   if (!options_.stream) {
     over_limit_ = undelivered_ > kMaxMessageBytes;
@@ -169,7 +179,13 @@ absl::Status RequestOutput::Count(Waiting* waiting) {
                                               num_tokens_, " tokens; use Generate, or ask for fewer logprobs"));
   }
   const int64_t limit = UndeliveredLimit();
-  if (undelivered_ > limit) return UnreadError();
+  if (undelivered_ - sudden_bytes_ > limit) {
+    if (flows()) return UnreadError();
+    over_limit_ = true;
+    return absl::OutOfRangeError(absl::StrCat("the answer, which is sent at its end, is over the limit of ", limit,
+                                              " bytes after ", num_tokens_,
+                                              " tokens; ask for fewer beams, tokens or logprobs"));
+  }
   if (undelivered_ > limit / kPausePart) SetPaused(true);
   return absl::OkStatus();
 }
@@ -198,7 +214,10 @@ void RequestOutput::AddUndelivered(int64_t bytes) {
 }
 
 void RequestOutput::DropPending() {
-  for (const Waiting& waiting : pending_) AddUndelivered(-waiting.bytes);
+  for (const Waiting& waiting : pending_) {
+    AddUndelivered(-waiting.bytes);
+    sudden_bytes_ -= waiting.sudden_bytes;
+  }
   pending_.clear();
 }
 
@@ -246,9 +265,10 @@ std::vector<size_t> RequestOutput::Ranking() const {
 
 void RequestOutput::JoinPending() {
   std::vector<v1::GenerateResponse> by_output(outputs_.size());
-  int64_t bytes = 0;
+  int64_t bytes = 0, sudden_bytes = 0;
   for (Waiting& waiting : pending_) {
     bytes += waiting.bytes;
+    sudden_bytes += waiting.sudden_bytes;
     by_output[waiting.message.index()] = std::move(waiting.message);
   }
   v1::GenerateResponse joined;
@@ -274,7 +294,7 @@ void RequestOutput::JoinPending() {
   joined.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(num_tokens_));
   *joined.mutable_timings() = MakeTimings(times_);
   pending_.clear();
-  pending_.push_back({std::move(joined), bytes});
+  pending_.push_back({std::move(joined), bytes, sudden_bytes});
 }
 
 absl::Status RequestOutput::StatusOfEnd(const TokenEvent& event) const {
@@ -296,8 +316,15 @@ absl::Status RequestOutput::StatusOfEnd(const TokenEvent& event) const {
 
 void RequestOutput::End(FinishReason reason, absl::Status status) {
   over_ = true;
-  options_.owner->OnEnded(
-      EndedRequest{key(), request_id(), reason, options_.num_prompt_tokens, num_tokens_, times_, status});
+  options_.owner->OnEnded({.key = key(),
+                           .request_id = request_id(),
+                           .reason = reason,
+                           .num_prompt_tokens = options_.num_prompt_tokens,
+                           .num_tokens = num_tokens_,
+                           .num_replayed = num_replayed_,
+                           .num_outputs = options_.output.num_generated,
+                           .times = times_,
+                           .status = status});
   {
     MutexLock lock(&mutex_);
     if (!options_.stream && outputs_.size() > 1) {
@@ -341,6 +368,7 @@ void RequestOutput::Pump() {
     if (!pending_.empty()) {
       in_flight_ = std::move(pending_.front().message);
       in_flight_bytes_ = pending_.front().bytes;
+      in_flight_sudden_bytes_ = pending_.front().sudden_bytes;
       pending_.pop_front();
       message = &in_flight_;
       // Messages of several outputs go out in another order than their tokens came.
@@ -363,6 +391,7 @@ void RequestOutput::OnWritten(bool ok) {
     writing_ = false;
     unreachable_ = unreachable_ || !ok;
     AddUndelivered(-std::exchange(in_flight_bytes_, 0));
+    sudden_bytes_ -= std::exchange(in_flight_sudden_bytes_, 0);
     if (undelivered_ <= UndeliveredLimit() / kUnpausePart) SetPaused(false);
   }
   if (!ok) Cancel(EndCause::kClientGone);

@@ -68,7 +68,9 @@ struct EndedRequest {
   std::string_view request_id;
   FinishReason reason = FinishReason::kNone;
   int64_t num_prompt_tokens = 0;
-  int64_t num_tokens = 0;
+  int64_t num_tokens = 0;    // of all outputs
+  int64_t num_replayed = 0;  // of these: were there before the session resumed
+  int64_t num_outputs = 1;
   RequestTimes times;
   absl::Status status;  // of the RPC
 };
@@ -159,6 +161,7 @@ class RequestOutput {
   struct Waiting {
     v1::GenerateResponse message;
     int64_t bytes = 0;
+    int64_t sudden_bytes = 0;  // of these: came all at once
   };
 
   bool DeliverSaved(absl::Time now);
@@ -176,10 +179,10 @@ class RequestOutput {
   void End(FinishReason reason, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The message that the output's next tokens and text go to.
   Waiting* Pending(size_t output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Counts what the last token added to the message. RESOURCE_EXHAUSTED: the client leaves too much unread;
-  // OUT_OF_RANGE: the message becomes too large.
-  absl::Status Count(Waiting* waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The most bytes that the client may leave unread now.
+  // Counts what the last token added to the message. `sudden`: the token is one of many that come at once.
+  // RESOURCE_EXHAUSTED: the client leaves too much unread; OUT_OF_RANGE: the answer becomes too large.
+  absl::Status Count(Waiting* waiting, bool sudden) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The most bytes that the client may leave unread now, beside what came all at once.
   int64_t UndeliveredLimit() const;
   // The owner is called under the lock, so that the engine gets pauses and their ends in order.
   void SetPaused(bool paused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -204,6 +207,7 @@ class RequestOutput {
   std::vector<Output> outputs_;
   HeldEvents held_;  // with OutputOptions::saved_only
   RequestTimes times_;
+  int64_t num_replayed_ = 0;
   int64_t num_tokens_ = 0;  // of all outputs; changed under mutex_, so that others may read it there
   bool over_ = false;
   bool over_limit_ = false;  // ended for what is unread, or for the size of its message; what waits is dropped
@@ -212,6 +216,8 @@ class RequestOutput {
   std::deque<Waiting> pending_ ABSL_GUARDED_BY(mutex_);
   int64_t undelivered_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes of pending_ and in_flight_
   int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of in_flight_
+  int64_t sudden_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // of undelivered_: came all at once
+  int64_t in_flight_sudden_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool first_ ABSL_GUARDED_BY(mutex_) = true;         // no message made yet

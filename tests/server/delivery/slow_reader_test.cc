@@ -122,6 +122,66 @@ TEST_F(RequestOutputTest, LogprobsCountInWhatIsNotRead) {
   EXPECT_GT(undelivered->load().bytes, 20 * 40);
 }
 
+// A client could read none of it before.
+TEST_F(RequestOutputTest, WhatComesAllAtOnceOnlyPauses) {
+  enum Kind { kPromptLogprobs, kReplayed, kSaved };
+  for (const Kind kind : {kPromptLogprobs, kReplayed, kSaved}) {
+    SCOPED_TRACE(kind);
+    const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+    options_.undelivered = undelivered;
+    options_.max_undelivered_bytes = 10000;
+    options_.output.saved_only = kind == kSaved;
+    writer_ = FakeWriter();
+    pauses_.clear();
+    for (int i = 0; i < 500; ++i) {
+      TokenEvent event = Event('a' - ' ', FinishReason::kNone);
+      event.times = Times();
+      event.replayed = kind == kReplayed;
+      if (kind == kPromptLogprobs && i == 0) {
+        event.prompt_logprobs = {.entries_per_token = 3, .entries = std::vector<TokenLogprob>(600)};
+      }
+      ASSERT_TRUE(output().OnEvent(event, now_));
+      if (kind == kPromptLogprobs) break;
+    }
+    if (kind == kSaved) output().OnSaved({.num_tokens = 500}, now_);
+    EXPECT_GT(undelivered->load().bytes, 10000);
+    EXPECT_EQ(pauses_, std::vector<bool>{true});
+    while (writer_.writing) Written();
+    EXPECT_EQ(pauses_, (std::vector<bool>{true, false}));
+    EXPECT_EQ(undelivered->load().bytes, 0);
+    options_.output.saved_only = false;
+    Forget();
+  }
+}
+
+TEST_F(RequestOutputTest, WhatComesAllAtOnceGivesNoRoomToTheRest) {
+  options_.max_undelivered_bytes = 10000;
+  for (int i = 0; i < 500; ++i) {
+    TokenEvent event = Event('a' - ' ', FinishReason::kNone);
+    event.replayed = true;
+    ASSERT_TRUE(output().OnEvent(event, now_));
+  }
+  int sent = 0;
+  while (Send('a')) ASSERT_LT(++sent, 1000);
+  EXPECT_GT(sent, 100);
+  ASSERT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(ended_[0].reason, FinishReason::kUnread);
+}
+
+TEST_F(RequestOutputTest, BeamsThatAreTooLongAreNotBlamedOnTheReader) {
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
+  options_.max_undelivered_bytes = 10000;
+  options_.output.deliver_at_end = true;
+  while (Send('a')) {
+  }
+  EXPECT_EQ(undelivered->load().ended, 0);
+  EXPECT_EQ(cancels_, std::vector<FinishReason>{FinishReason::kCancelled});
+  ASSERT_TRUE(writer_.ended);
+  EXPECT_EQ(writer_.status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(writer_.Text(), "");
+}
+
 TEST_F(RequestOutputTest, AReaderThatKeepsUpIsNeverEnded) {
   const auto undelivered = std::make_shared<Undelivered>(100);
   options_.undelivered = undelivered;
