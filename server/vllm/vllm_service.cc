@@ -91,7 +91,8 @@ engine::SchedulerLoad ToProto(const EngineLoad& load, int64_t max_running) {
 // the last one's end. Frees itself in OnDone, which gRPC calls once, after End and the last operation.
 class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::GenerateResponse>, public OutputWriter {
  public:
-  GenerateCall(Intake* intake, const engine::GenerateRequest* request, const Rpc& rpc) : rpc_(rpc), answers_(*request) {
+  GenerateCall(Intake* intake, const engine::GenerateRequest* request, const Rpc& rpc)
+      : rpc_(rpc), stream_(request->stream()), answers_(*request) {
     absl::StatusOr<v1::GenerateRequest> translated = ToBerth(*request, intake->validation());
     if (!translated.ok()) {
       intake->CountRefusal(translated.status());
@@ -99,7 +100,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
       return;
     }
     request_ = *std::move(translated);
-    handle_ = intake->Start(&request_, rpc_.info(), request->stream(), this);
+    handle_ = intake->Start(&request_, rpc_.info(), stream_, this);
   }
 
   void Write(const v1::GenerateResponse* message) override {
@@ -109,7 +110,8 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
   void End(v1::GenerateResponse* last, const absl::Status& status) override {
     status_ = rpc_.End(WithContractNames(status));
     ended_ = true;
-    if (last != nullptr) Queue(*last);
+    // Without streaming, a request that failed has no answer.
+    if (last != nullptr && (stream_ || status.ok())) Queue(*last);
     WriteNext();  // the call may be gone by now
   }
 
@@ -143,6 +145,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
   }
 
   Rpc rpc_;
+  const bool stream_;
   v1::GenerateRequest request_;
   // One thread at a time: the output writes, gRPC says that it is written, the output writes on.
   Answers answers_;
