@@ -39,7 +39,13 @@ void Audit::OnRefused(const Call& call, const absl::Status& why) {
 }
 
 void Audit::OnOperatorCall(const Call& call, const absl::Status& outcome) {
-  logger_->info(Line("operator call", call, outcome));
+  std::string end;
+  if (absl::IsPermissionDenied(outcome)) {  // anyone may be refused, as often as they like
+    std::optional<std::string> admitted = refusals_.Admit(absl::StrCat(AddressOf(call.peer), " ", call.method));
+    if (!admitted.has_value()) return;
+    end = *std::move(admitted);
+  }
+  logger_->info(Line("operator call", call, outcome) + end);
 }
 
 }  // namespace berth

@@ -49,6 +49,21 @@ TEST_F(AuditTest, AnOperatorCallIsOneLine) {
             "outcome=PERMISSION_DENIED reason=\"Drain requires the role operator\"\n");
 }
 
+// Any user may ask for what only an operator may, and must not fill the log.
+TEST_F(AuditTest, OneAddressGetsOneLineOfRefusedCallsInTheInterval) {
+  const auto call = [&](const absl::Status& outcome) {
+    audit_->OnOperatorCall({.peer = "ipv4:10.0.0.1:99", .method = "Abort", .credential = "bob", .tenant = "alice"},
+                           outcome);
+    return Take();
+  };
+  const absl::Status refused = absl::PermissionDeniedError("Abort requires the role operator");
+  EXPECT_NE(call(refused), "");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(call(refused), "");
+  EXPECT_NE(call(absl::OkStatus()), "") << "each allowed call has its line";
+  clock_.Advance(absl::Seconds(10));
+  EXPECT_NE(call(refused).find(" unlogged_before=5\n"), std::string::npos);
+}
+
 TEST_F(AuditTest, HostileValuesStayInTheirField) {
   const std::string hostile = "x\" outcome=OK\noperator call: \xe2\x80\xae\xff";
   audit_->OnOperatorCall({.peer = hostile, .method = hostile, .credential = hostile, .tenant = hostile},
