@@ -34,10 +34,6 @@ constexpr absl::Duration kWarningInterval = absl::Seconds(10);
 // How often to look for sessions that are too old. A request finds none of those anyway.
 constexpr absl::Duration kLookInterval = absl::Minutes(1);
 
-absl::Status IsRunning(const std::string& id) {
-  return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is running"));
-}
-
 SessionPlace PlaceOf(const std::string& tenant, const std::string& id) {
   return {.tenant_hash = TenantHash(tenant), .id = id};
 }
@@ -58,6 +54,10 @@ absl::Status BadFolder(const std::string& folder, absl::string_view why) {
 }
 
 }  // namespace
+
+absl::Status SessionStore::IsRunning(const std::string& id) {
+  return absl::FailedPreconditionError(absl::StrCat("session_id: \"", id, "\" is running"));
+}
 
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Open(Options options) {
   auto store = absl::WrapUnique(new SessionStore(std::move(options)));
@@ -232,6 +232,12 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
   }
 }
 
+bool SessionStore::IsAwaited(RequestKey key) const {
+  MutexLock lock(&mutex_);
+  const auto live = live_.find(key);
+  return live != live_.end() && !live->second.waiting.empty();
+}
+
 void SessionStore::Load(const std::string& id, const std::string& tenant, LoadCallback done) {
   queue_.Add(
       [this, place = PlaceOf(tenant, id), tenant, done = std::move(done)] { done(WithoutPath(Read(place, tenant))); });
@@ -348,44 +354,23 @@ void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& sta
   options_.on_save(event);
 }
 
-absl::Status SessionStore::MakeRoom(const SessionPlace& place, const std::string& tenant, int64_t size_bytes) {
-  const int64_t quota = options_.quota(tenant).bytes;
-  if (quota == 0) return absl::OkStatus();
-  int64_t total = size_bytes;  // of the tenant, with the new file in place of the old one
-  std::vector<Entries::iterator> may_go;
-  for (auto at = entries_.lower_bound({.tenant_hash = place.tenant_hash}); at != entries_.end(); ++at) {
-    if (at->first.tenant_hash != place.tenant_hash) break;
-    if (at->first == place) continue;
-    total += at->second.size_bytes;
-    if (!IsLive(at->first)) may_go.push_back(at);
-  }
-  int64_t least = total;
-  for (const auto& entry : may_go) least -= entry->second.size_bytes;
-  if (least > quota) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a session of ", size_bytes, " bytes exceeds session_bytes=", quota,
-                     " of its tenant, whose other running sessions have ", least - size_bytes));
-  }
-  std::sort(may_go.begin(), may_go.end(), [](auto a, auto b) { return a->second.saved < b->second.saved; });
-  for (auto entry = may_go.begin(); total > quota; ++entry) {
-    total -= (*entry)->second.size_bytes;
-    spdlog::info("sessions: deleted {}, the oldest of a tenant over its session_bytes", (*entry)->second.file);
-    if (absl::Status s = Unlink(*entry); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::SessionFile& file,
                                      const CacheSnapshot& snapshot) {
   const int64_t size = SessionFileBytes(file, snapshot);
+  absl::StatusOr<std::vector<SessionPlace>> going;
+  size_t num_before = 0;
   {
     MutexLock lock(&mutex_);
-    if (absl::Status s = MakeRoom(place, file.request().cache_salt(), size); !s.ok()) return s;
-    // The old file stays until the new one is whole.
-    if (size > options_.limit_bytes - used_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat("a session of ", size, " bytes exceeds --session_dir_limit=",
-                                                       options_.limit_bytes, ": ", used_bytes_, " bytes are in use"));
-    }
+    going = FindRoom(place, file.request().cache_salt(), size, &num_before);
+  }
+  if (!going.ok()) return going.status();
+  const auto drop = [&](const SessionPlace& other) {
+    const absl::Status status = Unlink(other).status();
+    if (status.ok()) spdlog::info("sessions: deleted \"{}\", the oldest of a tenant over its session_bytes", other.id);
+    return status;
+  };
+  for (size_t i = 0; i < num_before; ++i) {
+    if (absl::Status s = drop((*going)[i]); !s.ok()) return s;
   }
   const std::string name = SessionFileName(place);
   const std::string temporary = PathOf(absl::StrCat(name, kTemporary));
@@ -410,6 +395,10 @@ absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::Sessio
   }
   absl::Status synced = SyncFolder(options_.folder);
   if (synced.ok() && !former.empty()) unlink(PathOf(former).c_str());
+  // The new file is there, whatever becomes of the others.
+  for (size_t i = num_before; i < going->size(); ++i) {
+    if (absl::Status s = drop((*going)[i]); !s.ok()) spdlog::warn("sessions: {}", std::string(s.message()));
+  }
   return synced;
 }
 
@@ -439,61 +428,6 @@ absl::StatusOr<SessionFileContent> SessionStore::Read(const SessionPlace& place,
                                                       "; this server's model is ", options_.model));
   }
   return content;
-}
-
-absl::Status SessionStore::Unlink(Entries::iterator entry) {
-  const std::string path = PathOf(entry->second.file);
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return absl::UnavailableError(absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
-  }
-  used_bytes_ -= entry->second.size_bytes;
-  entries_.erase(entry);
-  return absl::OkStatus();
-}
-
-absl::Status SessionStore::Remove(const SessionPlace& place) {
-  MutexLock lock(&mutex_);
-  if (IsLive(place)) return IsRunning(place.id);
-  if (absl::Status s = Check(place); !s.ok() && !absl::IsDataLoss(s)) return s;
-  if (absl::Status s = Unlink(entries_.find(place)); !s.ok()) return s;
-  return SyncFolder(options_.folder);
-}
-
-absl::StatusOr<SessionStore::Erased> SessionStore::EraseNow(const std::string& tenant_hash) {
-  Erased erased;
-  absl::Status status;
-  MutexLock lock(&mutex_);
-  for (auto at = entries_.lower_bound({.tenant_hash = tenant_hash}); at != entries_.end();) {
-    const auto entry = at++;
-    if (entry->first.tenant_hash != tenant_hash) break;
-    const int64_t bytes = entry->second.size_bytes;
-    const absl::Status s = IsLive(entry->first) ? IsRunning(entry->first.id) : Unlink(entry);
-    status.Update(s);
-    if (!s.ok()) continue;
-    ++erased.num_sessions;
-    erased.bytes += bytes;
-  }
-  for (const auto& [key, live] : live_) {
-    if (live.place.tenant_hash == tenant_hash) status.Update(IsRunning(live.place.id));  // it may have no file yet
-  }
-  status.Update(SyncFolder(options_.folder));
-  if (!status.ok()) return status;
-  return erased;
-}
-
-void SessionStore::RemoveTooOld() {
-  int64_t num_removed = 0;
-  MutexLock lock(&mutex_);
-  for (auto at = entries_.begin(); at != entries_.end();) {
-    const auto entry = at++;
-    if (IsLive(entry->first) || !IsTooOld(entry->second)) continue;
-    if (absl::Status s = Unlink(entry); !s.ok()) {
-      spdlog::warn("sessions: {}", std::string(s.message()));
-      continue;
-    }
-    ++num_removed;
-  }
-  if (num_removed > 0) spdlog::info("sessions: deleted {} that were older than session_age_seconds", num_removed);
 }
 
 }  // namespace berth

@@ -91,6 +91,7 @@ class SessionStore final : public Sessions {
 
   void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
             SaveCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsAwaited(RequestKey key) const override ABSL_LOCKS_EXCLUDED(mutex_);
   void Load(const std::string& id, const std::string& tenant, LoadCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) override
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -120,6 +121,7 @@ class SessionStore final : public Sessions {
 
   explicit SessionStore(Options options) : options_(std::move(options)) {}
 
+  static absl::Status IsRunning(const std::string& id);
   // Keeps other servers out of the folder.
   absl::Status Lock();
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -148,13 +150,16 @@ class SessionStore final : public Sessions {
   absl::Status Remove(const SessionPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Erased> EraseNow(const std::string& tenant_hash) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveTooOld() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Deletes the tenant's oldest sessions until its quota has room for `size_bytes` at `place`.
-  absl::Status MakeRoom(const SessionPlace& place, const std::string& tenant, int64_t size_bytes)
+  // Returns the tenant's oldest sessions that have to go, the oldest first, so that its quota has room for `size_bytes`
+  // at `place`. The first *num_before of them must go before, so that the folder's limit has room too.
+  // RESOURCE_EXHAUSTED: there is no room without them either.
+  absl::StatusOr<std::vector<SessionPlace>> FindRoom(const SessionPlace& place, const std::string& tenant,
+                                                     int64_t size_bytes, size_t* num_before) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Deletes the file of a session that does not run, and returns its size. The session is gone from the list meanwhile.
+  absl::StatusOr<int64_t> Unlink(const SessionPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
   using Entries = std::map<SessionPlace, Entry>;
-  // Deletes the file. On success the entry is gone.
-  absl::Status Unlink(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether there is such a session: DATA_LOSS, NOT_FOUND.
   absl::Status Check(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsTooOld(const Entry& entry) const;

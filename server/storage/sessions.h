@@ -48,6 +48,9 @@ class Sessions : public SaveSink {
   // `ask` gets the key of a running session, and must make the engine save it.
   virtual void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
                     SaveCallback done) = 0;
+  // Whether a call waits for a save of the request's session. One that came before the engine knew the request was in
+  // vain, and has to be asked for again.
+  virtual bool IsAwaited(RequestKey key) const = 0;
   virtual void Load(const std::string& id, const std::string& tenant, LoadCallback done) = 0;
   virtual void Delete(const std::string& id, const std::string& tenant, DeleteCallback done) = 0;
   virtual absl::StatusOr<std::vector<v1::Session>> List(const std::string& tenant) const = 0;
@@ -70,6 +73,7 @@ class NoSessions final : public Sessions {
             SaveCallback done) override {
     done(Refused());
   }
+  bool IsAwaited(RequestKey) const override { return false; }
   void Load(const std::string&, const std::string&, LoadCallback done) override { done(Refused()); }
   void Delete(const std::string&, const std::string&, DeleteCallback done) override { done(Refused()); }
   absl::StatusOr<std::vector<v1::Session>> List(const std::string&) const override { return Refused(); }

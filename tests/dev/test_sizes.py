@@ -17,7 +17,6 @@ FILES = {
     "tests/scheduler/output/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/tiers/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
-    "tests/server/storage/session_store_test.cc": (515, "to be split: limits and ages"),
     "tests/text/pydantic_models.py": (548, "one list of models, one for each kind of field"),
 }
 FUNCTIONS = {

@@ -5,134 +5,22 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <iterator>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
+#include "tests/server/storage/session_store_test.h"
 
 namespace berth {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-Progress SomeProgress(int64_t num_tokens = 2) {
-  Progress progress;
-  for (int64_t i = 0; i < num_tokens; ++i) {
-    progress.tokens.push_back(static_cast<int32_t>(20 + i));
-    progress.logprobs.push_back({.logprob = -0.5f, .top = {{.token = 20, .logprob = -0.25f}}});
-  }
-  progress.snapshot.num_tokens = 4;
-  progress.snapshot.num_cross_tokens = 2;
-  progress.snapshot.groups = {{.expired_blocks = 1, .num_units = 2, .unit_bytes = 64}};
-  progress.snapshot.size_bytes = 128;
-  progress.snapshot.bytes = std::make_unique<std::byte[]>(128);
-  for (int i = 0; i < 128; ++i) progress.snapshot.bytes[i] = static_cast<std::byte>(i);
-  return progress;
-}
-
-class SessionStoreTest : public ::testing::Test {
- protected:
-  SessionStoreTest() : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/sessions") { fs::remove_all(folder_); }
-
-  void Open(int64_t limit_bytes = 1 << 20, const std::string& model = "model", int64_t max_pending_bytes = 1 << 30) {
-    store_.reset();
-    auto store = SessionStore::Open({.folder = folder_,
-                                     .limit_bytes = limit_bytes,
-                                     .quota = [this](const std::string& tenant) { return quotas_[tenant]; },
-                                     .max_pending_bytes = max_pending_bytes,
-                                     .now = [this] { return now_; },
-                                     .model = model,
-                                     .on_save = [this](const SaveEvent& event) { events_.push_back(event); }});
-    ASSERT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-  }
-  std::string BackendOf(const std::string& id, const std::string& tenant = "tenant") const {
-    return folder_ + "/" + SessionFileName({.tenant_hash = TenantHash(tenant), .id = id});
-  }
-
-  absl::Status Begin(RequestKey key, const std::string& id, const std::string& tenant = "tenant") {
-    return store_->Begin(key, Header(id, tenant));
-  }
-  v1::SessionFile Header(const std::string& id, const std::string& tenant = "tenant") const {
-    v1::SessionFile file;
-    file.set_model("model");
-    file.mutable_request()->set_session_id(id);
-    file.mutable_request()->set_cache_salt(tenant);
-    file.mutable_request()->mutable_token_ids()->add_ids(4);
-    file.add_stop_token_ids(11);
-    file.set_stop_token(-1);
-    return file;
-  }
-  // A request that ran to its end, or was cut short, under the id.
-  void Write(const std::string& id, FinishReason finish = FinishReason::kNone, int64_t num_tokens = 2,
-             const std::string& tenant = "tenant") {
-    ASSERT_TRUE(Begin(1, id, tenant).ok());
-    SavedRequest saved = {.key = 1, .progress = SomeProgress(num_tokens), .last = true};
-    saved.progress->finish = finish;
-    store_->Take(std::move(saved));
-    WaitUntilWritten();
-  }
-  void WaitUntilWritten() { (void)Load("nobody"); }  // the thread's queue has been worked off by then
-
-  absl::StatusOr<SessionFileContent> Load(const std::string& id, const std::string& tenant = "tenant") {
-    std::promise<absl::StatusOr<SessionFileContent>> promise;
-    store_->Load(id, tenant, [&](absl::StatusOr<SessionFileContent> loaded) { promise.set_value(std::move(loaded)); });
-    return promise.get_future().get();
-  }
-  absl::Status Delete(const std::string& id, const std::string& tenant = "tenant") {
-    std::promise<absl::Status> promise;
-    store_->Delete(id, tenant, [&](absl::Status status) { promise.set_value(std::move(status)); });
-    return promise.get_future().get();
-  }
-
-  std::vector<v1::Session> List(const std::string& tenant) const { return store_->List(tenant).value(); }
-  absl::StatusOr<SessionStore::Erased> Erase(const std::string& tenant) {
-    std::promise<absl::StatusOr<SessionStore::Erased>> promise;
-    store_->Erase(tenant, [&](auto erased) { promise.set_value(std::move(erased)); });
-    return promise.get_future().get();
-  }
-  std::vector<std::string> Ids(const std::string& tenant) const {
-    std::vector<std::string> ids;
-    for (const v1::Session& session : List(tenant)) ids.push_back(session.session_id());
-    return ids;
-  }
-
-  const std::string folder_;
-  absl::Time now_ = absl::Now();  // moved by tests, while the store's thread has nothing to do
-  // A disk that does nothing from Stall on.
-  void Stall() {
-    store_->Load("nobody", "tenant", [this](const auto&) { resume_.get_future().wait(); });
-  }
-  void Resume() {
-    resume_.set_value();
-    WaitUntilWritten();
-  }
-
-  std::map<std::string, SessionQuota> quotas_;
-  std::promise<void> resume_;
-  std::vector<SaveEvent>
-      events_;  // of requests with deliver_saved_only; read it while the store's thread has nothing to do
-  std::unique_ptr<SessionStore> store_;
-};
 
 TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
   Open();
@@ -414,85 +302,6 @@ TEST_F(SessionStoreTest, OnlyTheOwnerCanReadTheFiles) {
   const auto mode = [](const std::string& path) { return fs::status(path).permissions(); };
   EXPECT_EQ(mode(BackendOf("s")), fs::perms::owner_read | fs::perms::owner_write);
   EXPECT_EQ(mode(folder_), fs::perms::owner_all);
-}
-
-TEST_F(SessionStoreTest, TheOldestMakeRoomWithinTheTenantsBytes) {
-  Open();
-  Write("size");
-  const int64_t size = store_->stats().used_bytes;
-  ASSERT_TRUE(Delete("size").ok());
-  quotas_["tenant"].bytes = 3 * size + 3 * 8;  // an id may differ in length
-  Write("others", FinishReason::kNone, 2, "other");
-  for (const char* id : {"a", "b", "c"}) {
-    Write(id);
-    now_ += absl::Seconds(1);
-  }
-  Write("a");  // again: it replaces its own file, and is now the youngest
-  EXPECT_EQ(Ids("tenant"), std::vector<std::string>({"a", "b", "c"}));
-  now_ += absl::Seconds(1);
-  Write("d");
-  EXPECT_EQ(Ids("tenant"), std::vector<std::string>({"a", "c", "d"}));
-  EXPECT_FALSE(fs::exists(BackendOf("b")));
-  EXPECT_EQ(Ids("other"), std::vector<std::string>({"others"}));
-
-  // A running one stays. What is over the quota even so is refused, and nothing is deleted for it.
-  ASSERT_TRUE(Begin(7, "a").ok());
-  ASSERT_TRUE(Begin(8, "e").ok());
-  std::promise<absl::StatusOr<v1::Session>> saved;
-  store_->Save(
-      "e", "tenant", [](RequestKey) {}, [&](absl::StatusOr<v1::Session> s) { saved.set_value(std::move(s)); });
-  store_->Take({.key = 8, .progress = SomeProgress(2000), .last = true});
-  const absl::Status refused = saved.get_future().get().status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("exceeds session_bytes=" + std::to_string(3 * size + 3 * 8) + " of its tenant"));
-  EXPECT_EQ(Ids("tenant"), std::vector<std::string>({"a", "c", "d"}));
-}
-
-TEST_F(SessionStoreTest, OldSessionsGo) {
-  quotas_["tenant"].age = absl::Hours(1);
-  Open();
-  Write("old");
-  Write("others", FinishReason::kNone, 2, "other");
-  now_ += absl::Minutes(40);
-  Write("young");
-  now_ += absl::Minutes(21);
-  EXPECT_EQ(Load("old").status().code(), absl::StatusCode::kNotFound);  // at once
-  EXPECT_EQ(Ids("tenant"), std::vector<std::string>({"young"}));
-  store_->Tick();
-  WaitUntilWritten();
-  EXPECT_FALSE(fs::exists(BackendOf("old")));
-  EXPECT_TRUE(fs::exists(BackendOf("young")));
-  EXPECT_TRUE(fs::exists(BackendOf("others", "other")));
-  EXPECT_EQ(store_->stats().used_bytes,
-            static_cast<int64_t>(fs::file_size(BackendOf("young")) + fs::file_size(BackendOf("others", "other"))));
-  // By the files' times after a restart, too.
-  fs::last_write_time(BackendOf("young"), fs::file_time_type::clock::now() - std::chrono::hours(2));
-  now_ = absl::Now();
-  Open();
-  EXPECT_TRUE(Ids("tenant").empty());
-}
-
-TEST_F(SessionStoreTest, EraseDeletesAllOfOneTenant) {
-  Open();
-  Write("a");
-  Write("b");
-  const int64_t bytes = store_->stats().used_bytes;
-  Write("c", FinishReason::kNone, 2, "other");
-  WriteFile(BackendOf("torn"), "half");
-  Open();
-  ASSERT_TRUE(Begin(1, "a").ok());
-  EXPECT_EQ(Erase("tenant").status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Ids("tenant"), std::vector<std::string>({"a"}));
-  store_->Withdraw(1);
-  const absl::StatusOr<SessionStore::Erased> erased = Erase("tenant");
-  ASSERT_TRUE(erased.ok()) << erased.status();
-  EXPECT_EQ(erased->num_sessions, 1);
-  EXPECT_EQ(erased->bytes, bytes / 2);
-  EXPECT_EQ(Ids("other"), std::vector<std::string>({"c"}));
-  for (const auto& file : fs::directory_iterator(folder_)) {
-    EXPECT_EQ(file.path().string().find(TenantHash("tenant")), std::string::npos) << file.path();
-  }
 }
 
 TEST_F(SessionStoreTest, ASecondServerIsRefused) {
