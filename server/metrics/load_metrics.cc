@@ -174,6 +174,7 @@ void CollectLoad(const ServerLoad& load, const CachePlan& plan, MetricFamilies* 
   AddFigures(TierFigures(), load, families);
   families->StartSection("Structured output");
   AddFigures(GrammarFigures(), load, families);
+  families->StartSection("Texts and clients");
   AddFigures(TextFigures(), load, families);
   AddFigures(DeliveryFigures(), load, families);
 }

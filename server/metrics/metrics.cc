@@ -10,6 +10,7 @@
 #include "berth/v1/inference.pb.h"
 #include "berth/v1/sessions.pb.h"
 #include "server/metrics/metric_families.h"
+#include "vllm/engine.pb.h"
 
 namespace berth {
 namespace {
@@ -83,7 +84,7 @@ Metrics::Metrics(Options options)
   // All RPCs of the API's files, so a new one needs no line here.
   for (const google::protobuf::FileDescriptor* file :
        {v1::GenerateRequest::descriptor()->file(), v1::GetLoadRequest::descriptor()->file(),
-        v1::ListSessionsRequest::descriptor()->file()}) {
+        v1::ListSessionsRequest::descriptor()->file(), ::vllm::grpc::engine::GenerateRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const google::protobuf::ServiceDescriptor& service = *file->service(s);
       for (int m = 0; m < service.method_count(); ++m) {
@@ -122,7 +123,7 @@ void Metrics::OnRendered(absl::Duration time) { ObserveSpan(&render_time_, time)
 void Metrics::OnInterToken(absl::Duration gap) { ObserveSpan(&inter_token_, gap); }
 
 void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens,
-                         int64_t completion_tokens) {
+                         int64_t completion_tokens, int64_t num_outputs) {
   if (const auto index = static_cast<size_t>(reason); index < finished_.size()) {
     finished_[index].fetch_add(1, std::memory_order_relaxed);
   }
@@ -137,8 +138,10 @@ void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t
   if (!Happened(times.first_token)) return;
   ObserveSpan(&prefill_time_, times.first_token - times.first_scheduled);
   ObserveSpan(&decode_time_, times.finished - times.first_token);
-  if (completion_tokens > 1) {
-    ObserveSpan(&time_per_output_token_, (times.finished - times.first_token) / (completion_tokens - 1));
+  // Outputs of one request are generated side by side, and their first tokens together.
+  const int64_t later_tokens = completion_tokens - num_outputs;
+  if (later_tokens > 0) {
+    ObserveSpan(&time_per_output_token_, (times.finished - times.first_token) * num_outputs / later_tokens);
   }
 }
 

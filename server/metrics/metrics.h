@@ -55,7 +55,9 @@ class Metrics {
   void OnRendered(absl::Duration time);
   // Takes the time between two tokens of a request.
   void OnInterToken(absl::Duration gap);
-  void OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens);
+  // completion_tokens: of all outputs, without those that were there before a session resumed.
+  void OnFinished(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens,
+                  int64_t num_outputs = 1);
   // Counts a refused request.
   void OnRejected(RefusalReason reason);
   // Counts a finished RPC. `service` is its full name, as in "berth.v1.Inference". Services outside berth.v1 are

@@ -132,6 +132,8 @@ void Intake::Submit(Compiled compiled) {
   }
   registered.Keep();
   registered.output->OnSubmitted();
+  const RequestKey key = registered.output->key();
+  if (options_.desk.sessions->IsAwaited(key)) options_.desk.engine->Save(key);
   options_.metrics->OnQueued(prompt_tokens);
 }
 
@@ -210,7 +212,8 @@ std::shared_ptr<RequestOutput> Intake::MakeOutput(ValidatedRequest* valid, const
 
 void Intake::OnEnded(const std::string& id_space, const EndedRequest& request) {
   registry()->Remove(id_space, std::string(request.request_id));
-  options_.metrics->OnFinished(request.reason, request.times, request.num_prompt_tokens, request.num_tokens);
+  options_.metrics->OnFinished(request.reason, request.times, request.num_prompt_tokens,
+                               request.num_tokens - request.num_replayed, request.num_outputs);
   if (!spdlog::should_log(spdlog::level::debug)) return;
   const v1::Timings timings = MakeTimings(request.times);
   spdlog::debug(

