@@ -30,10 +30,8 @@ constexpr int kMaxSteps = 64;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr absl::Duration kPauseAfterFailedWrite = absl::Seconds(30);
 constexpr absl::Duration kLookInterval = absl::Minutes(1);
-// Queued prefixes that a step may find gone from the arena before it copies one.
-constexpr int kMostLost = 16;
-// At the end, how long the disk may take for what was asked of it.
-constexpr absl::Duration kLongestDiskWait = absl::Seconds(30);
+constexpr int kMostLost = 16;  // queued prefixes that a step may find gone from the arena before it copies one
+constexpr absl::Duration kLongestDiskWait = absl::Seconds(30);  // at the end, for what was asked of the disk
 
 int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -48,6 +46,13 @@ int64_t ArenaBytes(const CachePlan& plan, int64_t num_tokens) {
              (plan.groups[g].grows() ? (num_tokens + plan.block_tokens - 1) / plan.block_tokens : states);
   }
   return bytes;
+}
+
+// The most prefixes that the arena can hold at once: each ends in a unit of its own there.
+size_t MostHeld(const Cache& cache) {
+  int64_t smallest = cache.plan().groups[0].unit_bytes;
+  for (const CacheGroup& group : cache.plan().groups) smallest = std::min(smallest, group.unit_bytes);
+  return static_cast<size_t>(cache.storage().size_bytes() / smallest);
 }
 
 }  // namespace
@@ -176,9 +181,8 @@ void PrefixTier::EnqueueForOffload(absl::string_view salt, absl::Span<const int3
   }
   if (bytes > host_->limit_bytes || !cost_->IsWorthCopying(2 * bytes, num_tokens)) return;
   DropShorter(Add(salt, tokens, kArena, now), /*all=*/false);
-  // The arena does not hold more than it has, so the oldest are gone, or will be before their turn.
-  while (queued_bytes_ > cache_->storage().size_bytes() && places_[kArena].front() != offloading_)
-    Lose(places_[kArena].front());
+  std::list<Entry*>& queue = places_[kArena];
+  while (queue.size() > MostHeld(*cache_) && queue.front() != offloading_) Lose(queue.front());
 }
 
 void PrefixTier::DropShorter(Entry* entry, bool all) {
@@ -266,11 +270,10 @@ void PrefixTier::OffloadAll(absl::Time now) {
       FinishOffload(now);
       continue;
     }
+    if (places_[kArena].empty()) return;
     // Host memory is full of what is being written.
-    const int64_t num_busy = num_disk_busy_;
     if (!WaitForDisk()) return;
     Poll(now);
-    if (num_disk_busy_ >= num_busy) return;
   }
 }
 
