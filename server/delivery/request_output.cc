@@ -23,7 +23,8 @@
 //     OnWritten continues it   |                        |   Count pauses it    |   Count ends it (UnreadError)
 //
 // What comes all at once does not count against L: no client can have read any of it. That is a prompt's logprobs, the
-// tokens of a session that resumes, and those that a save has held back. It only pauses the stream.
+// tokens of a session that resumes, and those that a save has held back. It pauses the stream, and ends it only while
+// the server holds more than its limit and the stream more than max_undelivered_bytes.
 namespace berth {
 namespace {
 
@@ -179,7 +180,8 @@ absl::Status RequestOutput::Count(Waiting* waiting, bool sudden) {
                                               num_tokens_, " tokens; use Generate, or ask for fewer logprobs"));
   }
   const int64_t limit = UndeliveredLimit();
-  if (undelivered_ - sudden_bytes_ > limit) {
+  const bool crowds = undelivered_ > options_.max_undelivered_bytes && options_.undelivered->full();
+  if (undelivered_ - sudden_bytes_ > limit || (flows() && crowds)) {
     if (flows()) return UnreadError();
     over_limit_ = true;
     return absl::OutOfRangeError(absl::StrCat("the answer, which is sent at its end, is over the limit of ", limit,

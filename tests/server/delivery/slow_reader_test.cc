@@ -154,6 +154,19 @@ TEST_F(RequestOutputTest, WhatComesAllAtOnceOnlyPauses) {
   }
 }
 
+TEST_F(RequestOutputTest, WhatComesAllAtOnceEndsWhileTheServerHoldsTooMuch) {
+  const auto undelivered = std::make_shared<Undelivered>(1000);
+  options_.undelivered = undelivered;
+  options_.max_undelivered_bytes = 100000;
+  undelivered->Add(1001);  // of others
+  int sent = 0;
+  TokenEvent event = Event('a' - ' ', FinishReason::kNone);
+  event.replayed = true;
+  while (output().OnEvent(event, now_)) ASSERT_LT(++sent, 10000);
+  EXPECT_GT(sent, 2000);
+  EXPECT_EQ(undelivered->load().ended, 1);
+}
+
 TEST_F(RequestOutputTest, WhatComesAllAtOnceGivesNoRoomToTheRest) {
   options_.max_undelivered_bytes = 10000;
   for (int i = 0; i < 500; ++i) {
