@@ -1,5 +1,7 @@
 #include "base/machine.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -117,8 +119,10 @@ int64_t CpuQuota(const std::string& root) {
 }
 
 int AvailableCpus() {
-  // glibc counts what the process's mask allows.
-  const int64_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  cpu_set_t mask;
+  // It fails on a machine with more processors than the mask has room for.
+  const int64_t masked = sched_getaffinity(0, sizeof(mask), &mask) == 0 ? CPU_COUNT(&mask) : 0;
+  const int64_t cpus = masked > 0 ? masked : std::max(1u, std::thread::hardware_concurrency());
   const int64_t quota = CpuQuota();
   return static_cast<int>(quota > 0 ? std::min(cpus, quota) : cpus);
 }

@@ -2,13 +2,12 @@
 #include "base/machine.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 
@@ -102,8 +101,16 @@ TEST_F(MachineTest, TheQuotaRespectsVersion1) {
 
 TEST_F(MachineTest, ThisOneHasMemoryAndCpus) {
   EXPECT_GT(AvailableMemory(), 0);
-  EXPECT_GE(AvailableCpus(), 1);
-  EXPECT_LE(AvailableCpus(), std::max(1u, std::thread::hardware_concurrency()));
+  const int all = AvailableCpus();
+  EXPECT_GE(all, 1);
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(AvailableCpus(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(AvailableCpus(), all);
 }
 
 }  // namespace
