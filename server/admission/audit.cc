@@ -41,7 +41,8 @@ void Audit::OnRefused(const Call& call, const absl::Status& why) {
 void Audit::OnOperatorCall(const Call& call, const absl::Status& outcome) {
   std::string end;
   if (absl::IsPermissionDenied(outcome)) {  // anyone may be refused, as often as they like
-    std::optional<std::string> admitted = refusals_.Admit(absl::StrCat(AddressOf(call.peer), " ", call.method));
+    std::optional<std::string> admitted =
+        refusals_.Admit(absl::StrCat(AddressOf(call.peer), " ", call.method, " ", call.credential));
     if (!admitted.has_value()) return;
     end = *std::move(admitted);
   }

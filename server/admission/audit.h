@@ -20,7 +20,7 @@ class Audit {
   struct Options {
     // Null: spdlog's "audit", or the default logger where there is none.
     std::shared_ptr<spdlog::logger> logger;
-    LineLimit::Options refusals;  // the lines of refused credentials of one address, and of one method's calls
+    LineLimit::Options refusals;  // the lines of what is refused
   };
 
   Audit() : Audit(Options()) {}

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -359,26 +360,28 @@ absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::Sessio
   const int64_t size = SessionFileBytes(file, snapshot);
   absl::StatusOr<std::vector<SessionPlace>> going;
   size_t num_before = 0;
-  {
-    MutexLock lock(&mutex_);
-    going = FindRoom(place, file.request().cache_salt(), size, &num_before);
-  }
-  if (!going.ok()) return going.status();
   const auto drop = [&](const SessionPlace& other) {
     const absl::Status status = Unlink(other).status();
     if (status.ok()) spdlog::info("sessions: deleted \"{}\", the oldest of a tenant over its session_bytes", other.id);
     return status;
   };
-  for (size_t i = 0; i < num_before; ++i) {
-    if (absl::Status s = drop((*going)[i]); !s.ok()) return s;
-  }
+  absl::Status dropped;
+  do {
+    {
+      MutexLock lock(&mutex_);
+      going = FindRoom(place, file.request().cache_salt(), size, &num_before);
+    }
+    if (!going.ok()) return going.status();
+    dropped = absl::OkStatus();
+    for (size_t i = 0; i < num_before && dropped.ok(); ++i) dropped = drop((*going)[i]);
+  } while (absl::IsFailedPrecondition(dropped));  // that one has begun to run meanwhile
+  if (!dropped.ok()) return dropped;
   const std::string name = SessionFileName(place);
   const std::string temporary = PathOf(absl::StrCat(name, kTemporary));
   if (absl::Status s = WriteSessionFile(temporary, file, snapshot); !s.ok()) return s;
   if (std::rename(temporary.c_str(), PathOf(name).c_str()) != 0) {
-    const std::string cause = std::strerror(errno);
-    unlink(temporary.c_str());
-    return absl::UnavailableError(absl::StrCat("cannot rename ", temporary, ": ", cause));
+    const absl::Cleanup remove = [&] { unlink(temporary.c_str()); };
+    return absl::UnavailableError(absl::StrCat("cannot rename ", temporary, ": ", std::strerror(errno)));
   }
   std::string former;
   {
@@ -399,6 +402,7 @@ absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::Sessio
   for (size_t i = num_before; i < going->size(); ++i) {
     if (absl::Status s = drop((*going)[i]); !s.ok()) spdlog::warn("sessions: {}", std::string(s.message()));
   }
+  if (synced.ok() && num_before < going->size()) synced = SyncFolder(options_.folder);
   return synced;
 }
 

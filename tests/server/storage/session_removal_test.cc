@@ -94,7 +94,7 @@ TEST_F(SessionStoreTest, EraseDeletesAllOfOneTenant) {
   }
 }
 
-// A save that is refused, or fails, costs no other session.
+// A save that is refused costs no other session. Neither does one that fails, if the folder had room for both files.
 TEST_F(SessionStoreTest, ASaveThatFailsDeletesNothing) {
   const auto size_of = [&](int64_t num_tokens) {
     Write("p", FinishReason::kNone, num_tokens, "probe");
