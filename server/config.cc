@@ -52,8 +52,7 @@ void AddModelFlags(FlagSet* flags, Config* config) {
              "the CPU).");
   flags->Add("cuda_graphs", &config->cuda_graphs, OrAuto(""),
              "Launch decode steps as CUDA graphs. Requires a GPU. auto: true on a GPU, false on a CPU.");
-  flags->Add("threads", &model.num_threads, Between(0, 4096),
-             "Threads that compute a step. 0: one for each processor, within the container's quota.");
+  flags->Add("threads", &model.num_threads, Between(0, 4096), "Threads that compute a step. 0: one per usable core.");
 }
 
 void AddNetworkFlags(FlagSet* flags, Config* config) {
