@@ -121,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
   if (absl::Status s = server->OpenFiles(); !s.ok()) return s;
   if (absl::Status s = server->StartEngine(); !s.ok()) return s;
   server->StartGrammarCompiler();
-  server->StartTextPool();
+  server->StartPools();
   server->MakeIntake();
   server->MakeServices();
   server->MakeVllmService();
@@ -241,13 +241,18 @@ void Server::StartGrammarCompiler() {
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
 }
 
-void Server::StartTextPool() {
-  TextPool::Options options;
+void Server::StartPools() {
+  TurnPool::Options options;
   // Two at least: one text that takes long leaves a thread to other clients.
   options.threads = std::clamp<int64_t>(AvailableCpus() / 4, 2, kMaxTextThreads);
   // A short queue of the engine must not refuse texts, which take a moment only.
   options.max_waiting = std::max(options.max_waiting, config_.engine.max_queue);
-  texts_ = std::make_unique<TextPool>(std::move(options));
+  texts_ = std::make_unique<TurnPool>(std::move(options));
+  // One thread: the disk gets one session at a time to read.
+  loads_ = std::make_unique<TurnPool>(TurnPool::Options{.threads = 1,
+                                                        .max_waiting = 2 * config_.engine.max_queue,
+                                                        .what = "sessions to resume",
+                                                        .refusal = RefusalReason::kQueueFull});
 }
 
 void Server::MakeIntake() {
@@ -259,6 +264,7 @@ void Server::MakeIntake() {
   options.desk.sessions = sessions_.get();
   options.desk.cache_bytes = [this](const Request& request) { return CacheBytes(request); };
   options.texts = texts_.get();
+  options.loads = loads_.get();
   options.metrics = &metrics_;
   options.grammars = grammars_.get();
   options.text = parts_.text;

@@ -44,8 +44,8 @@
 #include "server/request/grammar_compiler.h"
 #include "server/request/intake.h"
 #include "server/request/operations.h"
-#include "server/request/text_pool.h"
 #include "server/request/tokens_only.h"
+#include "server/request/turn_pool.h"
 #include "server/storage/disk_tier.h"
 #include "server/storage/sessions.h"
 #include "server/vllm/vllm_service.h"
@@ -109,7 +109,7 @@ class Server {
   absl::Status OpenFiles();
   absl::Status StartEngine();
   void StartGrammarCompiler();
-  void StartTextPool();
+  void StartPools();
   void MakeIntake();
   void MakeServices();
   void MakeVllmService();
@@ -145,7 +145,8 @@ class Server {
   std::unique_ptr<Engine> engine_;
   RequestRegistry registry_;
   std::unique_ptr<GrammarCompiler> grammars_;
-  std::unique_ptr<TextPool> texts_;
+  std::unique_ptr<TurnPool> texts_;
+  std::unique_ptr<TurnPool> loads_;
   std::unique_ptr<Intake> intake_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<SessionsService> sessions_service_;

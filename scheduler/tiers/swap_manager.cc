@@ -204,7 +204,10 @@ FreedBytes SwapManager::DropPrefixes(std::optional<absl::string_view> salt) {
 
 void SwapManager::KeepResumed(CacheSnapshot snapshot, Sequence* sequence) {
   prefixes_.MakeRoom(snapshot.size_bytes);
-  if (host_.limit_bytes > 0 && snapshot.size_bytes > host_.free_bytes()) return;
+  // Without a tier, as much as the arena can take back at once.
+  const int64_t free_bytes =
+      host_.limit_bytes > 0 ? host_.free_bytes() : cache_->storage().size_bytes() - host_.sequence_bytes;
+  if (snapshot.size_bytes > free_bytes) return;
   sequence->swapped = SwappedCache(std::move(snapshot), &host_.sequence_bytes);
 }
 

@@ -23,7 +23,7 @@
 #include "server/connection_gate.h"
 #include "server/delivery/undelivered.h"
 #include "server/request/grammar_compiler.h"
-#include "server/request/text_pool.h"
+#include "server/request/turn_pool.h"
 #include "server/storage/sessions.h"
 
 namespace berth {
@@ -33,7 +33,7 @@ struct ServerLoad {
   EngineLoad engine;
   SessionLoad sessions;
   GrammarLoad grammars;
-  TextLoad texts;
+  TurnPoolLoad texts;
   DeliveryLoad delivery;
   ConnectionLoad connections;
   TenantShares tenants;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
 #include "server/delivery/output_assembler.h"
 #include "server/process/escape.h"
 #include "server/request/refusal_reason.h"
@@ -51,17 +52,17 @@ std::shared_ptr<Intake::Handle> Intake::Start(const Message& message, CallInfo c
   return handle;
 }
 
-absl::Status Intake::SubmitText(RequestKey key, const CallInfo& call, const std::string& named_tenant, int64_t bytes,
-                                TextPool::Work work) {
+absl::Status Intake::SubmitTo(TurnPool* pool, RequestKey key, const CallInfo& call, const std::string& named_tenant,
+                              int64_t bytes, TurnPool::Work work) {
   Caller caller = CallerOf(call, named_tenant);
-  TextPool::Job job;
+  TurnPool::Job job;
   job.key = key;
   job.client = std::move(caller.client);
   job.tenant = std::move(caller.tenant);
   job.bytes = bytes;
   job.deadline = call.deadline;
   job.work = std::move(work);
-  return options_.texts->Submit(std::move(job));
+  return pool->Submit(std::move(job));
 }
 
 void Intake::CountRefusal(const absl::Status& status) {
@@ -71,6 +72,7 @@ void Intake::CountRefusal(const absl::Status& status) {
 void Intake::EndAll() {
   registry()->CancelAll(EndCause::kShutdown);
   options_.texts->Stop();
+  options_.loads->Stop();
   registry()->CancelAll(EndCause::kShutdown);  // those that were being checked
 }
 
@@ -231,7 +233,7 @@ Intake::Handle::Handle(Intake* intake, const Message& message, CallInfo call, bo
       call_(std::move(call)),
       stream_(stream),
       writer_(writer),
-      text_key_(intake->registry()->NewKey()) {}
+      work_key_(intake->registry()->NewKey()) {}
 
 void Intake::Handle::Start() {
   const auto* const* const resumed = std::get_if<const v1::ResumeSessionRequest*>(&message_);
@@ -242,7 +244,7 @@ void Intake::Handle::Start() {
   absl::StatusOr<Admitted> admitted = Admit(intake_->options_.desk, call_, asker);
   if (!admitted.ok()) return Refuse(admitted.status());
   admitted_ = *std::move(admitted);
-  if (resumed != nullptr) return Load(**resumed);
+  if (resumed != nullptr) return Load(asker.tenant);
 
   const auto check = [self = shared_from_this()](const absl::Status& waited, const StopCheck& stop) {
     const Undo within = self->intake_->in_flight_.Enter();
@@ -251,19 +253,33 @@ void Intake::Handle::Start() {
   };
   const std::optional<int64_t> bytes = TextBytes(message_);
   if (!bytes.has_value()) return check(absl::OkStatus(), {});
-  if (absl::Status s = intake_->SubmitText(text_key_, call_, asker.tenant, *bytes, check); !s.ok()) Refuse(s);
+  if (absl::Status s = intake_->SubmitText(work_key_, call_, asker.tenant, *bytes, check); !s.ok()) Refuse(s);
 }
 
-void Intake::Handle::Load(const v1::ResumeSessionRequest& request) {
-  Sessions* const sessions = intake_->options_.desk.sessions;
-  const std::string tenant = *TenantOf(call_.identity, "tenant", request.tenant());
-  sessions->Load(request.session_id(), tenant, [self = shared_from_this()](absl::StatusOr<SessionFileContent> loaded) {
-    Intake* const intake = self->intake_;
-    const Undo within = intake->in_flight_.Enter();
-    if (!loaded.ok()) return self->Refuse(loaded.status());
-    const v1::ResumeSessionRequest& resumed = *std::get<const v1::ResumeSessionRequest*>(self->message_);
-    self->Begin(ResumeSession(*std::move(loaded), resumed, intake->validation_));
-  });
+void Intake::Handle::Load(const std::string& tenant) {
+  // Holds the thread until the session is read: the store's queue, which also has saves, gets one load at a time.
+  const auto load = [self = shared_from_this()](const absl::Status& waited, const StopCheck& stop) {
+    const Undo within = self->intake_->in_flight_.Enter();
+    if (!waited.ok()) return self->Refuse(waited);
+    const v1::ResumeSessionRequest& request = *std::get<const v1::ResumeSessionRequest*>(self->message_);
+    absl::Notification loaded;
+    self->intake_->options_.desk.sessions->Load(
+        request.session_id(), *TenantOf(self->call_.identity, "tenant", request.tenant()),
+        [&](absl::StatusOr<SessionFileContent> content) {
+          self->OnLoaded(stop() ? absl::CancelledError("") : std::move(content));
+          loaded.Notify();
+        });
+    loaded.WaitForNotification();
+  };
+  if (absl::Status s = intake_->SubmitTo(intake_->options_.loads, work_key_, call_, tenant, 0, load); !s.ok()) {
+    Refuse(s);
+  }
+}
+
+void Intake::Handle::OnLoaded(absl::StatusOr<SessionFileContent> loaded) {
+  if (!loaded.ok()) return Refuse(loaded.status());
+  const v1::ResumeSessionRequest& resumed = *std::get<const v1::ResumeSessionRequest*>(message_);
+  Begin(ResumeSession(*std::move(loaded), resumed, intake_->validation_));
 }
 
 void Intake::Handle::Begin(absl::StatusOr<ValidatedRequest> valid) {
@@ -310,7 +326,8 @@ void Intake::Handle::Cancel() {
     output = output_;
   }
   if (output != nullptr) output->Cancel(cause);
-  intake_->texts()->Cancel(text_key_);
+  intake_->texts()->Cancel(work_key_);
+  intake_->options_.loads->Cancel(work_key_);
 }
 
 void Intake::Handle::SetOutput(std::shared_ptr<RequestOutput> output) {

@@ -1,6 +1,7 @@
 // The one way in for every request, whatever its protocol: takes a place with the tenant, checks, registers, has its
 // grammar compiled, and submits. stages.h says what each stage holds. Texts and structures are checked on the text
-// pool's threads, and sessions on the store's. A request with token ids is checked on the caller's thread.
+// pool's threads, and sessions on the store's, one at a time. A request with token ids is checked on the caller's
+// thread.
 //
 // A service gives Start the message, who calls, and a writer. All that follows comes to the writer, last its End: the
 // answer, or why there is none. So a protocol translates messages, and nothing else. Thread-safe; Start never waits for
@@ -29,7 +30,7 @@
 #include "server/request/in_flight.h"
 #include "server/request/message.h"
 #include "server/request/stages.h"
-#include "server/request/text_pool.h"
+#include "server/request/turn_pool.h"
 #include "server/request/validated_request.h"
 
 namespace berth {
@@ -39,7 +40,8 @@ class Intake {
   // All pointers are set, and must outlive the intake.
   struct Options {
     Desk desk;
-    TextPool* texts = nullptr;  // works on prompts, chats and structures
+    TurnPool* texts = nullptr;  // works on prompts, chats and structures
+    TurnPool* loads = nullptr;  // waits for sessions that are read
     Metrics* metrics = nullptr;
     GrammarCompiler* grammars = nullptr;  // one that compiles none: CompileNone
     const TextCodec* text = nullptr;      // without a tokenizer: NoText
@@ -63,8 +65,10 @@ class Intake {
   // Has the text pool do `work` when it is the caller's turn. Tenants take turns; without authentication, addresses
   // do, and the tenants that each names. RESOURCE_EXHAUSTED: the pool is full.
   absl::Status SubmitText(RequestKey key, const CallInfo& call, const std::string& named_tenant, int64_t bytes,
-                          TextPool::Work work);
-  TextPool* texts() const { return options_.texts; }
+                          TurnPool::Work work) {
+    return SubmitTo(options_.texts, key, call, named_tenant, bytes, std::move(work));
+  }
+  TurnPool* texts() const { return options_.texts; }
   RequestRegistry* registry() const { return options_.desk.registry; }
   const ValidationContext& validation() const { return validation_; }
   absl::Time now() const { return options_.desk.now(); }
@@ -79,6 +83,8 @@ class Intake {
   // What a request's output asks for and tells.
   class Owner;
 
+  absl::Status SubmitTo(TurnPool* pool, RequestKey key, const CallInfo& call, const std::string& named_tenant,
+                        int64_t bytes, TurnPool::Work work);
   // Registers a request that is checked, and has it compiled and submitted. `output` is set before anything can come.
   // An error is a refusal, and nothing is written.
   absl::Status Begin(const CallInfo& call, Checked checked, bool stream, OutputWriter* writer,
@@ -117,8 +123,9 @@ class Intake::Handle : public std::enable_shared_from_this<Handle> {
   Handle(Intake* intake, const Message& message, CallInfo call, bool stream, OutputWriter* writer);
 
   void Start();
-  // Reads the session, and continues on the store's thread.
-  void Load(const v1::ResumeSessionRequest& request);
+  // When it is the tenant's turn, reads the session, and continues on the store's thread.
+  void Load(const std::string& tenant);
+  void OnLoaded(absl::StatusOr<SessionFileContent> loaded);
   void Begin(absl::StatusOr<ValidatedRequest> valid) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Why the work on its text was stopped.
@@ -131,7 +138,7 @@ class Intake::Handle : public std::enable_shared_from_this<Handle> {
   const CallInfo call_;
   const bool stream_;
   OutputWriter* const writer_;
-  const RequestKey text_key_;         // of the work on its text
+  const RequestKey work_key_;         // of the work on its text, and of the reading of its session
   std::optional<Admitted> admitted_;  // until Begin; one thread at a time
 
   mutable Mutex mutex_;

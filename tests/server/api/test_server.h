@@ -36,7 +36,7 @@
 #include "server/request/grammar_compiler.h"
 #include "server/request/intake.h"
 #include "server/request/operations.h"
-#include "server/request/text_pool.h"
+#include "server/request/turn_pool.h"
 #include "server/storage/session_store.h"
 #include "server/storage/sessions.h"
 #include "tests/server/delivery/fake_text_codec.h"
@@ -166,6 +166,7 @@ struct TestServer {
     grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
     intake_options.grammars = grammars.get();
     intake_options.texts = &texts;
+    intake_options.loads = &loads;
     absl::StatusOr<Tenants> parsed = Tenants::Parse(options.tenants);
     if (!parsed.ok()) ABSL_RAW_LOG(FATAL, "%s", parsed.status().ToString().c_str());
     tenants = std::make_shared<const Tenants>(*std::move(parsed));
@@ -255,7 +256,8 @@ struct TestServer {
   std::unique_ptr<Sessions> sessions = std::make_unique<NoSessions>();
   std::unique_ptr<Engine> engine;
   std::unique_ptr<GrammarCompiler> grammars;
-  TextPool texts{TextPool::Options{.max_waiting = 16}};
+  TurnPool texts{TurnPool::Options{.max_waiting = 16}};
+  TurnPool loads{TurnPool::Options{.threads = 1, .max_waiting = 16, .what = "sessions to resume"}};
   std::unique_ptr<Intake> intake;
   RpcOptions rpc;
   std::unique_ptr<InferenceService> inference;

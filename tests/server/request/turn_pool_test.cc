@@ -1,4 +1,4 @@
-#include "server/request/text_pool.h"
+#include "server/request/turn_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,15 +21,15 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // A pool whose threads a test holds up, and the order in which it did its work.
-class TextPoolTest : public ::testing::Test {
+class TurnPoolTest : public ::testing::Test {
  protected:
-  void Start(TextPool::Options options) {
+  void Start(TurnPool::Options options) {
     options.now = [this] { return absl::UnixEpoch() + absl::Seconds(now_.load()); };
-    pool_ = std::make_unique<TextPool>(options);
+    pool_ = std::make_unique<TurnPool>(options);
   }
 
-  TextPool::Job MakeJob(RequestKey key, std::string client, std::string tenant = "") {
-    TextPool::Job job;
+  TurnPool::Job MakeJob(RequestKey key, std::string client, std::string tenant = "") {
+    TurnPool::Job job;
     job.key = key;
     job.client = std::move(client);
     job.tenant = std::move(tenant);
@@ -39,7 +39,7 @@ class TextPoolTest : public ::testing::Test {
   }
   // Submits work that takes until `release`, and waits until a thread has begun it.
   void Hold(RequestKey key, std::string client, std::shared_future<void> release) {
-    TextPool::Job job = MakeJob(key, std::move(client));
+    TurnPool::Job job = MakeJob(key, std::move(client));
     const auto begun = std::make_shared<std::promise<void>>();
     job.work = [begun, release](const absl::Status&, const StopCheck&) {
       begun->set_value();
@@ -50,7 +50,7 @@ class TextPoolTest : public ::testing::Test {
   }
   // Submits work that takes until it is stopped, and waits until a thread has begun it.
   void StartEndless(RequestKey key, absl::Time deadline) {
-    TextPool::Job job = MakeJob(key, "a");
+    TurnPool::Job job = MakeJob(key, "a");
     job.deadline = deadline;
     const auto begun = std::make_shared<std::promise<void>>();
     job.work = [begun](const absl::Status&, const StopCheck& stop) {
@@ -81,7 +81,7 @@ class TextPoolTest : public ::testing::Test {
 
   std::atomic<int64_t> now_{0};
   std::promise<void> release_;
-  std::unique_ptr<TextPool> pool_;
+  std::unique_ptr<TurnPool> pool_;
 
  private:
   std::mutex mutex_;
@@ -89,7 +89,7 @@ class TextPoolTest : public ::testing::Test {
   std::vector<absl::StatusCode> codes_;
 };
 
-TEST_F(TextPoolTest, ClientsTakeTurnsAndSoDoTheTenantsOfOne) {
+TEST_F(TurnPoolTest, ClientsTakeTurnsAndSoDoTheTenantsOfOne) {
   Start({.threads = 1});
   Hold(1, "x", release_.get_future().share());
   for (RequestKey key : {10, 11, 12, 13}) ASSERT_TRUE(pool_->Submit(MakeJob(key, "a", "m")).ok());
@@ -100,7 +100,7 @@ TEST_F(TextPoolTest, ClientsTakeTurnsAndSoDoTheTenantsOfOne) {
   EXPECT_THAT(Order(), ElementsAre(10, 30, 20, 31, 11, 21, 12, 13));
 }
 
-TEST_F(TextPoolTest, NamesOfTenantsWinAClientNoTurns) {
+TEST_F(TurnPoolTest, NamesOfTenantsWinAClientNoTurns) {
   Start({.threads = 1});
   Hold(1, "x", release_.get_future().share());
   for (RequestKey key = 100; key < 150; ++key) {
@@ -112,7 +112,7 @@ TEST_F(TextPoolTest, NamesOfTenantsWinAClientNoTurns) {
   EXPECT_EQ(Order()[1], 7);
 }
 
-TEST_F(TextPoolTest, OneClientLeavesAThreadToOthers) {
+TEST_F(TurnPoolTest, OneClientLeavesAThreadToOthers) {
   Start({.threads = 2});
   Hold(1, "slow", release_.get_future().share());
   ASSERT_TRUE(pool_->Submit(MakeJob(2, "slow")).ok());
@@ -125,7 +125,7 @@ TEST_F(TextPoolTest, OneClientLeavesAThreadToOthers) {
   EXPECT_THAT(Order(), ElementsAre(3, 2));
 }
 
-TEST_F(TextPoolTest, RefusesWhatDoesNotFitAtOnceAndKeepsRoomForOtherClients) {
+TEST_F(TurnPoolTest, RefusesWhatDoesNotFitAtOnceAndKeepsRoomForOtherClients) {
   Start({.threads = 1, .max_waiting = 4});
   Hold(1, "x", release_.get_future().share());
   for (RequestKey key : {2, 3}) ASSERT_TRUE(pool_->Submit(MakeJob(key, "a")).ok());
@@ -140,10 +140,10 @@ TEST_F(TextPoolTest, RefusesWhatDoesNotFitAtOnceAndKeepsRoomForOtherClients) {
   Finish();
 }
 
-TEST_F(TextPoolTest, BytesCountAndOneTextAlwaysFits) {
+TEST_F(TurnPoolTest, BytesCountAndOneTextAlwaysFits) {
   Start({.threads = 1, .max_waiting_bytes = 30});
   Hold(1, "x", release_.get_future().share());
-  TextPool::Job large = MakeJob(2, "a");
+  TurnPool::Job large = MakeJob(2, "a");
   large.bytes = 1000;
   ASSERT_TRUE(pool_->Submit(std::move(large)).ok());
   EXPECT_EQ(pool_->load().waiting_bytes, 1000);
@@ -155,7 +155,7 @@ TEST_F(TextPoolTest, BytesCountAndOneTextAlwaysFits) {
   Finish();
 }
 
-TEST_F(TextPoolTest, CancelAnswersWhatWaitsAndStopsWhatRuns) {
+TEST_F(TurnPoolTest, CancelAnswersWhatWaitsAndStopsWhatRuns) {
   Start({.threads = 1});
   StartEndless(1, absl::InfiniteFuture());
   ASSERT_TRUE(pool_->Submit(MakeJob(2, "a")).ok());
@@ -168,10 +168,10 @@ TEST_F(TextPoolTest, CancelAnswersWhatWaitsAndStopsWhatRuns) {
   Finish();
 }
 
-TEST_F(TextPoolTest, ADeadlineEndsWhatWaitsAndStopsWhatRuns) {
+TEST_F(TurnPoolTest, ADeadlineEndsWhatWaitsAndStopsWhatRuns) {
   Start({.threads = 1});
   StartEndless(1, absl::UnixEpoch() + absl::Seconds(5));
-  TextPool::Job waiting = MakeJob(2, "a");
+  TurnPool::Job waiting = MakeJob(2, "a");
   waiting.deadline = absl::UnixEpoch() + absl::Seconds(5);
   ASSERT_TRUE(pool_->Submit(std::move(waiting)).ok());
   now_ = 5;
@@ -179,7 +179,7 @@ TEST_F(TextPoolTest, ADeadlineEndsWhatWaitsAndStopsWhatRuns) {
   EXPECT_THAT(Codes(), ElementsAre(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST_F(TextPoolTest, StopEndsWhatWaitsAndWhatComesAfter) {
+TEST_F(TurnPoolTest, StopEndsWhatWaitsAndWhatComesAfter) {
   Start({.threads = 1});
   Hold(1, "x", release_.get_future().share());
   ASSERT_TRUE(pool_->Submit(MakeJob(2, "a")).ok());
@@ -191,7 +191,7 @@ TEST_F(TextPoolTest, StopEndsWhatWaitsAndWhatComesAfter) {
   release_.set_value();
 }
 
-TEST_F(TextPoolTest, AnswersEachWorkOnceUnderCancellationsFromManyThreads) {
+TEST_F(TurnPoolTest, AnswersEachWorkOnceUnderCancellationsFromManyThreads) {
   Start({.threads = 3, .max_waiting = 1 << 20});
   constexpr int kThreads = 4;
   constexpr int kJobs = 500;

@@ -1,11 +1,10 @@
-#include "server/request/text_pool.h"
+#include "server/request/turn_pool.h"
 
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/signal_stack.h"
-#include "scheduler/refusal.h"
 
 namespace berth {
 namespace {
@@ -14,24 +13,24 @@ bool Never() { return false; }
 
 }  // namespace
 
-TextPool::TextPool(Options options) : options_(std::move(options)), shares_(options_.threads) {
+TurnPool::TurnPool(Options options) : options_(std::move(options)), shares_(options_.threads) {
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
-TextPool::~TextPool() {
+TurnPool::~TurnPool() {
   Stop();
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status TextPool::Submit(Job job) {
+absl::Status TurnPool::Submit(Job job) {
   {
     MutexLock lock(&mutex_);
     if (!stopped_) {
       if (!Fits(job)) {
         ++load_.refused;
-        return RefusedError(
-            {.reason = RefusalReason::kTexts},
-            absl::StrCat(load_.waiting, " texts with ", load_.waiting_bytes, " bytes wait already; retry later"));
+        return RefusedError({.reason = options_.refusal},
+                            absl::StrCat(load_.waiting, " ", options_.what, " with ", load_.waiting_bytes,
+                                         " bytes wait already; retry later"));
       }
       shares_.Add(job.client, {.waiting = 1, .waiting_bytes = job.bytes});
       ++load_.waiting;
@@ -45,7 +44,7 @@ absl::Status TextPool::Submit(Job job) {
   return absl::OkStatus();
 }
 
-bool TextPool::Fits(const Job& job) const {
+bool TurnPool::Fits(const Job& job) const {
   const ClientShares::Share own = shares_.Of(job.client);
   const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
   return fits(load_.waiting, 1, options_.max_waiting) && fits(own.waiting, 1, options_.max_waiting / 2) &&
@@ -53,7 +52,7 @@ bool TextPool::Fits(const Job& job) const {
          fits(own.waiting_bytes, job.bytes, options_.max_waiting_bytes / 2);
 }
 
-void TextPool::Cancel(RequestKey key) {
+void TurnPool::Cancel(RequestKey key) {
   std::optional<Job> job;
   {
     MutexLock lock(&mutex_);
@@ -64,7 +63,7 @@ void TextPool::Cancel(RequestKey key) {
   if (job.has_value()) job->work(absl::CancelledError("cancelled by the client"), Never);
 }
 
-void TextPool::Stop() {
+void TurnPool::Stop() {
   std::vector<Job> left;
   {
     MutexLock lock(&mutex_);
@@ -79,23 +78,23 @@ void TextPool::Stop() {
   for (const Job& job : left) job.work(absl::UnavailableError("the server is shutting down"), Never);
 }
 
-TextLoad TextPool::load() const {
+TurnPoolLoad TurnPool::load() const {
   MutexLock lock(&mutex_);
   return load_;
 }
 
-std::optional<TextPool::Job> TextPool::Next() {
+std::optional<TurnPool::Job> TurnPool::Next() {
   return waiting_.Pop([&](const std::string& client)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.MayRun(client); });
 }
 
-void TextPool::Leave(const Job& job) {
+void TurnPool::Leave(const Job& job) {
   shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes});
   --load_.waiting;
   load_.waiting_bytes -= job.bytes;
 }
 
-void TextPool::Loop() {
+void TurnPool::Loop() {
   const SignalStack signal_stack;
   while (true) {
     std::optional<Job> job;
@@ -111,7 +110,7 @@ void TextPool::Loop() {
     }
     const auto must_stop = [this, &job, &stop] { return stop.stop_requested() || options_.now() >= job->deadline; };
     const bool late = options_.now() >= job->deadline;
-    job->work(late ? absl::DeadlineExceededError("the deadline passed while the text waited") : absl::OkStatus(),
+    job->work(late ? absl::DeadlineExceededError("the deadline passed before the request's turn") : absl::OkStatus(),
               must_stop);
     {
       MutexLock lock(&mutex_);

@@ -1,10 +1,10 @@
-// Threads of their own for work on texts: tokenising, detokenising, rendering chats. So a long text holds up no call of
-// another kind, and no health check. Thread-safe. Torch-free.
+// Threads of their own for work that takes long: on texts (tokenising, detokenising, rendering chats), and the reading
+// of saved sessions. So it holds up no call of another kind, and no health check. Thread-safe. Torch-free.
 //
-// Clients take turns, and the tenants of a client (see fair_queue.h). One client has all threads but one at most, so
-// that its long texts delay only itself. What does not fit in the pool is refused at once.
-#ifndef BERTH_SERVER_REQUEST_TEXT_POOL_H_
-#define BERTH_SERVER_REQUEST_TEXT_POOL_H_
+// Clients take turns, and the tenants of a client (see fair_queue.h). Of several threads, one client has all but one at
+// most, so that its long work delays only itself. What does not fit in the pool is refused at once.
+#ifndef BERTH_SERVER_REQUEST_TURN_POOL_H_
+#define BERTH_SERVER_REQUEST_TURN_POOL_H_
 
 #include <cstdint>
 #include <functional>
@@ -21,22 +21,23 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/steady_clock.h"
+#include "scheduler/refusal.h"
 #include "scheduler/request.h"
 #include "server/request/fair_queue.h"
 #include "text/encode_bounds.h"
 
 namespace berth {
 
-// Texts that are tokenised, detokenised or rendered. Except for the gauges, counted since the start.
-struct TextLoad {
-  int64_t waiting = 0;        // gauge: texts that no thread has begun
-  int64_t waiting_bytes = 0;  // gauge: their bytes
-  int64_t running = 0;        // gauge: texts that a thread works on
-  int64_t done = 0;           // texts that a thread has worked on
-  int64_t refused = 0;        // texts refused because too many waited
+// Pieces of work. Except for the gauges, counted since the start.
+struct TurnPoolLoad {
+  int64_t waiting = 0;        // gauge: that no thread has begun
+  int64_t waiting_bytes = 0;  // gauge: the bytes of their texts
+  int64_t running = 0;        // gauge: that a thread does
+  int64_t done = 0;           // that a thread has done
+  int64_t refused = 0;        // refused because too many waited
 };
 
-class TextPool {
+class TurnPool {
  public:
   // With OK, does the work, until it is done or `stop` says that it was cancelled or that its deadline has passed. Else
   // the work is not to be done, and the status says why: DEADLINE_EXCEEDED, CANCELLED, or UNAVAILABLE, as the pool
@@ -47,6 +48,8 @@ class TextPool {
     int64_t threads = 2;
     int64_t max_waiting = 1024;                     // pieces of work; of one client at most half
     int64_t max_waiting_bytes = int64_t{64} << 20;  // of their texts; of one client at most half. One always fits
+    std::string what = "texts";                     // that wait, for the message of a refusal
+    RefusalReason refusal = RefusalReason::kTexts;  // of what does not fit
     std::function<absl::Time()> now = SteadyNow;
   };
   struct Job {
@@ -58,11 +61,11 @@ class TextPool {
     Work work;
   };
 
-  explicit TextPool(Options options);
+  explicit TurnPool(Options options);
   // Stops, and waits for the work under way.
-  ~TextPool() ABSL_LOCKS_EXCLUDED(mutex_);
-  TextPool(const TextPool&) = delete;
-  TextPool& operator=(const TextPool&) = delete;
+  ~TurnPool() ABSL_LOCKS_EXCLUDED(mutex_);
+  TurnPool(const TurnPool&) = delete;
+  TurnPool& operator=(const TurnPool&) = delete;
 
   // Calls `job.work` on one of the pool's threads when its turn comes. RESOURCE_EXHAUSTED: too much waits; the work is
   // not called then. After Stop, `work` gets UNAVAILABLE at once.
@@ -74,7 +77,7 @@ class TextPool {
   // Calls what waits with UNAVAILABLE, and tells what is under way to stop.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  TextLoad load() const ABSL_LOCKS_EXCLUDED(mutex_);
+  TurnPoolLoad load() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,10 +95,10 @@ class TextPool {
   FairQueue<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   ClientShares shares_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestKey, std::stop_source> running_ ABSL_GUARDED_BY(mutex_);
-  TextLoad load_ ABSL_GUARDED_BY(mutex_);
+  TurnPoolLoad load_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;  // last: see everything above built
 };
 
 }  // namespace berth
 
-#endif  // BERTH_SERVER_REQUEST_TEXT_POOL_H_
+#endif  // BERTH_SERVER_REQUEST_TURN_POOL_H_
