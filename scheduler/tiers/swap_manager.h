@@ -85,7 +85,7 @@ class SwapManager {
   bool awaits_disk() const { return awaits_disk_; }
 
   // Keeps the snapshot that came with a resumed sequence, if there is room. It is in host memory already, so it is also
-  // kept where there is no tier.
+  // kept where there is no tier: then such snapshots take as much memory as the arena at most.
   void KeepResumed(CacheSnapshot snapshot, Sequence* sequence);
 
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.

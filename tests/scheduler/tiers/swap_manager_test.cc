@@ -223,6 +223,24 @@ TEST_F(SwapManagerTest, AResumedCacheIsKeptUnlessTheTierIsTooSmall) {
   }
 }
 
+TEST_F(SwapManagerTest, WithoutATierResumedCachesAreKeptUpToTheArenasSize) {
+  Create({.host_tier_bytes = 0});
+  const int64_t arena_bytes = tiny.storage->size_bytes();
+  std::vector<std::unique_ptr<Sequence>> resumed;
+  for (int64_t kept_bytes = 0; kept_bytes + 5 * kBlockBytes <= arena_bytes; kept_bytes += 5 * kBlockBytes) {
+    SequenceLease lease = tiny.cache->NewLease();
+    ASSERT_TRUE(lease.Grow(20).ok());
+    resumed.push_back(Waiting(20));
+    swap->KeepResumed(lease.Save(), resumed.back().get());
+    EXPECT_FALSE(resumed.back()->swapped.empty()) << kept_bytes;
+  }
+  sequence = Waiting(20);
+  SequenceLease lease = tiny.cache->NewLease();
+  ASSERT_TRUE(lease.Grow(20).ok());
+  swap->KeepResumed(lease.Save(), sequence.get());
+  EXPECT_TRUE(sequence->swapped.empty()) << "it is computed again";
+}
+
 TEST_F(SwapManagerTest, AnEndedSequencesPrefixIsOffloadedWhenIdleAndSwappedInForTheNext) {
   Create({.host_tier_bytes = 10000});
   std::unique_ptr<Sequence> first = Waiting(20);
