@@ -56,24 +56,30 @@ GrammarCompiler::~GrammarCompiler() {
 
 void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller) {
   std::string name = NameOf(spec);
+  const int64_t bytes = static_cast<int64_t>(name.size());
   CompiledGrammar grammar;
+  int64_t waiting = 0;
+  int64_t waiting_bytes = 0;
   {
     MutexLock lock(&mutex_);
     if (const auto kept = kept_by_name_.find(name); kept != kept_by_name_.end()) {
       kept_.splice(kept_.begin(), kept_, kept->second);
       ++load_.hits;
       grammar = kept_.front().grammar;
-    } else if (Fits(caller.client)) {
-      std::shared_ptr<Job>& job = jobs_[name];
-      if (job != nullptr) {
+    } else if (Fits(caller.client, bytes)) {
+      std::shared_ptr<Job> job;
+      if (const auto found = jobs_.find(name); found != jobs_.end()) {
         ++load_.hits;
+        job = found->second;
       } else {
         job = std::make_shared<Job>();
         job->spec = spec;
         job->name = std::move(name);
+        jobs_.emplace(job->name, job);
       }
       job->waiters.push_back({key, caller.client, std::move(done)});
-      shares_.Add(caller.client, {.waiting = 1});
+      shares_.Add(caller.client, {.waiting = 1, .waiting_bytes = bytes});
+      waiting_bytes_ += bytes;
       requests_.emplace(key, job);
       if (!job->begun) {
         turns_.Push({key, caller.client, caller.tenant, job});
@@ -81,11 +87,13 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
       }
       return;
     }
+    waiting = static_cast<int64_t>(requests_.size());
+    waiting_bytes = waiting_bytes_;
   }
   if (grammar.start != nullptr) return done(std::move(grammar));
-  done(RefusedError(
-      {.reason = RefusalReason::kGrammars, .limit = absl::StrCat(options_.max_waiting)},
-      absl::StrCat("structure: ", options_.max_waiting, " requests wait for their grammars already; retry later")));
+  done(RefusedError({.reason = RefusalReason::kGrammars},
+                    absl::StrCat("structure: ", waiting, " requests with ", waiting_bytes,
+                                 " bytes of structures wait for their grammars already; retry later")));
 }
 
 bool GrammarCompiler::Cancel(RequestKey key) {
@@ -102,7 +110,7 @@ bool GrammarCompiler::Cancel(RequestKey key) {
                                      [key](const Waiter& waiter) { return waiter.key == key; });
     dropped = std::move(*waiter);
     job->waiters.erase(waiter);
-    shares_.Add(dropped.client, {.waiting = -1});
+    Leave(*job, dropped);
     if (!job->waiters.empty()) return true;
     stop = job->stop;
     jobs_.erase(job->name);
@@ -126,9 +134,18 @@ GrammarLoad GrammarCompiler::load() const {
   return load;
 }
 
-bool GrammarCompiler::Fits(const std::string& client) const {
-  return shares_.Of(client).waiting < options_.max_waiting &&
-         static_cast<int64_t>(requests_.size()) < 2 * options_.max_waiting;
+bool GrammarCompiler::Fits(const std::string& client, int64_t bytes) const {
+  const ClientShares::Share own = shares_.Of(client);
+  const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
+  return own.waiting < options_.max_waiting && static_cast<int64_t>(requests_.size()) < 2 * options_.max_waiting &&
+         fits(own.waiting_bytes, bytes, options_.max_waiting_bytes) &&
+         fits(waiting_bytes_, bytes, 2 * options_.max_waiting_bytes);
+}
+
+void GrammarCompiler::Leave(const Job& job, const Waiter& waiter) {
+  const int64_t bytes = static_cast<int64_t>(job.name.size());
+  shares_.Add(waiter.client, {.waiting = -1, .waiting_bytes = -bytes});
+  waiting_bytes_ -= bytes;
 }
 
 std::shared_ptr<GrammarCompiler::Job> GrammarCompiler::Begin() {
@@ -188,7 +205,7 @@ std::vector<GrammarCompiler::Waiter> GrammarCompiler::Finish(const std::shared_p
   if (const auto found = jobs_.find(job->name); found != jobs_.end() && found->second == job) jobs_.erase(found);
   for (const Waiter& waiter : job->waiters) {
     requests_.erase(waiter.key);
-    shares_.Add(waiter.client, {.waiting = -1});
+    Leave(*job, waiter);
   }
   shares_.Add(job->client, {.running = -1});
   return std::move(job->waiters);

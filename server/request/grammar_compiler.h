@@ -16,6 +16,7 @@
 #include <set>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -51,8 +52,10 @@ class GrammarCompiler {
   // The compile function of a server that compiles no grammars. INVALID_ARGUMENT.
   static absl::StatusOr<CompiledGrammar> CompileNone(const GrammarSpec& spec, const std::stop_token& stop);
   struct Options {
-    int64_t threads = 2;                         // so that one slow grammar does not hold up all others
-    int64_t max_waiting = 1024;                  // of a client's requests; of all together twice as many
+    int64_t threads = 2;         // so that one slow grammar does not hold up all others
+    int64_t max_waiting = 1024;  // of a client's requests; of all together twice as many
+    // Of the structures that those requests have; of all together twice as many. One always fits.
+    int64_t max_waiting_bytes = int64_t{32} << 20;
     int64_t cache_bytes = int64_t{64} << 20;     // the least recently used grammars go first
     absl::Duration timeout = absl::Seconds(10);  // of one compilation
     CompileFunction compile = CompileNone;
@@ -66,7 +69,7 @@ class GrammarCompiler {
 
   // Gives `done` the grammar, at its beginning. `key` names the request for Cancel; no two that wait have the same.
   // `caller` says whose turn it takes.
-  // Errors are those of the compile function, and RESOURCE_EXHAUSTED (too many requests wait), INVALID_ARGUMENT (the
+  // Errors are those of the compile function, and RESOURCE_EXHAUSTED (too much waits), INVALID_ARGUMENT (the
   // compilation took too long) and UNAVAILABLE (the compiler is destroyed).
   void Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -89,7 +92,7 @@ class GrammarCompiler {
   // A compilation that waits or is under way.
   struct Job {
     GrammarSpec spec;
-    std::string name;
+    std::string name;  // a text that equal specs share
     std::vector<Waiter> waiters;
     std::string client;  // whose turn began it
     bool begun = false;
@@ -112,7 +115,9 @@ class GrammarCompiler {
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The next compilation, begun; null: no client that waits may have another thread.
   std::shared_ptr<Job> Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Fits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Fits(const std::string& client, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts a request that no longer waits for the job.
+  void Leave(const Job& job, const Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
   // The compilations whose time is over, to be stopped without the lock: whoever reacts to a stop runs in the call.
   // Waits until there are some, or the compiler closes.
@@ -131,9 +136,10 @@ class GrammarCompiler {
   FairQueue<Turn> turns_ ABSL_GUARDED_BY(mutex_);
   ClientShares shares_ ABSL_GUARDED_BY(mutex_);  // requests that wait, and compilations that a client's turns began
   std::set<std::shared_ptr<Job>> running_ ABSL_GUARDED_BY(mutex_);
-  // The jobs that others may join, by what is a spec's name: a text that equal specs share.
-  std::unordered_map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  // The jobs that others may join, by Job::name, which holds the key.
+  std::unordered_map<std::string_view, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<RequestKey, std::shared_ptr<Job>> requests_ ABSL_GUARDED_BY(mutex_);  // those that wait
+  int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                      // of their structures
   std::list<Kept> kept_ ABSL_GUARDED_BY(mutex_);                                           // most recently used first
   std::unordered_map<std::string, std::list<Kept>::iterator> kept_by_name_ ABSL_GUARDED_BY(mutex_);
   GrammarLoad load_ ABSL_GUARDED_BY(mutex_);

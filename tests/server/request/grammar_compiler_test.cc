@@ -211,6 +211,27 @@ TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
   EXPECT_TRUE(waiting.Wait().ok());
 }
 
+TEST(GrammarCompilerTest, RefusesWhenTooManyBytesWait) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .max_waiting_bytes = 1000, .compile = compile.Function()});
+  compile.Hold();
+  std::vector<Answer> answers(4);
+  const auto submit = [&](RequestKey key, const std::string& client, size_t bytes) {
+    compiler.Compile(key + 1, Spec(std::string(bytes, 'a')), answers[key].Callback(), {.client = client});
+  };
+  submit(0, "a", 1500);
+  EXPECT_FALSE(answers[0].called()) << "one always fits";
+  submit(1, "a", 10);
+  EXPECT_EQ(answers[1].Wait().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(answers[1].Wait().status().message()), HasSubstr("1 requests with 15"));
+  submit(2, "b", 100);
+  EXPECT_FALSE(answers[2].called()) << "another client has room";
+  submit(3, "b", 400);
+  EXPECT_EQ(answers[3].Wait().status().code(), absl::StatusCode::kResourceExhausted) << "over 2,000 for all";
+  compile.Release();
+  for (const int i : {0, 2}) EXPECT_TRUE(answers[i].Wait().ok());
+}
+
 TEST(GrammarCompilerTest, AClientLeavesAThreadToOthers) {
   FakeCompile compile;
   compile.Hold();
