@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "base/steady_clock.h"
 
 // An entry, by its place:
 //
@@ -31,7 +32,7 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr absl::Duration kPauseAfterFailedWrite = absl::Seconds(30);
 constexpr absl::Duration kLookInterval = absl::Minutes(1);
 constexpr int kMostLost = 16;  // queued prefixes that a step may find gone from the arena before it copies one
-constexpr absl::Duration kLongestDiskWait = absl::Seconds(30);  // at the end, for what was asked of the disk
+constexpr absl::Duration kLongestDiskWait = absl::Seconds(30);  // at the end, in all
 
 int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -263,6 +264,7 @@ void PrefixTier::FinishOffload(absl::Time now) {
 
 void PrefixTier::OffloadAll(absl::Time now) {
   if (options_.disk == nullptr) return;
+  const absl::Time last_wait = SteadyNow() + kLongestDiskWait;
   if (offloading_ != nullptr) FinishOffload(now);
   while (!places_[kArena].empty()) {
     offloading_ = NextToOffload(absl::InfiniteFuture(), /*needed_bytes=*/0);
@@ -272,15 +274,15 @@ void PrefixTier::OffloadAll(absl::Time now) {
     }
     if (places_[kArena].empty()) return;
     // Host memory is full of what is being written.
-    if (!WaitForDisk()) return;
+    if (!WaitForDisk(last_wait)) return;
     Poll(now);
   }
 }
 
-bool PrefixTier::WaitForDisk() const {
+bool PrefixTier::WaitForDisk(absl::Time last) const {
   const auto done = std::make_shared<absl::Notification>();
   options_.disk->Sync([done](const absl::Status&) { done->Notify(); });
-  return done->WaitForNotificationWithTimeout(kLongestDiskWait);
+  return done->WaitForNotificationWithTimeout(last - SteadyNow());
 }
 
 absl::Time PrefixTier::NextIdleWork(absl::Time now) const {

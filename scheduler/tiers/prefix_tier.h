@@ -91,7 +91,8 @@ class PrefixTier {
   void StartOffload(absl::Time now, int64_t needed_bytes);
   // Takes in that `size_bytes` of it were copied.
   void OnOffloaded(int64_t size_bytes, absl::Time now);
-  // Writes all that is queued to the disk, if there is one, and waits for it where host memory is full meanwhile.
+  // Writes all that is queued to the disk, if there is one, and waits for it where host memory is full meanwhile: for
+  // half a minute in all.
   void OffloadAll(absl::Time now);
   // When OffloadNow or Poll have something to do, although no sequence is there.
   absl::Time NextIdleWork(absl::Time now) const;
@@ -156,8 +157,8 @@ class PrefixTier {
     ++counts_.lost;
     Erase(entry);
   }
-  // Returns once the disk has done all that was asked of it. False: that takes too long.
-  bool WaitForDisk() const;
+  // Returns once the disk has done all that was asked of it. False: it has not by `last`.
+  bool WaitForDisk(absl::Time last) const;
   void StartWriting(Entry* entry, absl::Time now);
   // Drops the tenant's oldest files until its quota has room for `size_bytes`. False: they are too many.
   bool MakeRoomInQuota(const std::string& salt, int64_t size_bytes);

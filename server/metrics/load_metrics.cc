@@ -107,13 +107,20 @@ void AddVllmCacheInfo(const Occupancy& occupancy, const CachePlan& plan, MetricF
                     {"num_gpu_blocks", absl::StrCat(block_bytes > 0 ? occupancy.arena_bytes / block_bytes : 0)}});
 }
 
-// The tenants with the largest shares by name, the others together. A tenant without a name has a label all the same:
-// Prometheus takes an empty label for none.
+// A tenant without a name has a label all the same: Prometheus takes an empty label for none. A client chooses its
+// tenant's name. If that is one of the two words here, it gets quotes, so that no two series have equal labels.
+std::string TenantLabel(const std::string& tenant) {
+  if (tenant.empty()) return "(none)";
+  const bool taken = tenant == "(none)" || tenant == "other" || tenant[0] == '"';
+  return taken ? absl::StrCat("\"", tenant, "\"") : tenant;
+}
+
+// The tenants with the largest shares by name, the others together.
 void AddTenants(const TenantShares& tenants, MetricFamilies* families) {
   const auto add = [&](absl::string_view name, absl::string_view help, auto value) {
     families->Start(Type::kGauge, name, help);
     for (const TenantShare& share : tenants.largest) {
-      families->Add(value(share), {{"tenant", share.tenant.empty() ? "(none)" : share.tenant}});
+      families->Add(value(share), {{"tenant", TenantLabel(share.tenant)}});
     }
     families->Add(value(tenants.others), {{"tenant", "other"}});
   };

@@ -1,8 +1,9 @@
 // Threads of their own for work that takes long: on texts (tokenising, detokenising, rendering chats), and the reading
 // of saved sessions. So it holds up no call of another kind, and no health check. Thread-safe. Torch-free.
 //
-// Clients take turns, and the tenants of a client (see fair_queue.h). Of several threads, one client has all but one at
-// most, so that its long work delays only itself. What does not fit in the pool is refused at once.
+// Clients take turns, and the tenants of a client (see fair_queue.h). One client has all threads but one at most, so
+// that its long work delays only itself; a pool of one thread has turns alone. What does not fit in the pool is refused
+// at once.
 #ifndef BERTH_SERVER_REQUEST_TURN_POOL_H_
 #define BERTH_SERVER_REQUEST_TURN_POOL_H_
 

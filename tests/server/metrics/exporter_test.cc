@@ -137,6 +137,22 @@ TEST(MetricsCollector, NamesTheTenantsWithTheLargestShares) {
   EXPECT_EQ(series.at(R"(berth_tenant_wait_seconds{model_name="m",tenant="other"})"), 9);
 }
 
+// Prometheus drops the second of two equal series.
+TEST(MetricsCollector, ATenantsNameMakesNoSeriesOfAnother) {
+  Scraper scraper;
+  scraper.tenants = {.largest = {{.tenant = "", .share = 0.1},
+                                 {.tenant = "(none)", .share = 0.2},
+                                 {.tenant = "other", .share = 0.3},
+                                 {.tenant = "\"other\"", .share = 0.4}},
+                     .others = {.share = 0.5}};
+  const SeriesMap series = ReadSeries(ToText(MetricsCollector(scraper.Options()).Collect()));
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="(none)"})x"), 0.1);
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="\"(none)\""})x"), 0.2);
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="\"other\""})x"), 0.3);
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="\"\"other\"\""})x"), 0.4);
+  EXPECT_EQ(series.at(R"x(berth_tenant_share_ratio{model_name="m",tenant="other"})x"), 0.5);
+}
+
 TEST(MetricsCollectorTest, EveryGaugeExistsAtZero) {
   Scraper scraper;
   const SeriesMap series = scraper.Scrape();
