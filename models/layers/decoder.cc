@@ -65,7 +65,7 @@ at::Tensor DecoderModel::Forward(const StepBatch& batch) const {
     if (static_cast<int>(i) == batch.outputs().first_layer) {
       computed = batch.outputs().batch;
       if (computed == nullptr) return {};
-      stream.Select(batch.outputs().tokens, batch.execution());
+      stream.Select(batch.outputs().tokens);
     }
     parts_.layers[i]->Forward(stream, *computed);
   }

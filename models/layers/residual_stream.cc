@@ -12,8 +12,10 @@ void ResidualStream::Add(at::Tensor x, Execution& execution, double scale) {
   scale_ = scale;
 }
 
-void ResidualStream::Select(const at::Tensor& tokens, Execution& execution) {
-  sum_ = at::index_select(Sum(execution), 0, tokens);
+void ResidualStream::Select(const at::Tensor& tokens) {
+  sum_ = at::index_select(sum_, 0, tokens);
+  // Still added by the next norm: so a token has equal bits in steps that select and in those that do not.
+  if (pending_.defined()) pending_ = at::index_select(pending_, 0, tokens);
 }
 
 const at::Tensor& ResidualStream::Sum(Execution& execution) {

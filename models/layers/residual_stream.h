@@ -20,7 +20,7 @@ class ResidualStream {
   // Adds scale * x. x: [tokens, hidden], of the model's type. It must not change until the sum is read.
   void Add(at::Tensor x, Execution& execution, double scale = 1);
   // Keeps the tokens at these indices alone.
-  void Select(const at::Tensor& tokens, Execution& execution);
+  void Select(const at::Tensor& tokens);
   // Replaces the stream by its norm.
   void Replace(const Norm& norm, Execution& execution) { sum_ = Normed(norm, execution); }
 

@@ -89,7 +89,13 @@ bool RunPrepareHeads(const NewHeads& heads, int layer, const StepBatch& batch) {
                            .k_norm = norm(heads.k_norm),
                            .v_norm = norm(heads.v_norm),
                            .norms_after_rotary = heads.norms_after_rotary};
-  if (heads.kv_heads > 0) args.kv = LayoutOf(layer, batch);
+  if (heads.kv_heads > 0) {
+    args.kv = LayoutOf(layer, batch);
+    TORCH_CHECK(
+        args.kv.kv_heads == heads.kv_heads && args.kv.key.dim == heads.head_dim && args.kv.value.dim == heads.head_dim,
+        "layer ", layer, " keeps ", args.kv.kv_heads, " heads of ", args.kv.key.dim, " and ", args.kv.value.dim,
+        " columns, but gets ", heads.kv_heads, " of ", heads.head_dim);
+  }
   args.has_recent = heads.kv_heads > 0 && batch.slot(layer).recent_group >= 0;
   if (args.has_recent) args.recent = RecentLayoutOf(layer, batch);
   if (heads.rotation.cos.defined()) {

