@@ -355,27 +355,35 @@ void SessionStore::ReportSave(const SavedRequest& saved, const absl::Status& sta
   options_.on_save(event);
 }
 
-absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::SessionFile& file,
-                                     const CacheSnapshot& snapshot) {
-  const int64_t size = SessionFileBytes(file, snapshot);
-  absl::StatusOr<std::vector<SessionPlace>> going;
-  size_t num_before = 0;
-  const auto drop = [&](const SessionPlace& other) {
-    const absl::Status status = Unlink(other).status();
-    if (status.ok()) spdlog::info("sessions: deleted \"{}\", the oldest of a tenant over its session_bytes", other.id);
-    return status;
-  };
+absl::Status SessionStore::DropForQuota(const SessionPlace& place) {
+  const absl::Status status = Unlink(place).status();
+  if (status.ok()) spdlog::info("sessions: deleted \"{}\", the oldest of a tenant over its session_bytes", place.id);
+  return status;
+}
+
+absl::StatusOr<std::vector<SessionPlace>> SessionStore::MakeRoom(const SessionPlace& place, const std::string& tenant,
+                                                                 int64_t size_bytes) {
   absl::Status dropped;
   do {
+    absl::StatusOr<std::vector<SessionPlace>> going;
+    size_t num_before = 0;
     {
       MutexLock lock(&mutex_);
-      going = FindRoom(place, file.request().cache_salt(), size, &num_before);
+      going = FindRoom(place, tenant, size_bytes, &num_before);
     }
     if (!going.ok()) return going.status();
     dropped = absl::OkStatus();
-    for (size_t i = 0; i < num_before && dropped.ok(); ++i) dropped = drop((*going)[i]);
+    for (size_t i = 0; i < num_before && dropped.ok(); ++i) dropped = DropForQuota((*going)[i]);
+    if (dropped.ok()) return std::vector<SessionPlace>(going->begin() + num_before, going->end());
   } while (absl::IsFailedPrecondition(dropped));  // that one has begun to run meanwhile
-  if (!dropped.ok()) return dropped;
+  return dropped;
+}
+
+absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::SessionFile& file,
+                                     const CacheSnapshot& snapshot) {
+  const int64_t size = SessionFileBytes(file, snapshot);
+  const absl::StatusOr<std::vector<SessionPlace>> going = MakeRoom(place, file.request().cache_salt(), size);
+  if (!going.ok()) return going.status();
   const std::string name = SessionFileName(place);
   const std::string temporary = PathOf(absl::StrCat(name, kTemporary));
   if (absl::Status s = WriteSessionFile(temporary, file, snapshot); !s.ok()) return s;
@@ -399,10 +407,10 @@ absl::Status SessionStore::WriteFile(const SessionPlace& place, const v1::Sessio
   absl::Status synced = SyncFolder(options_.folder);
   if (synced.ok() && !former.empty()) unlink(PathOf(former).c_str());
   // The new file is there, whatever becomes of the others.
-  for (size_t i = num_before; i < going->size(); ++i) {
-    if (absl::Status s = drop((*going)[i]); !s.ok()) spdlog::warn("sessions: {}", std::string(s.message()));
+  for (const SessionPlace& other : *going) {
+    if (absl::Status s = DropForQuota(other); !s.ok()) spdlog::warn("sessions: {}", std::string(s.message()));
   }
-  if (synced.ok() && num_before < going->size()) synced = SyncFolder(options_.folder);
+  if (synced.ok() && !going->empty()) synced = SyncFolder(options_.folder);
   return synced;
 }
 

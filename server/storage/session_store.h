@@ -156,6 +156,11 @@ class SessionStore final : public Sessions {
   absl::StatusOr<std::vector<SessionPlace>> FindRoom(const SessionPlace& place, const std::string& tenant,
                                                      int64_t size_bytes, size_t* num_before) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Deletes what has to go before a file of `size_bytes` at `place`, and returns what has to go once that is written.
+  // RESOURCE_EXHAUSTED: there is no room.
+  absl::StatusOr<std::vector<SessionPlace>> MakeRoom(const SessionPlace& place, const std::string& tenant,
+                                                     int64_t size_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status DropForQuota(const SessionPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
   // Deletes the file of a session that does not run, and returns its size. The session is gone from the list meanwhile.
   absl::StatusOr<int64_t> Unlink(const SessionPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
