@@ -1,5 +1,5 @@
-// The files of prefixes that host memory has no room for, as the scheduler sees them. Engine thread only. No method
-// waits: the work is done elsewhere, in order, and its results are fetched.
+// The files of the disk tier, as the scheduler sees them: copies of prefixes that are in host memory, or were. Engine
+// thread only. No method waits: the work is done elsewhere, in order, and its results are fetched.
 #ifndef BERTH_SCHEDULER_TIERS_PREFIX_DISK_H_
 #define BERTH_SCHEDULER_TIERS_PREFIX_DISK_H_
 

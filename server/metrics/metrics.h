@@ -60,8 +60,8 @@ class Metrics {
                   int64_t num_outputs = 1);
   // Counts a refused request.
   void OnRejected(RefusalReason reason);
-  // Counts a finished RPC. `service` is its full name, as in "berth.v1.Inference". Services outside berth.v1 are
-  // ignored.
+  // Counts a finished RPC. `service` is its full name, as in "berth.v1.Inference". Ignores services other than those
+  // of berth.v1 and vLLM's engine contract.
   void OnRpc(std::string_view service, std::string_view method, grpc::StatusCode code, absl::Duration elapsed);
 
   // Adds every family, with every series, also those at 0.

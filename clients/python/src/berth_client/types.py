@@ -79,8 +79,8 @@ class GenerateOptions(CallOptions, total=False):
     logit_bias: Mapping[int, float]
     """Add a bias to the logit of each of these token ids. Biases are in [-100, 100]; at most 1024 entries."""
     seed: int
-    """Seed of the sampler. Equal seeds, prompts and parameters give equal tokens, whatever else the server runs.
-    Default: random."""
+    """Seed of the sampler. On a CPU, equal seeds, prompts and parameters give equal tokens, whatever else the server
+    runs; docs/numerics.md has the exceptions. Default: random."""
     no_repeat_ngram_size: int
     """Choose no token that would end a sequence of this many tokens that prompt or output have already. 0: any may come
     again. Range [0, 1048576]. Default: the model's, else 0."""
@@ -119,7 +119,8 @@ class GenerateOptions(CallOptions, total=False):
     decoder starts from one token. Default: the model's generation_config.json, else none."""
     share_prefix: bool
     """Share prefixes: use what the cache holds of the prompt's beginning, and let other requests use what this one
-    computes. The tokens are the same either way. Default: true, if the server shares prefixes."""
+    computes. The tokens are the same either way; docs/numerics.md has the exceptions. Default: true, if the server
+    shares prefixes."""
     cache_salt: str
     """Share prefixes only with requests of the same salt. One salt for each tenant keeps tenants from learning each
     other's prompts by timing. At most 128 characters. Default: empty, which is a salt too."""
@@ -129,8 +130,9 @@ class GenerateOptions(CallOptions, total=False):
     [-100, 100]. Default: 0."""
     draft_tokens: int
     """Check at most this many draft tokens per step; 0: none. Prompt lookup finds them in the text so far. The output
-    is the same with and without them. Has no effect on requests that sample, have penalties or ask for logprobs. Range
-    [0, 16]. Default: the server's draft_tokens."""
+    is the same with and without them. Has no effect on requests that sample, have penalties or no_repeat_ngram_size,
+    ask for logprobs, or have several outputs, nor with some models (docs/api.md). Range [0, 16]. Default: the server's
+    draft_tokens."""
     session_id: str
     """Keep the request as a session of this name, which Sessions.Resume continues (sessions.proto). 1 to 128 of A-Z a-z
     0-9 . _ -, not beginning with a dot. Its tenant is cache_salt. Default: no session."""
@@ -376,7 +378,8 @@ class EmbedResponse:
 
     request_id: str = ""
     embedding: list[float] = field(default_factory=list)
-    """As many numbers as the model's hidden_size. Other requests and chunks change no bit: docs/numerics.md."""
+    """As many numbers as the model's hidden_size. Other requests and chunks change its bits only where they change
+    those of a token: docs/numerics.md."""
     usage: Usage | None = None
     """Without completion_tokens."""
     timings: Timings | None = None
