@@ -83,7 +83,7 @@ class Conversation {
     } else {
       request_.mutable_chat()->mutable_messages()->RemoveLast();
     }
-    if (answer.interrupted) return kExitInterrupted;
+    if (answer.interrupted || retries.interrupted()) return kExitInterrupted;
     if (!answer.status.ok())
       return Fail("chat", DescribeError(options_.connection.server, answer.status), *environment_);
     return kExitOk;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/chat.h"
+#include "client/command.h"
 #include "client/generate.h"
 #include "client/load/load.h"
 #include "client/operate.h"
@@ -53,7 +54,11 @@ int RunCli(absl::Span<const std::string> args, Environment& environment) {
     return kExitOk;
   }
   for (const Command& command : kCommands) {
-    if (args[0] == command.name) return command.run(args.subspan(1), environment);
+    if (args[0] != command.name) continue;
+    const int code = command.run(args.subspan(1), environment);
+    // Whoever reads a file must not take what is missing for an answer.
+    if (environment.out.flush() || code != kExitOk) return code;
+    return Fail(command.name, "standard output cannot be written", environment);
   }
   environment.err << "berth-cli: unknown " << (args[0][0] == '-' ? "flag " : "command '") << args[0]
                   << (args[0][0] == '-' ? " before the command" : "'") << "; see berth-cli --help" << std::endl;

@@ -122,6 +122,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const ConnectionOptions& 
   if (!credentials.ok()) return credentials.status();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(-1);  // the server limits its answers, to more than gRPC's 4 MiB
+  // While a call waits, a server that vanished without a word is noticed within these times together.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit: an answer may be long in coming
   return grpc::CreateCustomChannel(options.server, *credentials, arguments);
 }
 

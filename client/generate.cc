@@ -2,7 +2,6 @@
 
 #include <grpcpp/client_context.h>
 
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_format.h"
@@ -97,6 +96,7 @@ int CompleteAndPrint(GenerateOptions& options, v1::Inference::Stub* stub, Enviro
     status = stub->Complete(&context, options.request, &response);
     if (scope.fired() && !status.ok()) return kExitInterrupted;
   } while (options.retries.WaitToRetry(status, &environment));
+  if (options.retries.interrupted()) return kExitInterrupted;
   if (!status.ok()) return Fail("generate", DescribeError(options.connection.server, status), environment);
   if (options.json) {
     PrintMessage(options, response, environment.out);
@@ -112,9 +112,15 @@ int CompleteAndPrint(GenerateOptions& options, v1::Inference::Stub* stub, Enviro
   return kExitOk;
 }
 
-std::string ReadPrompt(Environment& environment) {
+// None: the input cannot be read.
+std::optional<std::string> ReadPrompt(Environment& environment) {
   if (environment.in_is_terminal) environment.err << "berth-cli: type the prompt; Ctrl-D ends it" << std::endl;
-  const std::string text(std::istreambuf_iterator<char>(environment.in), {});
+  std::string text;
+  char part[4096];
+  while (environment.in.read(part, sizeof(part)) || environment.in.gcount() > 0) {
+    text.append(part, static_cast<size_t>(environment.in.gcount()));
+  }
+  if (environment.in.bad()) return std::nullopt;
   return std::string(absl::StripSuffix(text, "\n"));
 }
 
@@ -130,7 +136,9 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
   if (options.request.has_beam_search() && !options.request.beam_search().has_num_beams()) {
     return Fail("generate", "--length_penalty and --early_stopping require --num_beams", environment, kExitUsage);
   }
-  options.request.set_prompt(options.prompt ? *options.prompt : ReadPrompt(environment));
+  if (!options.prompt) options.prompt = ReadPrompt(environment);
+  if (!options.prompt) return Fail("generate", "the prompt cannot be read from standard input", environment);
+  options.request.set_prompt(*options.prompt);
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(options.connection);
   if (!channel.ok()) return Fail("generate", channel.status().message(), environment, kExitUsage);
   const auto stub = v1::Inference::NewStub(*channel);
@@ -145,7 +153,7 @@ int RunGenerate(absl::Span<const std::string> args, Environment& environment) {
   } while (answer.num_tokens == 0 && !answer.interrupted && options.retries.WaitToRetry(answer.status, &environment));
   if (!options.json && !options.request.has_logprobs() && !answer.text.empty()) environment.out << std::endl;
   if (options.stats) environment.err << Summary(answer) << std::endl;
-  if (answer.interrupted) return kExitInterrupted;
+  if (answer.interrupted || options.retries.interrupted()) return kExitInterrupted;
   if (!answer.status.ok())
     return Fail("generate", DescribeError(options.connection.server, answer.status), environment);
   return kExitOk;

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "absl/strings/escaping.h"
+
 namespace berth::cli {
 namespace {
 
@@ -35,7 +37,8 @@ ordered_json FieldToJson(const Message& message, const FieldDescriptor* field, i
     case FieldDescriptor::CPPTYPE_ENUM:
       return BERTH_READ(Enum)->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      return BERTH_READ(String);
+      // As protobuf's JSON has them: bytes are no text.
+      return field->type() == FieldDescriptor::TYPE_BYTES ? absl::Base64Escape(BERTH_READ(String)) : BERTH_READ(String);
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return ToJson(one ? reflection->GetMessage(message, field)
                         : reflection->GetRepeatedMessage(message, field, index));

@@ -50,7 +50,8 @@ bool Retries::WaitToRetry(const grpc::Status& status, Environment* environment) 
   if (left_ == 0 || !delay.has_value() || *delay > kLongestDelay) return false;
   --left_;
   environment->err << "berth-cli: the server is busy; trying again in " << absl::FormatDuration(*delay) << std::endl;
-  return Wait(*delay, &environment->interrupt);
+  interrupted_ = !Wait(*delay, &environment->interrupt);
+  return !interrupted_;
 }
 
 }  // namespace berth::cli

@@ -25,9 +25,12 @@ class Retries {
   // Waits for as long as the server asks, if the request may be sent again. False: it may not, because no retry is
   // left, the status is another one, or Ctrl-C ended the wait.
   bool WaitToRetry(const grpc::Status& status, Environment* environment);
+  // Whether Ctrl-C ended a wait.
+  bool interrupted() const { return interrupted_; }
 
  private:
   int left_ = 0;
+  bool interrupted_ = false;
 };
 
 }  // namespace berth::cli

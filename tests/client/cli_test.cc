@@ -297,7 +297,7 @@ TEST(Generate, CtrlCEndsTheWaitForARetry) {
   const absl::Time end = absl::Now();
   ended = true;
   user.join();
-  EXPECT_NE(code, kExitOk);
+  EXPECT_EQ(code, kExitInterrupted);
   EXPECT_THAT(text.str(), HasSubstr("trying again in 30s"));
   EXPECT_LT(end - start, kDelay);
   EXPECT_THAT(server.requests(), SizeIs(1));
