@@ -260,12 +260,24 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
   }
 }
 
+// Until the fork, the first sequence of a request is promised what all of its sequences lack.
+int64_t Scheduler::PromisedBytes(const Sequence& sequence) const {
+  if (sequence.parked) return 0;
+  const OutputGroup* const group = sequence.group.get();
+  if (group == nullptr || group->forked) {
+    return cache_->MissingBytes(sequence.lease, sequence.num_tokens(), options_.prefill_chunk_tokens);
+  }
+  return cache_->MissingBytes(sequence.lease, group->longest(), options_.prefill_chunk_tokens,
+                              ForksOf(sequence.prompt_length, group->num_sequences()));
+}
+
 // Admits a sequence if a lease for all its tokens and one more, if it generates, fits. The leases of running sequences
 // may not hold all their tokens yet. What they still have to prefill is `promised` to them and counts as taken. Their
 // future outputs do not: those make room by preemption.
 void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
+  if (waiting_.empty()) return;
   int64_t promised = 0;
-  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
+  for (const std::unique_ptr<Sequence>& sequence : running_) promised += PromisedBytes(*sequence);
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
     const bool alone = suspects_.turn() == Suspects::Turn::kAlone;
     const Sequence* const picked = alone ? suspects_.alone() : policy_->PickToAdmit(waiting_);
@@ -288,11 +300,11 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens);
     if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
-      ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
+      ABSL_RAW_LOG(FATAL, "what was admitted does not fit: %s", status.ToString().c_str());
     }
     budget -= encoder_tokens + sequence.step_tokens;
-    promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
     MoveToRunning(first - waiting_.begin(), now);
+    promised += PromisedBytes(sequence);
   }
 }
 
@@ -303,7 +315,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
 // The rest is computed.
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   const auto fits = [&](const SequenceLease& lease) {
-    return cache_->CanFit(lease, length, options_.prefill_chunk_tokens, promised, forks);
+    const int64_t missing = cache_->MissingBytes(lease, length, options_.prefill_chunk_tokens, forks);
+    return missing + promised <= cache_->available_bytes();
   };
   if (swap_.swapping_out() == sequence) return swap_.CancelSwapOut(fits);
   if (StillLacksRoom(*sequence)) return false;

@@ -1,6 +1,8 @@
 // What happens when the cache is full: which sequence is preempted, and that no sequence's tokens change.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {
@@ -172,6 +174,41 @@ TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
       h.ExpectAllEnded();
     }
   }
+}
+
+// Outputs of one token need what admission promised to their prompts, and nothing else.
+TEST(Preemption, AdmissionPromisesPromptsAllThatTheyNeed) {
+  const std::vector<std::vector<LayerCacheSpec>> models = {{StaticLayer()},    {RecurrentLayer()},
+                                                           {SlidingLayer(6)},  {SlidingLayer(17, 5), StaticLayer()},
+                                                           {ChunkedLayer(12)}, HybridLayers()};
+  int64_t num_waited = 0;
+  for (size_t model = 0; model < models.size(); ++model) {
+    for (uint32_t seed = 0; seed < 100; ++seed) {
+      SCOPED_TRACE(testing::Message() << "model " << model << ", seed " << seed);
+      std::mt19937 random(seed);
+      Scheduler::Options options = SharingOptions(/*chunk=*/1 + random() % 12);
+      options.share_prefixes = random() % 2 == 0;
+      options.state_checkpoint_tokens = 0;
+      // Four states, where a sequence has nothing else.
+      SchedulerHarness h(models[model], model == 1 ? 1 : 3 + random() % 16, options);
+      const int64_t longest = std::min<int64_t>(60, h.scheduler->max_sequence_tokens());
+      for (int i = 0; i < 12; ++i) {
+        Request request = h.MakeRequest(1 + random() % (longest - 1), 1);
+        request.num_outputs = 1 + random() % 4;
+        if (!h.scheduler->CheckRequest(request).ok()) request.num_outputs = 1;
+        if (random() % 2 == 0) std::fill(request.prompt.begin(), request.prompt.end(), 7);
+        h.Add(request);
+      }
+      while (!h.scheduler->empty() && !HasFailure()) {
+        h.Step();
+        num_waited += h.scheduler->counts().num_new > 0 ? 1 : 0;
+        EXPECT_EQ(h.scheduler->counts().num_preemptions, 0);
+      }
+      if (HasFailure()) return;
+      h.ExpectAllEnded();
+    }
+  }
+  EXPECT_GT(num_waited, 1000);
 }
 
 // A sequence for which no other can be preempted also grows if the arena has no room for a checkpoint beside its
