@@ -87,9 +87,12 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
     }
     return budget;
   };
+  const int64_t num_preemptions = counts_.num_preemptions;
   int64_t budget = grow(/*paced=*/true);
   // Prefill is held back for those that decode. If none of them has room, it must not wait for them.
   if (withheld_ > 0 && none_grew()) budget = grow(/*paced=*/false);
+  // What was just preempted would only be admitted to be preempted again.
+  if (counts_.num_preemptions > num_preemptions) return;
   if (budget > 0 && suspects_.turn() != Suspects::Turn::kOthers) AdmitWaiting(budget, now);
 }
 
@@ -106,8 +109,7 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
 // sit the step out. The exception is a swap-out under way: the sequence that waits for its room must not hold up those
 // that need none.
 //
-// Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
-// preempted again.
+// Returns 0 when a sequence found no room or was preempted.
 int64_t Scheduler::GrowRunning(bool paced) {
   const auto decoding = [this](const std::unique_ptr<Sequence>& sequence) {
     return !suspects_.SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
