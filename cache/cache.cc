@@ -271,13 +271,19 @@ bool Cache::CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_to
   return CanAllocate(UnitsForSequence(num_tokens, step_tokens, num_cross_tokens));
 }
 
+// The sequence that is least far holds what a window keeps of the shared blocks. Any other one holds, beside those, at
+// most the blocks that follow the shared ones, and no more than a window of its own.
 void Cache::AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const {
   const UnitCounts own = UnitsForSequence(num_tokens, step_tokens, /*num_cross_tokens=*/0);
   for (size_t g = 0; g < pools_.size(); ++g) {
     const CacheGroup& group = plan_.groups[g];
-    const int64_t shared = forks.shared_tokens / plan_.block_tokens;
-    const int64_t kept = group.kind == CacheKind::kStatic ? shared : group.kv.SinkBlocks(plan_.block_tokens);
-    (*units)[g] += forks.count * (own[g] - std::min({own[g], shared, kept}));
+    int64_t more = own[g];
+    if (group.grows()) {
+      const int64_t shared = forks.shared_tokens / plan_.block_tokens;
+      const int64_t sinks = std::min({shared, group.kv.SinkBlocks(plan_.block_tokens), own[g]});
+      more = std::min(own[g] - sinks, CeilDiv(num_tokens, plan_.block_tokens) - shared);
+    }
+    (*units)[g] += forks.count * more;
   }
 }
 
@@ -287,18 +293,36 @@ bool Cache::ArenaHolds(int64_t num_tokens, int64_t step_tokens, int64_t num_cros
   return BytesOf(units) <= slabs_.usable_bytes();
 }
 
-bool Cache::CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
-                   Forks forks) const {
-  UnitCounts units = UnitsForSequence(num_tokens + promised, step_tokens, lease.num_cross_tokens());
-  if (forks.count > 0) AddForks(num_tokens, step_tokens, forks, &units);
-  for (size_t g = 0; g < pools_.size(); ++g) {
-    const SequenceLease::Group& group = lease.groups_[g];
-    int64_t held = static_cast<int64_t>(group.units.size());
-    // A tail that only the index shares need not be copied: Grow takes it back where there is no room for a copy.
-    if (held > 0 && lease.MustCopy(static_cast<int>(g)) && pools_[g].num_leases(group.units.back()) > 1) --held;
-    units[g] = std::max<int64_t>(0, units[g] - held);
+int64_t Cache::KeptUnits(const SequenceLease& lease, int g, int64_t num_tokens) const {
+  const SequenceLease::Group& group = lease.groups_[g];
+  const auto shared = [&](int64_t i) { return pools_[g].num_leases(group.units[i]) > 1; };
+  const int64_t held = static_cast<int64_t>(group.units.size());
+  const int64_t first = std::min(held, lease.SinkBlocks(g));
+  const int64_t expiring = std::max<int64_t>(0, lease.ExpiredBlocks(g, num_tokens - 1) - group.expired_blocks);
+  const int64_t end = std::min(held, first + expiring);
+  int64_t lost = 0;
+  for (int64_t i = first; i < end; ++i) lost += shared(i) ? 1 : 0;
+  // A tail that only the index shares need not be copied: Grow takes it back where there is no room for a copy.
+  const bool expires = first < end && end == held;
+  if (!expires && lease.MustCopy(g) && shared(held - 1)) ++lost;
+  return held - lost;
+}
+
+int64_t Cache::MissingBytes(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, Forks forks) const {
+  if (num_tokens <= lease.num_tokens() && forks.count == 0) return 0;
+  UnitCounts units = UnitsForSequence(num_tokens, step_tokens, lease.num_cross_tokens());
+  for (int g = 0; g < static_cast<int>(pools_.size()); ++g) {
+    if (!plan_.groups[g].grows()) continue;
+    // The next growth returns what has expired, unless forks share it.
+    const int64_t expired =
+        forks.count > 0 ? lease.groups_[g].expired_blocks : lease.ExpiredBlocks(g, lease.num_tokens());
+    units[g] = std::min(units[g], lease.EndUnit(g, num_tokens) - expired);
   }
-  return CanAllocate(units, lease.OwnCheckpointBytes());
+  if (forks.count > 0) AddForks(num_tokens, step_tokens, forks, &units);
+  for (int g = 0; g < static_cast<int>(pools_.size()); ++g) {
+    units[g] = std::max<int64_t>(0, units[g] - KeptUnits(lease, g, num_tokens));
+  }
+  return BytesOf(units) - lease.OwnCheckpointBytes();
 }
 
 int64_t Cache::MaxSequenceTokens(int64_t step_tokens, int64_t limit, int64_t cross_limit) const {

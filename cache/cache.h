@@ -89,10 +89,9 @@ class Cache {
 
   // Returns whether a new sequence could grow to `num_tokens` now, with steps of at most `step_tokens`.
   bool CanFit(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens = 0) const;
-  // Returns this for the sequence of `lease`, which may hold some of its tokens already, and for its forks. `promised`
-  // tokens of other sequences must fit too.
-  bool CanFit(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, int64_t promised,
-              Forks forks = {}) const;
+  // Returns the bytes that the sequence of `lease` and its forks lack until they have `num_tokens` tokens each, beside
+  // what it holds already. They fit if available_bytes() are at least what all sequences lack together.
+  int64_t MissingBytes(const SequenceLease& lease, int64_t num_tokens, int64_t step_tokens, Forks forks = {}) const;
   // Returns whether a sequence and its forks fit an otherwise empty arena. Thread-safe.
   bool ArenaHolds(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens, Forks forks) const;
 
@@ -162,8 +161,11 @@ class Cache {
   void RefreshTables();
   // Returns the most units that a sequence of `num_tokens` tokens holds at once.
   UnitCounts UnitsForSequence(int64_t num_tokens, int64_t step_tokens, int64_t num_cross_tokens) const;
-  // Adds the most that its forks hold in addition: all shared blocks may have expired from a window.
+  // Adds the most that its forks hold in addition.
   void AddForks(int64_t num_tokens, int64_t step_tokens, Forks forks, UnitCounts* units) const;
+  // Returns how many of the lease's units of group `g` serve it until it has `num_tokens` tokens, or make room when
+  // they expire. The others are shared with another lease, and expire or have to be copied.
+  int64_t KeptUnits(const SequenceLease& lease, int g, int64_t num_tokens) const;
   absl::Status CheckLease(const SequenceLease& lease) const;
   absl::Status CheckReferences() const;
 

@@ -166,8 +166,10 @@ class Scheduler {
   void GrowForDrafts(int64_t* budget);
 
   void AdmitWaiting(int64_t budget, absl::Time now);
+  // The bytes that a running sequence lacks for the tokens that it has to compute.
+  int64_t PromisedBytes(const Sequence& sequence) const;
   // Gives the sequence a lease that holds what there is of its cache. False: a sequence of `length` tokens does not
-  // fit, with its forks and beside `promised` tokens of others, or it has to wait for a copy.
+  // fit, with its forks and beside `promised` bytes of others, or it has to wait for a copy.
   bool TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised);
   // Whether trying the sequence again is useless: it lacked room a few steps ago, and no room was returned since.
   bool StillLacksRoom(const Sequence& sequence);

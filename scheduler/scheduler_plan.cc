@@ -87,9 +87,12 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
     }
     return budget;
   };
+  const int64_t num_preemptions = counts_.num_preemptions;
   int64_t budget = grow(/*paced=*/true);
   // Prefill is held back for those that decode. If none of them has room, it must not wait for them.
   if (withheld_ > 0 && none_grew()) budget = grow(/*paced=*/false);
+  // What was just preempted would only be admitted to be preempted again.
+  if (counts_.num_preemptions > num_preemptions) return;
   if (budget > 0 && suspects_.turn() != Suspects::Turn::kOthers) AdmitWaiting(budget, now);
 }
 
@@ -106,8 +109,7 @@ void Scheduler::GrowAndAdmit(absl::Time now) {
 // sit the step out. The exception is a swap-out under way: the sequence that waits for its room must not hold up those
 // that need none.
 //
-// Returns 0 when a sequence found no room or was preempted: one that was just preempted would only be admitted to be
-// preempted again.
+// Returns 0 when a sequence found no room or was preempted.
 int64_t Scheduler::GrowRunning(bool paced) {
   const auto decoding = [this](const std::unique_ptr<Sequence>& sequence) {
     return !suspects_.SitsOut(*sequence) && (sequence->decoding() || sequence->catching_up());
@@ -260,12 +262,24 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
   }
 }
 
+// Until the fork, the first sequence of a request is promised what all of its sequences lack.
+int64_t Scheduler::PromisedBytes(const Sequence& sequence) const {
+  if (sequence.parked) return 0;
+  const OutputGroup* const group = sequence.group.get();
+  if (group == nullptr || group->forked) {
+    return cache_->MissingBytes(sequence.lease, sequence.num_tokens(), options_.prefill_chunk_tokens);
+  }
+  return cache_->MissingBytes(sequence.lease, group->longest(), options_.prefill_chunk_tokens,
+                              ForksOf(sequence.prompt_length, group->num_sequences()));
+}
+
 // Admits a sequence if a lease for all its tokens and one more, if it generates, fits. The leases of running sequences
 // may not hold all their tokens yet. What they still have to prefill is `promised` to them and counts as taken. Their
 // future outputs do not: those make room by preemption.
 void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
+  if (waiting_.empty()) return;
   int64_t promised = 0;
-  for (const std::unique_ptr<Sequence>& sequence : running_) promised += sequence->num_owed();
+  for (const std::unique_ptr<Sequence>& sequence : running_) promised += PromisedBytes(*sequence);
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running) {
     const bool alone = suspects_.turn() == Suspects::Turn::kAlone;
     const Sequence* const picked = alone ? suspects_.alone() : policy_->PickToAdmit(waiting_);
@@ -288,11 +302,11 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     sequence.step_decodes = sequence.decoding();
     sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens);
     if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
-      ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", status.ToString().c_str());
+      ABSL_RAW_LOG(FATAL, "what was admitted does not fit: %s", status.ToString().c_str());
     }
     budget -= encoder_tokens + sequence.step_tokens;
-    promised += sequence.num_remaining() + (count - 1) * (longest + 1 - sequence.prompt_length);
     MoveToRunning(first - waiting_.begin(), now);
+    promised += PromisedBytes(sequence);
   }
 }
 
@@ -303,7 +317,8 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
 // The rest is computed.
 bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks, int64_t promised) {
   const auto fits = [&](const SequenceLease& lease) {
-    return cache_->CanFit(lease, length, options_.prefill_chunk_tokens, promised, forks);
+    const int64_t missing = cache_->MissingBytes(lease, length, options_.prefill_chunk_tokens, forks);
+    return missing + promised <= cache_->available_bytes();
   };
   if (swap_.swapping_out() == sequence) return swap_.CancelSwapOut(fits);
   if (StillLacksRoom(*sequence)) return false;

@@ -180,7 +180,7 @@ void SwapManager::Reserve(const Sequence& sequence, const CacheSnapshot& snapsho
   const CacheSnapshot layout = entry != nullptr ? PrefixLayout(cache_->plan(), num_tokens)
                                                 : SnapshotLayout(cache_->plan(), num_tokens, snapshot.num_cross_tokens);
   absl::StatusOr<SequenceLease> lease = cache_->Reserve(layout);
-  if (!lease.ok()) ABSL_RAW_LOG(FATAL, "CanFit said yes, but %s", lease.status().ToString().c_str());
+  if (!lease.ok()) ABSL_RAW_LOG(FATAL, "what was admitted does not fit: %s", lease.status().ToString().c_str());
   in_ = {.sequence = &sequence,
          .snapshot = &snapshot,
          .entry = entry,

@@ -189,8 +189,8 @@ TEST_F(CheckpointLeaseTest, WithoutRoomForBothTheCheckpointMakesWayForItsStates)
   SequenceLease lease = cache().NewLease();
   ASSERT_EQ(lease.Adopt("", Tokens(12)).num_tokens, 4);
   // 896 bytes in all: 128 and 192 are held, and 512 and 256 are wanted.
-  EXPECT_TRUE(cache().CanFit(lease, 12, 12, /*promised=*/0));
-  EXPECT_FALSE(cache().CanFit(lease, 13, 12, /*promised=*/0));
+  EXPECT_LE(cache().MissingBytes(lease, 12, 12), cache().available_bytes());
+  EXPECT_GT(cache().MissingBytes(lease, 13, 12), cache().available_bytes());
   ASSERT_TRUE(lease.Grow(8).ok());
   ExpectNear(Read(lease), states);
   EXPECT_EQ(Pool(kCheckpoints).live_units + Pool(kCheckpoints).cached_units, 0);

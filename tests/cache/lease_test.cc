@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <random>
 
 #include "cache/cache.h"
 #include "cache/storage.h"
@@ -399,6 +400,76 @@ TEST_F(LeaseTest, RestoreRefusesWhatDoesNotFit) {
     EXPECT_EQ(cache_->Restore(wrong).status().code(), absl::StatusCode::kInvalidArgument) << what;
   }
   EXPECT_EQ(LiveUnits(0), 5);
+}
+
+// What a sequence lacks is enough for chunks of any size. For one chunk it is not a byte too much.
+TEST_F(LeaseTest, ASequenceLacksWhatItsGrowthTakes) {
+  constexpr int64_t kStep = 10;
+  std::mt19937 random(1);
+  const auto between = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  for (int i = 0; i < 2000 && !HasFailure(); ++i) {
+    MakeCache({{.kv = std::vector<KvSpec>{kStatic, kSliding, kChunked, kSinks}[i % 4]}});
+    const auto grow = [&](SequenceLease* lease, int64_t end) {
+      while (lease->num_tokens() < end) {
+        ASSERT_TRUE(lease->Grow(std::min(end - lease->num_tokens(), between(1, kStep))).ok());
+      }
+    };
+    SequenceLease lease = cache_->NewLease();
+    grow(&lease, between(1, 40));
+    const int64_t start = lease.num_tokens();
+    const SequenceLease fork = between(0, 1) == 0 ? cache_->NewLease() : lease.Fork();  // keeps what others return
+    const int64_t end = start + between(1, 40);
+    SCOPED_TRACE(testing::Message() << "group " << i % 4 << ", from " << start << " to " << end);
+    const int64_t missing = cache_->MissingBytes(lease, end, kStep);
+    const int64_t before = cache_->available_bytes();
+    if (fork.num_tokens() == 0 && end - start <= kStep && between(0, 1) == 0) {
+      ASSERT_TRUE(lease.Grow(end - start).ok());
+      EXPECT_EQ(missing, std::max<int64_t>(0, before - cache_->available_bytes()));
+    }
+    while (lease.num_tokens() < end) {
+      grow(&lease, std::min(end, lease.num_tokens() + between(1, kStep)));
+      EXPECT_LE(before - cache_->available_bytes(), missing) << lease.num_tokens();
+    }
+    EXPECT_EQ(cache_->MissingBytes(lease, end, kStep), 0);
+  }
+}
+
+// Forks grow in any order, each from the shared tokens on.
+TEST_F(LeaseTest, ForksLackWhatTheirGrowthTakes) {
+  constexpr int64_t kStep = 10;
+  std::mt19937 random(1);
+  const auto between = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  for (int i = 0; i < 2000 && !HasFailure(); ++i) {
+    MakeCache({{.kv = std::vector<KvSpec>{kStatic, kSliding, kChunked, kSinks}[i % 4]}, StateLayer()});
+    std::vector<SequenceLease> leases(static_cast<size_t>(between(1, 4)));
+    leases[0] = cache_->NewLease();
+    const int64_t shared = between(1, 40);
+    for (int64_t left = between(1, shared); left > 0; left -= kStep) {
+      ASSERT_TRUE(leases[0].Grow(std::min(left, kStep)).ok());
+    }
+    const int64_t end = shared + between(1, 20);
+    SCOPED_TRACE(testing::Message() << "group " << i % 4 << ", " << leases.size() << " from " << leases[0].num_tokens()
+                                    << " over " << shared << " to " << end);
+    const Forks forks = {.count = static_cast<int64_t>(leases.size()) - 1, .shared_tokens = shared};
+    const int64_t missing = cache_->MissingBytes(leases[0], end, kStep, forks);
+    const int64_t before = cache_->available_bytes();
+    const auto step = [&](SequenceLease* lease, int64_t until) {
+      ASSERT_TRUE(lease->Grow(std::min(until - lease->num_tokens(), between(1, kStep))).ok());
+      EXPECT_LE(before - cache_->available_bytes(), missing) << lease->num_tokens();
+    };
+    while (leases[0].num_tokens() < shared) step(&leases[0], shared);
+    for (size_t f = 1; f < leases.size(); ++f) leases[f] = leases[0].Fork();
+    for (size_t left = leases.size(); left > 0;) {
+      SequenceLease& lease = leases[static_cast<size_t>(between(0, forks.count))];
+      if (lease.num_tokens() == end) continue;
+      step(&lease, end);
+      if (lease.num_tokens() == end) --left;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What happens when the cache is full: which sequence is preempted, and that no sequence's tokens change.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {
@@ -141,37 +143,101 @@ TEST(Preemption, AnOutputThatHasGrownIsNotShared) {
 
 // A step that only decodes, so that the pacer measures it, prefills all the same if no sequence that decodes has room.
 TEST(Preemption, AFullArenaInAStepThatOnlyDecodesStopsNothing) {
-  for (int64_t arena_size = 14; arena_size <= 20; ++arena_size) {  // the 64th step fills one of them
-    for (int64_t prompt = 1; prompt <= 8; ++prompt) {
-      SCOPED_TRACE(testing::Message() << "arena of " << arena_size << ", prompt of " << prompt);
+  struct Counting : FcfsPolicy {
+    void OnPlan(const StepBudget&, RunningSequences) override { ++num_passes; }
+    int64_t num_passes = 0;
+  };
+  int64_t num_second_passes = 0;
+  for (int64_t arena_size = 28; arena_size <= 40; ++arena_size) {  // blocks; the 64th step fills one of them
+    for (int64_t i = 0; i < 32; ++i) {
+      const int64_t prompt = 1 + i % 8, delay = i / 8;
+      SCOPED_TRACE(testing::Message() << "arena of " << arena_size << ", prompt of " << prompt << " after " << delay);
+      Counting policy;
       Scheduler::Options options = kOptions;
+      options.policy = &policy;
       options.target_step_time = absl::Milliseconds(50);
       options.prefill_chunk_tokens = 1;
-      SchedulerHarness h({StaticLayer()}, arena_size, options);
+      SchedulerHarness h({StaticLayer()}, arena_size, options, /*piece_bytes=*/128);
       h.Add(80, 4);
+      for (int64_t step = 0; step < delay; ++step) h.Step();
       h.Add(prompt, 90);
       h.RunToEnd();
       h.ExpectAllEnded();
+      num_second_passes += policy.num_passes - h.num_steps;
+      EXPECT_LE(policy.num_passes - h.num_steps, 1) << "the probe is over after a step";
     }
   }
+  EXPECT_GT(num_second_passes, 0);
 }
 
-TEST(Preemption, ManyOfMaximumLengthInAnArenaForOneAllEnd) {
-  for (int64_t arena_size : {8, 9, 10, 13, 17}) {
-    for (int64_t chunk : {1, 5, 8}) {
-      SCOPED_TRACE(testing::Message() << arena_size << " pairs of blocks, chunks of " << chunk);
-      Scheduler::Options options = kOptions;
-      options.prefill_chunk_tokens = chunk;
-      SchedulerHarness h(HybridLayers(), arena_size, options);
-      const int64_t longest = h.scheduler->max_sequence_tokens();
-      for (int64_t i = 0; i < 12; ++i) {
-        const int64_t prompt = 1 + i * (longest - 2) / 12;
-        h.Add(prompt, longest - prompt);
+// If no sequence grows, a swap-out ends at once and the step is planned anew. What it has preempted before still waits.
+TEST(Preemption, WhatAStepPreemptsItDoesNotAdmitAgain) {
+  struct LastFirst : FcfsPolicy {
+    const Sequence* PickToAdmit(const WaitingSequences& waiting) override {
+      return num_preempted > 0 ? waiting.back().get() : waiting.front().get();
+    }
+    // Holds what the third request computes before its fork.
+    int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left) override {
+      return sequence.request.key == 3 && use != TokenUse::kAdmission && num_preempted == 0 ? 0 : left;
+    }
+    void OnPreempt(const Sequence&) override { ++num_preempted; }
+    int num_preempted = 0;
+  };
+  LastFirst policy;
+  Scheduler::Options options = SharingOptions(/*chunk=*/8);
+  options.policy = &policy;
+  options.swap = {.host_tier_bytes = 1 << 20, .copy_clock = absl::UnixEpoch, .always_copy = true};
+  SchedulerHarness h({StaticLayer()}, 55, options, /*piece_bytes=*/128);  // blocks
+  h.Add(200, 4);
+  h.Add(1, 40);
+  Request several = h.MakeRequest(5, 2);  // computed again: not swapped out
+  several.num_outputs = 2;
+  h.Add(several);
+  // Then the requests hold 48, 6 and 1 blocks. The first needs 2 more, and the second one.
+  for (int i = 0; i < 24; ++i) h.Step();
+  ASSERT_EQ(h.scheduler->counts().num_running, 4);
+  ASSERT_EQ(policy.num_preempted, 0);
+  h.Step();
+  EXPECT_EQ(policy.num_preempted, 3);
+  EXPECT_EQ(h.scheduler->counts().num_running, 1);
+  EXPECT_EQ(h.shapes, (std::vector<RowShape>{{192, 8, true}}));
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
+// Outputs of one token need what admission promised to their prompts, and nothing else.
+TEST(Preemption, AdmissionPromisesPromptsAllThatTheyNeed) {
+  const std::vector<std::vector<LayerCacheSpec>> models = {{StaticLayer()},    {RecurrentLayer()},
+                                                           {SlidingLayer(6)},  {SlidingLayer(17, 5), StaticLayer()},
+                                                           {ChunkedLayer(12)}, HybridLayers()};
+  int64_t num_waited = 0;
+  for (size_t model = 0; model < models.size(); ++model) {
+    for (uint32_t seed = 0; seed < 100; ++seed) {
+      SCOPED_TRACE(testing::Message() << "model " << model << ", seed " << seed);
+      std::mt19937 random(seed);
+      Scheduler::Options options = SharingOptions(/*chunk=*/1 + random() % 12);
+      options.share_prefixes = random() % 2 == 0;
+      options.state_checkpoint_tokens = 0;
+      // Four states, where a sequence has nothing else.
+      SchedulerHarness h(models[model], model == 1 ? 1 : 3 + random() % 16, options);
+      const int64_t longest = std::min<int64_t>(60, h.scheduler->max_sequence_tokens());
+      for (int i = 0; i < 12; ++i) {
+        Request request = h.MakeRequest(1 + random() % (longest - 1), 1);
+        request.num_outputs = 1 + random() % 4;
+        if (!h.scheduler->CheckRequest(request).ok()) request.num_outputs = 1;
+        if (random() % 2 == 0) std::fill(request.prompt.begin(), request.prompt.end(), 7);
+        h.Add(request);
       }
-      h.RunToEnd();
+      while (!h.scheduler->empty() && !HasFailure()) {
+        h.Step();
+        num_waited += h.scheduler->counts().num_new > 0 ? 1 : 0;
+        EXPECT_EQ(h.scheduler->counts().num_preemptions, 0);
+      }
+      if (HasFailure()) return;
       h.ExpectAllEnded();
     }
   }
+  EXPECT_GT(num_waited, 1000);
 }
 
 // A sequence for which no other can be preempted also grows if the arena has no room for a checkpoint beside its

@@ -69,6 +69,10 @@ TEST(StepPacerTest, AProbeLastsOneStepWhateverThatComputed) {
   EXPECT_EQ(pacer.MostPrefillTokens(), 0);
   pacer.OnStep(absl::Milliseconds(10), 1, 31);
   EXPECT_GT(pacer.MostPrefillTokens(), 0);
+  for (int i = 0; i < 63; ++i) pacer.OnStep(absl::Milliseconds(40), 100, 4);
+  EXPECT_EQ(pacer.MostPrefillTokens(), 0);
+  pacer.OnStep(absl::Milliseconds(10), 100, 0);  // no sequence that decodes had room
+  EXPECT_GT(pacer.MostPrefillTokens(), 0);
 }
 
 // The last chunk of a prompt may have one token, and take as long as a step that decodes.
