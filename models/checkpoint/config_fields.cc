@@ -46,8 +46,10 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
   if (std::find(fields.types.begin(), fields.types.end(), c.type) == fields.types.end()) {
     rope.RefuseUnless(rope.Has("rope_type") ? "rope_type" : "type", absl::StrJoin(fields.types, " or "));
   }
+  const double outer = r.DoubleOr("partial_rotary_factor", fields.default_partial_rotary_factor, 0, 1);
   c.partial_rotary_factor = rope.DoubleOr(
-      "partial_rotary_factor", r.DoubleOr("partial_rotary_factor", fields.default_partial_rotary_factor, 0, 1), 0, 1);
+      "partial_rotary_factor", fields.reads_outer_factor ? outer : fields.default_partial_rotary_factor, 0, 1);
+  if (c.type == "default" && !fields.rotates_partly) c.partial_rotary_factor = 1;
   c.attention_factor = rope.DoubleOr("attention_factor", c.attention_factor, 0, huge);
   c.beta_fast = rope.DoubleOr("beta_fast", c.beta_fast, tiny, huge);
   c.beta_slow = rope.DoubleOr("beta_slow", c.beta_slow, tiny, huge);
@@ -61,7 +63,9 @@ RopeConfig ReadRope(ConfigReader& r, const RopeFields& fields) {
   c.max_positions = r.IntOr("max_position_embeddings", 0, 0, kMaxPositions);
   // phi3 keeps the trained length outside; transformers gives that priority.
   const int64_t trained = rope.IntOr("original_max_position_embeddings", c.max_positions, 0, kMaxPositions);
-  c.original_max_positions = r.IntOr("original_max_position_embeddings", trained, 0, kMaxPositions);
+  c.original_max_positions =
+      r.IntOr("original_max_position_embeddings",
+              fields.default_trained_length > 0 ? fields.default_trained_length : trained, 0, kMaxPositions);
   const bool stretches = c.type == "yarn" || c.type == "longrope";
   const double ratio = stretches && c.original_max_positions > 0
                            ? static_cast<double>(c.max_positions) / static_cast<double>(c.original_max_positions)

@@ -37,6 +37,12 @@ struct RopeConfig {
 struct RopeFields {
   double default_theta = 10000;  // where no theta is given
   double default_partial_rotary_factor = 1;
+  // Whether the family's "default" type reads the factor; other types always do. As in transformers, the factor outside
+  // of rope_parameters may be without effect.
+  bool rotates_partly = false;
+  bool reads_outer_factor = true;
+  // phi3: the trained length where none is given outside of rope_parameters. 0: that within.
+  int64_t default_trained_length = 0;
   // Whose parameters, where rope_parameters holds one object per layer type; "": it does not.
   absl::string_view layer_type = "";
   // What older files call this layer type's theta, and whether their rope_scaling is meant for it

@@ -68,7 +68,12 @@ std::unique_ptr<Model> BuildBamba(ConfigReader& config, WeightLoader& weights) {
   for (int64_t layer : config.IntListOr("attn_layer_indices", {}, 0, kMaxLayers)) {
     if (layer < t.num_layers) types[layer] = "full_attention";
   }
-  ReadSharedRotary(config, weights, {.default_partial_rotary_factor = 0.5, .types = RotaryTypes()}, {}, &t);
+  ReadSharedRotary(config, weights,
+                   {.default_partial_rotary_factor = 0.5,
+                    .rotates_partly = true,
+                    .reads_outer_factor = false,
+                    .types = RotaryTypes()},
+                   {}, &t);
   if (!config.status().ok()) return nullptr;
   return Build(weights, t, mixer, types, {.final_norm = "model.final_layernorm", .mlp_norm = "pre_ff_layernorm"}, 1,
                [&](WeightLoader& loader, const std::string& prefix) {

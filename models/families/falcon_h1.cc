@@ -36,7 +36,7 @@ Mamba2Config ReadMixer(ConfigReader& config, const TransformerConfig& t) {
 
 FalconH1Config Read(ConfigReader& config) {
   FalconH1Config c;
-  c.transformer = ReadTransformer(config);
+  c.transformer = ReadTransformer(config, {.norm_eps = 1e-5});
   config.RefuseUnless("hidden_act", "silu", "swish");  // the convolution's too
   c.transformer.qkv_bias = c.transformer.output_bias = config.BoolOr("attention_bias", false);
   c.transformer.mlp_bias = config.BoolOr("mlp_bias", false);

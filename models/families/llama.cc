@@ -15,8 +15,8 @@ namespace {
 
 // qwen2 and qwen3: only the layers from max_window_layers on may slide, and only where use_sliding_window says so.
 void ReadQwenWindows(ConfigReader& config, TransformerConfig* c) {
-  const bool sliding = config.BoolOr("use_sliding_window", false);
-  const int64_t window = sliding ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0;
+  const int64_t window = ReadUsedWindow(config);
+  const bool sliding = window > 0;
   const int64_t first = config.IntOr("max_window_layers", 28, 0, kMaxLayers);
   std::vector<std::string> types(c->num_layers, "full_attention");
   for (int64_t i = first; i < c->num_layers && sliding; ++i) types[i] = "sliding_attention";
@@ -58,7 +58,10 @@ std::unique_ptr<Model> BuildPhi3(ConfigReader& config, WeightLoader& weights) {
   c.activation = ReadActivation(config, "hidden_act", "silu");
   c.fused_projections = true;
   ReadOneWindow(config, 0, &c);
-  const RopeFields fields = {.types = {"default", "longrope"}, .longrope_names = {"su", "yarn"}};
+  const RopeFields fields = {.rotates_partly = true,
+                             .default_trained_length = 4096,
+                             .types = {"default", "longrope"},
+                             .longrope_names = {"su", "yarn"}};
   ReadSharedRotary(config, weights, fields, {}, &c);
   const RopeConfig rope = ReadRope(config, fields);
   if (rope.type == "longrope") c.rope_switch_length = rope.original_max_positions;

@@ -36,7 +36,8 @@ std::vector<bool> ReadExpertLayers(ConfigReader& config, int64_t num_layers) {
 
 std::vector<int64_t> ReadChunks(ConfigReader& config, const Llama4Config& c) {
   std::vector<std::string> types;
-  for (bool rotates : c.rotates) types.push_back(rotates ? "chunked_attention" : "full_attention");
+  const bool chunked = !config.IsNull("attention_chunk_size");
+  for (bool rotates : c.rotates) types.push_back(rotates && chunked ? "chunked_attention" : "full_attention");
   types = ReadLayerTypes(config, c.transformer.num_layers, {"chunked_attention", "full_attention"}, types);
   const int64_t chunk = config.IntOr("attention_chunk_size", 8192, 1, kMaxWindow);
   std::vector<int64_t> chunks;

@@ -38,8 +38,7 @@ std::unique_ptr<Model> BuildQwen3Moe(ConfigReader& config, WeightLoader& weights
   c.qkv_bias = c.output_bias = config.BoolOr("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   // Here a window is for every layer.
-  const bool sliding = config.BoolOr("use_sliding_window", false);
-  c.windows.assign(c.num_layers, sliding ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0);
+  c.windows.assign(c.num_layers, ReadUsedWindow(config));
   RouterConfig router = ReadRouter(config, 8);
   router.renormalize = config.BoolOr("norm_topk_prob", false);
   const int64_t intermediate = config.IntOr("moe_intermediate_size", 768, 1, kMaxDimension);

@@ -35,7 +35,8 @@ Qwen3NextConfig Read(ConfigReader& config, const WeightLoader& weights) {
   t.qk_norm = QkNorm::kHead;
   t.norm_adds_one = true;
   t.output_gate = true;
-  ReadSharedRotary(config, weights, {.default_partial_rotary_factor = 0.25, .types = RotaryTypes()}, {}, &t);
+  ReadSharedRotary(config, weights,
+                   {.default_partial_rotary_factor = 0.25, .rotates_partly = true, .types = RotaryTypes()}, {}, &t);
   const int64_t interval = config.IntOr("full_attention_interval", 4, 1, kMaxLayers);
   c.types = ReadLayerTypes(config, t.num_layers, {"linear_attention", "full_attention"},
                            PeriodicLayerTypes(t.num_layers, interval, "linear_attention"));

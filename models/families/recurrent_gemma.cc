@@ -50,7 +50,7 @@ std::unique_ptr<Model> BuildRecurrentGemma(ConfigReader& config, WeightLoader& w
   t.embedding_scale = SqrtEmbeddingScale(t.hidden, DType::kBFloat16);
   t.logit_softcap = config.DoubleOr("logits_soft_cap", 30, 1e-6, 1e9);
   t.windows.assign(t.num_layers, config.IntOr("attention_window_size", 2048, 1, kMaxWindow));
-  ReadSharedRotary(config, weights, {.default_partial_rotary_factor = 0.5}, {}, &t);
+  ReadSharedRotary(config, weights, {.default_partial_rotary_factor = 0.5, .rotates_partly = true}, {}, &t);
   const std::vector<std::string> types = RepeatBlockTypes(config, t.num_layers);
   RgLruConfig recurrence = ReadRecurrence(config, t);
   if (!config.status().ok()) return nullptr;

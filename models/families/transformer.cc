@@ -59,7 +59,9 @@ std::shared_ptr<RotaryEmbedding> MakeRotary(ConfigReader& config, const RopeConf
                  absl::StrCat("makes ", rotary_dim, " of a head's ", head_dim, " dimensions rotate, an odd number"));
   const auto factors = static_cast<size_t>(pairs);
   config.Require(rope.type != "longrope" || (rope.short_factor.size() == factors && rope.long_factor.size() == factors),
-                 "rope_scaling", "has factors of another number than half the rotated dimensions");
+                 config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters",
+                 absl::StrCat("has ", rope.short_factor.size(), " short factors and ", rope.long_factor.size(),
+                              " long ones; half the rotated dimensions is ", factors));
   if (!config.status().ok()) return nullptr;
   return std::make_shared<RotaryEmbedding>(rope, head_dim, weights.options().device);
 }
@@ -119,7 +121,7 @@ std::vector<std::string> ReadLayerTypes(ConfigReader& config, int64_t num_layers
                                         std::vector<std::string> fallback) {
   std::vector<std::string> types = config.StringListOr("layer_types", std::move(fallback));
   config.Require(static_cast<int64_t>(types.size()) == num_layers, "layer_types",
-                 "does not have num_hidden_layers entries");
+                 absl::StrCat("has ", types.size(), " entries, not num_hidden_layers, ", num_layers));
   for (const std::string& type : types) {
     const bool is_known = std::find(known.begin(), known.end(), type) != known.end();
     config.Require(is_known, "layer_types",
@@ -147,6 +149,11 @@ std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64
     windows.push_back(sliding ? window : 0);
   }
   return windows;
+}
+
+int64_t ReadUsedWindow(ConfigReader& config) {
+  const bool used = config.BoolOr("use_sliding_window", false) && !config.IsNull("sliding_window");
+  return used ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0;
 }
 
 void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c) {

@@ -117,6 +117,9 @@ std::vector<std::string> PeriodicLayerTypes(int64_t num_layers, int64_t period, 
 std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64_t window,
                                  std::vector<std::string> fallback);
 
+// sliding_window where use_sliding_window is true; else, and where it is null, 0.
+int64_t ReadUsedWindow(ConfigReader& config);
+
 // sliding_window of every layer. Absent means the family's default, an explicit null no window.
 void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c);
 

@@ -102,7 +102,9 @@ at::Tensor Frequencies(const RopeConfig& rope, int64_t rotary_dim) {
 double YarnScale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
 double AttentionFactor(const RopeConfig& rope) {
-  if (rope.attention_factor != 0) return rope.attention_factor;
+  // Other types have no such factor, whatever the file says.
+  const bool scales = rope.type == "yarn" || rope.type == "longrope";
+  if (scales && rope.attention_factor != 0) return rope.attention_factor;
   if (rope.type == "yarn") {
     if (rope.mscale != 0 && rope.mscale_all_dim != 0) {
       return YarnScale(rope.factor, rope.mscale) / YarnScale(rope.factor, rope.mscale_all_dim);

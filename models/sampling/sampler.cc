@@ -274,11 +274,14 @@ int64_t Sampler::NucleusEnd(const Logits& logits, float max, double inverse_temp
 
 int64_t Sampler::NucleusEndAmong(const float* x, double before, double limit, std::vector<int32_t>* indices) const {
   std::sort(indices->begin(), indices->end(), [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
+  int32_t last = indices->back();
   for (int32_t i : *indices) {
+    if (weights_[i] == 0) continue;  // masked: a limit of 0 keeps the likeliest of the others
     before += weights_[i];
-    if (before >= limit) return i;
+    last = i;
+    if (before >= limit) break;
   }
-  return indices->back();
+  return last;
 }
 
 int64_t Sampler::PickByWeight(int64_t n, double uniform) {

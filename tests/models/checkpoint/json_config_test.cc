@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "models/checkpoint/config_fields.h"
 
 namespace berth {
@@ -206,8 +207,31 @@ TEST(ReadRope, DefaultsAndRefusals) {
   EXPECT_TRUE(empty.status().ok());
   EXPECT_EQ(ReadError(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})", [](ConfigReader& r) { ReadRope(r); }),
             "config.json: rope_scaling.rope_type: \"yarn\" is not implemented; implemented: \"default\"");
-  ConfigReader partial(Config(R"({"partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 1e4}})"));
-  EXPECT_EQ(ReadRope(partial).partial_rotary_factor, 0.25);
+}
+
+TEST(ReadRope, APartRotatesWhereTransformersHasIt) {
+  ConfigReader outer(Config(R"({"partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 1e4}})"));
+  EXPECT_EQ(ReadRope(outer).partial_rotary_factor, 1);  // as of llama
+  EXPECT_EQ(ReadRope(outer, {.rotates_partly = true}).partial_rotary_factor, 0.25);
+  const RopeFields bamba = {.default_partial_rotary_factor = 0.5, .rotates_partly = true, .reads_outer_factor = false};
+  EXPECT_EQ(ReadRope(outer, bamba).partial_rotary_factor, 0.5);
+  ConfigReader inner(Config(R"({"rope_parameters": {"rope_type": "linear", "factor": 2,
+                                                    "partial_rotary_factor": 0.25}})"));
+  EXPECT_EQ(ReadRope(inner, {.types = {"linear"}}).partial_rotary_factor, 0.25);
+  EXPECT_EQ(ReadRope(inner, {.reads_outer_factor = false, .types = {"linear"}}).partial_rotary_factor, 0.25);
+}
+
+TEST(ReadRope, Phi3sTrainedLengthIsTheOuterOneOrItsOwnDefault) {
+  const RopeFields phi3 = {.default_trained_length = 4096, .types = {"longrope"}};
+  const char* const file = R"({"max_position_embeddings": 131072%s, "rope_scaling":
+      {"rope_type": "longrope", "original_max_position_embeddings": 8192}})";
+  for (const auto& [field, length] :
+       {std::pair("", 4096), std::pair(R"(, "original_max_position_embeddings": 2048)", 2048)}) {
+    ConfigReader r(Config(absl::StrReplaceAll(file, {{"%s", field}})));
+    const RopeConfig rope = ReadRope(r, phi3);
+    EXPECT_EQ(rope.original_max_positions, length);
+    EXPECT_EQ(rope.factor, 131072 / length);
+  }
 }
 
 TEST(ReadRope, ParametersByLayerType) {

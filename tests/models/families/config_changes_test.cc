@@ -149,23 +149,47 @@ class ConfigChangesTest : public testing::Test {
     return reader.status();
   }
 
+  std::vector<LayerCacheSpec> specs_;  // of the model that was built last
+
  private:
-  static void CheckModel(const Model* model) {
+  void CheckModel(const Model* model) {
     ASSERT_NE(model, nullptr);
     EXPECT_GT(model->vocab_size(), 0);
     EXPECT_GT(model->hidden_size(), 0);
-    const std::vector<LayerCacheSpec> specs = model->cache_specs();
-    const auto plan = BuildCachePlan(specs, /*block_tokens=*/16);
+    specs_ = model->cache_specs();
+    const auto plan = BuildCachePlan(specs_, /*block_tokens=*/16);
     if (!plan.ok()) {
       EXPECT_TRUE(absl::IsInvalidArgument(plan.status())) << plan.status();
       return;
     }
-    EXPECT_EQ(plan->layers.size(), specs.size());
+    EXPECT_EQ(plan->layers.size(), specs_.size());
     for (const CacheGroup& group : plan->groups) EXPECT_GT(group.unit_bytes, 0);
   }
 
   std::shared_ptr<const Checkpoint> empty_;
 };
+
+// transformers' defaults for these fields apply where they are absent, not where they are null.
+TEST_F(ConfigChangesTest, AWindowThatIsNullIsNone) {
+  const json configs = json::parse(ReadFile("tests/models/families/configs.json"));
+  for (const auto& [type, key] :
+       {std::pair("qwen2", "sliding_window"), std::pair("qwen3", "sliding_window"),
+        std::pair("qwen3_moe", "sliding_window"), std::pair("llama4_text", "attention_chunk_size")}) {
+    json config = configs.at(type);
+    for (const char* other : {"layer_types", key}) config.erase(other);
+    config["use_sliding_window"] = true;
+    config["max_window_layers"] = 0;
+    for (const bool is_null : {false, true}) {
+      if (is_null) config[key] = nullptr;
+      const auto family = FindFamily(type);
+      ASSERT_TRUE(family.ok());
+      ASSERT_TRUE(Build(**family, config).ok()) << type;
+      int num_windows = 0;
+      for (const LayerCacheSpec& spec : specs_) num_windows += spec.kv.has_value() && spec.kv->Reach() > 0 ? 1 : 0;
+      EXPECT_EQ(num_windows == 0, is_null) << type;
+    }
+  }
+}
 
 TEST_F(ConfigChangesTest, MakeAModelOrAreRefusedByName) {
   json configs = json::parse(ReadFile("tests/models/families/configs.json"));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cache/cache.h"
@@ -81,6 +82,17 @@ TEST_F(RotaryTest, NeighboursFarAwayDoNotChangeTheBits) {
     }
     // Twice the same step's positions, then others.
     EXPECT_TRUE(at::equal(Rotate(rotary, x, {kRows, kRows + 4}), together));
+  }
+}
+
+TEST_F(RotaryTest, OnlyYarnAndLongropeScaleTheirAngles) {
+  const at::Tensor x = at::randn({kTokens, 3 * kHeadDim});
+  for (const char* type : {"default", "linear", "yarn"}) {
+    const RopeConfig plain = {.type = type, .factor = 2, .max_positions = 128, .original_max_positions = 64};
+    RopeConfig scaled = plain;
+    scaled.attention_factor = 1.5;
+    RotaryEmbedding one(plain, kHeadDim, at::kCPU), other(scaled, kHeadDim, at::kCPU);
+    EXPECT_EQ(at::equal(Rotate(one, x, {3}), Rotate(other, x, {3})), std::string(type) != "yarn") << type;
   }
 }
 

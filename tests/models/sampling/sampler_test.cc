@@ -362,7 +362,7 @@ TEST(Sampler, AMaskHidesAllOtherTokensAndChangesNothingElse) {
       Case c;
       c.params = {.temperature = one_of(0.0f, 0.3f, 1.0f, 5.0f),
                   .top_k = one_of(0, 0, 1, 3, 40, 700),
-                  .top_p = one_of(1.0f, 1.0f, 0.3f, 0.95f),
+                  .top_p = one_of(1.0f, 1.0f, 0.3f, 0.95f, 0.0f),
                   .min_p = one_of(0.0f, 0.0f, 0.1f),
                   .repetition_penalty = one_of(1.0f, 1.0f, 1.3f),
                   .presence_penalty = one_of(0.0f, 0.0f, 0.5f),
