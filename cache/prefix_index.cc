@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/base/internal/raw_logging.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "cache/cache.h"
 
@@ -47,6 +48,11 @@ int64_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
 }
 
+// The order of a node's children.
+constexpr auto kComesBefore = [](const auto* child, absl::Span<const int32_t> tokens) {
+  return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), tokens.begin(), tokens.end());
+};
+
 // The number of states, not used for longest, that are compared before one is evicted.
 constexpr int kStatesCompared = 32;
 // The nodes that TokensToReplay walks up: further away, all states are equally far from those before them.
@@ -62,12 +68,9 @@ PrefixIndex::PrefixIndex(Cache* cache, int64_t max_states) : cache_(cache), max_
 }
 
 PrefixIndex::~PrefixIndex() {
-  const auto destroy = [](auto& self, Node* node) -> void {
-    for (Node* child : node->children) self(self, child);
-    delete node;
-  };
   for (auto& [salt, root] : roots_) {
-    for (Node* child : root->children) destroy(destroy, child);
+    const std::vector<Node*> nodes = Below(root.get());
+    std::for_each(nodes.begin() + 1, nodes.end(), std::default_delete<Node>());
   }
 }
 
@@ -84,9 +87,7 @@ PrefixIndex::Node* PrefixIndex::Root(absl::string_view salt) {
 std::pair<PrefixIndex::Node*, int64_t> PrefixIndex::Closest(Node* node, absl::Span<const int32_t> tokens) const {
   // Children are sorted, so the one with the longest common prefix is next to the place of `tokens`.
   const std::vector<Node*>& children = node->children;
-  const auto after = std::lower_bound(children.begin(), children.end(), tokens, [](Node* child, auto wanted) {
-    return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), wanted.begin(), wanted.end());
-  });
+  const auto after = std::lower_bound(children.begin(), children.end(), tokens, kComesBefore);
   std::pair<Node*, int64_t> best = {nullptr, 0};
   const auto consider = [&](Node* child) {
     const int64_t common = CommonPrefix(tokens, child->tokens);
@@ -114,7 +115,8 @@ PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> token
   }
   if (cache_->plan().state_group() < 0) {
     int64_t length = match.matched_tokens / multiple * multiple;
-    while (length > 0 && !HasBlocks(match, length))
+    absl::InlinedVector<Run, 8> runs(cache_->plan().groups.size());
+    while (length > 0 && !HasBlocks(match, length, absl::MakeSpan(runs)))
       length = (length - 1) / std::max(block, multiple) * std::max(block, multiple);
     match.num_tokens = length;
   } else {
@@ -126,13 +128,15 @@ PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> token
 
 void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_t multiple, Match* match) const {
   const int64_t block = cache_->plan().block_tokens;
+  absl::InlinedVector<Run, 8> runs(cache_->plan().groups.size());
   const auto look_at = [&](const Node* node, int64_t end) {
     for (const Node::State& state : node->states) {
       const int64_t suffix = static_cast<int64_t>(state.suffix.size());
       const int64_t length = end + suffix;
       if (length <= match->num_tokens || length > static_cast<int64_t>(tokens.size()) || length % multiple != 0)
         continue;
-      if (CommonPrefix(tokens.subspan(end, suffix), state.suffix) < suffix || !HasBlocks(*match, length)) continue;
+      if (CommonPrefix(tokens.subspan(end, suffix), state.suffix) < suffix) continue;
+      if (!HasBlocks(*match, length, absl::MakeSpan(runs))) continue;
       match->num_tokens = length;
       match->state = state.unit;
     }
@@ -145,29 +149,30 @@ void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_
   match->matched_tokens = std::max(match->matched_tokens, match->num_tokens);
 }
 
-bool PrefixIndex::HasBlocks(const Match& match, int64_t length) const {
+// Scans from the end, and skips the run that it found last. So calls for ever shorter sequences, or ever longer ones,
+// look at each block once.
+bool PrefixIndex::HasBlocks(const Match& match, int64_t length, absl::Span<Run> runs) const {
   const CachePlan& plan = cache_->plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.groups[g].grows()) continue;
     // A state may outlive its last block. The path then ends in a node that shares only a part of the block's tokens.
     if (length > match.matched_tokens) return false;
+    const auto has = [&](int64_t b) { return match.path[b]->units[g].index >= 0; };
     const int64_t end = (length + plan.block_tokens - 1) / plan.block_tokens;
-    const int64_t sinks = plan.groups[g].kv.SinkBlocks(plan.block_tokens);
-    const int64_t left = plan.groups[g].kv.ExpiredBlocks(length, plan.block_tokens);
-    for (int64_t i = 0; i < end - left; ++i) {
-      const int64_t b = i < sinks ? i : i + left;
-      if (match.path[b]->units[g].index < 0) return false;
-    }
+    const int64_t sinks = std::min(end, plan.groups[g].kv.SinkBlocks(plan.block_tokens));
+    const int64_t first = sinks + plan.groups[g].kv.ExpiredBlocks(length, plan.block_tokens);
+    int64_t begin = end;
+    const auto in_run = [&] { return runs[g].begin < begin && begin <= runs[g].end; };
+    while (begin > first && (in_run() || has(begin - 1))) begin = in_run() ? runs[g].begin : begin - 1;
+    runs[g] = {.begin = begin, .end = end};
+    bool has_all = begin <= first;
+    for (int64_t b = 0; has_all && b < sinks; ++b) has_all = has(b);
+    if (!has_all) return false;
   }
   return true;
 }
 
 PrefixIndex::Node* PrefixIndex::Reach(Node* parent, absl::Span<const int32_t> tokens) {
-  const auto place = [&] {
-    return std::lower_bound(parent->children.begin(), parent->children.end(), tokens, [](Node* child, auto wanted) {
-      return std::lexicographical_compare(child->tokens.begin(), child->tokens.end(), wanted.begin(), wanted.end());
-    });
-  };
   auto [node, common] = Closest(parent, tokens);
   if (common == static_cast<int64_t>(tokens.size())) {
     ++node->pins;
@@ -190,7 +195,8 @@ PrefixIndex::Node* PrefixIndex::Reach(Node* parent, absl::Span<const int32_t> to
     ++node->pins;
     ++num_nodes_;
   }
-  parent->children.insert(place(), node);
+  std::vector<Node*>& children = parent->children;
+  children.insert(std::lower_bound(children.begin(), children.end(), tokens, kComesBefore), node);
   node->tokens.assign(tokens.begin(), tokens.end());
   return node;
 }
@@ -339,8 +345,7 @@ void PrefixIndex::Evict(int group, UnitId unit) {
   if (place.idle) Remove(Pack(group, unit), &idle_);
   if (group == cache_->plan().kept_group()) Remove(Pack(group, unit), &states_);
   place.idle = false;
-  Node* node = place.node;
-  place.node = nullptr;
+  Node* const node = std::exchange(place.node, nullptr);
   if (node->units[group] == unit) {
     node->units[group] = UnitId();
     Log({.kind = PrefixLog::Kind::kUnitGone, .node = node->id, .number = group});
@@ -453,7 +458,7 @@ absl::Status PrefixIndex::CheckIntegrity() const {
       status = absl::InternalError(absl::StrCat("the index lists unit ", unit.index, " of group ", group, " wrongly"));
     }
   };
-  const auto walk = [&](auto& self, const Node* node) -> void {
+  const auto check_node = [&](const Node* node) {
     for (const Node::State& state : node->states) check(state.group, state.unit, node);
     num_states += static_cast<int64_t>(node->states.size());
     for (const Node* child : node->children) {
@@ -467,14 +472,15 @@ absl::Status PrefixIndex::CheckIntegrity() const {
       for (size_t g = 0; g < child->units.size(); ++g) {
         if (child->units[g].index >= 0) check(static_cast<int>(g), child->units[g], child);
       }
-      self(self, child);
     }
     for (size_t i = 1; i < node->children.size(); ++i) {
       if (node->children[i - 1]->tokens < node->children[i]->tokens) continue;
       status = absl::InternalError("a node's children are not in order");
     }
   };
-  for (const auto& [salt, root] : roots_) walk(walk, root.get());
+  for (const auto& [salt, root] : roots_) {
+    for (const Node* node : Below(root.get())) check_node(node);
+  }
   if (!status.ok()) return status;
   if (num_nodes != num_nodes_) {
     return absl::InternalError(absl::StrCat("the index counts ", num_nodes_, " nodes and has ", num_nodes));

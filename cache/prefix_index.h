@@ -152,8 +152,14 @@ class PrefixIndex {
   // Deletes the node, and then its parents, while they hold nothing and have no children.
   void Prune(Node* node);
   absl::Status CheckStates(int64_t num_states) const;
+  // Blocks [begin, end) of a path that hold units of a group.
+  struct Run {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
   // Whether the match has, in every KV group, the blocks that the next query of a sequence of `length` tokens sees.
-  bool HasBlocks(const Match& match, int64_t length) const;
+  // `runs`, by group, is what the calls for this match have found so far.
+  bool HasBlocks(const Match& match, int64_t length, absl::Span<Run> runs) const;
 
   Cache* cache_;
   std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by salt

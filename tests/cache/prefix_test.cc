@@ -202,6 +202,24 @@ TEST_F(MarksTest, WithoutAShareNoStateIsKept) {
   EXPECT_FALSE(lease.MarkStates(4));
 }
 
+// As with an int4 cache, whose newest tokens have a window of their own. The search looks at each block once.
+TEST_F(PrefixTest, AWindowThatIsNowhereIsLookedForInOnePass) {
+  constexpr int kTokens = 400000;
+  Make({StaticLayer(), SlidingLayer(6)}, /*size=*/kTokens / kTinyBlockTokens);
+  const std::vector<int32_t> tokens = Tokens(kTokens);
+  {
+    SequenceLease lease = cache().NewLease();
+    lease.Share("");
+    for (const int count : {kTokens - 40, 40}) ASSERT_TRUE(lease.Grow(count).ok());  // the second lets blocks expire
+    lease.Publish(tokens, /*checkpoint=*/true);
+  }
+  EXPECT_EQ(Serve(Tokens(kTokens - 20) + Tokens(10)), kTokens - 20);
+  SequenceLease other = cache().NewLease();
+  const PrefixHit hit = other.Adopt("", Tokens(kTokens - 80) + Tokens(10));
+  EXPECT_EQ(hit.matched_tokens, kTokens - 80);
+  EXPECT_EQ(hit.num_tokens, 0);
+}
+
 TEST_F(PrefixTest, WithdrawTakesAllBack) {
   Make({StaticLayer()});
   Serve(Tokens(10));
