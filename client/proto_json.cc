@@ -37,7 +37,7 @@ ordered_json FieldToJson(const Message& message, const FieldDescriptor* field, i
     case FieldDescriptor::CPPTYPE_ENUM:
       return BERTH_READ(Enum)->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      // As protobuf's JSON has them: bytes are no text.
+      // JSON has no bytes; protobuf's mapping writes them in base64.
       return field->type() == FieldDescriptor::TYPE_BYTES ? absl::Base64Escape(BERTH_READ(String)) : BERTH_READ(String);
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return ToJson(one ? reflection->GetMessage(message, field)

@@ -43,8 +43,8 @@ struct SumAndNorm {
   at::Tensor sum;     // of the stream's type
   at::Tensor normed;  // the norm of the sum rounded to the type that was asked for
 };
-// On the CPU, the bits are those of AddResidual and of the norm after it. On CUDA, the sum is a fused multiply-add, where
-// AddResidual has what ATen's addition is.
+// On the CPU, the bits are those of AddResidual and of the norm after it. On CUDA, the sum is a fused multiply-add, and
+// AddResidual uses ATen's addition.
 SumAndNorm RmsNormOfSum(const PendingSum& pending, const at::Tensor& weight, double eps, at::ScalarType type,
                         Execution& execution);
 SumAndNorm LayerNormOfSum(const PendingSum& pending, const at::Tensor& weight, const at::Tensor& bias, double eps,
