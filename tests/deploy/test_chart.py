@@ -189,6 +189,32 @@ def test_is_open_only_if_that_is_said(variant):
     assert ("insecure" in flags) != ("tls_cert" in flags)
 
 
+NUMBERS = """
+insecure: true
+image: {tag: 20240101}
+memory: 17179869184
+replicas: 1000000
+maxUnavailable: 1000000
+drainSeconds: 1000000
+preStopSeconds: 1000000
+storage: {enabled: true, size: 21474836480}
+flags: {max_queued_tokens: 2000000, temperature: 0.25, verbose: true}
+autoscaling: {kind: KIND, minReplicas: 1000000, maxReplicas: 2000000, waitingPerPod: 3000000}
+"""
+
+
+@pytest.mark.parametrize("kind", ("none", "hpa", "keda"))
+def test_numbers_of_a_values_file_stay_as_they_are(tmp_path, kind):
+    """Helm reads them as floats, and would print 2000000 as 2e+06."""
+    values = tmp_path / "values.yaml"
+    values.write_text(NUMBERS.replace("KIND", kind))
+    text = render.render(f"--values={values}")
+    assert not re.search(r"\de\+\d", text), text
+    for line in ("--max_queued_tokens=2000000", "--temperature=0.25", "--verbose=true", "--drain_grace=1000000s",
+                 "image: berth:20240101", "memory: 17179869184", "storage: 21474836480"):
+        assert f"{line}\n" in text, line
+
+
 @variants
 def test_security_context_is_restricted(variant):
     pod, context = pod_of(variant), container_of(variant)["securityContext"]

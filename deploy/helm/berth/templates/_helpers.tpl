@@ -9,6 +9,11 @@ labels:
   {{- include "berth.selector" . | nindent 2 }}
 {{- end }}
 
+{{- /* A value as text. Helm reads numbers of a values file as floats, and prints those from 1000000 on as 1e+06. */}}
+{{- define "berth.text" -}}
+{{ if kindIs "float64" . }}{{ toJson . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
 {{- define "berth.claim" -}}
 {{ .Values.storage.claim | default .Release.Name }}
 {{- end }}
@@ -60,12 +65,12 @@ labels:
 --tenants=/etc/berth-tenants/tenants.json
 {{- end }}
 --threads={{ $v.cpus }}
---drain_grace={{ $v.drainSeconds }}s
+--drain_grace={{ include "berth.text" $v.drainSeconds }}s
 --packed_weights={{ if $v.storage.enabled }}/data/packed{{ else }}none{{ end }}
 {{- if $v.storage.sessions }}
 --session_dir=/data/sessions
 {{- end }}
 {{- range $name, $value := $v.flags }}
---{{ $name }}={{ $value }}
+--{{ $name }}={{ include "berth.text" $value }}
 {{- end }}
 {{- end }}
