@@ -1,6 +1,7 @@
 """The Helm chart: what it renders is valid, consistent and current in deploy/kubernetes, for many values."""
 
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -15,7 +16,9 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy/helm"))
+sys.path.insert(0, str(ROOT / "tests/testing"))
 import render  # noqa: E402
+from certificates import Ca  # noqa: E402
 
 CACHE = pathlib.Path(os.environ.get("BERTH_CACHE", pathlib.Path.home() / ".cache/berth"))
 os.environ["PATH"] = f"{CACHE}/chart-tools:{os.environ['PATH']}"
@@ -24,10 +27,12 @@ VERSION = render.KUBERNETES_VERSION
 # Kinds of operators. Their schemas are our own, in SCHEMAS.
 SCHEMAS = ROOT / "tests/deploy/schemas"
 OPERATORS = ("ScaledObject", "ServiceMonitor")
+TOKEN = {"name": "a", "sha256": hashlib.sha256(b"secret").hexdigest()}
+TENANTS = json.dumps({"tenants": [{"name": "a", "tokens": [TOKEN]}]})
 VARIANTS = {
     "default": ["--set=insecure=true"],
     "gpu": ["--set=insecure=true", f"--values={render.CHART}/values-gpu.yaml"],
-    "tls": ["--set=tls.secret=berth-tls,tls.clientCertificates=true", "--set-json=tenants.file=\"{}\""],
+    "tls": ["--set=tls.secret=berth-tls,tls.clientCertificates=true", f"--set-json=tenants.file={json.dumps(TENANTS)}"],
     "tenants": ["--set=tls.secret=berth-tls,tenants.secret=berth-tenants,serviceMonitor.enabled=true",
                 "--set=serviceMonitor.tokenSecret=berth-metrics"],
     "storage": ["--set=insecure=true,storage.enabled=true,storage.storageClass=fast,model.path=/models/llama",
@@ -167,6 +172,7 @@ REFUSED = [
     ("replicas=1", OPEN),
     ("tls.secret=a", OPEN),
     ("tenants.secret=a", OPEN),
+    ("tls.secret=a,tls.clientCertificates=true", "the network could read the metrics without a token"),
     ("insecure=true,autoscaling.kind=vpa", "autoscaling.kind: vpa is not none, hpa or keda"),
     ("insecure=true,storage.sessions=true", "storage.sessions requires storage.enabled"),
     ("insecure=true,storage.enabled=true,storage.sessions=true", "storage.sessions requires replicas: 1"),
@@ -339,8 +345,34 @@ def test_selectors_match_the_pods(variant):
         assert selector.items() <= labels.items()
 
 
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory):
+    """A folder with what pods mount."""
+    folder = tmp_path_factory.mktemp("mounted")
+    for name in ("data", "etc/berth-tls", "etc/berth-tenants"):
+        (folder / name).mkdir(parents=True)
+    tls = folder / "etc/berth-tls"
+    ca = Ca(tls, "ca")
+    for path, name in zip(ca.issue("server"), ("tls.crt", "tls.key")):
+        pathlib.Path(path).rename(tls / name)
+    (folder / "etc/berth-tenants/tenants.json").write_text(TENANTS)
+    return folder
+
+
+def accepts(flags, mounted):
+    """What the server says to these flags before it loads a model. The machine may have no GPU."""
+    flags = {**flags, "model": f"{ROOT}/models/demo/falcon_h1-demo", "device": "cpu"}
+    arguments = [f"--{name}={re.sub('^/(etc|data)', lambda path: f'{mounted}{path[0]}', value)}" for name, value in flags.items()]
+    return subprocess.run([SERVER, "--dry_run", *arguments], capture_output=True, text=True, timeout=600)
+
+
 @variants
-def test_flags_exist(variant):
-    help_text = subprocess.run([SERVER, "--help"], capture_output=True, text=True, check=True).stdout
-    for flag in flags_of(variant):
-        assert f"--{flag}" in help_text, flag
+def test_the_server_accepts_the_flags(variant, mounted):
+    result = accepts(flags_of(variant), mounted)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_server_would_refuse_open_metrics(mounted):
+    flags = {name: value for name, value in flags_of("tls").items() if name != "tenants"}
+    result = accepts(flags, mounted)
+    assert result.returncode != 0 and "the network can read the metrics without a token" in result.stderr, result.stderr

@@ -35,9 +35,11 @@ labels:
 {{- if and $v.storage.sessions (or (gt (int $v.replicas) 1) (include "berth.scaled" .)) }}
 {{- fail "storage.sessions requires replicas: 1 and no autoscaling: one server at a time may use the folder" }}
 {{- end }}
-{{- $open := not (and $v.tls.secret (or $v.tls.clientCertificates $v.tenants.secret $v.tenants.file)) }}
-{{- if and $open (not $v.insecure) }}
-{{- fail "the network would reach the server without TLS or without credentials: set tls.secret, and tenants.secret, tenants.file or tls.clientCertificates; or insecure=true" }}
+{{- if and (not $v.insecure) (not (and $v.tls.secret (or $v.tenants.secret $v.tenants.file))) }}
+{{- if and $v.tls.secret $v.tls.clientCertificates }}
+{{- fail "the network could read the metrics without a token, although tls.clientCertificates is set: set tenants.secret or tenants.file too; or insecure=true" }}
+{{- end }}
+{{- fail "the network would reach the server without TLS or without credentials: set tls.secret, and tenants.secret or tenants.file; or insecure=true" }}
 {{- end }}
 {{- if and $v.tls.clientCertificates (not $v.tls.secret) }}{{ fail "tls.clientCertificates requires tls.secret" }}{{ end }}
 {{- if and $v.tenants.secret $v.tenants.file }}{{ fail "tenants.secret and tenants.file exclude each other" }}{{ end }}
