@@ -244,6 +244,7 @@ def test_ports_agree(variant):
     flags, container = flags_of(variant), container_of(variant)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     port_of = {flag: int(flags[flag].split(":")[1]) for flag in flags if flag.endswith("listen")}
+    assert set(ports) == {"grpc", "metrics", "health"}
     assert ports == {{"listen": "grpc", "metrics_listen": "metrics", "health_listen": "health"}[flag]: port
                      for flag, port in port_of.items()}
     headless, gateway = of_kind(variant, "Service")
@@ -253,7 +254,7 @@ def test_ports_agree(variant):
     (policy,) = of_kind(variant, "NetworkPolicy")
     assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == [ports["grpc"], ports["metrics"]]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"]["port"] == ports.get("health", ports["grpc"])  # probes know no TLS
+        assert container[probe]["grpc"]["port"] == ports["health"]  # the clients' port knows TLS, and limits connections
         assert container[probe]["grpc"]["service"] in ("readiness", "liveness")
 
 

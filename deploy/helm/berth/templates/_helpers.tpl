@@ -52,8 +52,8 @@ labels:
 {{- end }}
 --listen=0.0.0.0:8600
 --metrics_listen=0.0.0.0:8601
-{{- if $v.tls.secret }}
 --health_listen=0.0.0.0:8603
+{{- if $v.tls.secret }}
 --tls_cert=/etc/berth-tls/tls.crt
 --tls_key=/etc/berth-tls/tls.key
 {{- if $v.tls.clientCertificates }}
