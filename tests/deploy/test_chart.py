@@ -297,6 +297,17 @@ def test_threads_are_the_cores_of_the_pod():
         assert resources["limits"]["cpu"] == resources["requests"]["cpu"] == flags_of(variant)["threads"]
 
 
+CORES = [("2", "2"), ("0.5", "1"), ("2.5", "3"), ('"3"', "3"), ('"1.5"', "2"), ("500m", "1"), ("2000m", "2"), ("2001m", "3")]
+
+
+@pytest.mark.parametrize("cores, threads", CORES)
+def test_threads_of_parts_of_cores_are_rounded_up(tmp_path, cores, threads):
+    values = tmp_path / "values.yaml"
+    values.write_text(f"insecure: true\ncpus: {cores}\n")
+    text = render.render(f"--values={values}")
+    assert f"--threads={threads}\n" in text and text.count("cpu: \"{}\"\n".format(cores.strip('"'))) == 2, text
+
+
 def test_each_server_has_a_gpu():
     container = container_of("gpu")
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"

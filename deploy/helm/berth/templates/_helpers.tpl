@@ -14,6 +14,15 @@ labels:
 {{ if kindIs "float64" . }}{{ toJson . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 
+{{- /* The threads for 2, 0.5 or 500m cores: whole, and at least 1. */}}
+{{- define "berth.threads" -}}
+{{- $cores := include "berth.text" . }}
+{{- if hasSuffix "m" $cores }}
+{{- $cores = divf (trimSuffix "m" $cores) 1000 }}
+{{- end }}
+{{- max 1 (ceil $cores) }}
+{{- end }}
+
 {{- define "berth.claim" -}}
 {{ .Values.storage.claim | default .Release.Name }}
 {{- end }}
@@ -66,7 +75,7 @@ labels:
 {{- if or $v.tenants.secret $v.tenants.file }}
 --tenants=/etc/berth-tenants/tenants.json
 {{- end }}
---threads={{ $v.cpus }}
+--threads={{ include "berth.threads" $v.cpus }}
 --drain_grace={{ include "berth.text" $v.drainSeconds }}s
 --packed_weights={{ if $v.storage.enabled }}/data/packed{{ else }}none{{ end }}
 {{- if $v.storage.sessions }}
