@@ -1,6 +1,7 @@
 """The Helm chart: what it renders is valid, consistent and current in deploy/kubernetes, for many values."""
 
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -15,7 +16,9 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy/helm"))
+sys.path.insert(0, str(ROOT / "tests/testing"))
 import render  # noqa: E402
+from certificates import Ca  # noqa: E402
 
 CACHE = pathlib.Path(os.environ.get("BERTH_CACHE", pathlib.Path.home() / ".cache/berth"))
 os.environ["PATH"] = f"{CACHE}/chart-tools:{os.environ['PATH']}"
@@ -24,10 +27,12 @@ VERSION = render.KUBERNETES_VERSION
 # Kinds of operators. Their schemas are our own, in SCHEMAS.
 SCHEMAS = ROOT / "tests/deploy/schemas"
 OPERATORS = ("ScaledObject", "ServiceMonitor")
+TOKEN = {"name": "a", "sha256": hashlib.sha256(b"secret").hexdigest()}
+TENANTS = json.dumps({"tenants": [{"name": "a", "tokens": [TOKEN]}]})
 VARIANTS = {
     "default": ["--set=insecure=true"],
     "gpu": ["--set=insecure=true", f"--values={render.CHART}/values-gpu.yaml"],
-    "tls": ["--set=tls.secret=berth-tls,tls.clientCertificates=true", "--set-json=tenants.file=\"{}\""],
+    "tls": ["--set=tls.secret=berth-tls,tls.clientCertificates=true", f"--set-json=tenants.file={json.dumps(TENANTS)}"],
     "tenants": ["--set=tls.secret=berth-tls,tenants.secret=berth-tenants,serviceMonitor.enabled=true",
                 "--set=serviceMonitor.tokenSecret=berth-metrics"],
     "storage": ["--set=insecure=true,storage.enabled=true,storage.storageClass=fast,model.path=/models/llama",
@@ -167,6 +172,7 @@ REFUSED = [
     ("replicas=1", OPEN),
     ("tls.secret=a", OPEN),
     ("tenants.secret=a", OPEN),
+    ("tls.secret=a,tls.clientCertificates=true", "the network could read the metrics without a token"),
     ("insecure=true,autoscaling.kind=vpa", "autoscaling.kind: vpa is not none, hpa or keda"),
     ("insecure=true,storage.sessions=true", "storage.sessions requires storage.enabled"),
     ("insecure=true,storage.enabled=true,storage.sessions=true", "storage.sessions requires replicas: 1"),
@@ -187,6 +193,32 @@ def test_refuses_values_that_contradict_each_other(values, message):
 def test_is_open_only_if_that_is_said(variant):
     flags = flags_of(variant)
     assert ("insecure" in flags) != ("tls_cert" in flags)
+
+
+NUMBERS = """
+insecure: true
+image: {tag: 20240101}
+memory: 17179869184
+replicas: 1000000
+maxUnavailable: 1000000
+drainSeconds: 1000000
+preStopSeconds: 1000000
+storage: {enabled: true, size: 21474836480}
+flags: {max_queued_tokens: 2000000, temperature: 0.25, verbose: true}
+autoscaling: {kind: KIND, minReplicas: 1000000, maxReplicas: 2000000, waitingPerPod: 3000000}
+"""
+
+
+@pytest.mark.parametrize("kind", ("none", "hpa", "keda"))
+def test_numbers_of_a_values_file_stay_as_they_are(tmp_path, kind):
+    """Helm reads them as floats, and would print 2000000 as 2e+06."""
+    values = tmp_path / "values.yaml"
+    values.write_text(NUMBERS.replace("KIND", kind))
+    text = render.render(f"--values={values}")
+    assert not re.search(r"\de\+\d", text), text
+    for line in ("--max_queued_tokens=2000000", "--temperature=0.25", "--verbose=true", "--drain_grace=1000000s",
+                 "image: berth:20240101", "memory: 17179869184", "storage: 21474836480"):
+        assert f"{line}\n" in text, line
 
 
 @variants
@@ -212,16 +244,18 @@ def test_ports_agree(variant):
     flags, container = flags_of(variant), container_of(variant)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     port_of = {flag: int(flags[flag].split(":")[1]) for flag in flags if flag.endswith("listen")}
+    assert set(ports) == {"grpc", "metrics", "health"}
     assert ports == {{"listen": "grpc", "metrics_listen": "metrics", "health_listen": "health"}[flag]: port
                      for flag, port in port_of.items()}
-    headless, gateway = of_kind(variant, "Service")
+    headless, gateway, metrics = of_kind(variant, "Service")
     assert headless["spec"]["clusterIP"] == "None" and "clusterIP" not in gateway["spec"]
+    assert [p["port"] for p in metrics["spec"]["ports"]] == [ports["metrics"]]
     assert {p["name"]: p["port"] for p in headless["spec"]["ports"]} == {"grpc": ports["grpc"], "metrics": ports["metrics"]}
     assert {p["name"]: p["port"] for p in gateway["spec"]["ports"]} == {"grpc": ports["grpc"]}
     (policy,) = of_kind(variant, "NetworkPolicy")
     assert [rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]] == [ports["grpc"], ports["metrics"]]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"]["port"] == ports.get("health", ports["grpc"])  # probes know no TLS
+        assert container[probe]["grpc"]["port"] == ports["health"]  # the clients' port knows TLS, and limits connections
         assert container[probe]["grpc"]["service"] in ("readiness", "liveness")
 
 
@@ -264,6 +298,17 @@ def test_threads_are_the_cores_of_the_pod():
         assert resources["limits"]["cpu"] == resources["requests"]["cpu"] == flags_of(variant)["threads"]
 
 
+CORES = [("2", "2"), ("0.5", "1"), ("2.5", "3"), ('"3"', "3"), ('"1.5"', "2"), ("500m", "1"), ("2000m", "2"), ("2001m", "3")]
+
+
+@pytest.mark.parametrize("cores, threads", CORES)
+def test_threads_of_parts_of_cores_are_rounded_up(tmp_path, cores, threads):
+    values = tmp_path / "values.yaml"
+    values.write_text(f"insecure: true\ncpus: {cores}\n")
+    text = render.render(f"--values={values}")
+    assert f"--threads={threads}\n" in text and text.count("cpu: \"{}\"\n".format(cores.strip('"'))) == 2, text
+
+
 def test_each_server_has_a_gpu():
     container = container_of("gpu")
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -290,15 +335,25 @@ def test_metrics_of_the_scalers_exist():
 
 def test_operators_find_what_they_look_for():
     (monitor,) = of_kind("tenants", "ServiceMonitor")
-    headless, gateway = of_kind("tenants", "Service")
+    headless, *others = of_kind("tenants", "Service")
     (endpoint,) = monitor["spec"]["endpoints"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= headless["metadata"]["labels"].items()
     assert endpoint["port"] in [port["name"] for port in headless["spec"]["ports"]]
-    assert endpoint["port"] not in [port["name"] for port in gateway["spec"]["ports"]]
+    assert endpoint["port"] not in [port["name"] for service in others for port in service["spec"]["ports"]]
     assert endpoint["authorization"]["credentials"] == {"name": "berth-metrics", "key": "token"}
     (scaled,) = of_kind("keda", "ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]
     assert f'service="{headless["metadata"]["name"]}"' in trigger["metadata"]["query"]
+
+
+def test_prometheus_finds_crashed_pods_and_clients_do_not():
+    (job,) = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    (dns,) = job["dns_sd_configs"]
+    services = {f"{service['metadata']['name']}.default.svc.cluster.local": service["spec"]
+                for service in of_kind("default", "Service")}
+    assert [name for name, spec in services.items() if spec.get("publishNotReadyAddresses")] == dns["names"]
+    (spec,) = [services[name] for name in dns["names"]]
+    assert spec["clusterIP"] == "None" and [port["port"] for port in spec["ports"]] == [dns["port"]]
 
 
 @variants
@@ -313,8 +368,34 @@ def test_selectors_match_the_pods(variant):
         assert selector.items() <= labels.items()
 
 
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory):
+    """A folder with what pods mount."""
+    folder = tmp_path_factory.mktemp("mounted")
+    for name in ("data", "etc/berth-tls", "etc/berth-tenants"):
+        (folder / name).mkdir(parents=True)
+    tls = folder / "etc/berth-tls"
+    ca = Ca(tls, "ca")
+    for path, name in zip(ca.issue("server"), ("tls.crt", "tls.key")):
+        pathlib.Path(path).rename(tls / name)
+    (folder / "etc/berth-tenants/tenants.json").write_text(TENANTS)
+    return folder
+
+
+def accepts(flags, mounted):
+    """What the server says to these flags before it loads a model. The machine may have no GPU."""
+    flags = {**flags, "model": f"{ROOT}/models/demo/falcon_h1-demo", "device": "cpu"}
+    arguments = [f"--{name}={re.sub('^/(etc|data)', lambda path: f'{mounted}{path[0]}', value)}" for name, value in flags.items()]
+    return subprocess.run([SERVER, "--dry_run", *arguments], capture_output=True, text=True, timeout=600)
+
+
 @variants
-def test_flags_exist(variant):
-    help_text = subprocess.run([SERVER, "--help"], capture_output=True, text=True, check=True).stdout
-    for flag in flags_of(variant):
-        assert f"--{flag}" in help_text, flag
+def test_the_server_accepts_the_flags(variant, mounted):
+    result = accepts(flags_of(variant), mounted)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_server_would_refuse_open_metrics(mounted):
+    flags = {name: value for name, value in flags_of("tls").items() if name != "tenants"}
+    result = accepts(flags, mounted)
+    assert result.returncode != 0 and "the network can read the metrics without a token" in result.stderr, result.stderr

@@ -268,7 +268,8 @@ def test_the_times_of_texts_are_measured():
 
 
 def test_connections_are_limited():
-    with BerthServer(DEMO, "--max_connections=3", "--max_connections_per_address=2") as server:  # one is the helper's
+    flags = ["--max_connections=3", "--max_connections_per_address=2", "--health_listen=127.0.0.1:0"]
+    with BerthServer(DEMO, *flags) as server:  # one connection is the helper's
         assert server.load().running == 0
         with contextlib.closing(RawConnection(server.address)) as second:
             assert second.read(120) and not second.closed
@@ -281,3 +282,7 @@ def test_connections_are_limited():
                 wait_until(closed, "the server to close the third connection")
             assert metric(server, "berth_connections_refused_total") == 1
             assert metric(server, "berth_connections{") == 2
+            # Probes have their own.
+            with grpc.insecure_channel(f"127.0.0.1:{server.ports['health']}") as health:
+                check = health.unary_unary("/grpc.health.v1.Health/Check")
+                assert check(b"\x0a\x08liveness", timeout=60) == b"\x08\x01"  # SERVING
