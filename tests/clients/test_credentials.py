@@ -87,6 +87,15 @@ def test_tokens_are_not_sent_in_plain_text(client):
     Client("berth.example:8600", token="secret", tls=True).close()
 
 
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("tls", [None, 0, 1, "", "/tmp/ca.pem", {"ca": "/tmp/ca.pem"}, b"pem", Tls])
+def test_what_is_no_tls_is_refused_and_not_taken_for_it(client, tls):
+    for target in ("berth.example:8600", "127.0.0.1:8600"):
+        with pytest.raises(TypeError) as error:
+            client(target, tls=tls, token="secret")
+        assert str(error.value) == f"tls: {type(tls).__name__} is none of True, False and Tls(...)"
+
+
 def test_tokens_of_single_calls_are_not_sent_in_plain_text():
     with Client("berth.example:8600") as client, pytest.raises(ValueError, match="plain text to berth.example:8600"):
         client.load(metadata={"authorization": "Bearer secret"})

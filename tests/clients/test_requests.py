@@ -224,7 +224,10 @@ def test_every_field_of_an_answer_is_read(server, client, method, full):
     ({"temperature": "hot"}, TypeError, "temperature: 'hot' is not a number"),
     ({"ignore_eos": 1}, TypeError, "ignore_eos: 1 is not True or False"),
     ({"stop": "x"}, TypeError, "stop: 'x' is a text; give a list"),
-    ({"stop": [1]}, TypeError, "stop: [1] is not a list, each a text"),
+    ({"stop": [1]}, TypeError, "stop[0]: 1 is not a text"),
+    ({"stop": ["a", True]}, TypeError, "stop[1]: True is not a text"),
+    ({"stop": 1}, TypeError, "stop: 1 is not a list, each a text"),
+    ({"stop_token_ids": bytearray(b"x")}, TypeError, "stop_token_ids: bytearray(b'x') is a text; give a list"),
     ({"logit_bias": {"a": 1.0}}, TypeError,
      "logit_bias: {'a': 1.0} is not a map from an integer in [-2147483648, 2147483647] to a number"),
     ({"whitespace": "none"}, ValueError, "whitespace: 'none' is not one of flexible, compact, spaced"),
@@ -239,9 +242,58 @@ def test_wrong_options_are_refused_by_name(server, client, options, kind, messag
     assert server.requests == []
 
 
-def test_wrong_messages_are_refused_by_name(client):
-    with pytest.raises(TypeError, match="rol: there is no option of this name; did you mean role?"):
-        client.chat([{"rol": "user", "content": "x"}])
+NEITHER = "is neither a text nor a list of token ids"
+
+
+@pytest.mark.parametrize("prompt, kind, message", [
+    (b"Once", TypeError, f"prompt: bytes {NEITHER}"),
+    (bytearray(b"Once"), TypeError, f"prompt: bytearray {NEITHER}"),
+    (memoryview(b"Once"), TypeError, f"prompt: memoryview {NEITHER}"),
+    (None, TypeError, f"prompt: NoneType {NEITHER}"),
+    (7, TypeError, f"prompt: int {NEITHER}"),
+    ("\ud800", ValueError, "prompt: '\\ud800' is not a text"),
+    ([1, 2**40], ValueError, "token_ids[1]: 1099511627776 is not an integer in [-2147483648, 2147483647]"),
+    ([1, "2"], TypeError, "token_ids[1]: '2' is not an integer in [-2147483648, 2147483647]"),
+    ([True], TypeError, "token_ids[0]: True is not an integer in [-2147483648, 2147483647]"),
+])
+@pytest.mark.parametrize("name", ["generate", "stream", "embed"])
+def test_wrong_prompts_are_refused_by_name(server, client, name, prompt, kind, message):
+    with pytest.raises(kind) as error:
+        getattr(client, name)(prompt)
+    assert str(error.value) == message
+    assert server.requests == []
+
+
+def test_an_empty_list_of_token_ids_is_sent_as_one(server, client):
+    client.generate([])
+    client.embed(iter([3, 4]))
+    (_, generate, *_), (_, embed, *_) = server.requests
+    assert generate.WhichOneof("input") == "token_ids" and list(embed.token_ids.ids) == [3, 4]
+
+
+NO_MESSAGES = "is neither a text nor a list of messages"
+
+
+@pytest.mark.parametrize("messages, message", [
+    ([{"rol": "user", "content": "x"}], "rol: there is no option of this name; did you mean role?"),
+    ([{"role": "user", "content": 1}], "content: 1 is not a text"),
+    ({"role": "user", "content": "x"}, f"messages: dict {NO_MESSAGES}"),
+    (b"x", f"messages: bytes {NO_MESSAGES}"),
+    (None, f"messages: NoneType {NO_MESSAGES}"),
+    ([{"role": "user", "content": "x"}, "y"], "messages[1]: str is no dict with role and content"),
+    ([None], "messages[0]: NoneType is no dict with role and content"),
+])
+@pytest.mark.parametrize("name", ["chat", "stream_chat", "tokenize_chat"])
+def test_wrong_messages_are_refused_by_name(server, client, name, messages, message):
+    with pytest.raises(TypeError) as error:
+        getattr(client, name)(messages)
+    assert str(error.value) == message
+    assert server.requests == []
+
+
+def test_messages_are_no_option(client):
+    with pytest.raises(TypeError, match="^messages: there is no option of this name"):
+        client.chat("x", messages=[{"role": "user", "content": "x"}])
 
 
 def test_an_option_that_is_none_stays_absent(server, client):

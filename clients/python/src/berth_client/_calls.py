@@ -8,13 +8,13 @@ A field that is added to a request of berth.v1 needs nothing but ./dev docs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from google.protobuf.message import Message
 
-from ._messages import message_class, options_of, read, service, set_options
+from ._messages import message_class, options_of, read, service, set_field, set_options
 from .errors import IncompleteOutputError
 from .types import (AbortOptions, CallOptions, ChatMessage, ChatOptions, DetokenizeOptions, DrainResponse,
                     EmbedOptions, EmbedResponse, EraseOptions, EraseTenantResponse, FlushCacheResponse, FlushOptions,
@@ -62,11 +62,9 @@ def _call(service_name: str, method_name: str, options: Mapping[str, Any], **nam
 
 def _with_prompt(method: str, prompt: str | Sequence[int], options: Mapping[str, Any]) -> Call[Any]:
     call = _call("Inference", method, options)
-    if isinstance(prompt, str):
-        call.request.prompt = prompt
-    else:
-        call.request.token_ids.SetInParent()
-        call.request.token_ids.ids.extend(prompt)
+    if isinstance(prompt, (bytes, bytearray, memoryview)) or not isinstance(prompt, Iterable):
+        raise TypeError(f"prompt: {type(prompt).__name__} is neither a text nor a list of token ids")
+    set_field(call.request, "prompt" if isinstance(prompt, str) else "token_ids", prompt)
     return call
 
 
@@ -75,8 +73,12 @@ def _with_chat(method: str, messages: str | Sequence[ChatMessage], options: Mapp
     call = _call("Inference", method, {name: value for name, value in options.items() if name not in of_chat})
     chat = call.request.chat
     set_options(chat, {name: value for name, value in options.items() if name in of_chat})
-    turns: Sequence[ChatMessage] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    for turn in turns:
+    if isinstance(messages, (Mapping, bytes, bytearray, memoryview)) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages: {type(messages).__name__} is neither a text nor a list of messages")
+    turns: Iterable[ChatMessage] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    for index, turn in enumerate(turns):
+        if not isinstance(turn, Mapping):
+            raise TypeError(f"messages[{index}]: {type(turn).__name__} is no dict with role and content")
         set_options(chat.messages.add(), turn)
     return call
 

@@ -43,6 +43,15 @@ def _read(pem: Pem | None) -> bytes | None:
     return pem if pem is None or isinstance(pem, bytes) else Path(pem).read_bytes()
 
 
+def _credentials(tls: Tls | bool) -> grpc.ChannelCredentials | None:
+    """None: no TLS."""
+    if not isinstance(tls, (bool, Tls)):
+        raise TypeError(f"tls: {type(tls).__name__} is none of True, False and Tls(...)")  # the value may hold a key
+    if tls is False:
+        return None
+    return (Tls() if tls is True else tls).credentials()
+
+
 def is_local(target: str) -> bool:
     """Whether what is sent to the target stays on this machine: a Unix socket, or a loopback address."""
     if target.startswith(("unix:", "unix-abstract:")):
@@ -78,12 +87,10 @@ class Connection:
         self.timeout = timeout
         self.retries = retries
         self.max_retry_delay = max_retry_delay
-        self._secure = tls is not False
+        self.credentials = _credentials(tls)
         self._token = token
         self._metadata = dict(metadata or {})
         self._check_secrets("token" if token is not None else None, self._metadata)
-        settings = Tls() if tls is True else tls
-        self.credentials = settings.credentials() if isinstance(settings, Tls) else None
         # Answers have no limit here: a prompt's log-probabilities exceed gRPC's default of 4 MiB. A proxy of the
         # environment would see what is sent to this machine.
         options = {"grpc.max_receive_message_length": -1, "grpc.enable_http_proxy": int(not is_local(target))}
@@ -96,7 +103,7 @@ class Connection:
     def _check_secrets(self, secret: str | None, metadata: Mapping[str, str]) -> None:
         if secret is None and any(key.lower() == "authorization" for key in metadata):
             secret = "metadata: authorization"
-        if secret is not None and not self._secure and not is_local(self.target):
+        if secret is not None and self.credentials is None and not is_local(self.target):
             raise ValueError(f"{secret}: it would be sent in plain text to {self.target}; use tls")
 
     def metadata_of(self, call: Call[Any]) -> tuple[tuple[str, str | bytes], ...]:
