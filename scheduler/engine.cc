@@ -238,7 +238,7 @@ void Engine::EmptyTaken() {
     scheduler_->Cancel(cancel.key, cancel.reason, cancel.output);
   for (const auto& [key, paused] : taken_.pauses) {
     if (paused) {
-      scheduler_->Pause(key, options_.now() + options_.unread_timeout);
+      scheduler_->Pause(key, options_.now(), options_.unread_timeout);
     } else {
       scheduler_->Unpause(key);
     }

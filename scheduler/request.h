@@ -135,6 +135,7 @@ struct RequestTimes {
   absl::Time first_scheduled = absl::InfinitePast();  // InfinitePast: never
   absl::Time first_token = absl::InfinitePast();
   absl::Time finished = absl::InfinitePast();
+  absl::Duration paused;  // after first_scheduled, in all: from each pause until it ran again
   int32_t num_preemptions = 0;
 };
 

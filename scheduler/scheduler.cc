@@ -106,7 +106,7 @@ void Scheduler::Save(RequestKey key) {
 
 // The prefix index keeps what the request computed until others need the room. So a request that soon continues finds
 // its cache, and no lease is held without use.
-void Scheduler::Pause(RequestKey key, absl::Time until) {
+void Scheduler::Pause(RequestKey key, absl::Time now, absl::Duration time) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end() || found->second->paused) return;
   const auto of_request = [key](const std::unique_ptr<Sequence>& sequence) { return sequence->request.key == key; };
@@ -119,13 +119,14 @@ void Scheduler::Pause(RequestKey key, absl::Time until) {
     CountWaiting(*sequence, -1);
     policy_->OnPause(*sequence);
     sequence->paused = true;
-    sequence->paused_until = until;
+    sequence->paused_until = now + time;
+    if (sequence->ever_admitted() && sequence->paused_since == absl::InfinitePast()) sequence->paused_since = now;
     paused_.push_back(std::move(sequence));
   }
   std::erase(waiting_, nullptr);
   ++counts_.num_pauses;
   counts_.num_paused = static_cast<int64_t>(paused_.size());
-  next_deadline_ = std::min(next_deadline_, until);
+  next_deadline_ = std::min(next_deadline_, now + time);
 }
 
 void Scheduler::Unpause(RequestKey key) {

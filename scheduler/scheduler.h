@@ -80,9 +80,9 @@ class Scheduler {
   void Save(RequestKey key);
 
   // Makes the request give up its lease, as by a preemption, and keeps it out of the steps until Unpause, which makes
-  // it wait. At `until`, EndDue ends it with kUnread. Does nothing for an unknown key, or twice. Call them between
+  // it wait. After `time`, EndDue ends it with kUnread. Does nothing for an unknown key, or twice. Call them between
   // steps.
-  void Pause(RequestKey key, absl::Time until);
+  void Pause(RequestKey key, absl::Time now, absl::Duration time);
   void Unpause(RequestKey key);
 
   // Makes EndDue end the request with `reason`, or only its output `output`. Does nothing for an unknown key.

@@ -352,6 +352,7 @@ void Scheduler::MoveToRunning(size_t index, absl::Time now) {
   const auto end = std::find_if(begin, waiting_.end(), [&](const auto& other) { return !SameRequest(first, *other); });
   for (auto at = begin; at != end; ++at) {
     CountWaiting(**at, -1);
+    (*at)->EndPause(now);
     policy_->OnAdmit(**at);
   }
   first.swapped.Drop();

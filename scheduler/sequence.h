@@ -86,6 +86,11 @@ struct Sequence {
   int64_t num_adoptable() const { return wants_scores() ? num_scored : wants_states() ? num_pooled : num_tokens() - 1; }
   bool finished() const { return times.finished != absl::InfinitePast(); }
   bool ever_admitted() const { return times.first_scheduled != absl::InfinitePast(); }
+  // It runs again after a pause, or ends.
+  void EndPause(absl::Time now) {
+    if (paused_since != absl::InfinitePast()) times.paused += now - paused_since;
+    paused_since = absl::InfinitePast();
+  }
   bool StopsAt(int32_t token) const {
     return std::binary_search(request.stop_token_ids.begin(), request.stop_token_ids.end(), token);
   }
@@ -123,9 +128,10 @@ struct Sequence {
   int64_t num_counted = 0;    // known tokens that were computed, or found in the cache, at least once
   int64_t num_cached = 0;     // prompt tokens that its first lease shared
   PrefixHit hit;              // what its lease adopted; states are worth keeping where its tokens leave the known ones
-  FinishReason cancelled = FinishReason::kNone;  // how its request is to end before the next step
-  bool paused = false;                           // neither runs nor waits: see Scheduler::Pause
-  absl::Time paused_until;                       // then its request ends
+  FinishReason cancelled = FinishReason::kNone;    // how its request is to end before the next step
+  bool paused = false;                             // neither runs nor waits: see Scheduler::Pause
+  absl::Time paused_until;                         // then its request ends
+  absl::Time paused_since = absl::InfinitePast();  // InfinitePast: it has run since, or never ran
 
   std::shared_ptr<OutputGroup> group;                   // null: it is the request's only output
   int32_t output = 0;                                   // its index among the request's outputs

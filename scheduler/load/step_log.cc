@@ -53,7 +53,7 @@ void StepLog::End(absl::Time now, const SchedulerCounts& counts, int64_t evicted
 void StepLog::OnEvents(absl::Span<const TokenEvent> events) {
   for (const TokenEvent& event : events) {
     if (event.finish == FinishReason::kNone || event.times.first_scheduled == absl::InfinitePast()) continue;
-    waits_.OnSequenceEnd(event.times.finished - event.times.first_scheduled);
+    waits_.OnSequenceEnd(event.times.finished - event.times.first_scheduled - event.times.paused);
   }
 }
 

@@ -28,7 +28,7 @@ class StepLog {
   // The step's tokens are delivered.
   void End(absl::Time now, const SchedulerCounts& counts, int64_t evicted_units, int64_t free_bytes);
 
-  // Takes how long the sequences ran that end with these events.
+  // Takes how long the sequences held a place, or waited after a preemption, that end with these events.
   void OnEvents(absl::Span<const TokenEvent> events);
 
   const FlightRecorder& recorder() const { return recorder_; }

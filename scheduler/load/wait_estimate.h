@@ -32,7 +32,7 @@ namespace berth {
 struct WaitRates {
   double decode_step_seconds = 0;    // a step that only decodes
   double prefill_token_seconds = 0;  // a prefilled token, beside the step's own time
-  double sequence_seconds = 0;       // from a sequence's first step to its end
+  double sequence_seconds = 0;       // from a sequence's first step to its end, without pauses
   double cached_ratio = 0;           // part of the prompts that was in the cache
 };
 
@@ -75,7 +75,7 @@ class WaitEstimator {
  public:
   // A step computed a token for each of `decode_rows` sequences past their prompts, and `prefill_tokens` others.
   void OnStep(absl::Duration time, int64_t prefill_tokens, int64_t decode_rows);
-  // A sequence ended so long after its first step.
+  // A sequence ended so long after its first step, pauses left out.
   void OnSequenceEnd(absl::Duration time);
   // Takes counts since the start: tokens of prompts that looked for their prefix, and those that they found.
   void OnPrefixes(int64_t queried_tokens, int64_t hit_tokens);

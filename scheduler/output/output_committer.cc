@@ -282,6 +282,7 @@ void OutputCommitter::Finish(FinishReason reason, const absl::Status& error, abs
   to_.swap->OnEnd(*sequence, complete, now);
   to_.saver->OnEnd(reason, sequence);
   sequence->times.finished = now;
+  sequence->EndPause(now);
   event->num_cached = sequence->num_cached;
   event->key = sequence->request.key;
   event->finish = reason;

@@ -12,7 +12,7 @@ const Scheduler::Options kOptions = {
     .max_running = 2, .max_step_tokens = 16, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
 
 void Pause(SchedulerHarness* h, RequestKey key, absl::Duration time = absl::Minutes(1)) {
-  h->scheduler->Pause(key, h->clock.Now() + time);
+  h->scheduler->Pause(key, h->clock.Now(), time);
 }
 
 TEST(Pause, APausedRequestGetsNoTokensAndOthersUseItsPlace) {
@@ -84,6 +84,42 @@ TEST(Pause, EndsWhenItsTimeIsOver) {
   EXPECT_EQ(h.records[paused].finish, FinishReason::kUnread);
   EXPECT_EQ(h.scheduler->counts().num_paused, 0);
   EXPECT_EQ(h.scheduler->NextIdleWork(h.clock.Now()), absl::InfiniteFuture());
+  h.ExpectAllEnded();
+}
+
+// A place is free from the pause until the request runs again, or ends.
+TEST(Pause, ItsTimeIsCounted) {
+  Scheduler::Options options = kOptions;
+  options.max_running = 1;
+  SchedulerHarness h({StaticLayer()}, 100, options);
+  const RequestKey key = h.Add(10, 10);
+  Pause(&h, key);  // it never ran
+  h.clock.Advance(absl::Seconds(100));
+  h.Step();
+  EXPECT_EQ(h.records[key].finish, FinishReason::kUnread);
+  EXPECT_EQ(h.records[key].times.paused, absl::ZeroDuration());
+  const RequestKey first = h.Add(10, 10);
+  const RequestKey second = h.Add(10, 10);
+  for (int i = 0; i < 5; ++i) h.Step();
+  Pause(&h, first);
+  h.clock.Advance(absl::Seconds(20));
+  h.scheduler->Unpause(first);
+  h.Step();
+  EXPECT_EQ(h.scheduler->counts().num_running, 1) << "it runs again";
+  h.clock.Advance(absl::Seconds(3));
+  Pause(&h, first);
+  for (int i = 0; i < 5; ++i) h.Step();
+  h.clock.Advance(absl::Seconds(4));
+  h.scheduler->Unpause(first);
+  h.clock.Advance(absl::Seconds(5));
+  Pause(&h, second);
+  h.Step();  // now there is a place for the first
+  while (h.records[first].num_ends == 0) h.Step();
+  EXPECT_EQ(h.records[first].times.paused, absl::Seconds(20 + 4 + 5));
+  h.clock.Advance(absl::Seconds(100));
+  h.Step();
+  EXPECT_EQ(h.records[second].finish, FinishReason::kUnread);
+  EXPECT_EQ(h.records[second].times.paused, absl::Seconds(100));
   h.ExpectAllEnded();
 }
 

@@ -219,7 +219,7 @@ struct RandomSchedule {
     const auto newest = [&] {
       return static_cast<RequestKey>(Between(std::max<int64_t>(1, h->last_key - 15), h->last_key + 1));
     };
-    if (OneIn(8)) h->scheduler->Pause(newest(), h->clock.Now() + absl::Seconds(Between(0, 100)));
+    if (OneIn(8)) h->scheduler->Pause(newest(), h->clock.Now(), absl::Seconds(Between(0, 100)));
     if (OneIn(3)) h->scheduler->Unpause(newest());
   }
 

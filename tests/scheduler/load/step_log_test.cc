@@ -94,7 +94,7 @@ TEST_F(StepLogTest, SequencesThatRanAreMeasuredAtTheirEnds) {
   events[0].times = {.first_scheduled = now_, .finished = now_ + absl::Seconds(9)};  // no end
   events[1].finish = FinishReason::kCancelled;                                       // it never ran
   events[2].finish = FinishReason::kStop;
-  events[2].times = {.first_scheduled = now_, .finished = now_ + absl::Seconds(3)};
+  events[2].times = {.first_scheduled = now_, .finished = now_ + absl::Seconds(8), .paused = absl::Seconds(5)};
   log_.OnEvents(events);
   EXPECT_DOUBLE_EQ(log_.rates().sequence_seconds, 3);
 }
