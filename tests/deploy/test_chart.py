@@ -247,8 +247,9 @@ def test_ports_agree(variant):
     assert set(ports) == {"grpc", "metrics", "health"}
     assert ports == {{"listen": "grpc", "metrics_listen": "metrics", "health_listen": "health"}[flag]: port
                      for flag, port in port_of.items()}
-    headless, gateway = of_kind(variant, "Service")
+    headless, gateway, metrics = of_kind(variant, "Service")
     assert headless["spec"]["clusterIP"] == "None" and "clusterIP" not in gateway["spec"]
+    assert [p["port"] for p in metrics["spec"]["ports"]] == [ports["metrics"]]
     assert {p["name"]: p["port"] for p in headless["spec"]["ports"]} == {"grpc": ports["grpc"], "metrics": ports["metrics"]}
     assert {p["name"]: p["port"] for p in gateway["spec"]["ports"]} == {"grpc": ports["grpc"]}
     (policy,) = of_kind(variant, "NetworkPolicy")
@@ -334,15 +335,25 @@ def test_metrics_of_the_scalers_exist():
 
 def test_operators_find_what_they_look_for():
     (monitor,) = of_kind("tenants", "ServiceMonitor")
-    headless, gateway = of_kind("tenants", "Service")
+    headless, *others = of_kind("tenants", "Service")
     (endpoint,) = monitor["spec"]["endpoints"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= headless["metadata"]["labels"].items()
     assert endpoint["port"] in [port["name"] for port in headless["spec"]["ports"]]
-    assert endpoint["port"] not in [port["name"] for port in gateway["spec"]["ports"]]
+    assert endpoint["port"] not in [port["name"] for service in others for port in service["spec"]["ports"]]
     assert endpoint["authorization"]["credentials"] == {"name": "berth-metrics", "key": "token"}
     (scaled,) = of_kind("keda", "ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]
     assert f'service="{headless["metadata"]["name"]}"' in trigger["metadata"]["query"]
+
+
+def test_prometheus_finds_crashed_pods_and_clients_do_not():
+    (job,) = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    (dns,) = job["dns_sd_configs"]
+    services = {f"{service['metadata']['name']}.default.svc.cluster.local": service["spec"]
+                for service in of_kind("default", "Service")}
+    assert [name for name, spec in services.items() if spec.get("publishNotReadyAddresses")] == dns["names"]
+    (spec,) = [services[name] for name in dns["names"]]
+    assert spec["clusterIP"] == "None" and [port["port"] for port in spec["ports"]] == [dns["port"]]
 
 
 @variants
