@@ -94,6 +94,12 @@ def ready(prometheus, port, log):
         return False
 
 
+def test_rules_name_the_job_of_the_configuration():
+    (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    assert {name for rule in RULES for name in re.findall(r'job="([^"]*)"', rule["expr"])} == {job["job_name"]}
+    assert not any('job="' in panel.values[0] for panel in dashboard_queries())
+
+
 def dashboard_queries():
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
