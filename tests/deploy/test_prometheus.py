@@ -106,6 +106,18 @@ def dashboard_queries():
             yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
 
 
+def test_queries_of_grpc_take_all_services_of_berth_alone():
+    """Other programs have metrics of the same names."""
+    (services,) = set(re.findall(r"`grpc_service`: ([^;]*);", (ROOT / "docs/metrics.md").read_text()))
+    queries = [rule["expr"] for rule in RULES] + [panel.values[0] for panel in dashboard_queries()]
+    queries = [query for query in queries if "grpc_server_" in query]
+    assert len(queries) == 2
+    for query in queries:
+        (pattern,) = re.findall(r'grpc_server_\w+{grpc_service=~"([^"]*)"', query)
+        assert all(re.fullmatch(pattern, service) for service in services.split(", "))
+        assert not re.fullmatch(pattern, "etcdserverpb.KV")
+
+
 @pytest.mark.parametrize("expression", list(dashboard_queries()))
 def test_every_panel_shows_data(query, expression):
     expression = expression.replace("$__rate_interval", "1m").replace("$model_name", ".*")
