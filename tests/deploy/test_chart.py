@@ -340,6 +340,8 @@ def test_operators_find_what_they_look_for():
     assert monitor["spec"]["selector"]["matchLabels"].items() <= headless["metadata"]["labels"].items()
     assert endpoint["port"] in [port["name"] for port in headless["spec"]["ports"]]
     assert endpoint["port"] not in [port["name"] for service in others for port in service["spec"]["ports"]]
+    (job,) = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert headless["metadata"]["labels"][monitor["spec"]["jobLabel"]] == job["job_name"]
     assert endpoint["authorization"]["credentials"] == {"name": "berth-metrics", "key": "token"}
     (scaled,) = of_kind("keda", "ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]

@@ -94,10 +94,28 @@ def ready(prometheus, port, log):
         return False
 
 
+def test_rules_name_the_job_of_the_configuration():
+    (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    assert {name for rule in RULES for name in re.findall(r'job="([^"]*)"', rule["expr"])} == {job["job_name"]}
+    assert not any('job="' in panel.values[0] for panel in dashboard_queries())
+
+
 def dashboard_queries():
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
+
+
+def test_queries_of_grpc_take_all_services_of_berth_alone():
+    """Other programs have metrics of the same names."""
+    (services,) = set(re.findall(r"`grpc_service`: ([^;]*);", (ROOT / "docs/metrics.md").read_text()))
+    queries = [rule["expr"] for rule in RULES] + [panel.values[0] for panel in dashboard_queries()]
+    queries = [query for query in queries if "grpc_server_" in query]
+    assert len(queries) == 2
+    for query in queries:
+        (pattern,) = re.findall(r'grpc_server_\w+{grpc_service=~"([^"]*)"', query)
+        assert all(re.fullmatch(pattern, service) for service in services.split(", "))
+        assert not re.fullmatch(pattern, "etcdserverpb.KV")
 
 
 @pytest.mark.parametrize("expression", list(dashboard_queries()))
