@@ -224,7 +224,10 @@ def test_every_field_of_an_answer_is_read(server, client, method, full):
     ({"temperature": "hot"}, TypeError, "temperature: 'hot' is not a number"),
     ({"ignore_eos": 1}, TypeError, "ignore_eos: 1 is not True or False"),
     ({"stop": "x"}, TypeError, "stop: 'x' is a text; give a list"),
-    ({"stop": [1]}, TypeError, "stop: [1] is not a list, each a text"),
+    ({"stop": [1]}, TypeError, "stop[0]: 1 is not a text"),
+    ({"stop": ["a", True]}, TypeError, "stop[1]: True is not a text"),
+    ({"stop": 1}, TypeError, "stop: 1 is not a list, each a text"),
+    ({"stop_token_ids": bytearray(b"x")}, TypeError, "stop_token_ids: bytearray(b'x') is a text; give a list"),
     ({"logit_bias": {"a": 1.0}}, TypeError,
      "logit_bias: {'a': 1.0} is not a map from an integer in [-2147483648, 2147483647] to a number"),
     ({"whitespace": "none"}, ValueError, "whitespace: 'none' is not one of flexible, compact, spaced"),
@@ -237,6 +240,35 @@ def test_wrong_options_are_refused_by_name(server, client, options, kind, messag
         client.generate("x", **options)
     assert str(error.value) == message
     assert server.requests == []
+
+
+NEITHER = "is neither a text nor a list of token ids"
+
+
+@pytest.mark.parametrize("prompt, kind, message", [
+    (b"Once", TypeError, f"prompt: bytes {NEITHER}"),
+    (bytearray(b"Once"), TypeError, f"prompt: bytearray {NEITHER}"),
+    (memoryview(b"Once"), TypeError, f"prompt: memoryview {NEITHER}"),
+    (None, TypeError, f"prompt: NoneType {NEITHER}"),
+    (7, TypeError, f"prompt: int {NEITHER}"),
+    ("\ud800", ValueError, "prompt: '\\ud800' is not a text"),
+    ([1, 2**40], ValueError, "token_ids[1]: 1099511627776 is not an integer in [-2147483648, 2147483647]"),
+    ([1, "2"], TypeError, "token_ids[1]: '2' is not an integer in [-2147483648, 2147483647]"),
+    ([True], TypeError, "token_ids[0]: True is not an integer in [-2147483648, 2147483647]"),
+])
+@pytest.mark.parametrize("name", ["generate", "stream", "embed"])
+def test_wrong_prompts_are_refused_by_name(server, client, name, prompt, kind, message):
+    with pytest.raises(kind) as error:
+        getattr(client, name)(prompt)
+    assert str(error.value) == message
+    assert server.requests == []
+
+
+def test_an_empty_list_of_token_ids_is_sent_as_one(server, client):
+    client.generate([])
+    client.embed(iter([3, 4]))
+    (_, generate, *_), (_, embed, *_) = server.requests
+    assert generate.WhichOneof("input") == "token_ids" and list(embed.token_ids.ids) == [3, 4]
 
 
 def test_wrong_messages_are_refused_by_name(client):

@@ -8,13 +8,13 @@ A field that is added to a request of berth.v1 needs nothing but ./dev docs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from google.protobuf.message import Message
 
-from ._messages import message_class, options_of, read, service, set_options
+from ._messages import message_class, options_of, read, service, set_field, set_options
 from .errors import IncompleteOutputError
 from .types import (AbortOptions, CallOptions, ChatMessage, ChatOptions, DetokenizeOptions, DrainResponse,
                     EmbedOptions, EmbedResponse, EraseOptions, EraseTenantResponse, FlushCacheResponse, FlushOptions,
@@ -62,11 +62,9 @@ def _call(service_name: str, method_name: str, options: Mapping[str, Any], **nam
 
 def _with_prompt(method: str, prompt: str | Sequence[int], options: Mapping[str, Any]) -> Call[Any]:
     call = _call("Inference", method, options)
-    if isinstance(prompt, str):
-        call.request.prompt = prompt
-    else:
-        call.request.token_ids.SetInParent()
-        call.request.token_ids.ids.extend(prompt)
+    if isinstance(prompt, (bytes, bytearray, memoryview)) or not isinstance(prompt, Iterable):
+        raise TypeError(f"prompt: {type(prompt).__name__} is neither a text nor a list of token ids")
+    set_field(call.request, "prompt" if isinstance(prompt, str) else "token_ids", prompt)
     return call
 
 

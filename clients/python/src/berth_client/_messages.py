@@ -75,6 +75,18 @@ def _description(field: FieldDescriptor) -> str:
     return f"a list, each {one}" if _fields.is_repeated(field) else one
 
 
+def _extend(values: Any, name: str, field: FieldDescriptor, given: Any) -> None:
+    """Appends to a list. An error names the place in it, not the whole list, which may be a long prompt."""
+    if isinstance(given, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{name}: {given!r} is a text; give a list")
+    for index, one in enumerate(given):
+        try:
+            values.append(_convert(name, field, one))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name}[{index}]: {one!r} is not {_RANGES[field.cpp_type]}") from error
+
+
 def _set(message: Message, name: str, field: FieldDescriptor, value: Any) -> None:
     if inner := _fields.list_of(field.message_type):
         message = getattr(message, field.name)
@@ -84,13 +96,11 @@ def _set(message: Message, name: str, field: FieldDescriptor, value: Any) -> Non
         if _fields.is_map(field):
             getattr(message, field.name).update(value)
         elif _fields.is_repeated(field):
-            if isinstance(value, (str, bytes)):
-                raise TypeError(f"{name}: {value!r} is a text; give a list")
-            getattr(message, field.name).extend(_convert(name, field, one) for one in value)
+            _extend(getattr(message, field.name), name, field, value)
         else:
             setattr(message, field.name, _convert(name, field, value))
     except (TypeError, ValueError) as error:
-        if str(error).startswith(f"{name}: "):
+        if str(error).startswith((f"{name}: ", f"{name}[")):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{name}: {value!r} is not {_description(field)}") from error
@@ -125,6 +135,12 @@ def set_options(message: Message, options: Mapping[str, Any]) -> None:
             target = getattr(target, group.name)
         target.SetInParent()
         _set(target, name, field, value)
+
+
+def set_field(message: Message, name: str, value: Any) -> None:
+    """Sets a field of the message itself. It need not be an option."""
+    field: Any = message.DESCRIPTOR.fields_by_name[name]
+    _set(message, name, field, value)
 
 
 def _reader(field: FieldDescriptor) -> Callable[[Message], Any]:
