@@ -271,9 +271,29 @@ def test_an_empty_list_of_token_ids_is_sent_as_one(server, client):
     assert generate.WhichOneof("input") == "token_ids" and list(embed.token_ids.ids) == [3, 4]
 
 
-def test_wrong_messages_are_refused_by_name(client):
-    with pytest.raises(TypeError, match="rol: there is no option of this name; did you mean role?"):
-        client.chat([{"rol": "user", "content": "x"}])
+NO_MESSAGES = "is neither a text nor a list of messages"
+
+
+@pytest.mark.parametrize("messages, message", [
+    ([{"rol": "user", "content": "x"}], "rol: there is no option of this name; did you mean role?"),
+    ([{"role": "user", "content": 1}], "content: 1 is not a text"),
+    ({"role": "user", "content": "x"}, f"messages: dict {NO_MESSAGES}"),
+    (b"x", f"messages: bytes {NO_MESSAGES}"),
+    (None, f"messages: NoneType {NO_MESSAGES}"),
+    ([{"role": "user", "content": "x"}, "y"], "messages[1]: str is no dict with role and content"),
+    ([None], "messages[0]: NoneType is no dict with role and content"),
+])
+@pytest.mark.parametrize("name", ["chat", "stream_chat", "tokenize_chat"])
+def test_wrong_messages_are_refused_by_name(server, client, name, messages, message):
+    with pytest.raises(TypeError) as error:
+        getattr(client, name)(messages)
+    assert str(error.value) == message
+    assert server.requests == []
+
+
+def test_messages_are_no_option(client):
+    with pytest.raises(TypeError, match="^messages: there is no option of this name"):
+        client.chat("x", messages=[{"role": "user", "content": "x"}])
 
 
 def test_an_option_that_is_none_stays_absent(server, client):

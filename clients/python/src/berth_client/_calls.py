@@ -73,8 +73,12 @@ def _with_chat(method: str, messages: str | Sequence[ChatMessage], options: Mapp
     call = _call("Inference", method, {name: value for name, value in options.items() if name not in of_chat})
     chat = call.request.chat
     set_options(chat, {name: value for name, value in options.items() if name in of_chat})
-    turns: Sequence[ChatMessage] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    for turn in turns:
+    if isinstance(messages, (Mapping, bytes, bytearray, memoryview)) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages: {type(messages).__name__} is neither a text nor a list of messages")
+    turns: Iterable[ChatMessage] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    for index, turn in enumerate(turns):
+        if not isinstance(turn, Mapping):
+            raise TypeError(f"messages[{index}]: {type(turn).__name__} is no dict with role and content")
         set_options(chat.messages.add(), turn)
     return call
 

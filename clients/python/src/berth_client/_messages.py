@@ -108,8 +108,8 @@ def _set(message: Message, name: str, field: FieldDescriptor, value: Any) -> Non
 
 @functools.cache
 def options_of(message: Descriptor) -> dict[str, tuple[FieldDescriptor, ...]]:
-    left_out = _fields.INPUTS if message.name in ("GenerateRequest", "EmbedRequest") else ()
-    return _fields.option_fields(message, left_out)
+    left_out = {"GenerateRequest": _fields.INPUTS, "EmbedRequest": _fields.INPUTS, "Chat": ("messages",)}
+    return _fields.option_fields(message, left_out.get(message.name, ()))
 
 
 def _option_error(name: str, known: Sequence[str]) -> TypeError:
