@@ -175,6 +175,14 @@ def parts(server):
     server.answers = [[api().inference_pb2.GenerateResponse(text="a"), FakeServer.HOLD]]
 
 
+def waits_for_an_answer(thread):
+    """Whether the thread, by its ident, is in gRPC's function that waits for an answer."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and (frame.f_globals["__name__"], frame.f_code.co_name) != ("grpc._common", "wait"):
+        frame = frame.f_back
+    return frame is not None
+
+
 def break_out(client):
     for _ in client.stream("x"):
         break
@@ -197,6 +205,38 @@ def test_leaving_a_stream_ends_the_request(server, client, leave):
     parts(server)
     leave(client)
     server.wait_until_left()
+
+
+def test_closing_a_stream_in_another_thread_ends_its_reader(server, client):
+    parts(server)
+    stream = client.stream("x")
+    assert next(stream).text == "a"
+    read = []
+    reader = threading.Thread(target=lambda: read.append(list(stream)), daemon=True)
+    reader.start()
+    wait_until(lambda: waits_for_an_answer(reader.ident), "the reader to wait")
+    stream.close()
+    join([reader], "the reader")
+    assert read == [[]]  # an exception would leave nothing
+    server.wait_until_left()
+
+
+def test_closing_an_async_stream_in_another_task_ends_its_reader(server):
+    async def read(stream):
+        return [part async for part in stream]
+
+    async def run():
+        async with AsyncClient(server.address) as client:
+            stream = client.stream("x")
+            assert (await anext(stream)).text == "a"
+            reader = asyncio.create_task(read(stream))
+            await asyncio.sleep(0)  # the reader now waits
+            stream.close()
+            assert await reader == []
+            await asyncio.to_thread(server.wait_until_left)
+
+    parts(server)
+    asyncio.run(run())
 
 
 async def break_out_async(client):
@@ -269,16 +309,10 @@ def test_an_interrupt_ends_the_request(server, client):
     """An interrupt of the keyboard, as in a notebook: its connection stays, and it keeps the last traceback."""
     main = threading.main_thread().ident
 
-    def waits():
-        """Whether the main thread waits for an answer. Before, a call that has been sent has no name yet."""
-        frame = sys._current_frames()[main]
-        while frame is not None and (frame.f_globals["__name__"], frame.f_code.co_name) != ("grpc._common", "wait"):
-            frame = frame.f_back
-        return frame is not None
-
     def interrupt():
         wait_until(lambda: server.requests, "the request to come")
-        wait_until(waits, "the client to wait for its answer")
+        # Before, a call that has been sent has no name yet.
+        wait_until(lambda: waits_for_an_answer(main), "the client to wait for its answer")
         signal.pthread_kill(main, signal.SIGINT)
 
     for call in (lambda: client.generate("x"), lambda: next(client.stream("x"))):
