@@ -155,6 +155,17 @@ def test_deadlines_are_sent(server):
     assert seconds[2] is None or seconds[2] > 1e6
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_connection_with_calls_is_pinged(kind):
+    expected = {"grpc.keepalive_time_ms": 60_000, "grpc.keepalive_timeout_ms": 20_000,
+                "grpc.http2.ping_timeout_ms": 20_000, "grpc.keepalive_permit_without_calls": 0,
+                "grpc.http2.max_pings_without_data": 0}
+    options = dict(kind().channel_options)
+    assert {name: options[name] for name in expected} == expected
+    own = dict(kind(channel_options=[("grpc.keepalive_time_ms", 2**31 - 1)]).channel_options)
+    assert own == {**options, "grpc.keepalive_time_ms": 2**31 - 1}
+
+
 def test_a_deadline_ends_a_call(server):
     async def generate(client):
         await client.generate("x", timeout=0.05)

@@ -274,3 +274,19 @@ def test_a_step_runs_again_only_if_a_file_changed(tmp_path, monkeypatch):
     assert step("false", again=False) == ("one", 0, 4)
     assert step("echo x >>new", again=False) == ("one", 1, 5)
     assert step(again=False) == ("one", 1, 6)
+
+
+def test_lint_can_be_the_first_command(tmp_path):
+    """It installs packages where Berth's cache folder is not there yet. The programs that it calls are stand-ins."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, script in {"dpkg-query": "exit 1", "apt-get": "echo apt-get", "id": "echo 0", "clang-format-14": "",
+                         "shellcheck": "", "python3": ""}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    cache = tmp_path / "home" / "berth"
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "BERTH_CACHE": str(cache)}
+    done = subprocess.run([os.path.join(changed.ROOT, "dev"), "lint"], env=environment, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (cache / "apt.log").read_text() == "apt-get\n" * 2

@@ -1,5 +1,7 @@
 """tools/openai/serve.py, which `./dev serve --openai` calls: server and gateway start together and end together."""
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import pytest
 
 from gateway_server import DEMO, MODEL, ROOT, SMG
 from berth_server import LIBRARY_PATH, SERVER
+import serve
 
 SCRIPT = os.path.join(ROOT, "tools/openai/serve.py")
 
@@ -82,3 +85,53 @@ def test_a_bad_address_is_refused():
     process = start(listen="8602")
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 2 and "--listen: 8602 is not HOST:PORT" in errors
+
+
+@pytest.fixture
+def tenants(tmp_path):
+    """A file of tenants with a token."""
+    path = tmp_path / "tenants.json"
+    token = {"name": "laptop", "sha256": hashlib.sha256(b"secret").hexdigest()}
+    path.write_text(json.dumps({"tenants": [{"name": "acme", "tokens": [token]}, {"name": "web"}]}))
+    return path
+
+
+def test_a_server_that_the_gateway_cannot_reach_is_refused_at_once(tenants, tmp_path):
+    """The program of the server is not there: it must not be started."""
+    flag_file = tmp_path / "flags"
+    flag_file.write_text(f"# flags\n--tenants={tenants}\n")
+    for flags, reason in [
+            ([f"--tenants={tenants}"], f"--tenants={tenants}: it sends no credential, and this file has some"),
+            (["--tenants", str(tenants)], f"--tenants={tenants}: it sends no credential, and this file has some"),
+            ([f"--flagfile={flag_file}"], f"--tenants={tenants}: it sends no credential, and this file has some"),
+            (["--insecure", "--tls_cert=a.crt", "--tls_key=a.key"], "--tls_cert=a.crt: it speaks plaintext"),
+            (["--listen=unix:/s"], "--listen=unix:/s: it cannot connect to a Unix socket"),
+            (["--gateway_listen=unix:/g"], "--gateway_listen=unix:/g: it cannot connect to a Unix socket")]:
+        done = subprocess.run([sys.executable, SCRIPT, "--gateway=/none", "--", "/none", *flags], capture_output=True,
+                              text=True, timeout=60)
+        assert done.returncode == 2
+        assert f"the gateway cannot reach this server by {reason}. Add --gateway_listen=127.0.0.1:0" in done.stderr
+
+
+def test_the_listener_of_the_gateway_serves_beside_credentials(tenants):
+    process = start(f"--tenants={tenants}", "--gateway_listen=127.0.0.1:0", "--gateway_tenant=web")
+    assert "68" in ask(base_url(process))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=300)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("flags, worker", [
+    ([], "127.0.0.1:1"), (["--listen=0.0.0.0:8600"], "127.0.0.1:1"), (["--listen=[::]:8600"], "[::1]:1"),
+    (["--listen", "127.0.0.2:0"], "127.0.0.2:1"), (["--listen=unix:/s", "--gateway_listen=[::1]:0"], "[::1]:2")])
+def test_the_gateway_gets_the_address_of_its_listener(flags, worker):
+    listener = serve.Listener(serve.read_flags(flags))
+    assert listener.why_not() is None
+    assert listener.worker({"grpc": 1, "gateway": 2}) == worker
+
+
+def test_tenants_without_credentials_need_no_listener_of_their_own(tmp_path):
+    path = tmp_path / "tenants.json"
+    for text in ('{"tenants": [{"name": "a", "weight": 2}]}', '{"default": {}}', "not JSON", "[]"):
+        path.write_text(text)
+        assert serve.Listener({"tenants": str(path)}).why_not() is None

@@ -5,7 +5,8 @@
 
 SERVER is a berth-server; the gateway finds its port by --port_file. Both end together: when one of them ends, and at
 SIGINT or SIGTERM, the gateway before the server. A second signal ends requests that still run. `./dev serve --openai`
-calls this script. Needs Python's standard library and setpriv of util-linux.
+calls this script. The gateway speaks plaintext without a credential: a server with TLS, with credentials, or on a Unix
+socket needs --gateway_listen and --gateway_tenant too. Needs Python's standard library and setpriv of util-linux.
 """
 
 import argparse
@@ -94,6 +95,54 @@ class Gateway:
             return False
 
 
+def read_flags(arguments):
+    """The server's flags by name. As in the server, the last one wins, and those of a --flagfile come first."""
+    flags = {}
+    for argument, following in zip(arguments, [*arguments[1:], "--"]):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flags[name[2:]] = value if equals or following.startswith("--") else following
+    path = flags.pop("flagfile", "")
+    if not os.path.isfile(path):
+        return flags
+    with open(path, encoding="utf-8") as file:
+        return {**read_flags([line.strip() for line in file]), **flags}
+
+
+def has_credentials(tenants):
+    """Whether a file of --tenants has any. The server says what is wrong with a file that cannot be read."""
+    try:
+        with open(tenants, encoding="utf-8") as file:
+            return any(tenant.get("tokens") or tenant.get("certificates") for tenant in json.load(file)["tenants"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+class Listener:
+    """The listener of a server by which the gateway reaches it: that of --gateway_listen, else that of --listen."""
+
+    def __init__(self, flags):
+        self.own = bool(flags.get("gateway_listen"))
+        self.flag = "gateway_listen" if self.own else "listen"
+        self.address = flags.get(self.flag) or "127.0.0.1:8600"
+        self.flags = flags
+
+    def why_not(self):
+        """Why the gateway cannot reach the server. None: it can."""
+        if self.address.startswith("unix:"):
+            return f"--{self.flag}={self.address}: it cannot connect to a Unix socket"
+        if not self.own and self.flags.get("tls_cert"):
+            return f"--tls_cert={self.flags['tls_cert']}: it speaks plaintext"
+        if not self.own and has_credentials(self.flags.get("tenants", "")):
+            return f"--tenants={self.flags['tenants']}: it sends no credential, and this file has some"
+        return None
+
+    def worker(self, ports):
+        host = self.address.rpartition(":")[0]
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+        return f"{host}:{ports['gateway' if self.own else 'grpc']}"
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gateway", required=True, help="the program smg of the Python package of that name")
@@ -103,6 +152,10 @@ def parse_arguments():
     host, colon, port = arguments.listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         parser.error(f"--listen: {arguments.listen} is not HOST:PORT")
+    arguments.listener = Listener(read_flags(arguments.server[1:]))
+    if reason := arguments.listener.why_not():
+        parser.error(f"the gateway cannot reach this server by {reason}. Add --gateway_listen=127.0.0.1:0 and "
+                     "--gateway_tenant=NAME to the server's flags: see docs/security.md#credentials")
     return arguments, host, int(port)
 
 
@@ -113,7 +166,7 @@ def serve(arguments, host, port, processes):
         processes.append(server)
         wait_for("the server", server, lambda: os.path.exists(port_file))
         with open(port_file, encoding="utf-8") as file:
-            worker = f"127.0.0.1:{json.load(file)['grpc']}"
+            worker = arguments.listener.worker(json.load(file))
     gateway = Gateway(arguments.gateway, [worker], host, port)
     gateway.start()
     processes.append(gateway.process)

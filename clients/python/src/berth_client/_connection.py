@@ -16,6 +16,13 @@ import grpc
 from ._calls import Call
 from .errors import BerthError
 
+# Finds a server, or a path to it, that vanished without a word: a call without a deadline would wait for ever. A client
+# pings after a minute in which nothing came, only while calls are under way, and gives up after 20 s without an answer.
+# Two defaults of gRPC stand in the way: it stops after two pings if the client itself sends nothing, and waits a minute
+# for a ping's answer, whatever keepalive_timeout_ms says.
+_KEEPALIVE = {"grpc.keepalive_time_ms": 60_000, "grpc.keepalive_timeout_ms": 20_000,
+              "grpc.http2.ping_timeout_ms": 20_000, "grpc.keepalive_permit_without_calls": 0,
+              "grpc.http2.max_pings_without_data": 0}
 F = TypeVar("F", bound=Callable[..., Any])
 Pem = str | Path | bytes
 
@@ -94,7 +101,7 @@ class Connection:
         # Answers have no limit here: a prompt's log-probabilities exceed gRPC's default of 4 MiB. A proxy of the
         # environment would see what is sent to this machine.
         options = {"grpc.max_receive_message_length": -1, "grpc.enable_http_proxy": int(not is_local(target))}
-        self.channel_options = list({**options, **dict(channel_options)}.items())
+        self.channel_options = list({**options, **_KEEPALIVE, **dict(channel_options)}.items())
         self._open()
 
     def _open(self) -> None:

@@ -138,7 +138,7 @@ def set_options(message: Message, options: Mapping[str, Any]) -> None:
 
 
 def set_field(message: Message, name: str, value: Any) -> None:
-    """Sets a field of the message itself, also one that is no option."""
+    """Sets a field of the message itself. It need not be an option."""
     field: Any = message.DESCRIPTOR.fields_by_name[name]
     _set(message, name, field, value)
 

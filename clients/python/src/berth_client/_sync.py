@@ -24,7 +24,7 @@ class Stream(Generic[R], Iterator[R]):
 
     The request ends on the server when the stream is closed. That happens by close(), or at the end of a `with` block.
     It also happens when nothing refers to the stream any more, as after a break out of a loop. close() may be called from
-    any thread: a thread that reads the stream then comes to its end.
+    any thread. A thread that reads the stream then comes to its end.
     """
 
     def __init__(self, client: Client, call: Call[R]) -> None:
