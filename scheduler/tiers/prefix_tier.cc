@@ -272,9 +272,8 @@ void PrefixTier::OffloadAll(absl::Time now) {
       FinishOffload(now);
       continue;
     }
-    if (places_[kArena].empty()) return;
     // Host memory is full of what is being written.
-    if (!WaitForDisk(last_wait)) return;
+    if (places_[kArena].empty() || !WaitForDisk(last_wait)) return;
     Poll(now);
   }
 }

@@ -8,7 +8,6 @@
 #include <limits>
 #include <string>
 
-#include "server/request/turn_pool.h"
 #include "server/storage/session_file.h"
 #include "server/storage/session_id.h"
 #include "tests/server/api/test_server.h"
@@ -120,28 +119,6 @@ class SessionsTest : public ::testing::Test {
     for (const v1::GenerateResponse& message : answer.messages) num_logprobs += message.logprobs_size();
     EXPECT_EQ(static_cast<size_t>(num_logprobs), whole.tokens.size() - received);
     EXPECT_EQ(last.stop_string(), whole.messages.back().stop_string());
-  }
-
-  // A session that has ended, and whose file is written.
-  void MakeSession(const std::string& id, const std::string& tenant) {
-    v1::GenerateRequest request = MakeRequest(id);
-    request.set_cache_salt(tenant);
-    ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
-    WaitUntil([&] { return Save(id, tenant).ok(); }, "the session's file");
-  }
-  // Has the store's thread wait, once it has done what it was given before, until the result is set.
-  std::promise<void> HoldStore() {
-    std::promise<void> release;
-    server_->sessions->Erase("nobody", [waits = release.get_future().share()](const auto&) { waits.wait(); });
-    return release;
-  }
-  void WaitForLoads(int64_t running, int64_t waiting) {
-    WaitUntil(
-        [&] {
-          const TurnPoolLoad load = server_->loads.load();
-          return load.running == running && load.waiting == waiting;
-        },
-        "sessions that wait to be loaded");
   }
 
   const std::string folder_;
@@ -450,58 +427,6 @@ TEST_F(SessionsTest, ErrorsTellNoPathOfTheServer) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("s@"));
   EXPECT_THAT(status.error_message(), ::testing::Not(::testing::HasSubstr(folder_)));
-}
-
-TEST_F(SessionsTest, ASessionThatWaitsToBeLoadedEndsWithItsCallAndWithTheServer) {
-  Start();
-  MakeSession("a", "tenant");
-  MakeSession("b", "tenant");
-  std::promise<void> release = HoldStore();
-  Call loading(server_.get(), ResumeOf("a"));
-  WaitForLoads(1, 0);
-  Call cancelled(server_.get(), ResumeOf("b"));
-  WaitForLoads(1, 1);
-  cancelled.context.TryCancel();
-  WaitForLoads(1, 0);
-  WaitUntil([this] { return server_->admission.totals().requests == 1; }, "the end of the cancelled request");
-
-  Call waiting(server_.get(), ResumeOf("b"));
-  WaitForLoads(1, 1);
-  server_->intake->EndAll();
-  EXPECT_EQ(waiting.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  release.set_value();
-  EXPECT_EQ(loading.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  cancelled.ReadAll();
-}
-
-TEST_F(SessionsTest, TenantsTakeTurnsToLoadSessions) {
-  Start();
-  for (const char* id : {"a", "b", "c"}) MakeSession(id, "tenant");
-  MakeSession("other", "another");
-  std::promise<void> begin = HoldStore();
-  Call first(server_.get(), ResumeOf("a"));
-  WaitForLoads(1, 0);
-  Call second(server_.get(), ResumeOf("b"));
-  WaitForLoads(1, 1);
-  Call third(server_.get(), ResumeOf("c"));
-  WaitForLoads(1, 2);
-  v1::ResumeSessionRequest request = ResumeOf("other");
-  request.set_tenant("another");
-  Call other(server_.get(), request);
-  WaitForLoads(1, 3);
-  // One is loaded between a hold and the next: two of the first tenant's, and then the other tenant's.
-  std::promise<void> after_first = HoldStore();
-  begin.set_value();
-  WaitForLoads(1, 2);
-  std::promise<void> after_second = HoldStore();
-  after_first.set_value();
-  WaitForLoads(1, 1);
-  std::promise<void> after_other = HoldStore();
-  after_second.set_value();
-  EXPECT_TRUE(other.ReadAll().status.ok());
-  WaitForLoads(1, 0);
-  after_other.set_value();
-  for (Call* call : {&first, &second, &third}) EXPECT_TRUE(call->ReadAll().status.ok());
 }
 
 }  // namespace

@@ -160,10 +160,8 @@ struct TestServer {
       return static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
     };
     intake_options.desk.now = options.now;
-    GrammarCompiler::Options grammar_options;
-    grammar_options.compile = options.compile_grammar;
-    grammar_options.timeout = absl::Hours(1);
-    grammars = std::make_unique<GrammarCompiler>(std::move(grammar_options));
+    grammars = std::make_unique<GrammarCompiler>(
+        GrammarCompiler::Options{.timeout = absl::Hours(1), .compile = options.compile_grammar});
     intake_options.grammars = grammars.get();
     intake_options.texts = &texts;
     intake_options.loads = &loads;
