@@ -446,8 +446,7 @@ absl::Status PrefixIndex::CheckStates(int64_t num_states) const {
 absl::Status PrefixIndex::CheckIntegrity() const {
   const int64_t block = cache_->plan().block_tokens;
   std::vector<int64_t> listed(places_.size(), 0);
-  int64_t num_nodes = 0;
-  int64_t num_states = 0;
+  int64_t num_nodes = 0, num_states = 0;
   absl::Status status;
   const auto check = [&](int group, UnitId unit, const Node* node) {
     const Place& place = places_[group][unit.index];
