@@ -82,7 +82,7 @@ ROWS = [
                                   "original_max_position_embeddings": 64},
      ["partial_rotary_factor", "3 of a head's 8"]),
     ("phi3", "rope_parameters", dict(rope_type="longrope", short_factor=[1.0] * 3, long_factor=[1.0] * 3),
-     ["rope_scaling", "half the rotated dimensions"]),
+     ["3 short factors and 3 long ones; half the rotated dimensions is 4"]),
     ("qwen3_moe", "num_experts_per_tok", None, ["num_experts_per_tok: (absent) means 8", "of 4 experts"]),
     ("recurrent_gemma", "intermediate_size", 1, ["intermediate_size: 1"]),
     ("nemotron_h", "layers_block_type", ["mlp"] * 5000, ["5000"]),
