@@ -121,7 +121,7 @@ int Converse(Conversation* conversation, Environment& environment) {
     const int code = conversation->Turn(line);
     if (code != kExitOk && !environment.in_is_terminal) return code;
   }
-  return kExitOk;
+  return environment.in.bad() ? Fail("chat", "standard input cannot be read", environment) : kExitOk;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/request/turn_pool.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,9 +29,9 @@ absl::Status TurnPool::Submit(Job job) {
     if (!stopped_) {
       if (!Fits(job)) {
         ++load_.refused;
+        const std::string bytes = job.bytes > 0 ? absl::StrCat(" with ", load_.waiting_bytes, " bytes") : "";
         return RefusedError({.reason = options_.refusal},
-                            absl::StrCat(load_.waiting, " ", options_.what, " with ", load_.waiting_bytes,
-                                         " bytes wait already; retry later"));
+                            absl::StrCat(load_.waiting, " ", options_.what, bytes, " wait already; retry later"));
       }
       shares_.Add(job.client, {.waiting = 1, .waiting_bytes = job.bytes});
       ++load_.waiting;

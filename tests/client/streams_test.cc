@@ -54,6 +54,9 @@ TEST_F(StreamsTest, InputThatCannotBeReadFailsTheCommand) {
   std::istream folder(&failing);
   EXPECT_EQ(Run({"generate"}, folder, out), kExitFailed);
   EXPECT_EQ(err.str(), "berth-cli generate: the prompt cannot be read from standard input\n");
+  std::istream other_folder(&failing);
+  EXPECT_EQ(Run({"chat"}, other_folder, out), kExitFailed);
+  EXPECT_THAT(err.str(), ::testing::HasSubstr("berth-cli chat: standard input cannot be read\n"));
   EXPECT_TRUE(server.requests().empty());
 }
 

@@ -88,7 +88,6 @@ TEST_P(ElementwiseTest, TheResidualStreamMayBeWider) {
   }
 }
 
-// One kernel adds and norms, with the bits of two.
 // stream + scale * x, rounded once before the stream's own rounding.
 at::Tensor FusedSum(const at::Tensor& stream, const at::Tensor& x, double scale) {
   const at::Tensor sum = stream.cpu().to(at::kFloat).contiguous().clone();
@@ -99,6 +98,7 @@ at::Tensor FusedSum(const at::Tensor& stream, const at::Tensor& x, double scale)
   return sum.to(stream.scalar_type()).to(stream.device());
 }
 
+// One kernel adds and norms. On the CPU it has the bits of two.
 TEST_P(ElementwiseTest, NormsASum) {
   const at::ScalarType type = GetParam().type;
   for (int64_t dim : {1, 20, 133, 1024, 1032, 5000}) {
