@@ -1,6 +1,7 @@
 """How calls end: errors and what they say, retries, deadlines and cancellation, against a fake server."""
 
 import asyncio
+import gc
 import pickle
 import signal
 import sys
@@ -188,7 +189,13 @@ def parts(server):
 
 def waits_for_an_answer(thread):
     """Whether the thread, by its ident, is in gRPC's function that waits for an answer."""
-    frame = sys._current_frames().get(thread)
+    # A collection inside _current_frames may let other threads run while it holds a lock of the interpreter's, and then
+    # nothing runs any more (CPython issue 106883).
+    gc.disable()
+    try:
+        frame = sys._current_frames().get(thread)
+    finally:
+        gc.enable()
     while frame is not None and (frame.f_globals["__name__"], frame.f_code.co_name) != ("grpc._common", "wait"):
         frame = frame.f_back
     return frame is not None

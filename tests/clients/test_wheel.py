@@ -17,8 +17,9 @@ PACKAGE = os.path.join(ROOT, "clients/python")
 
 
 def run(*arguments, folder=ROOT, **variables):
-    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=3600,
-                            env=environment(**variables))
+    """Its exit code and what it said. The time is a bound against hangs, below pytest's, so that a test can show that."""
+    command = ["timeout", "--verbose", "--kill-after=10", "800", *arguments]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(**variables))
     return result.returncode, result.stdout + result.stderr
 
 
@@ -80,7 +81,7 @@ def test_the_readme_states_what_is_tested():
 
 
 def test_the_newest_versions_pass_the_same_tests():
-    code, said = run(CLIENTS_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+    code, said = run(CLIENTS_PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=300",
                      *(os.path.join(HERE, f"test_{name}.py") for name in ("requests", "calls", "credentials", "real_server")))
     assert code == 0 and " passed" in said and "skipped" not in said, said
 
