@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<int32_t>& ids = defaults->eos_token_ids;
   FUZZ_CHECK(std::is_sorted(ids.begin(), ids.end()) && std::adjacent_find(ids.begin(), ids.end()) == ids.end(), "ids");
   FUZZ_CHECK(ids.empty() || ids.front() >= 0, "a negative id");
-  FUZZ_CHECK(!defaults->top_p || (*defaults->top_p > 0 && *defaults->top_p <= 1), "top_p");
+  FUZZ_CHECK(!defaults->top_p || (*defaults->top_p >= 0 && *defaults->top_p <= 1), "top_p");
   FUZZ_CHECK(!defaults->temperature || *defaults->temperature >= 0, "temperature");
   FUZZ_CHECK(warnings.size() <= 2, "warnings");
   FUZZ_CHECK(!defaults->num_beams || *defaults->num_beams >= 2, "num_beams");
