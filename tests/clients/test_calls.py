@@ -109,6 +109,35 @@ def test_a_refusal_with_a_delay_is_retried(server):
     assert len(server.requests) == 12 and server.answers == []
 
 
+def test_closing_a_stream_ends_the_wait_for_a_retry(server):
+    """A retry would come after 20 s, and get an answer."""
+    async def read(stream):
+        return [part async for part in stream]
+
+    async def run():
+        async with AsyncClient(server.address) as client:
+            stream = client.stream("x")
+            reader = asyncio.create_task(read(stream))
+            while stream._attempts._left == client.retries:  # until the refusal has come
+                await asyncio.sleep(0.001)
+            stream.close()
+            assert await reader == []
+
+    server.answers = [refusal(seconds=20)]
+    asyncio.run(asyncio.wait_for(run(), 120))
+    assert len(server.requests) == 1
+    server.answers = [refusal(seconds=20)]
+    with Client(server.address) as client:
+        stream = client.stream("x")
+        read_parts = []
+        reader = threading.Thread(target=lambda: read_parts.append(list(stream)), daemon=True)
+        reader.start()
+        wait_until(lambda: stream._attempts._left < client.retries, "the refusal to come")
+        stream.close()
+        join([reader], "the reader")
+    assert read_parts == [[]] and len(server.requests) == 2
+
+
 @pytest.mark.parametrize("answers, settings, tries", [
     ([refusal()], {}, 1),  # no delay: a retry cannot succeed
     ([refusal(seconds=0.001)] * 3, {"retries": 1}, 2),

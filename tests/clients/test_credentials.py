@@ -96,6 +96,16 @@ def test_what_is_no_tls_is_refused_and_not_taken_for_it(client, tls):
         assert str(error.value) == f"tls: {type(tls).__name__} is none of True, False and Tls(...)"
 
 
+@pytest.mark.parametrize("metadata", ["x", [("name", "value")], 3])
+def test_what_is_no_metadata_is_named(server, client, metadata):
+    error = f"^metadata: {type(metadata).__name__} is no mapping of names to values$"
+    for kind in (Client, AsyncClient):
+        with pytest.raises(TypeError, match=error):
+            kind(server.address, metadata=metadata)
+    with pytest.raises(TypeError, match=error):
+        client.load(metadata=metadata)
+
+
 def test_tokens_of_single_calls_are_not_sent_in_plain_text():
     with Client("berth.example:8600") as client, pytest.raises(ValueError, match="plain text to berth.example:8600"):
         client.load(metadata={"authorization": "Bearer secret"})

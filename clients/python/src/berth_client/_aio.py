@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -56,8 +57,11 @@ class AsyncStream(Generic[R], AsyncIterator[R]):
                     break
                 self._attempts.begun()
                 return self._call.read(message)
-            await asyncio.sleep(self._attempts.delay_after(failure))
-            self._messages = self._client._start(self._call, self._attempts)
+            delay = self._attempts.delay_after(failure)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), delay)
+            if not self._closed.is_set():
+                self._messages = self._client._start(self._call, self._attempts)
         raise StopAsyncIteration
 
     def close(self) -> None:

@@ -59,6 +59,12 @@ def _credentials(tls: Tls | bool) -> grpc.ChannelCredentials | None:
     return (Tls() if tls is True else tls).credentials()
 
 
+def _mapping(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: {type(metadata).__name__} is no mapping of names to values")
+    return metadata or {}
+
+
 def is_local(target: str) -> bool:
     """Whether what is sent to the target stays on this machine: a Unix socket, or a loopback address."""
     if target.startswith(("unix:", "unix-abstract:")):
@@ -96,7 +102,7 @@ class Connection:
         self.max_retry_delay = max_retry_delay
         self.credentials = _credentials(tls)
         self._token = token
-        self._metadata = dict(metadata or {})
+        self._metadata = dict(_mapping(metadata))
         self._check_secrets("token" if token is not None else None, self._metadata)
         # Answers have no limit here: a prompt's log-probabilities exceed gRPC's default of 4 MiB. A proxy of the
         # environment would see what is sent to this machine.
@@ -114,8 +120,9 @@ class Connection:
             raise ValueError(f"{secret}: it would be sent in plain text to {self.target}; use tls")
 
     def metadata_of(self, call: Call[Any]) -> tuple[tuple[str, str | bytes], ...]:
-        self._check_secrets(None, call.metadata)
-        metadata: dict[str, str | bytes] = {**self._metadata, **call.metadata}
+        of_call = _mapping(call.metadata)
+        self._check_secrets(None, of_call)
+        metadata: dict[str, str | bytes] = {**self._metadata, **of_call}
         if self._token is not None:
             metadata["authorization"] = f"Bearer {self._token() if callable(self._token) else self._token}"
         return tuple(metadata.items())
