@@ -236,7 +236,7 @@ int64_t Server::CacheBytes(const Request& request) const {
 
 void Server::StartGrammarCompiler() {
   GrammarCompiler::Options options = config_.grammars;
-  options.max_waiting = config_.engine.max_queue;
+  options.max_waiting = 2 * config_.engine.max_queue;  // of one client at most half
   options.compile = parts_.compile_grammar;
   grammars_ = std::make_unique<GrammarCompiler>(std::move(options));
 }

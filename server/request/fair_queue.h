@@ -22,7 +22,8 @@ struct Caller {
   std::string tenant;  // a name that the client gives, or ""
 };
 
-// What each client has in a pool of threads. One client has all threads but one at most. Thread-compatible.
+// What each client has in a pool of threads, and may have: all threads but one at most, and half of what waits. A piece
+// of work always fits where nothing waits. Thread-compatible.
 class ClientShares {
  public:
   struct Share {
@@ -30,24 +31,56 @@ class ClientShares {
     int64_t waiting_bytes = 0;
     int64_t running = 0;
   };
-  // `threads`: of the pool.
-  explicit ClientShares(int64_t threads) : most_running_(std::max<int64_t>(1, threads - 1)) {}
+  struct Limits {
+    int64_t threads = 0;
+    int64_t waiting = 0;  // pieces of work, of all clients
+    int64_t waiting_bytes = 0;
+  };
+  // A limit, and what a piece of work would make of it.
+  struct Excess {
+    int64_t limit = 0;
+    int64_t value = 0;
+  };
+
+  explicit ClientShares(const Limits& limits) : limits_(limits) {}
+  bool MayRun(const std::string& client) const {
+    return Of(client).running < std::max<int64_t>(1, limits_.threads - 1);
+  }
+  // The limit that one more piece of work of the client would exceed; none: it fits.
+  std::optional<Excess> ExcessOf(const std::string& client, int64_t bytes) const {
+    const Share own = Of(client);
+    const auto excess = [](int64_t used, int64_t more, int64_t limit) -> std::optional<Excess> {
+      if (used == 0 || used + more <= limit) return std::nullopt;
+      return Excess{limit, used + more};
+    };
+    if (const auto found = excess(own.waiting, 1, limits_.waiting / 2)) return found;
+    if (const auto found = excess(all_.waiting, 1, limits_.waiting)) return found;
+    if (const auto found = excess(own.waiting_bytes, bytes, limits_.waiting_bytes / 2)) return found;
+    return excess(all_.waiting_bytes, bytes, limits_.waiting_bytes);
+  }
+  void Add(const std::string& client, const Share& change) {
+    const auto share = shares_.try_emplace(client).first;
+    Add(change, &share->second);
+    Add(change, &all_);
+    if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
+  }
+  // Of all clients.
+  const Share& all() const { return all_; }
+
+ private:
   Share Of(const std::string& client) const {
     const auto found = shares_.find(client);
     return found == shares_.end() ? Share() : found->second;
   }
-  bool MayRun(const std::string& client) const { return Of(client).running < most_running_; }
-  void Add(const std::string& client, const Share& change) {
-    const auto share = shares_.try_emplace(client).first;
-    share->second.waiting += change.waiting;
-    share->second.waiting_bytes += change.waiting_bytes;
-    share->second.running += change.running;
-    if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
+  static void Add(const Share& change, Share* share) {
+    share->waiting += change.waiting;
+    share->waiting_bytes += change.waiting_bytes;
+    share->running += change.running;
   }
 
- private:
-  const int64_t most_running_;
+  const Limits limits_;
   std::map<std::string, Share> shares_;  // of the clients that have something
+  Share all_;
 };
 
 // Lists of T by name. Next() serves the names in turn.

@@ -29,7 +29,11 @@ absl::StatusOr<CompiledGrammar> GrammarCompiler::CompileNone(const GrammarSpec&,
   return absl::InvalidArgumentError("this server does not compile grammars");
 }
 
-GrammarCompiler::GrammarCompiler(Options options) : options_(std::move(options)), shares_(options_.threads) {
+GrammarCompiler::GrammarCompiler(Options options)
+    : options_(std::move(options)),
+      shares_({.threads = options_.threads,
+               .waiting = options_.max_waiting,
+               .waiting_bytes = options_.max_waiting_bytes}) {
   load_.cache_limit_bytes = options_.cache_bytes;
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
   threads_.emplace_back([this] { Watch(); });
@@ -57,16 +61,16 @@ GrammarCompiler::~GrammarCompiler() {
 void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback done, const Caller& caller) {
   std::string name = NameOf(spec);
   const int64_t bytes = static_cast<int64_t>(name.size());
-  CompiledGrammar grammar;
-  int64_t waiting = 0;
-  int64_t waiting_bytes = 0;
+  absl::StatusOr<CompiledGrammar> answer;
   {
     MutexLock lock(&mutex_);
     if (const auto kept = kept_by_name_.find(name); kept != kept_by_name_.end()) {
       kept_.splice(kept_.begin(), kept_, kept->second);
       ++load_.hits;
-      grammar = kept_.front().grammar;
-    } else if (Fits(caller.client, bytes)) {
+      answer = kept_.front().grammar;
+    } else if (const auto excess = shares_.ExcessOf(caller.client, bytes)) {
+      answer = TooMuchWaits(*excess);
+    } else {
       std::shared_ptr<Job> job;
       if (const auto found = jobs_.find(name); found != jobs_.end()) {
         ++load_.hits;
@@ -79,7 +83,6 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
       }
       job->waiters.push_back({key, caller.client, std::move(done)});
       shares_.Add(caller.client, {.waiting = 1, .waiting_bytes = bytes});
-      waiting_bytes_ += bytes;
       requests_.emplace(key, job);
       if (!job->begun) {
         turns_.Push({key, caller.client, caller.tenant, job});
@@ -87,13 +90,17 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
       }
       return;
     }
-    waiting = static_cast<int64_t>(requests_.size());
-    waiting_bytes = waiting_bytes_;
   }
-  if (grammar.start != nullptr) return done(std::move(grammar));
-  done(RefusedError({.reason = RefusalReason::kGrammars},
-                    absl::StrCat("structure: ", waiting, " requests with ", waiting_bytes,
-                                 " bytes of structures wait for their grammars already; retry later")));
+  done(std::move(answer));
+}
+
+absl::Status GrammarCompiler::TooMuchWaits(const ClientShares::Excess& excess) const {
+  const ClientShares::Share& all = shares_.all();
+  return RefusedError({.reason = RefusalReason::kGrammars,
+                       .limit = absl::StrCat(excess.limit),
+                       .value = absl::StrCat(excess.value)},
+                      absl::StrCat("structure: ", all.waiting, " requests with ", all.waiting_bytes,
+                                   " bytes of structures wait for their grammars already; retry later"));
 }
 
 bool GrammarCompiler::Cancel(RequestKey key) {
@@ -134,18 +141,8 @@ GrammarLoad GrammarCompiler::load() const {
   return load;
 }
 
-bool GrammarCompiler::Fits(const std::string& client, int64_t bytes) const {
-  const ClientShares::Share own = shares_.Of(client);
-  const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
-  return own.waiting < options_.max_waiting && static_cast<int64_t>(requests_.size()) < 2 * options_.max_waiting &&
-         fits(own.waiting_bytes, bytes, options_.max_waiting_bytes) &&
-         fits(waiting_bytes_, bytes, 2 * options_.max_waiting_bytes);
-}
-
 void GrammarCompiler::Leave(const Job& job, const Waiter& waiter) {
-  const int64_t bytes = static_cast<int64_t>(job.name.size());
-  shares_.Add(waiter.client, {.waiting = -1, .waiting_bytes = -bytes});
-  waiting_bytes_ -= bytes;
+  shares_.Add(waiter.client, {.waiting = -1, .waiting_bytes = -static_cast<int64_t>(job.name.size())});
 }
 
 std::shared_ptr<GrammarCompiler::Job> GrammarCompiler::Begin() {

@@ -53,9 +53,8 @@ class GrammarCompiler {
   static absl::StatusOr<CompiledGrammar> CompileNone(const GrammarSpec& spec, const std::stop_token& stop);
   struct Options {
     int64_t threads = 2;         // so that one slow grammar does not hold up all others
-    int64_t max_waiting = 1024;  // of a client's requests; of all together twice as many
-    // Of the structures that those requests have; of all together twice as many. One always fits.
-    int64_t max_waiting_bytes = int64_t{32} << 20;
+    int64_t max_waiting = 2048;                     // requests; of one client at most half
+    int64_t max_waiting_bytes = int64_t{64} << 20;  // of their structures; of one client at most half. One always fits
     int64_t cache_bytes = int64_t{64} << 20;     // the least recently used grammars go first
     absl::Duration timeout = absl::Seconds(10);  // of one compilation
     CompileFunction compile = CompileNone;
@@ -115,7 +114,7 @@ class GrammarCompiler {
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The next compilation, begun; null: no client that waits may have another thread.
   std::shared_ptr<Job> Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Fits(const std::string& client, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TooMuchWaits(const ClientShares::Excess& excess) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts a request that no longer waits for the job.
   void Leave(const Job& job, const Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -139,7 +138,6 @@ class GrammarCompiler {
   // The jobs that others may join, by Job::name, which holds the key.
   std::unordered_map<std::string_view, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<RequestKey, std::shared_ptr<Job>> requests_ ABSL_GUARDED_BY(mutex_);  // those that wait
-  int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                      // of their structures
   std::list<Kept> kept_ ABSL_GUARDED_BY(mutex_);                                           // most recently used first
   std::unordered_map<std::string, std::list<Kept>::iterator> kept_by_name_ ABSL_GUARDED_BY(mutex_);
   GrammarLoad load_ ABSL_GUARDED_BY(mutex_);

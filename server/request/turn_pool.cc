@@ -14,7 +14,11 @@ bool Never() { return false; }
 
 }  // namespace
 
-TurnPool::TurnPool(Options options) : options_(std::move(options)), shares_(options_.threads) {
+TurnPool::TurnPool(Options options)
+    : options_(std::move(options)),
+      shares_({.threads = options_.threads,
+               .waiting = options_.max_waiting,
+               .waiting_bytes = options_.max_waiting_bytes}) {
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
@@ -27,15 +31,11 @@ absl::Status TurnPool::Submit(Job job) {
   {
     MutexLock lock(&mutex_);
     if (!stopped_) {
-      if (!Fits(job)) {
-        ++load_.refused;
-        const std::string bytes = job.bytes > 0 ? absl::StrCat(" with ", load_.waiting_bytes, " bytes") : "";
-        return RefusedError({.reason = options_.refusal},
-                            absl::StrCat(load_.waiting, " ", options_.what, bytes, " wait already; retry later"));
+      if (const auto excess = shares_.ExcessOf(job.client, job.bytes)) {
+        ++refused_;
+        return TooMuchWaits(*excess, job.bytes);
       }
       shares_.Add(job.client, {.waiting = 1, .waiting_bytes = job.bytes});
-      ++load_.waiting;
-      load_.waiting_bytes += job.bytes;
       waiting_.Push(std::move(job));
       changed_.Signal();
       return absl::OkStatus();
@@ -45,12 +45,13 @@ absl::Status TurnPool::Submit(Job job) {
   return absl::OkStatus();
 }
 
-bool TurnPool::Fits(const Job& job) const {
-  const ClientShares::Share own = shares_.Of(job.client);
-  const auto fits = [](int64_t used, int64_t more, int64_t limit) { return used == 0 || used + more <= limit; };
-  return fits(load_.waiting, 1, options_.max_waiting) && fits(own.waiting, 1, options_.max_waiting / 2) &&
-         fits(load_.waiting_bytes, job.bytes, options_.max_waiting_bytes) &&
-         fits(own.waiting_bytes, job.bytes, options_.max_waiting_bytes / 2);
+absl::Status TurnPool::TooMuchWaits(const ClientShares::Excess& excess, int64_t bytes) const {
+  const ClientShares::Share& all = shares_.all();
+  const std::string with_bytes = bytes > 0 ? absl::StrCat(" with ", all.waiting_bytes, " bytes") : "";
+  return RefusedError({.reason = options_.refusal,
+                       .limit = absl::StrCat(excess.limit),
+                       .value = absl::StrCat(excess.value)},
+                      absl::StrCat(all.waiting, " ", options_.what, with_bytes, " wait already; retry later"));
 }
 
 void TurnPool::Cancel(RequestKey key) {
@@ -81,7 +82,12 @@ void TurnPool::Stop() {
 
 TurnPoolLoad TurnPool::load() const {
   MutexLock lock(&mutex_);
-  return load_;
+  const ClientShares::Share& all = shares_.all();
+  return {.waiting = all.waiting,
+          .waiting_bytes = all.waiting_bytes,
+          .running = all.running,
+          .done = done_,
+          .refused = refused_};
 }
 
 std::optional<TurnPool::Job> TurnPool::Next() {
@@ -91,8 +97,6 @@ std::optional<TurnPool::Job> TurnPool::Next() {
 
 void TurnPool::Leave(const Job& job) {
   shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes});
-  --load_.waiting;
-  load_.waiting_bytes -= job.bytes;
 }
 
 void TurnPool::Loop() {
@@ -105,7 +109,6 @@ void TurnPool::Loop() {
       while (!stopped_ && !(job = Next()).has_value()) changed_.Wait(&mutex_);
       if (!job.has_value()) return;
       shares_.Add(job->client, {.running = 1});
-      ++load_.running;
       Leave(*job);
       stop = running_.emplace(job->key, std::stop_source()).first->second.get_token();
     }
@@ -117,8 +120,7 @@ void TurnPool::Loop() {
       MutexLock lock(&mutex_);
       running_.erase(job->key);
       shares_.Add(job->client, {.running = -1});
-      --load_.running;
-      ++load_.done;
+      ++done_;
       changed_.SignalAll();  // the client may have another thread
     }
   }

@@ -82,7 +82,9 @@ class TurnPool {
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Fits(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The refusal of work of so many bytes.
+  absl::Status TooMuchWaits(const ClientShares::Excess& excess, int64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The next piece of work whose client may have another thread; none: there is none.
   std::optional<Job> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts work that waits no more.
@@ -96,7 +98,8 @@ class TurnPool {
   FairQueue<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   ClientShares shares_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestKey, std::stop_source> running_ ABSL_GUARDED_BY(mutex_);
-  TurnPoolLoad load_ ABSL_GUARDED_BY(mutex_);
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;  // last: see everything above built
 };
 

@@ -8,9 +8,11 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/refusal.h"
 #include "tests/testing/fake_constraint.h"
 #include "tests/testing/wait_until.h"
 
@@ -198,14 +200,16 @@ TEST(GrammarCompilerTest, StopsACompilationWithoutALockHeld) {
 
 TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
   FakeCompile compile;
-  GrammarCompiler compiler({.threads = 1, .max_waiting = 2, .compile = compile.Function()});
+  GrammarCompiler compiler({.threads = 1, .max_waiting = 4, .compile = compile.Function()});
   compile.Hold();
   Answer running, waiting, refused;
   compiler.Compile(1, Spec("a"), running.Callback());
   compile.WaitForRuns(1);
   compiler.Compile(2, Spec("b"), waiting.Callback());
   compiler.Compile(3, Spec("c"), refused.Callback());
-  EXPECT_TRUE(absl::IsResourceExhausted(refused.Wait().status()));
+  const std::optional<Refusal> refusal = RefusalOf(refused.Wait().status());
+  ASSERT_TRUE(refusal.has_value()) << refused.Wait().status();
+  EXPECT_EQ(*refusal, (Refusal{.reason = RefusalReason::kGrammars, .limit = "2", .value = "3"}));
   compile.Release();
   EXPECT_TRUE(running.Wait().ok());
   EXPECT_TRUE(waiting.Wait().ok());
@@ -213,7 +217,7 @@ TEST(GrammarCompilerTest, RefusesWhenTooManyWait) {
 
 TEST(GrammarCompilerTest, RefusesWhenTooManyBytesWait) {
   FakeCompile compile;
-  GrammarCompiler compiler({.threads = 1, .max_waiting_bytes = 1000, .compile = compile.Function()});
+  GrammarCompiler compiler({.threads = 1, .max_waiting_bytes = 2000, .compile = compile.Function()});
   compile.Hold();
   std::vector<Answer> answers(4);
   const auto submit = [&](RequestKey key, const std::string& client, size_t bytes) {
@@ -273,7 +277,7 @@ TEST(GrammarCompilerTest, AClientThatFillsItsShareLeavesRoomToOthers) {
   FakeCompile compile;
   compile.Hold();
   std::vector<Answer> answers(4);
-  GrammarCompiler compiler({.threads = 2, .max_waiting = 2, .compile = compile.Function()});
+  GrammarCompiler compiler({.threads = 2, .max_waiting = 4, .compile = compile.Function()});
   for (int i = 0; i < 3; ++i) {
     compiler.Compile(i + 1, Spec(absl::StrCat(i)), answers[i].Callback(), {.client = "a"});
   }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "scheduler/refusal.h"
 #include "tests/testing/wait_until.h"
 
 namespace berth {
@@ -129,9 +130,11 @@ TEST_F(TurnPoolTest, RefusesWhatDoesNotFitAtOnceAndKeepsRoomForOtherClients) {
   Start({.threads = 1, .max_waiting = 4});
   Hold(1, "x", release_.get_future().share());
   for (RequestKey key : {2, 3}) ASSERT_TRUE(pool_->Submit(MakeJob(key, "a")).ok());
-  EXPECT_EQ(pool_->Submit(MakeJob(4, "a")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RefusalOf(pool_->Submit(MakeJob(4, "a"))),
+            (Refusal{.reason = RefusalReason::kTexts, .limit = "2", .value = "3"}));
   for (RequestKey key : {5, 6}) ASSERT_TRUE(pool_->Submit(MakeJob(key, "b")).ok());
-  EXPECT_EQ(pool_->Submit(MakeJob(7, "c")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RefusalOf(pool_->Submit(MakeJob(7, "c"))),
+            (Refusal{.reason = RefusalReason::kTexts, .limit = "4", .value = "5"}));
   EXPECT_EQ(pool_->load().refused, 2);
   release_.set_value();
   Finish();
@@ -147,7 +150,8 @@ TEST_F(TurnPoolTest, BytesCountAndOneTextAlwaysFits) {
   large.bytes = 1000;
   ASSERT_TRUE(pool_->Submit(std::move(large)).ok());
   EXPECT_EQ(pool_->load().waiting_bytes, 1000);
-  EXPECT_EQ(pool_->Submit(MakeJob(3, "b")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RefusalOf(pool_->Submit(MakeJob(3, "b"))),
+            (Refusal{.reason = RefusalReason::kTexts, .limit = "30", .value = "1010"}));
   release_.set_value();
   Finish();
   EXPECT_EQ(pool_->load().waiting_bytes, 0);
