@@ -49,7 +49,7 @@ void StepPacer::OnStep(absl::Duration time, int64_t prefill_tokens, int64_t deco
     num_mixed_ = 0;
     return;
   }
-  // In a probe, none of the sequences that decode had room.
+  // A probe without rows that decode: the sequences had ended, or had no room.
   num_mixed_ = probes() ? 0 : num_mixed_ + (decode_rows > 0 ? 1 : 0);
   // A few tokens, as at the end of a prompt, say little of the next ones, unless the step was too long.
   if (2 * prefill_tokens < MostPrefillTokens() && time <= target_ + decode_time_) return;

@@ -6,7 +6,7 @@
 //
 //   in:   SwapIn ---- it fits ----> reserved ----> copying ---- all is copied ----> Sequence::lease
 //           ^                          |              |
-//           +--------- CancelSwapIn: a running sequence needs the room, or it no longer fits
+//           +--------- CancelSwapIn: a running sequence needs the room, it no longer fits, or it is paused
 //
 // `done_bytes` counts what was copied. `due_bytes` is how far the planned step's copies are to come. The copier may
 // come less far, since a step's end does not wait for it; the next step resumes there.
@@ -209,6 +209,10 @@ void SwapManager::KeepResumed(CacheSnapshot snapshot, Sequence* sequence) {
       host_.limit_bytes > 0 ? host_.free_bytes() : cache_->storage().size_bytes() - host_.sequence_bytes;
   if (snapshot.size_bytes > free_bytes) return;
   sequence->swapped = SwappedCache(std::move(snapshot), &host_.sequence_bytes);
+}
+
+void SwapManager::OnPause(const Sequence& sequence) {
+  if (in_.sequence == &sequence) CancelSwapIn();
 }
 
 void SwapManager::OnEnd(const Sequence& sequence, bool complete, absl::Time now) {

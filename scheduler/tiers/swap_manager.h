@@ -88,6 +88,9 @@ class SwapManager {
   // kept where there is no tier: then such snapshots take as much memory as the arena at most.
   void KeepResumed(CacheSnapshot snapshot, Sequence* sequence);
 
+  // The waiting sequence is paused: others get the room that its swap-in has reserved.
+  void OnPause(const Sequence& sequence);
+
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.
   void OnEnd(const Sequence& sequence, bool complete, absl::Time now);
 

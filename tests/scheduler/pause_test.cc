@@ -230,6 +230,32 @@ TEST(Pause, ACacheOnItsWayOutComesToHostMemoryWithoutAStep) {
   h.ExpectAllEnded();
 }
 
+TEST(Pause, ACacheOnItsWayInGivesItsRoomBack) {
+  Scheduler::Options options = kOptions;
+  options.swap = {.host_tier_bytes = 1 << 20, .copy_bytes_per_step = 64, .copy_clock = absl::UnixEpoch};
+  SchedulerHarness h({StaticLayer()}, 100, options);
+  const auto step = [&] {
+    h.clock.Advance(absl::Seconds(1));  // so that copying is worth it
+    h.Step();
+  };
+  const RequestKey key = h.Add(40, 20);
+  while (h.records[key].tokens.size() < 5) step();
+  Pause(&h, key);
+  h.scheduler->RunIdleWork(h.clock.Now());
+  ASSERT_EQ(h.scheduler->counts().num_swap_outs, 1);
+  h.Add(10, 40);
+  step();
+  h.scheduler->Unpause(key);
+  for (int i = 0; i < 2; ++i) step();
+  ASSERT_EQ(h.GetOccupancy().num_leases, 2) << "that of the request that runs, and that of the copy";
+  Pause(&h, key);
+  EXPECT_EQ(h.GetOccupancy().num_leases, 1);
+  step();
+  h.scheduler->Unpause(key);
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
 // A tenant that pauses everything stays known while others come and go, and gains nothing by it.
 TEST(Pause, AFairTenantKeepsItsAccount) {
   FairPolicy policy({.max_idle_tenants = 0});
