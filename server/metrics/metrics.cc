@@ -134,14 +134,15 @@ void Metrics::OnFinished(FinishReason reason, const RequestTimes& times, int64_t
   // A request that never ran waited from its arrival to its end.
   ObserveSpan(&queue_time_, (Happened(times.first_scheduled) ? times.first_scheduled : times.finished) - times.arrival);
   if (!Happened(times.first_scheduled)) return;
-  ObserveSpan(&lease_age_, times.finished - times.first_scheduled);
+  ObserveSpan(&lease_age_, times.finished - times.first_scheduled - times.paused);
   if (!Happened(times.first_token)) return;
   ObserveSpan(&prefill_time_, times.first_token - times.first_scheduled);
   ObserveSpan(&decode_time_, times.finished - times.first_token);
   // Outputs of one request are generated side by side, and their first tokens together.
   const int64_t later_tokens = completion_tokens - num_outputs;
   if (later_tokens > 0) {
-    ObserveSpan(&time_per_output_token_, (times.finished - times.first_token) * num_outputs / later_tokens);
+    const absl::Duration decoding = times.finished - times.first_token - times.paused;
+    ObserveSpan(&time_per_output_token_, decoding * num_outputs / later_tokens);
   }
 }
 
@@ -208,7 +209,7 @@ void Metrics::CollectRequestHistograms(MetricFamilies* families) const {
       "vllm:time_to_first_token_seconds");
   add("berth_inter_token_latency_seconds", "Time between two tokens of a request", inter_token_,
       "vllm:inter_token_latency_seconds");
-  add("berth_request_time_per_output_token_seconds", "Mean time per token of a request, without its first token",
+  add("berth_request_time_per_output_token_seconds", "Mean time per token of a request, without its first token and the pauses for its client",
       time_per_output_token_, "vllm:request_time_per_output_token_seconds");
   add("berth_e2e_request_latency_seconds", "Time from a request's arrival to its end", end_to_end_,
       "vllm:e2e_request_latency_seconds");
@@ -219,7 +220,9 @@ void Metrics::CollectRequestHistograms(MetricFamilies* families) const {
   add("berth_request_decode_time_seconds", "Time from a request's first token to its end", decode_time_,
       "vllm:request_decode_time_seconds");
   add("berth_cache_lease_age_seconds",
-      "Time from a request's first step to its end: it holds cache, or waits for cache after a preemption", lease_age_);
+      "Time from a request's first step to its end, without the pauses for its client: it holds cache, or waits for "
+      "cache after a preemption",
+      lease_age_);
   add("berth_tokenise_time_seconds", "Time that a text took to tokenise, without its wait for a thread",
       tokenise_time_);
   add("berth_render_time_seconds", "Time that a chat took to render, without its wait for a thread", render_time_);

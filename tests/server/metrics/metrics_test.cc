@@ -186,6 +186,17 @@ TEST(MetricsTest, SeveralOutputsAreGeneratedSideBySide) {
       << "8 s for 4 tokens of each";
 }
 
+TEST(MetricsTest, PausesForAClientAreNoTimeOfItsTokensAndCache) {
+  Metrics metrics(kOptions);
+  RequestTimes times = TimesOf(absl::Seconds(1), absl::Seconds(2), absl::Seconds(8));
+  times.paused = absl::Seconds(4);
+  metrics.OnFinished(FinishReason::kLength, times, 70, 5);
+  const SeriesMap series = Scrape(metrics);
+  EXPECT_EQ(series.at(R"(berth_cache_lease_age_seconds_sum{model_name="m"})"), 6);
+  EXPECT_EQ(series.at(R"(berth_request_time_per_output_token_seconds_sum{model_name="m"})"), 1);
+  EXPECT_EQ(series.at(R"(berth_request_decode_time_seconds_sum{model_name="m"})"), 8);
+}
+
 TEST(MetricsTest, ReasonsAndRpcsStayBounded) {
   Metrics metrics(kOptions);
   const size_t before = Scrape(metrics).size();
