@@ -134,3 +134,37 @@ def test_random_bounds_hold(oracle):
             text = oracle.value(walk=seed, limit=100)
             if text is not None:
                 assert checks[0].is_valid(json.loads(text)) and checks[1].is_valid(float(text)), (schema, text)
+
+
+@pytest.mark.parametrize("of, digits", [(0.05, 2), (0.01, 2), (0.1, 1)])
+def test_a_multiple_is_found_wherever_the_bounds_are(oracle, of, digits):
+    """Sums of doubles miss some: 29 * 0.01 is not the double that 0.29 is."""
+    for i in range(0, 300, 7):
+        low = f"{i * of:.{digits}f}"
+        oracle.value(schema={"type": "number", "multipleOf": of, "minimum": float(low), "maximum": 100})
+        assert oracle.value(accepts=low), low
+        assert not oracle.value(accepts=f"{low}1"), low
+
+
+def test_what_two_options_share_is_refused(oracle):
+    oracle.value(schema={"oneOf": [{"type": "number", "multipleOf": 0.1, "minimum": 1.7},
+                                   {"type": "number", "maximum": 100}]})
+    assert not oracle.value(accepts="5") and oracle.value(accepts="5.05") and oracle.value(accepts="1.5")
+
+
+@pytest.mark.parametrize("bounds", [{}, {"minimum": 5}, {"maximum": 10**30}])
+def test_multiples_are_below_two_to_the_53rd(oracle, bounds):
+    """A reader of doubles could not tell that larger ones are multiples, and without a bound none would have to end."""
+    oracle.value(schema={"type": "integer", "multipleOf": 3, **bounds})
+    assert oracle.value(accepts="9007199254740990")
+    assert not oracle.value(accepts="9007199254740993") and not oracle.value(accepts="3" * 40)
+
+
+def test_listed_doubles_are_written_as_they_are(oracle):
+    """A quick reader of doubles gives the neighbour of every ninth."""
+    numbers = [0.9452706955539223, *(random.Random(i).random() for i in range(200))]
+    for number in numbers:
+        oracle.value(schema={"const": number})
+        assert oracle.value(accepts=repr(number)), number
+    oracle.value(schema={"type": "number", "minimum": 0, "maximum": 0.9999999999999999})
+    assert not oracle.value(accepts="1")

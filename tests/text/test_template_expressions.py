@@ -1,6 +1,6 @@
 """Chat templates of one expression or a few statements, rendered by Berth and by jinja2 as transformers sets it up.
 
-template_expressions.txt has a template a line, in which ¶ is a newline. What jinja2 refuses, Berth refuses as well.
+template_expressions.txt has a template a line, in which ¶ is a newline and ␍ a carriage return. What jinja2 refuses, Berth refuses as well.
 template_differences.txt has what is known to differ, which docs/api.md says.
 """
 
@@ -31,7 +31,7 @@ def sections(name):
             if line.startswith("# "):
                 templates = found.setdefault(line[2:], [])
             elif line:
-                templates.append(line.replace("¶", "\n"))
+                templates.append(line.replace("¶", "\n").replace("␍", "\r"))
     return found
 
 

@@ -174,3 +174,27 @@ def test_of_several_refusals_the_same_is_told_each_time(oracle):
     unique = {"type": "array", "items": {"type": "number", "minimum": 0}, "uniqueItems": True}
     schema = closed(**{name: {**unique, "maxItems": most} for most, name in enumerate("abcdefgh", 1)})
     assert len({oracle.ask(schema=schema)["error"] for _ in range(8)}) == 1
+
+
+def test_what_is_nested_too_deeply_is_refused(oracle):
+    """Values are compared level by level: a deep one once ended the process, and took long before."""
+    oracle.value(schema={"type": "array", "uniqueItems": True})
+    assert oracle.value(accepts="[" * 512 + "]" * 512)
+    for depth in (513, 50_000):
+        assert not oracle.value(accepts="[" * depth + "0" + "]" * depth), depth
+
+
+def test_many_items_take_no_long_time(oracle):
+    """The oracle's limit would catch a search of all items for each token."""
+    oracle.value(schema={"type": "array", "uniqueItems": True, "minItems": 3000,
+                         "items": {"type": "integer", "minimum": 0, "maximum": 9999}})
+    text = oracle.value(walk=1, limit=40_000)
+    items = json.loads(text)
+    assert len(items) >= 3000 and len(set(items)) == len(items)
+
+
+def test_equal_numbers_of_other_spellings_are_equal(oracle):
+    oracle.value(schema={"type": "array", "uniqueItems": True})
+    for items in ("[0.9452706955539223,0.94527069555392230]", "[1e-24,10e-25]", "[1,1.0]"):
+        assert not oracle.value(accepts=items), items
+    assert oracle.value(accepts="[0.9452706955539223,0.9452706955539224]")

@@ -11,12 +11,12 @@ use crate::pattern::{escape, translate};
 use crate::schema::dialect::Notes;
 use crate::schema::{Style, Written};
 use crate::spec::{limits, Spec};
+use crate::structural_tag::Controls;
 use crate::tracker::Tracker;
 use crate::vocabulary::Vocabulary;
 use crate::watched::Watch;
 use crate::work::Work;
 use crate::{guard, json, lark, rules, schema, structural_tag, Bytes, Ids};
-use aho_corasick::{AhoCorasick, MatchKind};
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::earley::{lexerspec::LexerSpec, Grammar};
 use llguidance::{Matcher, TokenParser};
@@ -138,13 +138,11 @@ impl Job<'_> {
 
     fn structural_tag(&self) -> Result<Grammars, String> {
         let trie = self.vocabulary.trie();
-        let controls: Vec<String> = (0..self.vocabulary.known as u32)
+        let controls = (0..self.vocabulary.known as u32)
             .filter(|&id| trie.is_special_token(id))
-            .filter_map(|id| std::str::from_utf8(&trie.token(id)[1..]).ok().map(str::to_string))
-            .filter(|name| name.starts_with('<') && name.ends_with('>') && !name.contains(char::is_whitespace))
-            .collect();
-        let controls = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(controls);
-        let controls = controls.map_err(|e| format!("internal error: {e}"))?;
+            .filter_map(|id| std::str::from_utf8(&trie.token(id)[1..]).ok().map(|name| (id, name)))
+            .filter(|(_, name)| !name.is_empty());
+        let controls = Controls::new(controls)?;
         let read = |schema: &Value, prefix: &str| Ok(self.read(schema, prefix)?.lark());
         let translated = structural_tag::translate(self.text, &controls, &read, self.work)?;
         let mut grammars = vec![GrammarWithLexer::from_lark(translated.lark)];

@@ -18,11 +18,15 @@ fn position(text: &str, at: usize) -> String {
     format!("line {line} column {column}")
 }
 
-/// The end of the string, regular expression or comment that begins at `at`, if one does.
+/// The end of the string, regular expression, comment or control token's name that begins at `at`, if one does.
 fn skip(text: &str, at: usize) -> Option<usize> {
     let rest = &text.as_bytes()[at..];
     if rest[0] == b'#' || rest.starts_with(b"//") {
         return Some(at + rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len()));
+    }
+    if rest[0] == b'<' {
+        let len = rest[1..].iter().position(|&b| b == b'<' || b == b'>' || b.is_ascii_whitespace())?;
+        return (len > 0 && rest[1 + len] == b'>').then_some(at + len + 2);
     }
     if rest[0] != b'"' && rest[0] != b'/' {
         return None;

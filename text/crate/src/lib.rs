@@ -21,6 +21,7 @@ mod template;
 mod token_bytes;
 mod tokenizer;
 mod tracker;
+mod used;
 mod uri;
 mod vocabulary;
 mod watched;

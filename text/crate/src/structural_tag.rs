@@ -13,7 +13,7 @@
 use crate::json::{self, At};
 use crate::pattern::escape;
 use crate::work::Work;
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Match, MatchKind};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 
@@ -53,14 +53,33 @@ fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, String> {
     }
 }
 
-/// `text` as terms of a rule, with control tokens by their names.
-fn terms(text: &str, controls: &AhoCorasick) -> String {
+/// Finds the names of control tokens in a text, the longest first.
+pub struct Controls {
+    names: AhoCorasick,
+    ids: Vec<u32>,
+}
+
+impl Controls {
+    pub fn new<'n>(tokens: impl Iterator<Item = (u32, &'n str)>) -> Result<Controls, String> {
+        let (ids, names): (Vec<u32>, Vec<&str>) = tokens.unzip();
+        let names = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names);
+        Ok(Controls { names: names.map_err(|e| format!("internal error: {e}"))?, ids })
+    }
+
+    /// The token as a term of a rule.
+    fn term(&self, found: &Match) -> String {
+        format!("<[{}]>", self.ids[found.pattern().as_usize()])
+    }
+}
+
+/// `text` as terms of a rule.
+fn terms(text: &str, controls: &Controls) -> String {
     let literal = |part: &str| if part.is_empty() { String::new() } else { format!(" /{}/", escape(part)) };
     let mut out = String::new();
     let mut done = 0;
-    for control in controls.find_iter(text) {
+    for control in controls.names.find_iter(text) {
         out.push_str(&literal(&text[done..control.start()]));
-        out.push_str(&format!(" {}", &text[control.range()]));
+        out.push_str(&format!(" {}", controls.term(&control)));
         done = control.end();
     }
     out + &literal(&text[done..])
@@ -68,22 +87,22 @@ fn terms(text: &str, controls: &AhoCorasick) -> String {
 
 struct Trigger {
     text: String,
-    is_control: bool,
+    control: Option<String>, // the term, where the trigger is a control token
     tags: Vec<usize>,
 }
 
-fn read_triggers(value: &Value, controls: &AhoCorasick, work: &Work) -> Result<Vec<Trigger>, String> {
+fn read_triggers(value: &Value, controls: &Controls, work: &Work) -> Result<Vec<Trigger>, String> {
     let mut triggers = vec![];
     for (i, value) in list(value, "/triggers")?.iter().enumerate() {
         let at = format!("/triggers/{i}");
         let text = text(value, &at, false)?;
         work.text(text)?;
-        let control = controls.find(text);
-        let is_control = control.is_some_and(|found| found.range() == (0..text.len()));
-        if control.is_some() && !is_control {
+        let control = controls.names.find(text);
+        if control.is_some_and(|found| found.range() != (0..text.len())) {
             return Err(format!("{at}: a control token must be a trigger of its own"));
         }
-        triggers.push(Trigger { text: text.to_string(), is_control, tags: vec![] });
+        let control = control.map(|found| controls.term(&found));
+        triggers.push(Trigger { text: text.to_string(), control, tags: vec![] });
     }
     check_apart(&triggers, work)?;
     Ok(triggers)
@@ -106,7 +125,7 @@ fn check_apart(triggers: &[Trigger], work: &Work) -> Result<(), String> {
 }
 
 fn write(triggers: &[Trigger], tags: &[String]) -> String {
-    let texts: Vec<String> = triggers.iter().filter(|t| !t.is_control).map(|t| escape(&t.text)).collect();
+    let texts: Vec<String> = triggers.iter().filter(|t| t.control.is_none()).map(|t| escape(&t.text)).collect();
     let mut lark = String::from("TEXT: /(?s:.+)/");
     if !texts.is_empty() {
         let any = format!("(?:{})", texts.join("|"));
@@ -115,8 +134,8 @@ fn write(triggers: &[Trigger], tags: &[String]) -> String {
     let mut regions = vec![];
     for (i, trigger) in triggers.iter().enumerate().filter(|(_, t)| !t.tags.is_empty()) {
         let names: Vec<String> = trigger.tags.iter().map(|tag| format!("tag_{tag}")).collect();
-        if trigger.is_control {
-            regions.push(format!("TEXT? {} ({})", trigger.text, names.join(" | ")));
+        if let Some(control) = &trigger.control {
+            regions.push(format!("TEXT? {control} ({})", names.join(" | ")));
         } else {
             regions.push(format!("PRE_{i} ({})", names.join(" | ")));
             lark.push_str(&format!("\nPRE_{i}: /(?s:.*){}/ & ~PAST", escape(&trigger.text)));
@@ -125,8 +144,7 @@ fn write(triggers: &[Trigger], tags: &[String]) -> String {
     format!("start: ({})* TEXT?\n{lark}\n{}\n", regions.join(" | "), tags.join("\n"))
 }
 
-/// `controls` finds the names of control tokens, the longest first.
-pub fn translate(source: &str, controls: &AhoCorasick, read: ReadSchema, work: &Work) -> Result<Translated, String> {
+pub fn translate(source: &str, controls: &Controls, read: ReadSchema, work: &Work) -> Result<Translated, String> {
     let value = json::parse(source, work)?;
     if value.get("format").is_some() {
         return Err(

@@ -15,7 +15,7 @@ const NAME: &str = "chat_template";
 /// operator's files, so this is against mistakes; clients give only variables.
 const FUEL: u64 = 10_000_000;
 const MAX_OUTPUT_BYTES: usize = 64 << 20;
-const MAX_RECURSION: usize = 100;
+const MAX_RECURSION: usize = 500; // a call of a macro takes 4 of it; jinja2 stops near 1,000 of Python's calls
 
 pub struct Template {
     environment: Environment<'static>,
@@ -40,7 +40,8 @@ impl Template {
         filters::add(&mut environment);
         tests::add(&mut environment);
         globals::add(&mut environment);
-        environment.add_template_owned(NAME, generation::replace_blocks(source))?;
+        let source = source.replace("\r\n", "\n").replace('\r', "\n"); // as jinja2 reads it
+        environment.add_template_owned(NAME, generation::replace_blocks(&source))?;
         Ok(Template { environment })
     }
 

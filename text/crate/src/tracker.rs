@@ -7,55 +7,17 @@
 //! can be ended. `room` counts these values; schema/watch.rs prepares what it needs to know of the items.
 
 use crate::json::canonical;
+use crate::used::Used;
 use crate::vocabulary::Vocabulary;
 use crate::watched::{scalars, times, ListedName, Member, ObjectShape, Shape, Watch};
 use crate::words::ENDLESS;
 use llguidance::toktrie::SimpleVob;
 use serde_json::{Map, Value};
-use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Items or names that have come. A copy shares what came before it.
-#[derive(Clone, Default)]
-struct Used {
-    known: Arc<Known>,
-    more: Vec<(String, Value)>,
-}
-
-#[derive(Default)]
-struct Known {
-    values: Vec<Value>,
-    texts: HashSet<String>, // canonical
-}
-
-impl Used {
-    fn contains(&self, text: &str) -> bool {
-        self.known.texts.contains(text) || self.more.iter().any(|(other, _)| other == text)
-    }
-
-    /// False: it has come.
-    fn add(&mut self, text: String, value: Value) -> bool {
-        if self.contains(&text) {
-            return false;
-        }
-        self.more.push((text, value));
-        if let Some(known) = Arc::get_mut(&mut self.known) {
-            for (text, value) in self.more.drain(..) {
-                known.texts.insert(text);
-                known.values.push(value);
-            }
-        }
-        true
-    }
-
-    fn is_empty(&self) -> bool {
-        self.known.values.is_empty() && self.more.is_empty()
-    }
-
-    fn values(&self) -> impl Iterator<Item = &Value> {
-        self.known.values.iter().chain(self.more.iter().map(|(_, value)| value))
-    }
-}
+/// Arrays and objects within each other. Values are copied and compared level by level, and readers of JSON have limits
+/// too: Python's is near 1,000.
+const MAX_DEPTH: usize = 512;
 
 /// An array or an object that is not closed.
 #[derive(Clone)]
@@ -155,7 +117,7 @@ impl Tracker {
         match b {
             b' ' | b'\t' | b'\n' | b'\r' => {}
             b'"' => self.at = At::Text { text: vec![], is_escaped: false, is_name: matches!(self.at, At::Name) },
-            b'{' | b'[' => self.open(b == b'{'),
+            b'{' | b'[' => return self.open(b == b'{'),
             b'}' | b']' => {
                 let value = self.frames.pop().and_then(|frame| frame.value.clone());
                 return self.end_value(value.unwrap_or_default());
@@ -187,7 +149,11 @@ impl Tracker {
         frame.names.as_mut().is_none_or(|names| names.add(frame.name.clone(), Value::Null))
     }
 
-    fn open(&mut self, is_object: bool) {
+    /// False: it is too deep.
+    fn open(&mut self, is_object: bool) -> bool {
+        if self.frames.len() == MAX_DEPTH {
+            return false;
+        }
         let (place, shape) = self.child();
         let empty = if is_object { Value::Object(Map::new()) } else { Value::Array(vec![]) };
         let is_distinct = !is_object && self.watch.places[place].distinct.is_some();
@@ -202,6 +168,7 @@ impl Tracker {
             names: (is_object && self.watch.has_names).then(Used::default),
         }));
         self.at = if is_object { At::Name } else { At::Value };
+        true
     }
 
     /// False: it repeats an item.
@@ -257,7 +224,17 @@ impl Tracker {
             });
         }
         let room = self.room(i, true);
-        room == ENDLESS || room > used.values().filter(|value| self.may_become(value, i)).count() as u64
+        if room > used.len() as u64 {
+            return true; // ENDLESS too
+        }
+        let come = match &self.at {
+            At::Text { text, is_name: false, .. } if i == last => {
+                used.count_scalars(&[b"\"", text.as_slice()].concat())
+            }
+            At::Scalar(text) if i == last => used.count_scalars(text),
+            _ => used.values().filter(|value| self.may_become(value, i)).take(room as usize).count(),
+        };
+        room > come as u64
     }
 
     /// The names that may come, where one has to.
@@ -419,6 +396,9 @@ impl Tracker {
                 }
             }
             _ => mask.iter_set_entries(|id| tokens.push(id as u32)),
+        }
+        if self.frames.len() + vocabulary.most_opened > MAX_DEPTH {
+            tokens.extend(vocabulary.opening.iter().copied().filter(|&id| mask.is_allowed(id)));
         }
         if !is_watching && !self.watch.shapes.is_empty() {
             tokens.extend(vocabulary.lists.iter().copied().filter(|&id| mask.is_allowed(id)));

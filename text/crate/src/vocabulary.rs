@@ -57,6 +57,9 @@ pub struct Vocabulary {
     pub quotes: [Vec<u32>; 3],
     /// Tokens that may hold an array's beginning and a whole item.
     pub lists: Vec<u32>,
+    /// Tokens that may begin an array or an object, and how many at most.
+    pub opening: Vec<u32>,
+    pub most_opened: usize,
 }
 
 impl Vocabulary {
@@ -225,6 +228,9 @@ fn create(
     };
     let quotes = [1, 2, 3].map(|count| with(&|word| word.iter().filter(|&&b| b == b'"').count() >= count));
     let lists = with(&|word| word.contains(&b'[') && word.contains(&b','));
+    let opened = |word: &[u8]| word.iter().filter(|&&b| b == b'[' || b == b'{').count();
+    let opening = with(&|word| opened(word) > 0);
+    let most_opened = opening.iter().map(|&id| opened(&words[id as usize])).max().unwrap_or(0);
     let eos = end_tokens.first().copied().unwrap_or(INVALID_TOKEN);
     let mut trie = TokTrie::from(&TokRxInfo::new(size as u32, eos), &words);
     if !end_tokens.is_empty() {
@@ -255,6 +261,8 @@ fn create(
         spelled,
         quotes,
         lists,
+        opening,
+        most_opened,
     })
 }
 

@@ -203,11 +203,13 @@ impl Number {
         if let Some(only) = &self.only {
             return only.is_empty();
         }
-        if self.has_multiples() {
-            let is_known = self.has_multiple().or_else(|| self.few().map(|few| !few.is_empty()));
-            if is_known == Some(false) {
-                return true;
-            }
+        let is_known = if self.has_multiples() {
+            self.has_multiple().or_else(|| self.few().map(|few| !few.is_empty()))
+        } else {
+            None
+        };
+        if is_known == Some(false) {
+            return true;
         }
         if let (Some(low), Some(high)) = (self.low, self.high) {
             if low.at.is_vague() || high.at.is_vague() {
@@ -229,9 +231,11 @@ impl Number {
                 if self.kind == Kind::Whole && count <= 10_000 {
                     return !(least..=most).any(|number| self.has(Exact::from(number)));
                 }
-                if let [of] = self.multiples[..] {
+                // Doubles may miss a multiple, so they say only of a short range that it has none.
+                if let ([of], None) = (&self.multiples[..], is_known) {
                     let first = (low.at.at() / of).floor() * of;
-                    return !(0..3).any(|i| self.has(Exact::from(first + i as f64 * of)));
+                    let is_short = high.at.at() - low.at.at() < *of;
+                    return is_short && !(0..3).any(|i| self.has(Exact::from(first + i as f64 * of)));
                 }
             }
         }
@@ -355,7 +359,9 @@ impl Number {
                 // llguidance reads bounds as doubles.
                 let is_far = |bound: &Bound| bound.at.at().abs() >= MAX_DOUBLE as f64;
                 let within = Bound { at: Exact::from(sign * MAX_DOUBLE), is_open: true };
+                // Multiples without a bound would have any number of digits.
                 let bound = bound.map(|bound| if is_far(&bound) { within } else { bound });
+                let bound = bound.or((!range.multiples.is_empty()).then_some(within));
                 parts.extend(bound.map(|b| serde_json::json!({ if b.is_open { open } else { closed }: b.at.json() })));
             }
             parts.extend(range.multiples.iter().map(|of| serde_json::json!({ "multipleOf": Exact::from(*of).json() })));
