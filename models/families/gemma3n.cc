@@ -11,7 +11,6 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/std.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 
@@ -51,9 +50,10 @@ struct SparseMlp : public GatedMlp {
         gate_up(x, execution).to(at::kFloat);  // what is near the cutoff should not hang on a rounding
     const int64_t dim = both.size(1) / 2;
     const at::Tensor gate = both.narrow(1, 0, dim);
-    const at::Tensor cutoff = gate.mean(at::IntArrayRef{-1}, /*keepdim=*/true) +
-                              at::std(gate, at::OptionalIntArrayRef{-1}, /*unbiased=*/false, /*keepdim=*/true) *
-                                  static_cast<double>(deviations);
+    // Not at::std: on the CPU it sums a lone row in another order than one of several.
+    const at::Tensor mean = gate.mean(at::IntArrayRef{-1}, /*keepdim=*/true);
+    const at::Tensor variance = (gate - mean).square_().mean(at::IntArrayRef{-1}, /*keepdim=*/true);
+    const at::Tensor cutoff = mean + variance.sqrt_() * static_cast<double>(deviations);
     const at::Tensor sparse = at::cat({at::relu(gate - cutoff), both.narrow(1, dim, dim)}, 1);
     return down(ops::GatedActivation(sparse, activation, execution).to(x.scalar_type()), execution);
   }
@@ -240,12 +240,12 @@ class Gemma3nModel : public Model {
     }
     const at::Tensor first = x.select(0, 0);
     const at::Tensor last_magnitude = Magnitude(first);
-    std::vector<at::Tensor> parts = {first};
+    at::Tensor sum = first.clone();
     for (size_t i = 0; i < gather_.size(); ++i) {
       const at::Tensor stream = x.select(0, static_cast<int64_t>(i) + 1).to(embedded.scalar_type());
-      parts.push_back(WithMagnitude(gather_[i](stream, batch.execution()).to(at::kFloat), last_magnitude));
+      sum += WithMagnitude(gather_[i](stream, batch.execution()).to(at::kFloat), last_magnitude);
     }
-    return head_(at::stack(parts).mean(at::IntArrayRef{0}), *computed);
+    return head_(sum / static_cast<double>(gather_.size() + 1), *computed);
   }
 
  private:
