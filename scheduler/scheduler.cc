@@ -32,7 +32,9 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(Cache* cache, Optio
         CheckOption("mask_threads", options.mask_threads, 0, "")}) {
     if (!status.ok()) return status;
   }
-  options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens);
+  // An aligned chunk is whole or has to wait, so each step must have room for one beside what decodes.
+  const int64_t others = options.aligned_prefill_chunks ? options.max_running - 1 : 0;
+  options.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, options.max_step_tokens - others);
   if (cache->plan().has_cross() && options.max_step_tokens < 2) {
     return absl::InvalidArgumentError(
         "max_step_tokens is 1; at least 2 are needed: one for the encoder, one for the decoder");

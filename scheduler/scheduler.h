@@ -149,8 +149,8 @@ class Scheduler {
   // Returns how many of the step's `left` tokens the sequence may spend on `use`. For the first running request, and
   // when nothing runs, that is all of them, so that there is always progress. Else the policy decides.
   int64_t TokenLimit(const Sequence& sequence, TokenUse use, int64_t left);
-  // The sequence's next chunk of at most `limit` tokens.
-  int64_t ChunkTokens(const Sequence& sequence, int64_t limit) const;
+  // The tokens of the sequence's next chunk; see PrefixSharing::ChunkTokens.
+  int64_t ChunkTokens(const Sequence& sequence, int64_t limit, int64_t room) const;
   // Grows running_[*index], preempting others if it must. False when it cannot.
   bool GrowOrPreempt(size_t* index, int64_t num_tokens);
   // Preempts a request that was admitted after that of running_[*index]. False: there is none, or the policy spares it.

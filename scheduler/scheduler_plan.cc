@@ -136,7 +136,8 @@ int64_t Scheduler::GrowRunning(bool paced) {
       if (sequence.step_tokens > 0 && options_.rope_switch_length == 0) ProposeDrafts(&sequence);
     } else {
       const int64_t own = sequence.catching_up() ? TokenLimit(sequence, TokenUse::kDecode, 1) : 0;
-      sequence.step_tokens = ChunkTokens(sequence, own + TokenLimit(sequence, TokenUse::kPrefill, left));
+      const int64_t limit = own + TokenLimit(sequence, TokenUse::kPrefill, left);
+      sequence.step_tokens = ChunkTokens(sequence, limit, own + left);
       left -= std::max<int64_t>(0, sequence.step_tokens - own);
     }
     if (sequence.step_tokens > 0 && !GrowOrPreempt(&i, sequence.step_tokens)) full = true;
@@ -155,13 +156,13 @@ int64_t Scheduler::TokenLimit(const Sequence& sequence, TokenUse use, int64_t le
   return std::clamp<int64_t>(policy_->TokenLimit(sequence, use, left), 0, left);
 }
 
-int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t limit) const {
+int64_t Scheduler::ChunkTokens(const Sequence& sequence, int64_t limit, int64_t room) const {
   if (sequence.parked) return 0;
-  int64_t count = std::min({sequence.num_remaining(), options_.prefill_chunk_tokens, limit});
+  int64_t count = std::min(sequence.num_remaining(), options_.prefill_chunk_tokens);
   if (sequence.group != nullptr && !sequence.group->forked) {
     count = std::min(count, OutputGroup::ForkPoint(sequence) - sequence.num_computed());
   }
-  return sharing_.LimitChunk(sequence, count);
+  return sharing_.ChunkTokens(sequence, count, limit, room);
 }
 
 // The cheapest room first: that of a cache that is only on its way in, then that of a later request. A swap-out gives
@@ -300,8 +301,9 @@ void Scheduler::AdmitWaiting(int64_t budget, absl::Time now) {
     if (!TakeLease(&sequence, longest + next, ForksOf(sequence.prompt_length, count), promised)) return;
     const int64_t encoder_tokens = sequence.encoded ? 0 : sequence.num_encoder_tokens();
     sequence.step_decodes = sequence.decoding();
-    sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens);
-    if (absl::Status status = sequence.lease.Grow(sequence.step_tokens); !status.ok()) {
+    sequence.step_tokens = ChunkTokens(sequence, limit - encoder_tokens, limit - encoder_tokens);
+    const absl::Status status = sequence.step_tokens > 0 ? sequence.lease.Grow(sequence.step_tokens) : absl::OkStatus();
+    if (!status.ok()) {
       ABSL_RAW_LOG(FATAL, "what was admitted does not fit: %s", status.ToString().c_str());
     }
     budget -= encoder_tokens + sequence.step_tokens;

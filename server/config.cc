@@ -367,6 +367,13 @@ absl::Status Validate(const Config& config) {
     return Bad("prefill_chunk_tokens", scheduler.prefill_chunk_tokens,
                " is more than --max_step_tokens=", scheduler.max_step_tokens);
   }
+  if (scheduler.aligned_prefill_chunks &&
+      scheduler.prefill_chunk_tokens > scheduler.max_step_tokens - (scheduler.max_running - 1)) {
+    return Bad("prefill_chunk_tokens", scheduler.prefill_chunk_tokens,
+               " is more than --max_step_tokens=", scheduler.max_step_tokens,
+               " leaves beside --max_running=", scheduler.max_running,
+               "; with --aligned_prefill_chunks each step must have room for a whole chunk");
+  }
   if (max_sequence == 1) return Bad("max_sequence_tokens", "1 leaves no room for both a prompt and an output");
   if (max_sequence > 0 && max_sequence <= max_output && max_output != Config{}.limits.default_max_tokens) {
     return Bad("default_max_tokens", max_output,

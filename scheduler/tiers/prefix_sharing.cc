@@ -51,10 +51,15 @@ bool PrefixSharing::WaitsForPrefix(const Sequence& sequence,
   return false;
 }
 
-int64_t PrefixSharing::LimitChunk(const Sequence& sequence, int64_t num_tokens) const {
-  if (!options_.aligned_prefill_chunks) return num_tokens;
+int64_t PrefixSharing::ChunkTokens(const Sequence& sequence, int64_t wanted, int64_t limit, int64_t room) const {
+  if (!options_.aligned_prefill_chunks) return std::min(wanted, limit);
   const int64_t grid = options_.prefill_chunk_tokens;
-  return std::min(num_tokens, grid - sequence.num_computed() % grid);
+  const int64_t whole = std::min(wanted, grid - sequence.num_computed() % grid);
+  // What is generated is not shared; an encoder's input must come with the first chunk, and leaves it less room.
+  if (sequence.num_computed() >= sequence.prompt_length || sequence.num_encoder_tokens() > 0) {
+    return std::min(whole, limit);
+  }
+  return limit > 0 && whole <= room ? whole : 0;
 }
 
 void PrefixSharing::MarkStates(Sequence* sequence) const {

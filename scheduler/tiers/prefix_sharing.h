@@ -45,8 +45,9 @@ class PrefixSharing {
   // better to wait than to compute that part twice.
   bool WaitsForPrefix(const Sequence& sequence, absl::Span<const std::unique_ptr<Sequence>> running) const;
 
-  // Shortens a chunk of `num_tokens` so that it ends where chunks are aligned.
-  int64_t LimitChunk(const Sequence& sequence, int64_t num_tokens) const;
+  // The tokens of the sequence's chunk, of `wanted`, if it may take `limit` of the `room` that the step has. Aligned
+  // chunks of a prompt begin and end at their places, whatever else runs: such a chunk is whole, or 0.
+  int64_t ChunkTokens(const Sequence& sequence, int64_t wanted, int64_t limit, int64_t room) const;
   // Marks the states that the planned step is to keep. Takes only what no lease holds, so call it when all leases have
   // grown for the step.
   void MarkStates(Sequence* sequence) const;

@@ -105,6 +105,9 @@ struct SchedulerHarness {
       for (const StepRow& row : plan.rows) {
         const int64_t n = row.num_tokens();
         EXPECT_LE(n, options.prefill_chunk_tokens);
+        const int64_t end = row.start + n;
+        const bool is_aligned = end % scheduler->prefill_chunk_tokens() == 0 || end >= row.prompt_length - 1;
+        EXPECT_TRUE(is_aligned || !options.aligned_prefill_chunks || tiny.cache->plan().has_cross()) << end;
         EXPECT_LE(static_cast<int64_t>(row.encoder_tokens.size()), scheduler->max_encoder_tokens());
         shapes.push_back({row.start, n, row.sample});
       }

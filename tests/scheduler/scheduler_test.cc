@@ -395,5 +395,31 @@ TEST(SchedulerDeathTest, AKeyInUseIsABug) {
   EXPECT_DEATH(h.scheduler->Add(request), "request key 1 is in use");
 }
 
+TEST(Scheduler, AnAlignedChunkIsWholeWhateverElseRuns) {
+  Scheduler::Options options = kOptions;
+  options.max_running = 4;
+  options.max_step_tokens = 16;
+  options.prefill_chunk_tokens = 8;
+  options.share_prefixes = options.aligned_prefill_chunks = true;
+  SchedulerHarness h({StaticLayer(), RecurrentLayer()}, 100, options);
+  h.Add(3, 30);
+  h.Step();
+  for (int i = 0; i < 3; ++i) h.Add(20, 2);
+  std::vector<RowShape> prefill;
+  for (int i = 0; i < 8; ++i) {
+    h.Step();
+    for (const RowShape& row : h.shapes) {
+      if (row.num_tokens > 1) prefill.push_back(row);
+    }
+  }
+  ASSERT_EQ(prefill.size(), 9u) << "three chunks of each prompt";
+  for (const RowShape& row : prefill) {
+    EXPECT_EQ(row.start % 8, 0);
+    EXPECT_EQ(row.num_tokens, std::min<int64_t>(8, 20 - row.start));
+  }
+  h.RunToEnd();
+  h.ExpectAllEnded();
+}
+
 }  // namespace
 }  // namespace berth

@@ -307,6 +307,9 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside the range 0 to 1073741824"},
       {{"--aligned_prefill_chunks", "--target_step_time=50ms"},
        "--target_step_time: 50ms cuts chunks by time; --aligned_prefill_chunks needs them at fixed places"},
+      {{"--aligned_prefill_chunks", "--max_step_tokens=512", "--prefill_chunk_tokens=256", "--max_running=258"},
+       "--prefill_chunk_tokens: 256 is more than --max_step_tokens=512 leaves beside --max_running=258; with "
+       "--aligned_prefill_chunks each step must have room for a whole chunk"},
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
       {{"--draft_tokens=17"}, "--draft_tokens: 17 is outside the range 0 to 16"},
