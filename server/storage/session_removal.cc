@@ -19,13 +19,16 @@ absl::StatusOr<std::vector<SessionPlace>> SessionStore::FindRoom(const SessionPl
   const int64_t quota = options_.quota(tenant).bytes;
   int64_t total = size_bytes;  // of the tenant, with the new file in place of the old one
   std::vector<Entries::const_iterator> others;
-  for (auto at = entries_.lower_bound({.tenant_hash = place.tenant_hash}); at != entries_.end(); ++at) {
+  for (auto at = entries_.lower_bound({.tenant_hash = place.tenant_hash}); quota > 0 && at != entries_.end(); ++at) {
     if (at->first.tenant_hash != place.tenant_hash) break;
     if (at->first == place) continue;
     total += at->second.size_bytes;
-    if (!IsLive(at->first)) others.push_back(at);
+    others.push_back(at);
   }
-  std::sort(others.begin(), others.end(), [](auto a, auto b) { return a->second.saved < b->second.saved; });
+  if (total > quota) {
+    std::erase_if(others, [this](auto other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return IsLive(other->first); });
+    std::sort(others.begin(), others.end(), [](auto a, auto b) { return a->second.saved < b->second.saved; });
+  }
   int64_t left = options_.limit_bytes - used_bytes_;  // the old file stays until the new one is whole
   std::vector<SessionPlace> going;
   *num_before = 0;
@@ -111,7 +114,7 @@ void SessionStore::RemoveTooOld() {
   {
     MutexLock lock(&mutex_);
     for (const auto& [place, entry] : entries_) {
-      if (!IsLive(place) && IsTooOld(entry)) places.push_back(place);
+      if (IsTooOld(entry) && !IsLive(place)) places.push_back(place);
     }
   }
   int64_t num_removed = 0;

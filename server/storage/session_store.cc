@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -143,12 +144,13 @@ void SessionStore::Take(SavedRequest saved) {
   {
     MutexLock lock(&pending_mutex_);
     const auto [found, is_new] = pending_.try_emplace(key);
-    SavedRequest& pending = found->second;
+    Pending& pending = found->second;
     if (!is_new && !saved.progress.has_value()) {
-      pending.last |= saved.last;  // what was handed over before stands
+      pending.saved.last |= saved.last;  // what was handed over before stands
       return;
     }
-    replaced = std::exchange(pending, std::move(saved));
+    replaced = std::exchange(pending.saved, std::move(saved));
+    pending.number = num_taken_.fetch_add(1) + 1;
     pending_bytes_ += size_bytes - BytesOf(replaced);
     if (!is_new) return;
   }
@@ -163,21 +165,23 @@ absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
     return WithoutPath(s);
   }
   header.set_model(options_.model);
+  live_keys_[place] = key;
   live_[key] = {.place = std::move(place), .header = std::move(header)};
   return absl::OkStatus();
 }
 
 void SessionStore::Withdraw(RequestKey key) {
-  std::vector<SaveCallback> waiting;
+  std::vector<Waiter> waiting;
   {
     MutexLock lock(&mutex_);
     const auto found = live_.find(key);
     if (found == live_.end()) return;
     waiting = std::move(found->second.waiting);
+    live_keys_.erase(found->second.place);
     live_.erase(found);
   }
-  for (const SaveCallback& done : waiting) {
-    done(absl::FailedPreconditionError("session_id: its request ended before it began"));
+  for (const Waiter& waiter : waiting) {
+    waiter.done(absl::FailedPreconditionError("session_id: its request ended before it began"));
   }
 }
 
@@ -193,9 +197,7 @@ bool SessionStore::IsTooOld(const Entry& entry) const {
   return entry.unreadable.ok() && options_.now() - entry.saved > options_.quota(entry.tenant).age;
 }
 
-bool SessionStore::IsLive(const SessionPlace& place) const {
-  return std::any_of(live_.begin(), live_.end(), [&](const auto& live) { return live.second.place == place; });
-}
+bool SessionStore::IsLive(const SessionPlace& place) const { return live_keys_.contains(place); }
 
 v1::Session SessionStore::Describe(const SessionPlace& place) const {
   v1::Session session;
@@ -217,13 +219,13 @@ void SessionStore::Save(const std::string& id, const std::string& tenant, const 
   RequestKey key = 0;
   {
     MutexLock lock(&mutex_);
-    const auto live = std::find_if(live_.begin(), live_.end(), [&](const auto& l) { return l.second.place == place; });
-    if (live == live_.end()) {
+    const auto live = live_keys_.find(place);
+    if (live == live_keys_.end()) {
       const absl::Status status = Check(place);
       answer = status.ok() ? absl::StatusOr<v1::Session>(Describe(place)) : WithoutPath(status);
     } else {
-      key = live->first;
-      live->second.waiting.push_back(std::move(done));
+      key = live->second;
+      live_[key].waiting.push_back({num_taken_.load(), std::move(done)});
     }
   }
   if (key != 0) {
@@ -295,16 +297,26 @@ void SessionStore::WarnOf(const std::string& id, const absl::Status& status) {
 }
 
 void SessionStore::WritePending(RequestKey key) {
-  SavedRequest saved;
+  Pending pending;
   {
     MutexLock lock(&pending_mutex_);
-    saved = std::move(pending_.extract(key).mapped());
+    pending = std::move(pending_.extract(key).mapped());
   }
-  Write(saved);
-  pending_bytes_ -= BytesOf(saved);
+  Write(pending);
+  pending_bytes_ -= BytesOf(pending.saved);
 }
 
-void SessionStore::Write(const SavedRequest& saved) {
+std::vector<SessionStore::Waiter> SessionStore::TakeAnswered(const Pending& pending, std::vector<Waiter>* waiting) {
+  const auto later = std::stable_partition(waiting->begin(), waiting->end(), [&](const Waiter& waiter) {
+    return pending.saved.last || waiter.num_taken < pending.number;
+  });
+  std::vector<Waiter> answered(std::make_move_iterator(waiting->begin()), std::make_move_iterator(later));
+  waiting->erase(waiting->begin(), later);
+  return answered;
+}
+
+void SessionStore::Write(const Pending& pending) {
+  const SavedRequest& saved = pending.saved;
   SessionPlace place;
   v1::SessionFile file;
   {
@@ -320,28 +332,31 @@ void SessionStore::Write(const SavedRequest& saved) {
     status = WriteFile(place, file, saved.progress->snapshot);
     if (!status.ok()) WarnOf(place.id, status);
   }
-  std::vector<SaveCallback> waiting;
+  std::vector<Waiter> answered;
   v1::Session session;
   bool reported = false;
   {
     MutexLock lock(&mutex_);
     if (saved.progress.has_value()) ++(status.ok() ? num_saves_ : num_failed_saves_);
     const auto live = live_.find(saved.key);
-    waiting.swap(live->second.waiting);
+    answered = TakeAnswered(pending, &live->second.waiting);
     reported = live->second.header.request().deliver_saved_only();
-    if (saved.last) live_.erase(live);
+    if (saved.last) {
+      live_keys_.erase(place);
+      live_.erase(live);
+    }
     session = Describe(place);
   }
   if (reported) ReportSave(saved, status);
   if (!saved.progress.has_value()) {
     status = absl::AbortedError(absl::StrCat("session_id: \"", place.id, "\" ended before it could be saved"));
   }
-  for (const SaveCallback& done : waiting) {
+  for (const Waiter& waiter : answered) {
     // Each gets a status of its own: none shares its memory with this thread.
     if (status.ok()) {
-      done(session);
+      waiter.done(session);
     } else {
-      done(WithoutPath(status));
+      waiter.done(WithoutPath(status));
     }
   }
 }

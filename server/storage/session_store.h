@@ -112,11 +112,21 @@ class SessionStore final : public Sessions {
     absl::Status unreadable;  // why its header is not known
     bool damaged = false;     // it cannot be resumed
   };
+  // A call of Save that waits for the disk.
+  struct Waiter {
+    int64_t num_taken = 0;  // saves that had been handed over when it came: a later one answers it
+    SaveCallback done;
+  };
   // A running session.
   struct Live {
     SessionPlace place;
     v1::SessionFile header;
-    std::vector<SaveCallback> waiting;
+    std::vector<Waiter> waiting;
+  };
+  // What was handed over, as the store's save of this number.
+  struct Pending {
+    SavedRequest saved;
+    int64_t number = 0;
   };
 
   explicit SessionStore(Options options) : options_(std::move(options)) {}
@@ -141,7 +151,9 @@ class SessionStore final : public Sessions {
   void WarnOf(const std::string& id, const absl::Status& status);
   // Writes what was handed over last under the key.
   void WritePending(RequestKey key) ABSL_LOCKS_EXCLUDED(mutex_, pending_mutex_);
-  void Write(const SavedRequest& saved) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Write(const Pending& pending) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes out the callers whom this save answers.
+  static std::vector<Waiter> TakeAnswered(const Pending& pending, std::vector<Waiter>* waiting);
   void ReportSave(const SavedRequest& saved, const absl::Status& status) const;
   absl::Status WriteFile(const SessionPlace& place, const v1::SessionFile& file, const CacheSnapshot& snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -176,7 +188,8 @@ class SessionStore final : public Sessions {
 
   std::atomic<int64_t> pending_bytes_{0};  // of saves that were handed over and are not yet written
   Mutex pending_mutex_;  // the engine's thread takes it; no lock is taken and no file touched under it
-  std::unordered_map<RequestKey, SavedRequest> pending_ ABSL_GUARDED_BY(pending_mutex_);  // not yet being written
+  std::unordered_map<RequestKey, Pending> pending_ ABSL_GUARDED_BY(pending_mutex_);  // not yet being written
+  std::atomic<int64_t> num_taken_{0};                                                // saves that were handed over
 
   // When WarnOf last logged, and how many saves have failed since.
   absl::Time last_warning_ = absl::InfinitePast();
@@ -186,6 +199,7 @@ class SessionStore final : public Sessions {
   absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // of Tick
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<RequestKey, Live> live_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionPlace, RequestKey> live_keys_ ABSL_GUARDED_BY(mutex_);  // of live_
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_saves_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_failed_saves_ ABSL_GUARDED_BY(mutex_) = 0;

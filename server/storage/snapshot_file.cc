@@ -63,7 +63,11 @@ absl::Status WriteSnapshotFile(const std::string& path, const SnapshotFormat& fo
   absl::Status status;
   {
     const File out(path, O_WRONLY | O_CREAT | O_TRUNC);
-    if (out.fd() < 0) return DiskError("create", path);
+    if (out.fd() < 0) {
+      const absl::Status failed = DiskError("create", path);
+      // Without its folder, nothing is missing that a caller has named.
+      return absl::IsNotFound(failed) ? absl::UnavailableError(failed.message()) : failed;
+    }
     if (!WriteAll(out, beginning, header, snapshot)) status = DiskError("write", path);
   }
   if (!status.ok()) unlink(path.c_str());

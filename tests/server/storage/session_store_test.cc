@@ -19,7 +19,9 @@
 namespace berth {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 TEST_F(SessionStoreTest, EverythingComesBackAfterARestart) {
@@ -203,6 +205,41 @@ TEST_F(SessionStoreTest, SaveAnswersWhenTheFileIsThere) {
   store_->Take({.key = 1, .last = true});
   EXPECT_EQ(late.get_future().get().status().code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(Load("s").ok());
+}
+
+TEST_F(SessionStoreTest, ASaveIsNotAnsweredByAnOlderOne) {
+  Open();
+  ASSERT_TRUE(Begin(1, "s").ok());
+  Stall();
+  store_->Take({.key = 1, .progress = SomeProgress(2)});
+  std::vector<int64_t> answers;
+  const auto save = [&] {
+    store_->Save(
+        "s", "tenant", [](RequestKey) {},
+        [&](absl::StatusOr<v1::Session> session) { answers.push_back(session.ok() ? session->output_tokens() : -1); });
+  };
+  save();
+  Resume();
+  EXPECT_THAT(answers, IsEmpty()) << "the save of 2 tokens was handed over before";
+  store_->Take({.key = 1, .progress = SomeProgress(5)});
+  WaitUntilWritten();
+  EXPECT_THAT(answers, ElementsAre(5));
+  save();
+  store_->Take({.key = 1, .last = true});
+  WaitUntilWritten();
+  EXPECT_THAT(answers, ElementsAre(5, -1)) << "it ended without a save";
+}
+
+TEST_F(SessionStoreTest, AFolderThatGoesIsUnavailable) {
+  Open();
+  ASSERT_TRUE(Begin(1, "s").ok());
+  fs::remove_all(folder_);
+  std::promise<absl::StatusOr<v1::Session>> promise;
+  store_->Save(
+      "s", "tenant", [](RequestKey) {},
+      [&](absl::StatusOr<v1::Session> session) { promise.set_value(std::move(session)); });
+  store_->Take({.key = 1, .progress = SomeProgress(), .last = true});
+  EXPECT_EQ(promise.get_future().get().status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(SessionStoreTest, TheLimitHoldsAndTheOldFileStays) {
