@@ -155,9 +155,9 @@ struct TokenEvent {
   int32_t stop_token = -1;
   absl::Status error;      // when finish == kError
   bool alone = false;      // when finish == kError: of this output only; other outputs of the request are not affected
-  RequestTimes times;      // set with the first token and with the end
+  RequestTimes times;      // so far, of the output; unset if the event is not the engine's
   bool replayed = false;   // from the request's Progress, not from a step; no figure counts it
-  int64_t num_cached = 0;  // prompt tokens that were in the cache already; set with `times`
+  int64_t num_cached = 0;  // prompt tokens that were in the cache already
 };
 
 // A save of a request has ended.

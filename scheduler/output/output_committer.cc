@@ -169,10 +169,10 @@ void OutputCommitter::Append(int32_t token, const RowResult& result, Sequence* s
   }
   if (sequence->times.first_token == absl::InfinitePast()) {
     sequence->times.first_token = now;
-    event->times = sequence->times;
-    event->num_cached = sequence->num_cached;
     event->prompt_logprobs = std::move(sequence->prompt_logprobs);
   }
+  event->times = sequence->times;
+  event->num_cached = sequence->num_cached;
   if (sequence->StopsAt(token)) {
     event->stop_token = token;
     Finish(FinishReason::kStop, absl::OkStatus(), now, sequence, event);

@@ -113,11 +113,9 @@ void RequestOutput::ReportTimes(const TokenEvent& event, absl::Time now) {
   const bool told_before = std::any_of(outputs_.begin(), outputs_.end(),
                                        [](const Output& output) { return output.last_token != absl::InfinitePast(); });
   const bool first = event.token >= 0 && !told_before;
-  if (first || event.finish != FinishReason::kNone) {
-    times_ = event.times;
-    times_.arrival = options_.arrival;  // an event that is not the engine's has no times
-    for (Output& output : outputs_) output.assembler.set_num_cached_tokens(event.num_cached);
-  }
+  times_ = event.times;
+  times_.arrival = options_.arrival;  // an event that is not the engine's has no times
+  for (Output& output : outputs_) output.assembler.set_num_cached_tokens(event.num_cached);
   times_.finished = now;  // an end by a stop string happens here, not in the engine
   if (event.token < 0) return;
   Output& output = outputs_[event.output];

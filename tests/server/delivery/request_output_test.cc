@@ -93,6 +93,20 @@ TEST_F(RequestOutputTest, StopStringAcrossTokensEndsAtOnceAndDropsTheRest) {
   EXPECT_EQ(ended_.size(), 1u);
 }
 
+TEST_F(RequestOutputTest, TheEndByAStopStringHasThePreemptionsAndPausesBeforeIt) {
+  options_.output.text.stop = {"bc"};
+  SendAll("ab");
+  TokenEvent event = Event('c' - ' ', FinishReason::kNone);
+  event.times = Times();
+  event.times.num_preemptions = 2;
+  event.times.paused = absl::Seconds(5);
+  EXPECT_FALSE(output().OnEvent(event, now_ += absl::Seconds(1)));
+  Written();
+  EXPECT_EQ(writer_.messages.back().timings().preemptions(), 2);
+  ASSERT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(ended_[0].times.paused, absl::Seconds(5));
+}
+
 TEST_F(RequestOutputTest, StopStringInTheLastTokenWinsOverLength) {
   options_.output.text.stop = {"b"};
   options_.output.text.include_stop = true;
