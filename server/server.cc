@@ -440,6 +440,7 @@ void Server::Drain(absl::Duration grace) {
   if (std::exchange(stopped_, true)) return;
   UpdateHealth();
   BeginDrain();
+  const absl::Time end = SteadyNow() + grace;
   const bool idle = engine_->WaitUntilIdle(grace);
   if (!idle) {
     spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
@@ -448,6 +449,7 @@ void Server::Drain(absl::Duration grace) {
   intake_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
   // The step under way must end first.
   if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
+  intake_->WaitForCalls(end);  // their clients may read slowly
   vllm_->EndStreams();
   listeners_->Stop();
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));

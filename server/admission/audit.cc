@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/process/client_address.h"
 #include "server/process/escape.h"
 
 namespace berth {
@@ -18,8 +19,10 @@ std::shared_ptr<spdlog::logger> LoggerOf(const Audit::Options& options) {
   return audit != nullptr ? audit : spdlog::default_logger();
 }
 
-// "ipv4:10.0.0.1:1234" without its port, which each connection has anew.
-std::string AddressOf(absl::string_view peer) { return std::string(peer.substr(0, peer.rfind(':'))); }
+// Calls that share a line.
+std::string KeyOf(const Audit::Call& call) {
+  return absl::StrCat(ClientAddress(call.peer), " ", call.method, " ", call.credential);
+}
 
 std::string Line(absl::string_view what, const Audit::Call& call, const absl::Status& outcome) {
   std::string line = absl::StrCat(what, ": method=", Quoted(call.method), " peer=", Quoted(call.peer),
@@ -33,16 +36,17 @@ std::string Line(absl::string_view what, const Audit::Call& call, const absl::St
 
 Audit::Audit(Options options) : logger_(LoggerOf(options)), refusals_(std::move(options.refusals)) {}
 
+// So what has no credential hides no call of one that is known.
 void Audit::OnRefused(const Call& call, const absl::Status& why) {
-  const std::optional<std::string> end = refusals_.Admit(AddressOf(call.peer));
+  const std::optional<std::string> end =
+      refusals_.Admit(call.credential.empty() ? ClientAddress(call.peer) : KeyOf(call));
   if (end.has_value()) logger_->info(Line("refused credential", call, why) + *end);
 }
 
 void Audit::OnOperatorCall(const Call& call, const absl::Status& outcome) {
   std::string end;
   if (absl::IsPermissionDenied(outcome)) {  // anyone may be refused, as often as they like
-    std::optional<std::string> admitted =
-        refusals_.Admit(absl::StrCat(AddressOf(call.peer), " ", call.method, " ", call.credential));
+    std::optional<std::string> admitted = refusals_.Admit(KeyOf(call));
     if (!admitted.has_value()) return;
     end = *std::move(admitted);
   }

@@ -33,7 +33,8 @@ class Audit {
     absl::string_view credential;  // its name, never the secret; "": none
     absl::string_view tenant;      // the one that the call acts on, or names; "": none
   };
-  // A call whose credential is missing, unknown, or not enough.
+  // A call whose credential is missing, unknown, or not enough. One line in a time is written for what shows no known
+  // credential to a peer, and one for each credential and method.
   void OnRefused(const Call& call, const absl::Status& why);
   // A call that only an operator may make, allowed or not, once its outcome is known.
   void OnOperatorCall(const Call& call, const absl::Status& outcome);

@@ -69,7 +69,7 @@ bool Authenticator::on() const {
   return true;
 }
 
-grpc::Status Authenticator::Admit(absl::string_view method, const ShownCredentials& shown) const {
+grpc::Status Authenticator::Admit(absl::string_view method, const ShownCredentials& shown, Identity* caller) const {
   if (shown.in_clear && on()) {
     return {grpc::StatusCode::UNAUTHENTICATED,
             "no credential is accepted over plaintext from the network; the server needs --tls_cert and --tls_key"};
@@ -78,6 +78,9 @@ grpc::Status Authenticator::Admit(absl::string_view method, const ShownCredentia
   const std::optional<Credentials::Entry> entry = Resolve(*tenants, shown);
   if (!entry || entry->expires <= options_.now()) return Unauthenticated();
   const Identity& identity = entry->identity;
+  if (caller != nullptr) *caller = identity;
+  const uint32_t roles = RolesOfMethod(method);
+  if (identity.authenticated && roles == 0) return {grpc::StatusCode::UNIMPLEMENTED, ""};
   if (!shown.tenants.empty()) {
     if (!identity.authenticated || shown.gateway_listener || !identity.Has(Role::kGateway)) {
       return Denied("berth-tenant: only a credential with the role gateway may name a tenant");
@@ -87,10 +90,7 @@ grpc::Status Authenticator::Admit(absl::string_view method, const ShownCredentia
       return Denied(absl::StrCat("berth-tenant: there is no tenant \"", absl::CHexEscape(shown.tenants[0]), "\""));
     }
   }
-  if (!identity.authenticated) return grpc::Status::OK;
-  const uint32_t roles = RolesOfMethod(method);
-  if (roles == 0) return {grpc::StatusCode::UNIMPLEMENTED, ""};
-  if ((identity.roles & roles) != 0) return grpc::Status::OK;
+  if (!identity.authenticated || (identity.roles & roles) != 0) return grpc::Status::OK;
   return Denied(absl::StrCat(method, " needs one of these roles: ", RoleNames(roles), ". The credential \"",
                              absl::CHexEscape(identity.credential), "\" has: ", RoleNames(identity.roles)));
 }

@@ -59,8 +59,8 @@ class Authenticator final : public IdentitySource {
   // Whether the call of `method` ("/berth.v1.Control/Abort") is let in. UNAUTHENTICATED, with one message for a
   // credential that is missing, malformed, unknown or expired, and for any credential that others may have read.
   // PERMISSION_DENIED names method and roles, or the tenant that the caller must not name. UNIMPLEMENTED: there is no
-  // such method.
-  grpc::Status Admit(absl::string_view method, const ShownCredentials& shown) const;
+  // such method. `caller` becomes whose call it is, if its credential is known.
+  grpc::Status Admit(absl::string_view method, const ShownCredentials& shown, Identity* caller = nullptr) const;
 
   // Whether the caller may read the metrics over the network. `authorization`: the header's value; none without the
   // header. The port speaks plaintext, so that others may read the token. It must be good for nothing but the metrics,

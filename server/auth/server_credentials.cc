@@ -46,10 +46,11 @@ grpc::Status Processor::Admit(absl::string_view method, const ShownCredentials& 
     const bool health = absl::StartsWith(method, "/grpc.health.v1.Health/");
     return health ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
   }
-  grpc::Status status = authenticator->Admit(method, shown);
+  Identity caller;
+  grpc::Status status = authenticator->Admit(method, shown, &caller);
   const grpc::StatusCode code = status.error_code();
   if (code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED) {
-    audit->OnRefused({.peer = flag, .method = method},
+    audit->OnRefused({.peer = flag, .method = method, .credential = caller.credential, .tenant = caller.tenant},
                      absl::Status(static_cast<absl::StatusCode>(code), status.error_message()));
   }
   return status;

@@ -1,18 +1,21 @@
-// Counts the threads that are within an object's work, so that its destructor can wait for them. Thread-safe.
+// Counts what is under way, such as threads within an object's work, so that another thread can wait for its end.
+// Thread-safe.
 #ifndef BERTH_SERVER_REQUEST_IN_FLIGHT_H_
 #define BERTH_SERVER_REQUEST_IN_FLIGHT_H_
 
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/steady_clock.h"
 #include "server/request/undo.h"
 
 namespace berth {
 
 class InFlight {
  public:
-  // The calling thread is within, until what is returned is destroyed.
+  // One more, until what is returned is destroyed.
   Undo Enter() ABSL_LOCKS_EXCLUDED(mutex_) {
     Add(1);
     return Undo([this] { Add(-1); });
@@ -21,6 +24,14 @@ class InFlight {
   void WaitUntilNone() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     while (count_ > 0) none_.Wait(&mutex_);
+  }
+  void WaitUntilNone(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    while (count_ > 0) {
+      const absl::Duration left = until - SteadyNow();
+      if (left <= absl::ZeroDuration()) return;
+      none_.WaitFor(&mutex_, left);
+    }
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "server/delivery/output_assembler.h"
+#include "server/process/client_address.h"
 #include "server/process/escape.h"
 #include "server/request/refusal_reason.h"
 #include "server/request/session_request.h"
@@ -18,13 +19,10 @@
 namespace berth {
 namespace {
 
-// "ipv4:10.0.0.1:1234" without its port.
-std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 // Whose turn it is. `named`: the tenant that the message names.
 Caller CallerOf(const CallInfo& call, const std::string& named) {
   if (call.identity.authenticated) return {.client = call.identity.tenant, .tenant = ""};
-  return {.client = AddressOf(call.peer), .tenant = named};
+  return {.client = ClientAddress(call.peer), .tenant = named};
 }
 
 // Ties the request's id to the trace that the client belongs to.
@@ -228,7 +226,9 @@ void Intake::OnEnded(const std::string& id_space, const EndedRequest& request) {
 }
 
 Intake::Handle::Handle(Intake* intake, const Message& message, CallInfo call, bool stream, OutputWriter* writer)
-    : intake_(intake),
+    : calls_(intake->calls_),
+      counted_(calls_->Enter()),
+      intake_(intake),
       message_(message),
       call_(std::move(call)),
       stream_(stream),

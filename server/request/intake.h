@@ -78,6 +78,8 @@ class Intake {
 
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll();
+  // Waits until every call has its answer, or cannot get it any more, at most until then by SteadyNow.
+  void WaitForCalls(absl::Time until) { calls_->WaitUntilNone(until); }
 
  private:
   // What a request's output asks for and tells.
@@ -103,8 +105,9 @@ class Intake {
   void OnEnded(const std::string& id_space, const EndedRequest& request);
 
   const Options options_;
-  ValidationContext validation_;  // constant once constructed
-  InFlight in_flight_;            // threads that start a request, or submit one
+  ValidationContext validation_;                                          // constant once constructed
+  InFlight in_flight_;                                                    // threads that start a request, or submit one
+  const std::shared_ptr<InFlight> calls_ = std::make_shared<InFlight>();  // their handles
 
   Mutex mutex_;
   std::unordered_map<RequestKey, Registered> compiling_ ABSL_GUARDED_BY(mutex_);
@@ -133,6 +136,8 @@ class Intake::Handle : public std::enable_shared_from_this<Handle> {
   void SetOutput(std::shared_ptr<RequestOutput> output) ABSL_LOCKS_EXCLUDED(mutex_);
   EndCause cause() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const std::shared_ptr<InFlight> calls_;  // it may outlive the intake
+  const Undo counted_;
   Intake* const intake_;
   const Message message_;
   const CallInfo call_;

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 
 import grpc
@@ -115,6 +117,26 @@ def test_an_answer_that_nobody_reads_pauses_until_somebody_does():
             assert outputs(call) == expected
         load = server.wait_idle()
         assert load.pauses >= 1 and load.paused == 0 and load.unread_requests_ended == 0
+
+
+def test_a_drain_waits_for_a_client_that_reads_late():
+    """Its tokens are all computed, so the engine is idle. It once was cut 2 s later, whatever --drain_grace was left."""
+    with BerthServer(DEMO, "--drain_grace=1h") as server:
+        request = generate_request(ids=[5, 6, 7], max_tokens=1000, logprobs=20, ignore_eos=True)
+        with grpc.insecure_channel(server.address, TAKES_LITTLE) as channel:
+            stream = api().inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=600)
+
+            def computed():
+                load = server.load()
+                return load.generation_tokens == 1000 and load.running == 0
+
+            wait_until(computed, "the request to be computed", seconds=300)
+            assert server.load().undelivered_bytes > 0
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(4)  # longer than gRPC gets for what is left when all calls have ended
+            assert server.process.poll() is None
+            assert sum(len(message.token_ids) for message in stream) == 1000
+        assert server.process.wait(timeout=120) == 0
 
 
 def test_answers_that_nobody_reads_are_bounded():

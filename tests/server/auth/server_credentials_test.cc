@@ -142,6 +142,14 @@ TEST_F(ServerCredentialsTest, ServicesDoNotSeeACallThatIsRefused) {
   EXPECT_THAT(log_.str(), Not(HasSubstr("bob")));
 }
 
+TEST_F(ServerCredentialsTest, WhatHasNoCredentialHidesNoRefusalOfOneThatIsKnown) {
+  for (int i = 0; i < 3; ++i) Call("/berth.v1.Control/Drain", {{"authorization", "Bearer bob"}});
+  const grpc::Status status =
+      Call("/berth.v1.Inference/Complete", {{"authorization", "Bearer alice"}, {"berth-tenant", "c"}});
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << status.error_message();
+  EXPECT_THAT(log_.str(), HasSubstr("method=\"/berth.v1.Inference/Complete\" peer=\"--listen\" credential=\"t\""));
+}
+
 // Between the moment when a call is let in and the moment when a service asks.
 TEST_F(ServerCredentialsTest, ACallKeepsItsIdentityWhileItsTokenIsRemoved) {
   recorder_->SetBeforeIdentity([this] {
