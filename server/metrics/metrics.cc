@@ -209,8 +209,9 @@ void Metrics::CollectRequestHistograms(MetricFamilies* families) const {
       "vllm:time_to_first_token_seconds");
   add("berth_inter_token_latency_seconds", "Time between two tokens of a request", inter_token_,
       "vllm:inter_token_latency_seconds");
-  add("berth_request_time_per_output_token_seconds", "Mean time per token of a request, without its first token and the pauses for its client",
-      time_per_output_token_, "vllm:request_time_per_output_token_seconds");
+  add("berth_request_time_per_output_token_seconds",
+      "Mean time per token of a request, without its first token and the pauses for its client", time_per_output_token_,
+      "vllm:request_time_per_output_token_seconds");
   add("berth_e2e_request_latency_seconds", "Time from a request's arrival to its end", end_to_end_,
       "vllm:e2e_request_latency_seconds");
   add("berth_request_queue_time_seconds", "Time from a request's arrival to its first step", queue_time_,

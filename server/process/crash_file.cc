@@ -23,7 +23,7 @@ struct Fault {
   int number;
   struct sigaction before = {};
 };
-std::array<Fault, 5> g_faults = {{{SIGSEGV}, {SIGBUS}, {SIGILL}, {SIGFPE}, {SIGABRT}}};
+std::array<Fault, 6> g_faults = {{{SIGSEGV}, {SIGBUS}, {SIGILL}, {SIGFPE}, {SIGTRAP}, {SIGABRT}}};
 
 void OnFault(int number, siginfo_t* info, void* context) {
   CrashFile::Write();
@@ -69,7 +69,7 @@ void CrashFile::Forget() { g_recorder.store(nullptr); }
 void CrashFile::Write() {
   const FlightRecorder* const recorder = g_recorder.exchange(nullptr);
   if (recorder == nullptr) return;
-  const int fd = ::open(g_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const int fd = ::open(g_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return;
   recorder->WriteTo(fd);
   ::close(fd);

@@ -1,5 +1,5 @@
-// Writes the engine's last steps to a file when the process ends by a fault: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT,
-// a step that hangs, or a lost GPU. `berth-cli trace --from=FILE` shows them. One per process, because signals are.
+// Writes the engine's last steps to a file when the process ends by a fault (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP,
+// SIGABRT), a step that hangs, or a lost GPU. `berth-cli trace --from=FILE` shows them. One per process: signals are.
 #ifndef BERTH_SERVER_PROCESS_CRASH_FILE_H_
 #define BERTH_SERVER_PROCESS_CRASH_FILE_H_
 

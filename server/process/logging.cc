@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,6 +80,10 @@ absl::Status SetUpAuditLog(const std::string& path, absl::string_view format) {
     const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (file < 0) {
       return absl::FailedPreconditionError(absl::StrCat("--audit_log: cannot open ", path, ": ", std::strerror(errno)));
+    }
+    struct stat found = {};
+    if (::fstat(file, &found) == 0 && (found.st_mode & 0077) != 0) {
+      spdlog::warn("{}: others than the owner may use the audit log; chmod 600 keeps them out", path);
     }
     ::close(file);
     sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);

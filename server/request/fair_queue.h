@@ -64,7 +64,7 @@ class ClientShares {
     Add(change, &all_);
     if (share->second.waiting == 0 && share->second.running == 0) shares_.erase(share);
   }
-  // Of all clients.
+  // The sum over all clients.
   const Share& all() const { return all_; }
 
  private:

@@ -31,9 +31,8 @@ absl::StatusOr<CompiledGrammar> GrammarCompiler::CompileNone(const GrammarSpec&,
 
 GrammarCompiler::GrammarCompiler(Options options)
     : options_(std::move(options)),
-      shares_({.threads = options_.threads,
-               .waiting = options_.max_waiting,
-               .waiting_bytes = options_.max_waiting_bytes}) {
+      shares_(
+          {.threads = options_.threads, .waiting = options_.max_waiting, .waiting_bytes = options_.max_waiting_bytes}) {
   load_.cache_limit_bytes = options_.cache_bytes;
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
   threads_.emplace_back([this] { Watch(); });
@@ -96,11 +95,10 @@ void GrammarCompiler::Compile(RequestKey key, const GrammarSpec& spec, Callback 
 
 absl::Status GrammarCompiler::TooMuchWaits(const ClientShares::Excess& excess) const {
   const ClientShares::Share& all = shares_.all();
-  return RefusedError({.reason = RefusalReason::kGrammars,
-                       .limit = absl::StrCat(excess.limit),
-                       .value = absl::StrCat(excess.value)},
-                      absl::StrCat("structure: ", all.waiting, " requests with ", all.waiting_bytes,
-                                   " bytes of structures wait for their grammars already; retry later"));
+  return RefusedError(
+      {.reason = RefusalReason::kGrammars, .limit = absl::StrCat(excess.limit), .value = absl::StrCat(excess.value)},
+      absl::StrCat("structure: ", all.waiting, " requests with ", all.waiting_bytes,
+                   " bytes of structures wait for their grammars already; retry later"));
 }
 
 bool GrammarCompiler::Cancel(RequestKey key) {

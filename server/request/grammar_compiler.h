@@ -52,11 +52,11 @@ class GrammarCompiler {
   // The compile function of a server that compiles no grammars. INVALID_ARGUMENT.
   static absl::StatusOr<CompiledGrammar> CompileNone(const GrammarSpec& spec, const std::stop_token& stop);
   struct Options {
-    int64_t threads = 2;         // so that one slow grammar does not hold up all others
+    int64_t threads = 2;                            // so that one slow grammar does not hold up all others
     int64_t max_waiting = 2048;                     // requests; of one client at most half
     int64_t max_waiting_bytes = int64_t{64} << 20;  // of their structures; of one client at most half. One always fits
-    int64_t cache_bytes = int64_t{64} << 20;     // the least recently used grammars go first
-    absl::Duration timeout = absl::Seconds(10);  // of one compilation
+    int64_t cache_bytes = int64_t{64} << 20;        // the least recently used grammars go first
+    absl::Duration timeout = absl::Seconds(10);     // of one compilation
     CompileFunction compile = CompileNone;
   };
 

@@ -16,9 +16,8 @@ bool Never() { return false; }
 
 TurnPool::TurnPool(Options options)
     : options_(std::move(options)),
-      shares_({.threads = options_.threads,
-               .waiting = options_.max_waiting,
-               .waiting_bytes = options_.max_waiting_bytes}) {
+      shares_(
+          {.threads = options_.threads, .waiting = options_.max_waiting, .waiting_bytes = options_.max_waiting_bytes}) {
   for (int64_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
@@ -48,10 +47,9 @@ absl::Status TurnPool::Submit(Job job) {
 absl::Status TurnPool::TooMuchWaits(const ClientShares::Excess& excess, int64_t bytes) const {
   const ClientShares::Share& all = shares_.all();
   const std::string with_bytes = bytes > 0 ? absl::StrCat(" with ", all.waiting_bytes, " bytes") : "";
-  return RefusedError({.reason = options_.refusal,
-                       .limit = absl::StrCat(excess.limit),
-                       .value = absl::StrCat(excess.value)},
-                      absl::StrCat(all.waiting, " ", options_.what, with_bytes, " wait already; retry later"));
+  return RefusedError(
+      {.reason = options_.refusal, .limit = absl::StrCat(excess.limit), .value = absl::StrCat(excess.value)},
+      absl::StrCat(all.waiting, " ", options_.what, with_bytes, " wait already; retry later"));
 }
 
 void TurnPool::Cancel(RequestKey key) {
@@ -95,9 +93,7 @@ std::optional<TurnPool::Job> TurnPool::Next() {
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return shares_.MayRun(client); });
 }
 
-void TurnPool::Leave(const Job& job) {
-  shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes});
-}
+void TurnPool::Leave(const Job& job) { shares_.Add(job.client, {.waiting = -1, .waiting_bytes = -job.bytes}); }
 
 void TurnPool::Loop() {
   const SignalStack signal_stack;

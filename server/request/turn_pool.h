@@ -82,7 +82,7 @@ class TurnPool {
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The refusal of work of so many bytes.
+  // The refusal of work of `bytes`.
   absl::Status TooMuchWaits(const ClientShares::Excess& excess, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The next piece of work whose client may have another thread; none: there is none.

@@ -32,12 +32,13 @@ class CrashFileTest : public ::testing::TestWithParam<int> {
   const std::string folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Signals, CrashFileTest, ::testing::Values(SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE));
+INSTANTIATE_TEST_SUITE_P(Signals, CrashFileTest, ::testing::Values(SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP));
 
 TEST_P(CrashFileTest, AFaultLeavesTheStepsAndEndsTheProcessAsBefore) {
   const pid_t child = ::fork();
   if (child == 0) {
-    for (int number : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) ::signal(number, SIG_DFL);  // not a sanitizer's
+    // Not a sanitizer's.
+    for (int number : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) ::signal(number, SIG_DFL);
     FlightRecorder recorder;
     recorder.Add({.number = 1});
     recorder.Add({.number = 2});
