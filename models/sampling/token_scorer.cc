@@ -6,7 +6,9 @@
 #include <ATen/ops/topk.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "absl/types/span.h"
 #include "models/step/thread_pool.h"
@@ -16,6 +18,7 @@ namespace {
 
 // Logits of one task; see kLogitsPerTask in sample_step.cc. A score takes two passes.
 constexpr int64_t kLogitsPerTask = 8192;
+constexpr float kNoScore = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
 
@@ -59,18 +62,26 @@ void TokenScorer::TakeFromDevice(const at::Tensor& logits, absl::Span<const Plac
   for (const Place& place : places) tokens.push_back(place.token);
   const at::Tensor index = at::tensor(tokens, at::kLong).to(logits.device()).unsqueeze(1);
   const at::Tensor own = logprobs.gather(1, index).cpu();
-  const auto [top, ids] = at::topk(logprobs, most - 1, 1);
+  const int64_t count = std::min(most - 1, logprobs.size(1));
+  const auto [top, ids] = at::topk(logprobs, count, 1);
   const at::Tensor host_top = top.cpu().contiguous();
   const at::Tensor host_ids = ids.cpu().contiguous();
   for (size_t i = 0; i < places.size(); ++i) {
     const Place& place = places[i];
     const int64_t row = static_cast<int64_t>(i);
     place.scores[0] = {.token = place.token, .logprob = own.const_data_ptr<float>()[row]};
-    for (int64_t t = 1; t < place.num_scores; ++t) {
-      const int64_t at = row * (most - 1) + t - 1;
-      place.scores[t] = {.token = static_cast<int32_t>(host_ids.const_data_ptr<int64_t>()[at]),
-                         .logprob = host_top.const_data_ptr<float>()[at]};
+    std::fill_n(place.scores + 1, place.num_scores - 1, TokenLogprob{place.token, kNoScore});
+    TokenLogprob* end = place.scores + 1;
+    for (int64_t at = row * count; at < row * count + std::min(place.num_scores - 1, count); ++at) {
+      const TokenLogprob score = {.token = static_cast<int32_t>(host_ids.const_data_ptr<int64_t>()[at]),
+                                  .logprob = host_top.const_data_ptr<float>()[at]};
+      if (!(score.logprob > -std::numeric_limits<float>::infinity())) break;  // impossible, as are all that follow
+      *end++ = score;
     }
+    // topk gives equal ones in any order.
+    std::sort(place.scores + 1, end, [](const TokenLogprob& a, const TokenLogprob& b) {
+      return std::pair(-a.logprob, a.token) < std::pair(-b.logprob, b.token);
+    });
   }
 }
 
