@@ -120,7 +120,7 @@ void Scheduler::Pause(RequestKey key, absl::Time now, absl::Duration time) {
     if (!of_request(sequence)) continue;
     CountWaiting(*sequence, -1);
     policy_->OnPause(*sequence);
-    swap_.OnPause(*sequence);
+    swap_.CancelSwapIn(sequence.get());
     sequence->paused = true;
     sequence->paused_until = now + time;
     if (sequence->ever_admitted() && sequence->paused_since == absl::InfinitePast()) sequence->paused_since = now;

@@ -189,8 +189,8 @@ void SwapManager::Reserve(const Sequence& sequence, const CacheSnapshot& snapsho
   if (entry != nullptr) prefixes_.Pin(entry);
 }
 
-bool SwapManager::CancelSwapIn() {
-  if (in_.sequence == nullptr) return false;
+bool SwapManager::CancelSwapIn(const Sequence* of) {
+  if (in_.sequence == nullptr || (of != nullptr && in_.sequence != of)) return false;
   if (in_.entry != nullptr) prefixes_.Unpin(in_.entry);
   in_ = Incoming();
   return true;
@@ -211,12 +211,8 @@ void SwapManager::KeepResumed(CacheSnapshot snapshot, Sequence* sequence) {
   sequence->swapped = SwappedCache(std::move(snapshot), &host_.sequence_bytes);
 }
 
-void SwapManager::OnPause(const Sequence& sequence) {
-  if (in_.sequence == &sequence) CancelSwapIn();
-}
-
 void SwapManager::OnEnd(const Sequence& sequence, bool complete, absl::Time now) {
-  if (in_.sequence == &sequence) CancelSwapIn();
+  CancelSwapIn(&sequence);
   if (out_.sequence == &sequence) out_ = Outgoing();
   if (!complete) return;
   const absl::Span<const int32_t> tokens = sequence.tokens;

@@ -79,17 +79,14 @@ class SwapManager {
   // Brings back what host memory or the disk has of a waiting sequence's cache, if that costs less than computing it.
   // REQUIRES: the sequence holds a new lease, after PrefixSharing::Adopt.
   SwapInResult SwapIn(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits);
-  // Gives up the swap-in that is under way, with its room. False: no swap-in is under way.
-  bool CancelSwapIn();
+  // Gives up the swap-in that is under way, of this sequence or of any, with its room. False: there is none.
+  bool CancelSwapIn(const Sequence* of = nullptr);
   // Whether the last SwapIn of this step waits for the disk.
   bool awaits_disk() const { return awaits_disk_; }
 
   // Keeps the snapshot that came with a resumed sequence, if there is room. It is in host memory already, so it is also
   // kept where there is no tier: then such snapshots take as much memory as the arena at most.
   void KeepResumed(CacheSnapshot snapshot, Sequence* sequence);
-
-  // The waiting sequence is paused: others get the room that its swap-in has reserved.
-  void OnPause(const Sequence& sequence);
 
   // The sequence is about to end: drops what is on its way, and queues what it leaves in the index if it is `complete`.
   void OnEnd(const Sequence& sequence, bool complete, absl::Time now);
