@@ -136,8 +136,8 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  const auto answer = [=, this](const StopCheck&) {
-    absl::StatusOr<v1::DetokenizeResponse> text = berth::Detokenize(*request, intake_->validation());
+  const auto answer = [=, this](const StopCheck& stop) {
+    absl::StatusOr<v1::DetokenizeResponse> text = berth::Detokenize(*request, intake_->validation(), stop);
     if (text.ok()) *response = *std::move(text);
     return text.status();
   };

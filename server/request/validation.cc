@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/steady_clock.h"
 #include "server/request/chat_input.h"
+#include "server/request/decode_text.h"
 #include "server/request/message_ends.h"
 #include "server/request/request_fields.h"
 #include "server/request/structure.h"
@@ -478,14 +479,15 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& in, con
   return out;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& in, const ValidationContext& context) {
+absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& in, const ValidationContext& context,
+                                                  const StopCheck& stop) {
   Checks checks;
   checks.Add(CheckCount("token_ids", in.token_ids_size(), kMaxTextTokens));
   checks.Add(CheckTokens("token_ids", in.token_ids(), context.model->vocab_size));
   if (!checks.status().ok()) return checks.status();
-  absl::StatusOr<std::string> text =
-      context.text->Decode(in.token_ids(), in.has_skip_special_tokens() ? in.skip_special_tokens() : true);
-  if (!text.ok()) return Invalid("token_ids: ", text.status().message());
+  const bool skip_special_tokens = in.has_skip_special_tokens() ? in.skip_special_tokens() : true;
+  absl::StatusOr<std::string> text = DecodeText(in.token_ids(), skip_special_tokens, *context.text, stop);
+  if (!text.ok()) return text.status();
   v1::DetokenizeResponse out;
   out.set_text(*std::move(text));
   return out;

@@ -28,11 +28,12 @@ absl::StatusOr<ValidatedRequest> ValidateEmbed(const v1::EmbedRequest& request, 
 // INVALID_ARGUMENT: the request's outputs cannot be streamed.
 absl::Status CheckStreamed(const OutputOptions& output);
 
-// The tokens of a text or chat, and the text they were made from; the text of tokens. Same codes.
+// The tokens of a text or chat, and the text they were made from; the text of tokens. Same codes; OUT_OF_RANGE also for
+// a text that is too long for an answer (decode_text.h).
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request, const ValidationContext& context,
                                               const StopCheck& stop = {});
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
-                                                  const ValidationContext& context);
+                                                  const ValidationContext& context, const StopCheck& stop = {});
 
 }  // namespace berth
 
