@@ -249,7 +249,10 @@ void Intake::Handle::Start() {
   const auto check = [self = shared_from_this()](const absl::Status& waited, const StopCheck& stop) {
     const Undo within = self->intake_->in_flight_.Enter();
     if (!waited.ok()) return self->Refuse(waited);
-    self->Begin(Validate(self->message_, self->stream_, self->intake_->validation_, stop));
+    absl::StatusOr<ValidatedRequest> valid =
+        Validate(self->message_, self->stream_, self->intake_->validation_, stop);
+    FreeMessage(self->message_);
+    self->Begin(std::move(valid));
   };
   const std::optional<int64_t> bytes = TextBytes(message_);
   if (!bytes.has_value()) return check(absl::OkStatus(), {});

@@ -59,7 +59,8 @@ class Intake {
   ~Intake();
 
   // Starts a request. `message` and `writer` live until the writer's End, which may come before this returns, and on
-  // another thread. Start a call's request where the call cannot go away yet. Never null.
+  // another thread. Start a call's request where the call cannot go away yet. Never null. Once it is checked, the
+  // message is emptied (FreeMessage).
   std::shared_ptr<Handle> Start(const Message& message, CallInfo call, bool stream, OutputWriter* writer);
 
   // Has the text pool do `work` when it is the caller's turn. Tenants take turns; without authentication, addresses

@@ -19,6 +19,10 @@ const v1::EmbedRequest* AsEmbed(const Message& message) {
 
 }  // namespace
 
+void FreeMessage(const Message& message) {
+  std::visit([](const auto* of_call) { FreeMessage(of_call); }, message);
+}
+
 uint64_t RandomSeed() {
   std::random_device device;  // of the kernel; not a stream that an earlier seed would give away
   return uint64_t{device()} << 32 | device();

@@ -18,6 +18,15 @@ namespace berth {
 // Each lives as long as its call.
 using Message = std::variant<const v1::GenerateRequest*, const v1::EmbedRequest*, const v1::ResumeSessionRequest*>;
 
+// Gives back the memory of a message that gRPC made for a call, and that nothing reads any more. gRPC itself keeps a
+// message until its call ends. That may be long, and fields that this server does not know are bounded by the limit of
+// messages alone.
+template <typename M>
+void FreeMessage(const M* message) {
+  M().Swap(const_cast<M*>(message));  // gRPC's object is not const, only its way here
+}
+void FreeMessage(const Message& message);
+
 // A seed that clients cannot foresee.
 uint64_t RandomSeed();
 

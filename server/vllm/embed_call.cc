@@ -23,6 +23,7 @@ class VllmService::EmbedCall final : public grpc::ServerUnaryReactor, public Out
       return;
     }
     request_ = *std::move(translated);
+    FreeMessage(request);
     handle_ = intake->Start(&request_, rpc_.info(), /*stream=*/false, this);
   }
 

@@ -100,6 +100,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
       return;
     }
     request_ = *std::move(translated);
+    FreeMessage(request);
     handle_ = intake->Start(&request_, rpc_.info(), stream_, this);
   }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/server/api/test_server.h"
 #include "tests/testing/wait_until.h"
 
@@ -155,6 +156,35 @@ TEST_F(TextsTest, TheEndOfTheServerAnswersTextsThatWait) {
   EXPECT_EQ(Tokenize("a"), absl::StatusCode::kUnavailable);
   Release();
   EXPECT_EQ(slow->ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Tells that a call has ended.
+class EndOfCall final : public OutputWriter {
+ public:
+  void Write(const v1::GenerateResponse*) override {}
+  void End(v1::GenerateResponse*, const absl::Status& status) override {
+    status_ = status;
+    ended_.Notify();
+  }
+  absl::Status Wait() {
+    EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(kHangLimit)) << "the call did not end";
+    return status_;
+  }
+
+ private:
+  absl::Status status_;
+  absl::Notification ended_;
+};
+
+TEST_F(TextsTest, AMessageIsEmptiedOnceItIsChecked) {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->add_ids(1);
+  request.mutable_stopping()->set_max_tokens(3);
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(1234)->assign(1 << 20, 'x');
+  EndOfCall end;
+  const auto handle = server_.intake->Start(&request, {}, /*stream=*/false, &end);
+  EXPECT_EQ(request.SpaceUsedLong(), v1::GenerateRequest().SpaceUsedLong());
+  EXPECT_TRUE(end.Wait().ok());
 }
 
 }  // namespace
