@@ -134,6 +134,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Part
 Server::Server(const Config& config, Parts parts)
     : config_(config),
       parts_(std::move(parts)),
+      audit_({.logger = nullptr,
+              .refusals = {},
+              .on_unauthenticated = [this] { metrics_.OnRejected(RefusalReason::kUnauthenticated); }}),
       metrics_(MetricsOptions(config_, parts_.runner->info().name)),
       dispatcher_(OutputDispatcher::Options{.on_step = [this](const StepStats& stats) { metrics_.OnStep(stats); }}) {}
 

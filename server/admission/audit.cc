@@ -34,10 +34,14 @@ std::string Line(absl::string_view what, const Audit::Call& call, const absl::St
 
 }  // namespace
 
-Audit::Audit(Options options) : logger_(LoggerOf(options)), refusals_(std::move(options.refusals)) {}
+Audit::Audit(Options options)
+    : logger_(LoggerOf(options)),
+      on_unauthenticated_(std::move(options.on_unauthenticated)),
+      refusals_(std::move(options.refusals)) {}
 
 // So what has no credential hides no call of one that is known.
 void Audit::OnRefused(const Call& call, const absl::Status& why) {
+  if (absl::IsUnauthenticated(why)) on_unauthenticated_();
   const std::optional<std::string> end =
       refusals_.Admit(call.credential.empty() ? ClientAddress(call.peer) : KeyOf(call));
   if (end.has_value()) logger_->info(Line("refused credential", call, why) + *end);

@@ -7,6 +7,7 @@
 
 #include <spdlog/logger.h>
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -21,6 +22,8 @@ class Audit {
     // Null: spdlog's "audit", or the default logger where there is none.
     std::shared_ptr<spdlog::logger> logger;
     LineLimit::Options refusals;  // the lines of what is refused
+    // Called for each call without a valid credential, whether or not it gets a line.
+    std::function<void()> on_unauthenticated = [] {};
   };
 
   Audit() : Audit(Options()) {}
@@ -41,6 +44,7 @@ class Audit {
 
  private:
   const std::shared_ptr<spdlog::logger> logger_;
+  const std::function<void()> on_unauthenticated_;
   LineLimit refusals_;
 };
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import grpc
 import pytest
@@ -86,6 +87,8 @@ def test_a_token_over_tls(tmp_path, server_ca, tls_flags):
         assert complete(channel(server, server_ca), "alice").usage.completion_tokens == 4
         assert refusal(channel(server, server_ca), "bob") == grpc.StatusCode.UNAUTHENTICATED
         assert refusal(channel(server, server_ca)) == grpc.StatusCode.UNAUTHENTICATED
+        with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=60) as response:
+            assert 'reason="unauthenticated"} 2' in response.read().decode()
         assert refusal(grpc.insecure_channel(server.address), "alice") == grpc.StatusCode.UNAVAILABLE
         assert "TLS; callers need a credential of --tenants" in server.log()
 

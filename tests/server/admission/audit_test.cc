@@ -19,6 +19,7 @@ class AuditTest : public testing::Test {
     Audit::Options options;
     options.logger = std::make_shared<spdlog::logger>("audit", sink_);
     options.refusals.now = [this] { return clock_.Now(); };
+    options.on_unauthenticated = [this] { ++unauthenticated_; };
     audit_ = std::make_unique<Audit>(std::move(options));
   }
   void Refuse(const std::string& peer) {
@@ -30,6 +31,7 @@ class AuditTest : public testing::Test {
     return text;
   }
 
+  int unauthenticated_ = 0;
   FakeClock clock_;
   std::ostringstream text_;
   std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
@@ -71,6 +73,14 @@ TEST_F(AuditTest, HostileValuesStayInTheirField) {
   const std::string value = "\"x\\\" outcome=OK\\x0aoperator call: \\u202e\\xff\"";
   EXPECT_EQ(Take(), "operator call: method=" + value + " peer=" + value + " credential=" + value + " tenant=" + value +
                         " outcome=INVALID_ARGUMENT reason=" + value + "\n");
+}
+
+TEST_F(AuditTest, EachCallWithoutACredentialCounts) {
+  for (int i = 0; i < 3; ++i) Refuse("ipv4:10.0.0.1:1");
+  EXPECT_EQ(unauthenticated_, 3);
+  audit_->OnRefused({.peer = "--listen", .method = "/berth.v1.Control/Drain", .credential = "bob"},
+                    absl::PermissionDeniedError("requires the role operator"));
+  EXPECT_EQ(unauthenticated_, 3);
 }
 
 TEST_F(AuditTest, OneAddressGetsOneLineOfRefusalsInTheInterval) {
