@@ -22,7 +22,7 @@ absl::Status CheckBytes(absl::Span<const int32_t> tokens, bool skip_special_toke
   for (int64_t i = 0; i < count; ++i) {
     if (i % kTokensPerCheck == 0 && stop && stop()) return absl::CancelledError("stopped");
     if (!codec.Reads(tokens[i], skip_special_tokens)) continue;
-    // A byte that is no character of its own has three bytes in the text at most: those of U+FFFD.
+    // A byte that is not part of a character becomes a mark of three bytes at most.
     bytes += static_cast<int64_t>(codec.TextOf(tokens[i], /*first=*/false).all_bytes().size());
     if (bytes > kMaxDecodedBytes) return TooLong();
   }

@@ -12,8 +12,8 @@
 namespace berth {
 namespace {
 
-// Token n stands for n times 64 KiB of text. Negative ones stand for bytes that are no characters, each of which is a
-// mark of three bytes in the text.
+// Token n stands for n times 64 KiB of text. Negative ones stand for bytes that are not part of a character: each byte
+// becomes a mark of three bytes in the text.
 class LongTokens final : public TextCodec {
  public:
   static constexpr int64_t kUnit = 64 << 10;
