@@ -212,6 +212,7 @@ std::shared_ptr<RequestOutput> Intake::MakeOutput(ValidatedRequest* valid, const
 
 void Intake::OnEnded(const std::string& id_space, const EndedRequest& request) {
   registry()->Remove(id_space, std::string(request.request_id));
+  options_.desk.sessions->OnEnded(request.key);
   options_.metrics->OnFinished(request.reason, request.times, request.num_prompt_tokens,
                                request.num_tokens - request.num_replayed, request.num_outputs);
   if (!spdlog::should_log(spdlog::level::debug)) return;

@@ -160,7 +160,9 @@ void SessionStore::Take(SavedRequest saved) {
 absl::Status SessionStore::Begin(RequestKey key, v1::SessionFile header) {
   SessionPlace place = PlaceOf(header.request().cache_salt(), header.request().session_id());
   MutexLock lock(&mutex_);
-  if (IsLive(place)) return IsRunning(place.id);
+  if (const auto live = live_keys_.find(place); live != live_keys_.end() && !live_[live->second].ended) {
+    return IsRunning(place.id);
+  }
   if (const absl::Status s = Check(place); !s.ok() && !absl::IsNotFound(s) && !absl::IsDataLoss(s)) {
     return WithoutPath(s);
   }
@@ -176,13 +178,22 @@ void SessionStore::Withdraw(RequestKey key) {
     MutexLock lock(&mutex_);
     const auto found = live_.find(key);
     if (found == live_.end()) return;
-    waiting = std::move(found->second.waiting);
-    live_keys_.erase(found->second.place);
-    live_.erase(found);
+    waiting = Release(found).waiting;
   }
   for (const Waiter& waiter : waiting) {
     waiter.done(absl::FailedPreconditionError("session_id: its request ended before it began"));
   }
+}
+
+void SessionStore::OnEnded(RequestKey key) {
+  MutexLock lock(&mutex_);
+  if (const auto live = live_.find(key); live != live_.end()) live->second.ended = true;
+}
+
+SessionStore::Live SessionStore::Release(std::unordered_map<RequestKey, Live>::iterator live) {
+  const auto newest = live_keys_.find(live->second.place);
+  if (newest != live_keys_.end() && newest->second == live->first) live_keys_.erase(newest);
+  return std::move(live_.extract(live).mapped());
 }
 
 absl::Status SessionStore::Check(const SessionPlace& place) const {
@@ -341,10 +352,7 @@ void SessionStore::Write(const Pending& pending) {
     const auto live = live_.find(saved.key);
     answered = TakeAnswered(pending, &live->second.waiting);
     reported = live->second.header.request().deliver_saved_only();
-    if (saved.last) {
-      live_keys_.erase(place);
-      live_.erase(live);
-    }
+    if (saved.last) Release(live);
     session = Describe(place);
   }
   if (reported) ReportSave(saved, status);

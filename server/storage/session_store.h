@@ -88,6 +88,7 @@ class SessionStore final : public Sessions {
   // The header gets the model's fingerprint.
   absl::Status Begin(RequestKey key, v1::SessionFile header) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Withdraw(RequestKey key) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEnded(RequestKey key) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
             SaveCallback done) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -117,10 +118,11 @@ class SessionStore final : public Sessions {
     int64_t num_taken = 0;  // saves that had been handed over when it came: a later one answers it
     SaveCallback done;
   };
-  // A running session.
+  // A running session, until its last save has ended.
   struct Live {
     SessionPlace place;
     v1::SessionFile header;
+    bool ended = false;  // its output has
     std::vector<Waiter> waiting;
   };
   // What was handed over, as the store's save of this number.
@@ -181,6 +183,8 @@ class SessionStore final : public Sessions {
   absl::Status Check(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsTooOld(const Entry& entry) const;
   bool IsLive(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes it from live_, and returns it.
+  Live Release(std::unordered_map<RequestKey, Live>::iterator live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Session Describe(const SessionPlace& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -199,7 +203,7 @@ class SessionStore final : public Sessions {
   absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // of Tick
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<RequestKey, Live> live_ ABSL_GUARDED_BY(mutex_);
-  std::map<SessionPlace, RequestKey> live_keys_ ABSL_GUARDED_BY(mutex_);  // of live_
+  std::map<SessionPlace, RequestKey> live_keys_ ABSL_GUARDED_BY(mutex_);  // of live_: the newest of each place
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_saves_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_failed_saves_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -44,6 +44,9 @@ class Sessions : public SaveSink {
   // Undoes Begin: the engine did not take the request. Calls that wait for a Save get FAILED_PRECONDITION. Does nothing
   // without a Begin.
   virtual void Withdraw(RequestKey key) = 0;
+  // The request's output has ended, and its client may know it: another request may begin with the session's id, though
+  // the last save is still to come. Does nothing without a Begin.
+  virtual void OnEnded(RequestKey key) = 0;
 
   // `ask` gets the key of a running session, and must make the engine save it.
   virtual void Save(const std::string& id, const std::string& tenant, const std::function<void(RequestKey)>& ask,
@@ -69,6 +72,7 @@ class NoSessions final : public Sessions {
   void Take(SavedRequest) override {}
   absl::Status Begin(RequestKey, v1::SessionFile) override { return Refused(); }
   void Withdraw(RequestKey) override {}
+  void OnEnded(RequestKey) override {}
   void Save(const std::string&, const std::string&, const std::function<void(RequestKey)>&,
             SaveCallback done) override {
     done(Refused());

@@ -127,6 +127,16 @@ class SessionsTest : public ::testing::Test {
   std::unique_ptr<TestServer> server_;
 };
 
+TEST_F(SessionsTest, AnIdIsFreeOnceTheStreamHasEnded) {
+  Start();
+  v1::GenerateRequest request = MakeRequest("s");
+  request.mutable_stopping()->set_max_tokens(2);
+  for (int i = 0; i < 20; ++i) {
+    const grpc::Status status = Call(server_.get(), request).ReadAll().status;
+    ASSERT_TRUE(status.ok()) << status.error_message() << " at " << i;
+  }
+}
+
 TEST_F(SessionsTest, WhatWasSavedOnTheWayGoesOnInAnotherServer) {
   Start();
   const v1::GenerateRequest request = MakeRequest("s", /*autosave_tokens=*/8);

@@ -183,6 +183,25 @@ TEST_F(SessionStoreTest, OneUnderWayIsNobodyElses) {
   EXPECT_EQ(Load("s").status().code(), absl::StatusCode::kNotFound) << "a failed request leaves nothing";
 }
 
+TEST_F(SessionStoreTest, AnotherMayBeginBeforeTheLastSaveOfOneThatEnded) {
+  Open();
+  ASSERT_TRUE(Begin(1, "s").ok());
+  Stall();
+  store_->OnEnded(1);
+  ASSERT_TRUE(Begin(2, "s").ok());
+  store_->Withdraw(2);
+  ASSERT_TRUE(Begin(2, "s").ok());
+  EXPECT_EQ(Begin(3, "s").code(), absl::StatusCode::kFailedPrecondition);
+  store_->Take({.key = 1, .progress = SomeProgress(7), .last = true});
+  Resume();
+  EXPECT_EQ(store_->stats().num_saves, 1);
+  EXPECT_EQ(Begin(3, "s").code(), absl::StatusCode::kFailedPrecondition) << "the second still runs";
+  EXPECT_FALSE(Load("s").ok());
+  store_->Take({.key = 2, .progress = SomeProgress(9), .last = true});
+  WaitUntilWritten();
+  EXPECT_EQ(Load("s")->file.output_size(), 9);
+}
+
 TEST_F(SessionStoreTest, SaveAnswersWhenTheFileIsThere) {
   Open();
   ASSERT_TRUE(Begin(1, "s").ok());
