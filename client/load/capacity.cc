@@ -32,7 +32,7 @@ const char* NameOf(CapacityOutcome outcome) {
 std::string ResultText(const Capacity& capacity) {
   switch (capacity.outcome) {
     case CapacityOutcome::kNoRateHeld:
-      return "capacity: not found, as no rate held\n\n";
+      return "capacity: not found, as no rate held; a low rate needs a longer --duration\n\n";
     case CapacityOutcome::kEachRateHeld:
       return absl::StrFormat(
           "capacity: not found, as each rate up to %.2f arrivals/s held; a probe needs more requests (--requests) or "

@@ -142,8 +142,8 @@ class LoadTest {
     absl::Time began = absl::Now();
   };
 
-  // `rate`: of an open loop without a trace.
-  Measured Measure(double rate, std::vector<std::vector<int32_t>> references) {
+  // `rate`: of an open loop without a trace. `first`: the conversation that comes first.
+  Measured Measure(double rate, std::vector<std::vector<int32_t>> references, int64_t first = 0) {
     Runner::Options options = {.concurrency = options_.concurrency.value_or(1),
                                .rate = rate,
                                .arrivals = workload_->Arrivals(),
@@ -151,6 +151,7 @@ class LoadTest {
                                .duration = options_.duration.value_or(absl::InfiniteDuration()),
                                .timeout = options_.timeout.value_or(absl::InfiniteDuration()),
                                .seed = options_.seed,
+                               .first_conversation = first,
                                .verify = options_.verify,
                                .references = std::move(references)};
     Measured measured = {.rate = rate};
@@ -164,8 +165,10 @@ class LoadTest {
   int FindCapacity() {
     Measured best;
     bool interrupted = false;
+    int64_t num_sent = 0;  // no probe sends what the server's prefix cache has from another one
     const Capacity capacity = SearchCapacity(options_.rate.value_or(1), [&](double rate, Probe* probe) {
-      Measured measured = Measure(rate, {});
+      Measured measured = Measure(rate, {}, num_sent);
+      num_sent += static_cast<int64_t>(measured.result.records.size());
       interrupted = measured.result.cancelled;
       *probe = ProbeOf(rate, BuildReport(measured.result.records, measured.result.elapsed, options_.limits));
       // Without one that held, the report shows the last that did not.

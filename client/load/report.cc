@@ -61,7 +61,9 @@ std::optional<double> SteadyRate(absl::Span<const RequestRecord> records) {
     const auto begin = std::lower_bound(times.begin(), times.end(), first);
     const auto end = std::upper_bound(begin, times.end(), last);
     if (end - begin < 2 || end[-1] <= *begin) return std::nullopt;
-    rate += static_cast<double>(end - begin - 1) / (end[-1] - *begin);
+    // Tokens of one message have one time. What came with the first was made before it.
+    const auto later = std::upper_bound(begin, end, *begin);
+    rate += static_cast<double>(end - later) / (end[-1] - *begin);
   }
   return records.empty() ? std::nullopt : std::optional<double>(rate);
 }

@@ -60,7 +60,7 @@ Runner::Next Runner::Await(Answered* answered, absl::Duration* intended) {
 }
 
 void Runner::StartConversation(absl::Duration intended) {
-  auto conversation = std::make_shared<Conversation>(workload_->Start(num_started_++));
+  auto conversation = std::make_shared<Conversation>(workload_->Start(options_.first_conversation + num_started_++));
   WorkItem item = *conversation->Next({});
   {
     MutexLock lock(&mutex_);

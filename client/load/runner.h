@@ -34,6 +34,7 @@ class Runner {
     absl::Duration duration = absl::InfiniteDuration();  // no request is meant to start later
     absl::Duration timeout = absl::InfiniteDuration();   // of a request
     uint64_t seed = 0;                                   // of the arrivals
+    int64_t first_conversation = 0;                      // the number of the workload's that comes first
     bool verify = false;
     // Tokens by WorkItem::reference, to compare with; may be empty.
     std::vector<std::vector<int32_t>> references = {};

@@ -124,8 +124,9 @@ def test_a_trace_of_mooncakes_form_is_replayed(server, tmp_path):
 def test_the_capacity_of_a_small_server_is_found():
     """Its queue overflows at a high rate. At the lowest it cannot: the seed sends fewer requests than there are places."""
     with BerthServer(DEMO, "--max_running=1", "--max_queue=16") as server:
-        report = run(server, "--find_capacity", "--rate=4", "--duration=1s", "--limit_e2e=1h", "--prompt_tokens=fixed:8",
-                     "--output_tokens=fixed:200", "--seed=1")
+        report = run(server, "--find_capacity", "--rate=4", "--duration=1s", "--limit_e2e=1h",
+                     "--prompt_tokens=fixed:100", "--output_tokens=fixed:200", "--seed=1")
+        assert report["throughput"]["cached_tokens"] == 0, "a probe sends what an earlier one sent"
         capacity = report["capacity"]
         assert capacity["outcome"] == "found" and capacity["rate"] >= 4
         assert report["run"]["rate"] == capacity["rate"] and report["requests"]["failed"] == 0

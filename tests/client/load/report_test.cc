@@ -83,6 +83,14 @@ TEST(Report, TheSteadyRateIsOfTheTimeInWhichAllStreamed) {
   EXPECT_THAT(ReportText(report), HasSubstr("steady     30.0 output tokens/s"));
 }
 
+TEST(Report, TheSteadyRateLeavesOutWhatTheFirstMessageBrought) {
+  // Three tokens at once, then one each 10 ms.
+  RequestRecord merged = Stream(absl::ZeroDuration(), absl::Milliseconds(10), 11);
+  merged.gap_seconds.insert(merged.gap_seconds.begin(), {0, 0});
+  merged.output_tokens += 2;
+  EXPECT_NEAR(*BuildReport({merged}, absl::Seconds(1), {}).steady_tokens_per_second, 100, 1e-2);
+}
+
 TEST(Report, ThereIsNoSteadyRateUnlessAllStreamedAtOnce) {
   const RequestRecord first = Stream(absl::ZeroDuration(), absl::Milliseconds(10), 10);
   const RequestRecord second = Stream(absl::Seconds(1), absl::Milliseconds(10), 10);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "tests/client/fake_server.h"
@@ -53,6 +54,15 @@ TEST(Runner, AClosedLoopKeepsItsConcurrency) {
     EXPECT_LE(record.sent, record.first_token);
     EXPECT_LE(record.last_token, record.end);
   }
+}
+
+TEST(Runner, AnotherFirstConversationHasOtherPrompts) {
+  const FakeServer server({});
+  RunAll(server, {.num_requests = 4});
+  RunAll(server, {.num_requests = 4, .first_conversation = 4});
+  std::set<std::string> requests;
+  for (const v1::GenerateRequest& request : server.requests()) requests.insert(request.SerializeAsString());
+  EXPECT_THAT(requests, SizeIs(8));
 }
 
 // Every call blocks until all are under way, so a loop that sends one after the other's answer would hang.
