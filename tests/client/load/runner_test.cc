@@ -57,7 +57,7 @@ TEST(Runner, AClosedLoopKeepsItsConcurrency) {
 }
 
 TEST(Runner, AnotherFirstConversationHasOtherPrompts) {
-  const FakeServer server({});
+  const FakeServer server({.wait_for_in_flight = 1});
   RunAll(server, {.num_requests = 4});
   RunAll(server, {.num_requests = 4, .first_conversation = 4});
   std::set<std::string> requests;
