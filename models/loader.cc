@@ -67,7 +67,7 @@ class TorchModel : public LoadedModel {
                     /*copy_tables=*/RunsAsOnGpu(parts_.device, *execution));
     batch.Reserve(limits);
     auto graphs = has_graphs ? std::make_unique<DecodeGraphs>(parts_.model.get(), execution->graph_recorder,
-                                                              parts_.on_graph_refusal)
+                                                              limits.sequence_tokens, parts_.on_graph_refusal)
                              : nullptr;
     return std::make_unique<TorchRunner>(parts_.info, parts_.model.get(), std::move(batch), std::move(graphs));
   }

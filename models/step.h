@@ -38,6 +38,9 @@ struct SamplingParams {
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
+// The most draft tokens of all rows of a step. Each has logits of its own, so they bound the memory of a step.
+inline constexpr int64_t kMaxStepDrafts = 512;
+
 // A row computes `tokens`, then `drafts`, at positions start, start + 1, and so on.
 struct StepRow {
   const SequenceLease* lease = nullptr;  // already grown by num_tokens()

@@ -30,8 +30,10 @@ class DrySteps {
     absl::StatusOr<std::unique_ptr<Cache>> cache = Cache::Create(plan_, storage_, {});
     if (!cache.ok()) return cache.status();
     cache_ = *std::move(cache);
+    storage_->Fence();  // takes the memory that copies beside steps need
     absl::Status status = Prefill();
     if (status.ok()) status = Decode();
+    if (status.ok()) status = CheckDrafts();
     if (status.ok() && options_.graphs) status = RecordGraphs();
     rows_.clear();
     if (!status.ok()) return status;
@@ -44,6 +46,7 @@ class DrySteps {
     int64_t start;
     int64_t num_tokens;
     int64_t num_encoder_tokens;
+    int64_t num_drafts = 0;  // after the tokens
   };
 
   // Adds a row of `num_tokens` tokens at `start`. False: the arena holds no more.
@@ -54,12 +57,15 @@ class DrySteps {
     return true;
   }
 
-  // Runs the rows. Every second one draws its token.
+  // Runs the rows. Every second one draws its token, unless there are drafts.
   absl::Status RunRows(const char* what) {
     if (rows_.empty()) return absl::OkStatus();
     StepPlan step;
-    for (const Row& row : rows_) tokens_.resize(std::max<size_t>(tokens_.size(), row.start + row.num_tokens));
-    for (const Row& row : rows_) tokens_.resize(std::max<size_t>(tokens_.size(), row.num_encoder_tokens));
+    for (const Row& row : rows_) {
+      const int64_t most = std::max({row.start + row.num_tokens, row.num_encoder_tokens, row.num_drafts});
+      tokens_.resize(std::max<size_t>(tokens_.size(), most));
+    }
+    const bool all_greedy = std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.num_drafts > 0; });
     const absl::Span<const int32_t> tokens = tokens_;
     for (const Row& row : rows_) {
       const bool decodes = row.num_tokens == 1;
@@ -67,13 +73,14 @@ class DrySteps {
                            .tokens = tokens.first(row.num_tokens),
                            .start = row.start,
                            .sample = true,
-                           .sampling = step.rows.size() % 2 == 0 ? &greedy_ : &drawn_,
+                           .drafts = tokens.first(row.num_drafts),
+                           .sampling = all_greedy || step.rows.size() % 2 == 0 ? &greedy_ : &drawn_,
                            .history = tokens.first(row.start + row.num_tokens),
                            .prompt_length = row.start + (decodes ? 0 : row.num_tokens),
                            .sequence_length = row.start + row.num_tokens,
                            .encoder_tokens = tokens.first(row.num_encoder_tokens)});
-      step.num_tokens += row.num_tokens + row.num_encoder_tokens;
-      if (decodes) ++step.num_decode_rows;
+      step.num_tokens += row.num_tokens + row.num_drafts + row.num_encoder_tokens;
+      if (decodes && row.num_drafts == 0) ++step.num_decode_rows;
     }
     absl::Status status = runner_->Run(step, &result_);
     if (status.ok()) status = storage_->status();
@@ -104,23 +111,39 @@ class DrySteps {
   }
 
   absl::Status Decode() {
-    FillDecode(options_.max_running, /*keys=*/1);
+    FillDecode(options_.max_running);
     counts_.decode_rows = static_cast<int64_t>(rows_.size());
     return RunRows("a decode step");
   }
 
-  // Rows of one token each. The first one sees as many keys as the arena holds, up to `keys`.
-  void FillDecode(int64_t num_rows, int64_t keys) {
-    const int64_t encoder_tokens = plan_.has_cross() ? 1 : 0;
-    for (rows_.clear(); rows_.empty() && keys > 0; keys /= 2) Add(keys - 1, 1, encoder_tokens);
-    while (static_cast<int64_t>(rows_.size()) < num_rows && Add(0, 1, encoder_tokens)) {
+  // Rows of one token each; fewer where the arena holds no more.
+  void FillDecode(int64_t num_rows) {
+    rows_.clear();
+    while (static_cast<int64_t>(rows_.size()) < num_rows && Add(0, 1, plan_.has_cross() ? 1 : 0)) {
     }
+  }
+
+  // The rows of Decode again, with as many drafts as a step may have.
+  absl::Status CheckDrafts() {
+    int64_t left = std::min(kMaxStepDrafts, options_.max_step_tokens - static_cast<int64_t>(rows_.size()));
+    for (Row& row : rows_) {
+      row.start = 1;
+      row.num_encoder_tokens = 0;
+      if (!row.lease.Grow(2).ok()) return absl::OkStatus();  // the arena holds no step with drafts
+      const int64_t count = std::min({options_.max_drafts, left, options_.max_sequence_tokens - 2});
+      if (count <= 0 || !row.lease.Grow(2 + count).ok()) continue;
+      row.num_drafts = count;
+      left -= count;
+      counts_.draft_tokens += count;
+    }
+    return counts_.draft_tokens == 0 ? absl::OkStatus() : RunRows("a step with drafts");
   }
 
   absl::Status RecordGraphs() {
     for (int64_t rows : GraphRowsUpTo(options_.max_running)) {
-      // A graph's first step is the one that its keys come from.
-      FillDecode(std::min(rows, options_.max_running), std::min(options_.max_sequence_tokens, kMostGraphKeys));
+      const int64_t wanted = std::min(rows, options_.max_running);
+      FillDecode(wanted);
+      if (static_cast<int64_t>(rows_.size()) < wanted) continue;  // no later step will have these rows either
       const int64_t launches = runner_->num_graph_launches();
       for (int time = 0; time < 2; ++time) {
         if (absl::Status s = RunRows("a decode step"); !s.ok()) return s;

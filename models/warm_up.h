@@ -17,12 +17,14 @@ struct WarmUpOptions {
   int64_t max_step_tokens = 1;       // tokens of the largest step
   int64_t prefill_chunk_tokens = 1;  // of one row
   int64_t max_sequence_tokens = 1;   // prompt and output
+  int64_t max_drafts = 0;            // draft tokens of one row
   bool graphs = false;               // run decode steps of GraphRowsUpTo's rows until their graphs are recorded
 };
 
 struct WarmUpCounts {
   int64_t prefill_tokens = 0;  // of the largest prefill; fewer than max_step_tokens where the arena holds no more
   int64_t decode_rows = 0;     // of the largest decode step
+  int64_t draft_tokens = 0;    // of the step with the most drafts
   int64_t graphs = 0;          // recorded
 };
 

@@ -241,10 +241,11 @@ void Scheduler::CheckDrafts() {
 }
 
 void Scheduler::GrowForDrafts(int64_t* budget) {
+  int64_t left = kMaxStepDrafts;
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->drafts.empty()) continue;
     const int64_t limit =
-        std::min(TokenLimit(*sequence, TokenUse::kDrafts, *budget), options_.prefill_chunk_tokens - 1);
+        std::min({TokenLimit(*sequence, TokenUse::kDrafts, *budget), options_.prefill_chunk_tokens - 1, left});
     const int64_t count = std::min<int64_t>(limit, static_cast<int64_t>(sequence->drafts.size()));
     const int64_t start = sequence->num_computed() - 1;
     // No sequence is preempted for a draft, and nothing is computed again for one that was wrong. So the lease keeps
@@ -259,6 +260,7 @@ void Scheduler::GrowForDrafts(int64_t* budget) {
     sequence->step_tokens = 1 + count;
     sequence->step_decodes = false;
     *budget -= count;
+    left -= count;
     counts_.draft_tokens += count;
   }
 }

@@ -11,6 +11,7 @@
 #include "base/steady_clock.h"
 #include "flags/units.h"
 #include "models/warm_up.h"
+#include "scheduler/request.h"
 #include "server/capacity.h"
 #include "server/process/crash_file.h"
 #include "server/process/exit_codes.h"
@@ -68,11 +69,12 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
                                                       .max_step_tokens = scheduler.max_step_tokens,
                                                       .prefill_chunk_tokens = scheduler.prefill_chunk_tokens,
                                                       .max_sequence_tokens = max_tokens,
+                                                      .max_drafts = kMaxDraftTokens,
                                                       .graphs = config.model.cuda_graphs});
   if (absl::IsDataLoss(counts.status())) EndOnLostDevice(counts.status());
   if (!counts.ok()) return counts.status();
-  spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} CUDA graphs, in {:.1f} s",
-               counts->prefill_tokens, counts->decode_rows, counts->graphs, absl::ToDoubleSeconds(SteadyNow() - start));
+  spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} drafts, {} CUDA graphs, in {:.1f} s",
+               counts->prefill_tokens, counts->decode_rows, counts->draft_tokens, counts->graphs, absl::ToDoubleSeconds(SteadyNow() - start));
   const absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (memory.ok()) spdlog::info("GPU memory: {} free after the warm-up", FormatByteSize(memory->free_bytes));
   return absl::OkStatus();

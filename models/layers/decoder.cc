@@ -1,8 +1,6 @@
 #include "models/layers/decoder.h"
 
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/tanh.h>
 
 #include <algorithm>
 #include <utility>
@@ -45,7 +43,7 @@ at::Tensor Head::Logits(const at::Tensor& x, const at::Tensor& indices, Executio
   at::Tensor logits = linear.Logits(States(x, indices, execution), execution);
   if (scale != 1 || softcap != 0) logits = logits.to(at::kFloat);
   if (scale != 1) logits.mul_(scale);
-  if (softcap != 0) logits = at::mul(at::tanh(at::mul(logits, 1 / softcap)), softcap);
+  if (softcap != 0) logits.mul_(1 / softcap).tanh_().mul_(softcap);  // in place, as a vocabulary may be large
   return logits;
 }
 

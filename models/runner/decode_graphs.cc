@@ -14,10 +14,11 @@ namespace {
 
 static_assert(RotaryEmbedding::kTablePositions >= kMostGraphKeys, "a graph reads all positions from tables");
 
-bool Decodes(const StepPlan& plan) {
+// Whether all rows decode, and see no more than `keys` keys.
+bool Decodes(const StepPlan& plan, int64_t keys) {
   return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostGraphRows &&
-         std::all_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
-           return row.num_tokens() == 1 && row.sample && row.start < kMostGraphKeys;
+         std::all_of(plan.rows.begin(), plan.rows.end(), [keys](const StepRow& row) {
+           return row.num_tokens() == 1 && row.sample && row.start < keys;
          });
 }
 
@@ -38,18 +39,20 @@ at::Tensor ViewOf(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor DecodeGraphs::Forward(const StepPlan& plan, StepBatch* batch) {
-  if (!refusal_.empty() || batch->has_cross() || !Decodes(plan)) return {};
-  int64_t keys = keys_;
-  for (const StepRow& row : plan.rows) keys = std::max(keys, row.start + 1);
-  const GraphShape shape = {.rows = GraphRowsFor(static_cast<int64_t>(plan.rows.size())), .keys = PowerOfTwoFrom(keys)};
+  if (!refusal_.empty() || batch->has_cross() || !Decodes(plan, keys_)) return {};
+  const GraphShape shape = {.rows = GraphRowsFor(static_cast<int64_t>(plan.rows.size())), .keys = keys_};
   if (SplitsOf(plan) > shape.splits()) return {};
-  if (shape.keys > keys_) recorded_.clear();
-  keys_ = shape.keys;
+  const bool is_first = !recorded_.contains(shape.rows);
   try {
     batch->Fill(plan, shape);
     return Compute(shape.rows, batch).narrow(0, 0, static_cast<int64_t>(plan.rows.size()));
   } catch (const c10::Error& error) {
     if (absl::IsDataLoss(DeviceError("", error))) throw;
+    // Layers that ran have moved their states on, so the step must not run again.
+    if (is_first && dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+      recorded_.erase(shape.rows);
+      throw;
+    }
     refusal_ = error.what_without_backtrace();
     recorded_.clear();
     on_refusal_(refusal_);

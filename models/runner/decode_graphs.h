@@ -2,10 +2,9 @@
 // whole. With few tokens a step, the host takes longer to enqueue a model's kernels than the GPU to run
 // them.
 //
-// A step is padded to the next of these numbers (GraphRowsFor). All graphs are for as many keys as the longest row so
-// far has seen. A longer one makes them be recorded anew, so the warm-up begins with a long row. The first step of a
-// number of rows runs kernel by kernel, padded in the same way. By its end the libraries have set up what they set up
-// at their first use of these sizes. The second is recorded.
+// A step is padded to the next of these numbers (GraphRowsFor). All graphs are for as many keys as the longest sequence
+// may have. The first step of a number of rows runs kernel by kernel, padded in the same way. By its end the libraries
+// have set up what they set up at their first use of these sizes. The second is recorded.
 // Steps with prefill and models with cross-attention are not recorded. Some steps cannot be recorded, because they need
 // the host's values (rotations or scales that depend on the length). After the first of these, no further step is
 // recorded; that is told once. Engine thread only.
@@ -14,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +21,7 @@
 #include <string>
 #include <utility>
 
+#include "models/graph_shape.h"
 #include "models/kernels/cuda/graph.h"
 #include "models/layers/model.h"
 #include "models/step.h"
@@ -30,15 +31,18 @@ namespace berth {
 
 class DecodeGraphs {
  public:
-  // `model` and `recorder` must outlive it.
+  // `model` and `recorder` must outlive it. `sequence_tokens`: of the longest sequence.
   DecodeGraphs(
-      const Model* model, ops::cuda::GraphRecorder* recorder,
+      const Model* model, ops::cuda::GraphRecorder* recorder, int64_t sequence_tokens,
       std::function<void(const std::string&)> on_refusal = [](const std::string&) {})
-      : model_(model), recorder_(recorder), on_refusal_(std::move(on_refusal)) {}
+      : model_(model),
+        recorder_(recorder),
+        on_refusal_(std::move(on_refusal)),
+        keys_(PowerOfTwoFrom(std::clamp(sequence_tokens, ops::kSplitTokens, kMostGraphKeys))) {}
 
   // The logits of the step's rows, [rows, vocab], until the next call; what the host knows of the step is then
   // not in `batch`. Undefined: the step fits no shape; `batch` is to be filled. Always the same `batch`. Throws
-  // c10::Error when the device is lost.
+  // c10::Error when the device is lost, or has no memory for a step that is not recorded.
   at::Tensor Forward(const StepPlan& plan, StepBatch* batch);
 
   int64_t num_launches() const { return num_launches_; }
@@ -57,8 +61,8 @@ class DecodeGraphs {
   const Model* model_;
   ops::cuda::GraphRecorder* recorder_;
   std::function<void(const std::string&)> on_refusal_;
+  const int64_t keys_;                    // that the graphs' rows may see, a power of two
   std::map<int64_t, Recorded> recorded_;  // by rows: numbers of rows with which a step ran; without a graph: one step
-  int64_t keys_ = ops::kSplitTokens;      // that the graphs' rows may see, a power of two
   const void* address_ = nullptr;         // of the batch's tables, which the graphs read
   int64_t num_launches_ = 0;
   std::string refusal_;

@@ -3,12 +3,22 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <exception>
 
 #include "models/step/device_error.h"
 
 namespace berth {
+namespace {
+
+// Waits until the device has done the step.
+void WaitFor(const at::Device& device) {
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+}
+
+}  // namespace
 
 absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
   const c10::InferenceMode no_autograd;
@@ -29,7 +39,11 @@ absl::Status TorchRunner::Run(const StepPlan& plan, StepResult* result) {
       batch_.Fill(plan);
       logits = model_->Forward(batch_);
     }
-    if (logits.defined()) sampler_.SampleRows(logits, plan, batch_.sample_rows(), result);
+    if (logits.defined()) {
+      sampler_.SampleRows(logits, plan, batch_.sample_rows(), result);  // waits for the device
+    } else {
+      WaitFor(batch_.device());
+    }
   } catch (const std::exception& error) {  // c10::Error, and bad_alloc
     return DeviceError("step failed", error);
   }

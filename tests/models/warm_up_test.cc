@@ -28,13 +28,16 @@ class RecordingRunner final : public ModelRunner {
     for (const StepRow& row : plan.rows) {
       steps.back().push_back(row.num_tokens());
       num_tokens += row.num_tokens() + static_cast<int64_t>(row.encoder_tokens.size());
+      num_drafts += row.num_drafts();
       EXPECT_GE(row.lease->num_tokens(), row.start + row.num_tokens());
-      EXPECT_EQ(row.lease->num_cross_tokens(), static_cast<int64_t>(row.encoder_tokens.size()));
-      EXPECT_EQ(static_cast<int64_t>(row.history.size()), row.start + row.num_tokens());
+      if (row.start == 0) {
+        EXPECT_EQ(row.lease->num_cross_tokens(), static_cast<int64_t>(row.encoder_tokens.size()));
+      }
+      EXPECT_EQ(static_cast<int64_t>(row.history.size()), row.start + static_cast<int64_t>(row.tokens.size()));
       EXPECT_TRUE(row.sample && row.sampling != nullptr);
+      EXPECT_TRUE(row.drafts.empty() || row.sampling->temperature == 0);
     }
     EXPECT_EQ(plan.num_tokens, num_tokens);
-    longest.push_back(plan.rows[0].start + 1);
     result->rows.resize(plan.rows.size());
     const bool decodes = plan.num_decode_rows == static_cast<int64_t>(plan.rows.size());
     if (decodes && has_graphs && steps.size() > 3 && steps[steps.size() - 2].size() == plan.rows.size()) ++launches;
@@ -43,7 +46,7 @@ class RecordingRunner final : public ModelRunner {
   int64_t num_graph_launches() const override { return launches; }
 
   std::vector<std::vector<int64_t>> steps;  // the tokens of their rows
-  std::vector<int64_t> longest;             // keys of their first row's first token
+  int64_t num_drafts = 0;                   // of all steps
   bool has_graphs = false;
   int64_t launches = 0;
   std::function<absl::Status(const StepPlan&)> on_run = [](const StepPlan&) { return absl::OkStatus(); };
@@ -87,7 +90,31 @@ TEST(WarmUpTest, AnEncoderReadsAsMuchAsASequenceHas) {
   }
 }
 
-TEST(WarmUpTest, RunsEachGraphsStepTwiceLargestAndLongestFirst) {
+TEST(WarmUpTest, RunsAStepWithTheMostDrafts) {
+  for (const LayerCacheSpec& layer : {StaticLayer(), CrossLayer()}) {
+    TinyCache tiny({layer}, /*size=*/400);
+    RecordingRunner runner;
+    WarmUpOptions options = kOptions;
+    options.max_drafts = 7;
+    const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_THAT(runner.steps.back(), ElementsAre(8, 8, 4));  // max_step_tokens
+    EXPECT_EQ(counts->draft_tokens, 17);
+    EXPECT_EQ(runner.num_drafts, 17);
+  }
+}
+
+TEST(WarmUpTest, AStepHasItsMostDraftsWhateverItsTokens) {
+  TinyCache tiny({StaticLayer()}, /*size=*/4000);
+  RecordingRunner runner;
+  const WarmUpOptions options = {
+      .max_running = 40, .max_step_tokens = 4000, .prefill_chunk_tokens = 8, .max_sequence_tokens = 600, .max_drafts = 16};
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_EQ(counts->draft_tokens, kMaxStepDrafts);
+}
+
+TEST(WarmUpTest, RunsEachGraphsStepTwiceLargestFirst) {
   TinyCache tiny({StaticLayer()}, /*size=*/4000);
   RecordingRunner runner;
   runner.has_graphs = true;
@@ -100,19 +127,18 @@ TEST(WarmUpTest, RunsEachGraphsStepTwiceLargestAndLongestFirst) {
   for (size_t i = 2; i < runner.steps.size(); ++i) {
     EXPECT_EQ(runner.steps[i].size(), 3 - (i - 2) / 2);
     EXPECT_THAT(runner.steps[i], Each(1));
-    EXPECT_EQ(runner.longest[i], 600);
   }
 }
 
-TEST(WarmUpTest, GraphsAreForAsManyKeysAsTheArenaHolds) {
-  TinyCache tiny({StaticLayer()}, /*size=*/40);
+TEST(WarmUpTest, OnlyGraphsThatTheArenaHasRoomForCount) {
+  TinyCache tiny({StaticLayer()}, /*size=*/2);
   RecordingRunner runner;
   runner.has_graphs = true;
   WarmUpOptions options = kOptions;
   options.graphs = true;
-  ASSERT_TRUE(WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options).ok());
-  EXPECT_GE(runner.longest.back(), 600 / 4);
-  EXPECT_LT(runner.longest.back(), 600);
+  const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_EQ(counts->graphs, 2);  // of 2 and 1 rows
 }
 
 TEST(WarmUpTest, WithoutGraphsItDoesNotTryEach) {

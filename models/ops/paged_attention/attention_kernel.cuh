@@ -37,9 +37,9 @@ namespace berth::ops::cuda {
 
 inline constexpr int kSplit = static_cast<int>(kSplitTokens);
 
-// Blocks of a launch that divides keys, about: enough to fill a GPU several times, since those of short rows have
-// nothing to do and return.
-inline constexpr int64_t kSplitBlocks = 4096;
+// Blocks of a launch that divides keys, about: enough to fill a GPU. A graph launches them all, whatever its rows see,
+// and each takes more than one split where there are more.
+inline constexpr int64_t kSplitBlocks = 1024;
 
 // All that the block's lanes see of positions [begin, begin + kSplitTokens).
 template <typename MathPolicy, typename Keys>

@@ -30,6 +30,7 @@ class EchoModel final : public Model {
   int64_t hidden_size() const override { return 4; }
   at::Tensor Forward(const StepBatch& batch) const override {
     if (asks_the_host) batch.decoder();
+    if (!has_memory) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "out of memory");
     num_rows.push_back(batch.num_rows());
     return at::stack({batch.token_ids(), batch.device_positions()}, 1)
         .index_select(0, batch.sample_tokens())
@@ -37,6 +38,7 @@ class EchoModel final : public Model {
   }
 
   bool asks_the_host = false;
+  bool has_memory = true;
   mutable std::vector<int64_t> num_rows;  // of each step that it computed
 };
 
@@ -72,8 +74,9 @@ class DecodeGraphsTest : public ::testing::Test {
         storage_(*CreateDeviceStorage(Device(), int64_t{64} << 20)),
         cache_(*Cache::Create(plan_, storage_.get(), {})),
         batch_(plan_, storage_->base(), Device(), &execution_, /*copy_tables=*/true),
-        graphs_(&model_, &recorder_, [this](const std::string& why) { told_.push_back(why); }) {}
+        graphs_(&model_, &recorder_, kSequenceTokens, [this](const std::string& why) { told_.push_back(why); }) {}
 
+  static constexpr int64_t kSequenceTokens = 8192;
   static at::Device Device() { return GetTestDevice() != nullptr ? GetTestDevice()->device : at::Device(at::kCPU); }
 
   // A step of `rows` sequences, each of whose token is its index, at position `start`.
@@ -133,14 +136,11 @@ TEST_F(DecodeGraphsTest, EachNumberOfRowsIsRecordedTheSecondTimeAndServesWhatFit
   EXPECT_EQ(graphs_.num_launches(), 4);
 }
 
-TEST_F(DecodeGraphsTest, ALongerRowIsRecordedAnewForAll) {
-  for (int64_t start : {10, 11, 12}) ExpectLogits(Forward(2, start), 2, start);
+TEST_F(DecodeGraphsTest, AGraphIsForRowsOfAnyLength) {
+  for (int64_t start : {10, 11, 12, 300, 8191, 5}) ExpectLogits(Forward(2, start), 2, start);
   EXPECT_EQ(recorder_.recorded, 1);
-  for (int64_t start : {300, 301, 511}) ExpectLogits(Forward(2, start), 2, start);
-  EXPECT_EQ(recorder_.recorded, 2);
-  ExpectLogits(Forward(2, 5), 2, 5);
-  EXPECT_EQ(recorder_.recorded, 2);
-  EXPECT_EQ(graphs_.num_launches(), 1 + 1 + 1 + 1 + 1);
+  EXPECT_EQ(graphs_.num_launches(), 5);
+  EXPECT_FALSE(Forward(2, kSequenceTokens).defined());
 }
 
 TEST_F(DecodeGraphsTest, TooManyKeysRunWithoutGraphs) {
@@ -176,6 +176,17 @@ TEST_F(DecodeGraphsTest, ARecordingThatFailsIsToldAndRunsWithoutGraphs) {
   EXPECT_FALSE(Forward(2, 11).defined());
   EXPECT_FALSE(Forward(2, 12).defined());
   EXPECT_EQ(told_, (std::vector<std::string>{"CUDA error"}));
+}
+
+// A step that ran in part has moved states on, so it must not run again without a graph.
+TEST_F(DecodeGraphsTest, AStepWithoutMemoryFails) {
+  model_.has_memory = false;
+  EXPECT_THROW(Forward(2, 10), c10::OutOfMemoryError);
+  EXPECT_EQ(graphs_.num_refusals(), 0);
+  model_.has_memory = true;
+  ExpectLogits(Forward(2, 10), 2, 10);
+  ExpectLogits(Forward(2, 11), 2, 11);
+  EXPECT_EQ(recorder_.recorded, 1);
 }
 
 TEST_F(DecodeGraphsTest, ALostDeviceIsNoRefusal) {
