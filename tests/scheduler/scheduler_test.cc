@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {
@@ -419,6 +421,30 @@ TEST(Scheduler, AnAlignedChunkIsWholeWhateverElseRuns) {
   }
   h.RunToEnd();
   h.ExpectAllEnded();
+}
+
+TEST(SchedulerDrafts, AStepChecksALimitedNumber) {
+  Scheduler::Options options = {
+      .max_running = 64, .max_step_tokens = 4096, .prefill_chunk_tokens = 64, .max_sequence_tokens = 100};
+  SchedulerHarness h({StaticLayer()}, /*arena_size=*/1000, options);
+  // The next token is always that of the prompt, so that the prompt has what may follow.
+  h.runner.on_row = [](const StepRow&, RowResult* row) { row->token = 0; };
+  int64_t most = 0;
+  h.runner.on_run = [&](const StepPlan& plan) {
+    int64_t drafts = 0;
+    for (const StepRow& row : plan.rows) drafts += row.num_drafts();
+    most = std::max(most, drafts);
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < 64; ++i) {
+    Request request = h.MakeRequest(40, 20);
+    request.prompt.assign(40, 0);
+    request.sampling.temperature = 0;
+    request.draft_tokens = kMaxDraftTokens;
+    h.Add(std::move(request));
+  }
+  h.RunToEnd();
+  EXPECT_EQ(most, kMaxStepDrafts);
 }
 
 }  // namespace
