@@ -1,5 +1,6 @@
 #include "models/sampling/token_scorer.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
@@ -61,20 +62,18 @@ void TokenScorer::TakeFromDevice(const at::Tensor& logits, absl::Span<const Plac
   std::vector<int64_t> tokens;
   for (const Place& place : places) tokens.push_back(place.token);
   const at::Tensor index = at::tensor(tokens, at::kLong).to(logits.device()).unsqueeze(1);
-  const at::Tensor own = logprobs.gather(1, index).cpu();
   const int64_t count = std::min(most - 1, logprobs.size(1));
   const auto [top, ids] = at::topk(logprobs, count, 1);
-  const at::Tensor host_top = top.cpu().contiguous();
-  const at::Tensor host_ids = ids.cpu().contiguous();
+  // In one copy, as each waits for the device. Ids are exact in float32: vocabularies are below 2^24.
+  const at::Tensor all = at::cat({logprobs.gather(1, index), top, ids.to(at::kFloat)}, 1).cpu();
   for (size_t i = 0; i < places.size(); ++i) {
     const Place& place = places[i];
-    const int64_t row = static_cast<int64_t>(i);
-    place.scores[0] = {.token = place.token, .logprob = own.const_data_ptr<float>()[row]};
+    const float* const own = all.const_data_ptr<float>() + static_cast<int64_t>(i) * all.size(1);
+    place.scores[0] = {.token = place.token, .logprob = *own};
     std::fill_n(place.scores + 1, place.num_scores - 1, TokenLogprob{place.token, kNoScore});
     TokenLogprob* end = place.scores + 1;
-    for (int64_t at = row * count; at < row * count + std::min(place.num_scores - 1, count); ++at) {
-      const TokenLogprob score = {.token = static_cast<int32_t>(host_ids.const_data_ptr<int64_t>()[at]),
-                                  .logprob = host_top.const_data_ptr<float>()[at]};
+    for (int64_t at = 1; at <= std::min(place.num_scores - 1, count); ++at) {
+      const TokenLogprob score = {.token = static_cast<int32_t>(own[at + count]), .logprob = own[at]};
       if (!(score.logprob > -std::numeric_limits<float>::infinity())) break;  // impossible, as are all that follow
       *end++ = score;
     }
