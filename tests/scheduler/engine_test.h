@@ -30,12 +30,19 @@ class Gate {
     closed_ = false;
     changed_.SignalAll();
   }
+  // Lets one step through a closed gate.
+  void PassOne() {
+    MutexLock lock(&mutex_);
+    ++allowed_;
+    changed_.SignalAll();
+  }
   // Called by the model.
   void Pass() {
     MutexLock lock(&mutex_);
     arrived_ = true;
     changed_.SignalAll();
-    while (closed_) changed_.Wait(&mutex_);
+    while (closed_ && allowed_ == 0) changed_.Wait(&mutex_);
+    if (closed_) --allowed_;
   }
   // Until the model has come to the gate for the first time.
   void WaitForArrival() {
@@ -48,6 +55,7 @@ class Gate {
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 0;  // steps, while it is closed
 };
 
 class EngineTest : public ::testing::Test {
