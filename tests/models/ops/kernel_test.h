@@ -16,9 +16,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,12 +45,22 @@ struct KernelParam {
   bool on_cuda() const { return emulated != nullptr || device != nullptr; }
 };
 
+// Whether the machine runs the set. If not, the log names it once, with what the machine lacks.
+inline bool RunsHere(const ops::cpu::Kernels& kernels) {
+  const char* const missing = ops::cpu::MissingInstructions(kernels);
+  static auto* const named = new std::set<std::string>;
+  if (missing != nullptr && named->insert(kernels.capability).second) {
+    std::cerr << "not tested: kernels of " << kernels.capability << ", for the machine lacks " << missing << std::endl;
+  }
+  return missing == nullptr;
+}
+
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;
   std::vector<const ops::cpu::Kernels*> sets(std::begin(ops::cpu::kKernelSets), std::end(ops::cpu::kKernelSets));
   sets.insert(sets.end(), {&ops::cpu::amx_emulated::kKernels, &ops::cpu::avx2_vnni_emulated::kKernels});
   for (const ops::cpu::Kernels* kernels : sets) {
-    if (!ops::cpu::IsSupported(*kernels)) continue;
+    if (!RunsHere(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }
   return params;
