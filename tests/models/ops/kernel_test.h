@@ -16,11 +16,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <iostream>
 #include <iterator>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +30,7 @@
 #include "models/step/execution.h"
 #include "models/step/step_batch.h"
 #include "tests/models/emulated_device.h"
+#include "tests/models/ops/kernel_sets.h"
 #include "tests/models/test_device.h"
 
 namespace berth {
@@ -44,16 +43,6 @@ struct KernelParam {
 
   bool on_cuda() const { return emulated != nullptr || device != nullptr; }
 };
-
-// Whether the machine runs the set. If not, the log names it once, with what the machine lacks.
-inline bool RunsHere(const ops::cpu::Kernels& kernels) {
-  const char* const missing = ops::cpu::MissingInstructions(kernels);
-  static auto* const named = new std::set<std::string>;
-  if (missing != nullptr && named->insert(kernels.capability).second) {
-    std::cerr << "not tested: kernels of " << kernels.capability << ", for the machine lacks " << missing << std::endl;
-  }
-  return missing == nullptr;
-}
 
 inline std::vector<KernelParam> KernelParams() {
   std::vector<KernelParam> params;

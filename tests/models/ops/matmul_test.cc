@@ -27,6 +27,7 @@
 
 #include "models/step/thread_pool.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
+#include "tests/models/ops/kernel_sets.h"
 #include "tests/models/ops/kernel_test.h"
 
 namespace berth {
