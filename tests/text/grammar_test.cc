@@ -209,9 +209,9 @@ void ExpectTagsAreRight(const std::string& text) {
   static const std::regex regex(R"(<tool=a>([^<]*)</tool>|<tool=b>\s*(true|false)\s*</tool>)");
   size_t count = 0;
   for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it, ++count) {
-    if ((*it)[1].matched && (*it)[1].length() > 0) {
-      EXPECT_TRUE(json::parse((*it)[1].str(), nullptr, false).at("x").is_number_integer()) << text;
-    }
+    if (!(*it)[1].matched) continue;
+    const json value = json::parse((*it)[1].str(), nullptr, false);
+    EXPECT_TRUE(value.is_object() && value.value("x", json()).is_number_integer()) << text;
   }
   size_t triggers = 0;
   for (size_t at = 0; (at = text.find("<tool=", at)) != std::string::npos; ++at) ++triggers;
