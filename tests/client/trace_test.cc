@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 
@@ -39,6 +43,37 @@ TEST(TraceTest, NamesTheStepThatHadNotEnded) {
   steps.mutable_steps(0)->set_run_us(0);
   steps.mutable_steps(0)->set_commit_us(0);
   EXPECT_EQ(nlohmann::json::parse(ChromeTrace(steps))["traceEvents"][2]["name"], "step under way");
+}
+
+// As a server writes it to its --crash_dir: records of 64-bit words, here each with its place in all of them.
+void WriteCrashFile(const std::string& path, uint64_t num_steps) {
+  const auto num_fields = static_cast<uint64_t>(v1::StepRecord::descriptor()->field_count());
+  std::ofstream file(path, std::ios::binary);
+  const auto write = [&](uint64_t word) { file.write(reinterpret_cast<const char*>(&word), sizeof(word)); };
+  file << "BERTHST1";
+  write(num_fields);
+  write(num_steps);
+  for (uint64_t word = 0; word < num_fields * num_steps; ++word) write(word / num_fields);
+}
+
+TEST(TraceTest, WritesTheLastSteps) {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/crash";
+  WriteCrashFile(path, 5);
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> cases = {
+      {"--last=0", {0, 1, 2, 3, 4}}, {"--last=2", {3, 4}}, {"--last=9", {0, 1, 2, 3, 4}}};
+  for (const auto& [last, expected] : cases) {
+    std::istringstream in;
+    std::ostringstream out, err;
+    Interrupt interrupt([] { FAIL() << "nobody fires"; });
+    Environment environment = {.in = in, .out = out, .err = err, .interrupt = interrupt};
+    ASSERT_EQ(RunTrace({"--from=" + path, "--out=-", last}, environment), kExitOk) << err.str();
+    const nlohmann::json trace = nlohmann::json::parse(out.str());
+    std::vector<int64_t> numbers;
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      if (event.contains("args") && event["args"].contains("number")) numbers.push_back(event["args"]["number"]);
+    }
+    EXPECT_EQ(numbers, expected) << last;
+  }
 }
 
 // What Perfetto's importer of the JSON format needs: numbers where it reads numbers, known phases, slices that nest.

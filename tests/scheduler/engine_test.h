@@ -30,17 +30,27 @@ class Gate {
     closed_ = false;
     changed_.SignalAll();
   }
+  // Lets one step through a closed gate.
+  void PassOne() {
+    MutexLock lock(&mutex_);
+    ++allowed_;
+    changed_.SignalAll();
+  }
   // Called by the model.
   void Pass() {
     MutexLock lock(&mutex_);
     arrived_ = true;
     changed_.SignalAll();
-    while (closed_) changed_.Wait(&mutex_);
+    while (closed_ && allowed_ == 0) changed_.Wait(&mutex_);
+    if (closed_) --allowed_;
   }
   // Until the model has come to the gate for the first time.
   void WaitForArrival() {
-    MutexLock lock(&mutex_);
-    while (!arrived_) changed_.Wait(&mutex_);
+    const auto arrived = [this] {
+      MutexLock lock(&mutex_);
+      return arrived_;
+    };
+    WaitUntil(arrived, "the model to come to the gate");
   }
 
  private:
@@ -48,6 +58,7 @@ class Gate {
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 0;  // steps, while it is closed
 };
 
 class EngineTest : public ::testing::Test {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -30,7 +31,16 @@ absl::StatusOr<Config> Parse(std::vector<std::string> arguments) {
 // A line for each flag, with what its field holds.
 std::vector<std::string> Values(Config config) { return absl::StrSplit(ServerFlags(&config).Markdown(), '\n'); }
 
-// A value for every flag but --model, none of them its default.
+// The flags' names in the order of --help, of such lines.
+std::vector<std::string> Names(const std::vector<std::string>& values) {
+  std::vector<std::string> names;
+  for (absl::string_view line : values) {
+    if (absl::ConsumePrefix(&line, "| `--")) names.emplace_back(line.substr(0, line.find_first_of("=`")));
+  }
+  return names;
+}
+
+// A value for every flag that sets a field, but --model; none of them its default.
 const std::vector<std::string>& EveryFlag() {
   static const auto* const flags = new std::vector<std::string>{
       "--model_name=n",
@@ -136,6 +146,9 @@ TEST(ConfigTest, EveryFlagSetsOneFieldOfItsOwn) {
     }
   }
   EXPECT_EQ(changed.size(), EveryFlag().size());
+  std::vector<std::string> names = {"model", "flagfile", "list_models", "list_kernels", "version"};
+  for (absl::string_view flag : EveryFlag()) names.emplace_back(flag.substr(2, flag.find('=') - 2));
+  EXPECT_THAT(Names(defaults), ::testing::UnorderedElementsAreArray(names));
 }
 
 TEST(ConfigTest, EveryFlagReachesItsField) {
@@ -213,6 +226,7 @@ TEST(ConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.audit_log, "/audit");
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.log_format, "json");
+  EXPECT_EQ(config.model.dry_run, true);
 }
 
 TEST(ConfigTest, KeepsTheServersOwnDefaults) {
@@ -289,22 +303,12 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--state_checkpoint_dtype=int8", "--aligned_prefill_chunks"},
        "--state_checkpoint_dtype: int8 rounds the states that a prefix hit starts from; --aligned_prefill_chunks needs "
        "them exact"},
-      {{"--attention_window=-1"}, "--attention_window: -1 is outside the range 0 to 1073741824"},
-      {{"--sink_tokens=1048577"}, "--sink_tokens: 1048577 is outside the range 0 to 1048576"},
-      {{"--cache_residual_tokens=-1"}, "--cache_residual_tokens: -1 is outside the range 0 to 1048576"},
       {{"--log_level=loud"}, "--log_level: loud is not one of trace, debug, info, warning, error, off"},
       {{"--log_format=xml"}, "--log_format: xml is not one of text, json"},
       {{"--metrics_compat=tgi"}, "--metrics_compat: tgi is not one of vllm, none"},
-      {{"--threads=-1"}, "--threads: -1 is outside the range 0 to 4096"},
-      {{"--block_tokens=0"}, "--block_tokens: 0 is outside the range 1 to 1024"},
       {{"--block_tokens=24"}, "--block_tokens: 24 is not a power of two"},
-      {{"--block_tokens=2048"}, "--block_tokens: 2048 is outside the range 1 to 1024"},
-      {{"--max_running=0"}, "--max_running: 0 is outside the range 1 to 65536"},
       {{"--max_running=many"}, "--max_running: many is not a whole number"},
-      {{"--max_queue=0"}, "--max_queue: 0 is outside the range 1 to 1048576"},
-      {{"--max_sequence_tokens=-5"}, "--max_sequence_tokens: -5 is outside the range 0 to 1073741824"},
       {{"--max_sequence_tokens=1"}, "--max_sequence_tokens: 1 leaves no room for both a prompt and an output"},
-      {{"--default_max_tokens=-1"}, "--default_max_tokens: -1 is outside the range 0 to 1073741824"},
       {{"--aligned_prefill_chunks", "--target_step_time=50ms"},
        "--target_step_time: 50ms cuts chunks by time; --aligned_prefill_chunks needs them at fixed places"},
       {{"--aligned_prefill_chunks", "--max_step_tokens=512", "--prefill_chunk_tokens=256", "--max_running=258"},
@@ -312,19 +316,14 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
        "--aligned_prefill_chunks each step must have room for a whole chunk"},
       {{"--max_sequence_tokens=100", "--default_max_tokens=100"},
        "--default_max_tokens: 100 leaves no room for a prompt in --max_sequence_tokens=100"},
-      {{"--draft_tokens=17"}, "--draft_tokens: 17 is outside the range 0 to 16"},
-      {{"--max_logprobs=5000"}, "--max_logprobs: 5000 is outside the range 0 to 1024"},
-      {{"--max_outputs=0"}, "--max_outputs: 0 is outside the range 1 to 1024"},
       {{"--max_running=64", "--max_step_tokens=63", "--prefill_chunk_tokens=1"},
        "--max_step_tokens: 63 is less than --max_running=64; a step must hold one token of every running sequence"},
       {{"--device=cpu", "--prefill_chunk_tokens=513"},
        "--prefill_chunk_tokens: 513 is more than --max_step_tokens=512"},
       {{"--drain_grace=30"}, "--drain_grace: 30 is not a valid duration; write for example 30s or 500ms"},
-      {{"--drain_grace=-1s"}, "--drain_grace: -1s is outside the range 0 to 24h"},
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside the range 0 to 24h"},
       {{"--host_tier=much"}, "--host_tier: much is not a size; write for example 512MiB, or 0"},
       {{"--disk_tier=/d"}, "--disk_tier: requires --host_tier, because prefixes pass through host memory"},
-      {{"--tier_idle=-1s"}, "--tier_idle: -1s is outside the range 0 to 24h"},
       {{"--copy_bytes_per_step=0"}, "--copy_bytes_per_step: 0 is not between 1 byte and 1048576 TiB"},
       {{"--arena=-1GiB"}, "--arena: -1GiB is not a size; write for example 512MiB, or auto"},
       {{"--arena=12XB"}, "--arena: 12XB is not a size; write for example 512MiB, or auto"},
@@ -368,6 +367,55 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
   }
 }
 
+TEST(ConfigTest, EachRangeEndsWhereItsErrorSays) {
+  struct Range {
+    std::string flag, below, above, range;
+  };
+  const std::vector<Range> table = {{"threads", "-1", "4097", "0 to 4096"},
+                                    {"ping_interval", "99ms", "25h", "100ms to 24h"},
+                                    {"connection_age", "99ms", "337h", "100ms to 336h"},
+                                    {"max_connections", "-1", "1048577", "0 to 1048576"},
+                                    {"max_connections_per_address", "-1", "1048577", "0 to 1048576"},
+                                    {"block_tokens", "0", "1025", "1 to 1024"},
+                                    {"attention_window", "-1", "1073741825", "0 to 1073741824"},
+                                    {"sink_tokens", "-1", "1048577", "0 to 1048576"},
+                                    {"cache_residual_tokens", "-1", "1048577", "0 to 1048576"},
+                                    {"state_checkpoint_tokens", "-1", "1048577", "0 to 1048576"},
+                                    {"state_checkpoint_share", "-0.1", "1.1", "0 to 1"},
+                                    {"tier_idle", "-1s", "25h", "0 to 24h"},
+                                    {"max_running", "0", "65537", "1 to 65536"},
+                                    {"max_step_tokens", "0", "1048577", "1 to 1048576"},
+                                    {"prefill_chunk_tokens", "0", "1048577", "1 to 1048576"},
+                                    {"target_step_time", "-1s", "61s", "0 to 1m"},
+                                    {"max_sequence_tokens", "-1", "1073741825", "0 to 1073741824"},
+                                    {"max_queue", "0", "1048577", "1 to 1048576"},
+                                    {"max_queued_tokens", "-1", "1073741825", "0 to 1073741824"},
+                                    {"max_wait", "-1s", "25h", "0 to 24h"},
+                                    {"default_max_tokens", "-1", "1073741825", "0 to 1073741824"},
+                                    {"draft_tokens", "-1", "17", "0 to 16"},
+                                    {"max_logprobs", "-1", "1025", "0 to 1024"},
+                                    {"max_outputs", "0", "1025", "1 to 1024"},
+                                    {"grammar_timeout", "0", "61m", "1ms to 1h"},
+                                    {"step_timeout", "-1s", "25h", "0 to 24h"},
+                                    {"start_timeout", "-1s", "25h", "0 to 24h"},
+                                    {"unread_timeout", "0", "25h", "1ms to 24h"},
+                                    {"drain_grace", "-1s", "25h", "0 to 24h"},
+                                    {"fail_step_every", "-1", "1048577", "0 to 1048576"},
+                                    {"crop_every", "-1", "1048577", "0 to 1048576"}};
+  std::set<std::string> with_range;
+  for (const std::string& line : Values(Config())) {
+    if (absl::StrContains(line, " Range: ")) with_range.insert(Names({line})[0]);
+  }
+  for (const Range& row : table) {
+    for (const std::string& value : {row.below, row.above}) {
+      EXPECT_EQ(Parse({absl::StrCat("--", row.flag, "=", value)}).status().message(),
+                absl::StrCat("--", row.flag, ": ", value, " is outside the range ", row.range));
+    }
+    EXPECT_EQ(with_range.erase(row.flag), 1u) << row.flag;
+  }
+  EXPECT_THAT(with_range, ::testing::IsEmpty());
+}
+
 TEST(ConfigTest, TwoFreePortsDoNotContradictEachOther) {
   EXPECT_TRUE(Parse({"--model=/m", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}).ok());
 }
@@ -391,13 +439,10 @@ TEST(ConfigTest, ARenamedFlagNamesItsNewName) {
 
 TEST(ConfigTest, FlagsForTestsStandTogetherAtTheEnd) {
   const std::vector<std::string> groups = absl::StrSplit(FlagsMarkdown(), "\n### ");
-  std::vector<std::string> names;
-  for (absl::string_view line : absl::StrSplit(groups.back(), '\n')) {
-    if (absl::ConsumePrefix(&line, "| `--")) names.emplace_back(line.substr(0, line.find_first_of("=`")));
-  }
   EXPECT_THAT(groups.back(), ::testing::StartsWith("For tests\n"));
   EXPECT_THAT(
-      names, ::testing::ElementsAre("check_integrity", "poison_cache", "fail_step_every", "always_copy", "crop_every"));
+      Names(absl::StrSplit(groups.back(), '\n')),
+      ::testing::ElementsAre("check_integrity", "poison_cache", "fail_step_every", "always_copy", "crop_every"));
 }
 
 TEST(ConfigTest, ListingModelsNeedsNoModel) {

@@ -90,9 +90,14 @@ TEST_F(GrammarCostTest, WorkIsLinearAndLooksAtTheStop) {
   }
 }
 
-// Stops some time after the start. Returns how long after it the compilation returned; 0 if it did before.
-absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& spec, absl::Duration delay,
-                           const GrammarLimits& limits = {}) {
+struct Stopped {
+  absl::Duration latency;  // from the stop to the return; 0: it returned before
+  absl::Status status;
+};
+
+// Compiles, and stops that some time after the start.
+Stopped CompileAndStop(const TestVocabulary& vocabulary, const GrammarSpec& spec, absl::Duration delay,
+                       const GrammarLimits& limits = {}) {
   std::stop_source stop;
   std::stop_source returned;
   absl::Time stopped = absl::InfiniteFuture();
@@ -106,23 +111,30 @@ absl::Duration StopLatency(const TestVocabulary& vocabulary, const GrammarSpec& 
   const absl::Time done = absl::Now();
   returned.request_stop();
   watchdog.join();
-  return std::max(absl::ZeroDuration(), done - stopped);
+  return {.latency = std::max(absl::ZeroDuration(), done - stopped), .status = grammar.status()};
 }
 
 TEST_F(GrammarCostTest, AStopIsSeen) {
   absl::Duration longest;
   std::string of;
+  int num_cancelled = 0;  // of grammars that compile without a stop: whatever fails after one counts as cancelled
   for (const auto& [name, spec] : HostileGrammars()) {
+    int cancelled = 0;
     for (int64_t delay_ms : {2, 60, 400}) {
-      const absl::Duration latency = StopLatency(vocabularies_[0], spec, absl::Milliseconds(delay_ms));
-      EXPECT_LT(latency, kHang) << name;
-      if (latency > longest) {
-        longest = latency;
+      const Stopped run = CompileAndStop(vocabularies_[0], spec, absl::Milliseconds(delay_ms));
+      EXPECT_LT(run.latency, kHang) << name;
+      if (run.latency > longest) {
+        longest = run.latency;
         of = name;
       }
-      if (latency == absl::ZeroDuration()) break;  // done before
+      if (run.latency == absl::ZeroDuration()) {  // done before
+        if (run.status.ok()) num_cancelled += cancelled;
+        break;
+      }
+      cancelled += absl::IsCancelled(run.status) ? 1 : 0;
     }
   }
+  EXPECT_GT(num_cancelled, 0);
   std::cout << "longest from stop to return: " << longest << ", " << of << "\n";
   RecordProperty("longest_ms", static_cast<int>(absl::ToInt64Milliseconds(longest)));
 }
@@ -134,7 +146,9 @@ TEST_F(GrammarCostTest, AStopEndsTheSearchForForcedBytes) {
   spec.text = "((a{1000}){1000}){1000}";
   GrammarLimits limits;
   limits.max_lexer_states = limits.step_lexer_fuel = int64_t{1} << 40;
-  EXPECT_LT(StopLatency(vocabularies_[0], spec, absl::Milliseconds(400), limits), kHang);
+  const Stopped run = CompileAndStop(vocabularies_[0], spec, absl::Milliseconds(400), limits);
+  EXPECT_LT(run.latency, kHang);
+  EXPECT_TRUE(absl::IsCancelled(run.status)) << run.status;
 }
 
 // Copies, drops and swaps parts of texts that are right, and of each other.

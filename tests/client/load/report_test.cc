@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace berth::cli {
 namespace {
 
@@ -142,6 +146,21 @@ TEST(Report, JsonHoldsEveryFigure) {
     for (const char* figure : {"count", "mean", "p50", "p90", "p95", "p99", "max"}) {
       EXPECT_TRUE(json["latency_seconds"][name][figure].is_number()) << name << " " << figure;
     }
+  }
+}
+
+// Beside the goodput within them: one request of the two ended OK.
+TEST(Report, JsonNamesTheLimitsThatWereSet) {
+  const std::vector<std::pair<GoodputLimits, const char*>> all = {{{.ttft = absl::Seconds(9)}, "ttft_seconds"},
+                                                                  {{.itl = absl::Seconds(9)}, "itl_seconds"},
+                                                                  {{.tpot = absl::Seconds(9)}, "tpot_seconds"},
+                                                                  {{.e2e = absl::Seconds(9)}, "e2e_seconds"}};
+  for (const auto& [limits, name] : all) {
+    const auto goodput = ReportJson(BuildReport({Ok(0, absl::ZeroDuration()), Failed(grpc::StatusCode::INTERNAL, "")},
+                                                absl::Seconds(2), limits))["goodput"];
+    EXPECT_EQ(goodput["limits"], nlohmann::ordered_json({{name, 9.0}}));
+    EXPECT_EQ(goodput["requests_within_limits"], 1) << name;
+    EXPECT_EQ(goodput["requests_per_second"], 0.5) << name;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "models/layers/rotary.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -28,6 +29,7 @@ class RotaryTest : public ::testing::Test {
     cache_ = *Cache::Create(plan, storage_.get(), {});
     batch_ = std::make_unique<StepBatch>(plan, storage_->base(), at::kCPU, &execution_);
     tokens_.assign(kTokens, 1);
+    at::manual_seed(15);
   }
 
   // x rotated as the tokens from each of `starts` on, kTokens each.

@@ -30,6 +30,7 @@
 #include "models/step/execution.h"
 #include "models/step/step_batch.h"
 #include "tests/models/emulated_device.h"
+#include "tests/models/ops/kernel_sets.h"
 #include "tests/models/test_device.h"
 
 namespace berth {
@@ -48,7 +49,7 @@ inline std::vector<KernelParam> KernelParams() {
   std::vector<const ops::cpu::Kernels*> sets(std::begin(ops::cpu::kKernelSets), std::end(ops::cpu::kKernelSets));
   sets.insert(sets.end(), {&ops::cpu::amx_emulated::kKernels, &ops::cpu::avx2_vnni_emulated::kKernels});
   for (const ops::cpu::Kernels* kernels : sets) {
-    if (!ops::cpu::IsSupported(*kernels)) continue;
+    if (!RunsHere(*kernels)) continue;
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) params.push_back({kernels, type});
   }
   return params;

@@ -2,6 +2,7 @@
 // identity is used.
 #include "models/ops/matmul/packed_weights.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -32,6 +33,7 @@ struct Matrix {
 
 // Matrices of all kinds, with panels and groups that are not full.
 std::vector<Matrix> Matrices() {
+  at::manual_seed(14);
   return {{"matrix.0", at::randn({40, 100}), DType::kFloat32},
           {"matrix.1", at::randn({33, 70}).to(at::kBFloat16), DType::kFloat32},
           {"matrix.2", at::randn({37, 65}), DType::kInt8},

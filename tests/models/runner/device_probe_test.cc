@@ -1,5 +1,6 @@
 // The smallest steps of a run on a GPU, one by one, so that the first that fails is named. BERTH_TEST_DEVICE names the
 // GPU; without it there is nothing to probe, and one test says so.
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
@@ -26,6 +27,7 @@ class DeviceProbeTest : public ::testing::Test {
   void SetUp() override {
     if (gpu_ == nullptr) GTEST_SKIP() << "BERTH_TEST_DEVICE is not set: no GPU was probed";
     execution_.cuda_kernels = gpu_->kernels;
+    at::manual_seed(16);
   }
   at::TensorOptions Options(at::ScalarType type = at::kFloat) const {
     return at::TensorOptions().dtype(type).device(gpu_->device);

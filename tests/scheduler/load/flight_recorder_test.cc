@@ -40,7 +40,9 @@ TEST(FlightRecorderTest, KeepsTheLatestOldestFirst) {
 
 TEST(FlightRecorderTest, ReadersSeeWholeRecords) {
   FlightRecorder recorder;
+  constexpr int64_t kNumReads = 20;
   std::atomic<bool> done{false};
+  std::atomic<int64_t> num_reads{0};
   std::vector<std::thread> readers;
   for (int r = 0; r < 2; ++r) {
     readers.emplace_back([&] {
@@ -51,10 +53,12 @@ TEST(FlightRecorderTest, ReadersSeeWholeRecords) {
           ASSERT_GT(record.number, last);
           last = record.number;
         }
+        ++num_reads;
       }
     });
   }
-  for (int64_t i = 0; i < 200000; ++i) recorder.Add(RecordOf(i));
+  // Until they have read meanwhile.
+  for (int64_t i = 0; (i < 200000 || num_reads < kNumReads) && !HasFailure(); ++i) recorder.Add(RecordOf(i));
   done = true;
   for (std::thread& reader : readers) reader.join();
 }

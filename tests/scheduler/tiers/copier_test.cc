@@ -48,30 +48,34 @@ TEST_P(CopierTest, GoesOnWhereItWasEnded) {
   EXPECT_EQ(done, kArena);
 }
 
-// Counts the pieces that it is read in.
+// Counts the pieces that it is read in. Each takes `time` at the least.
 class CountingStorage final : public ArenaStorage {
  public:
-  explicit CountingStorage(ArenaStorage* host) : host_(host) {}
+  CountingStorage(ArenaStorage* host, int64_t piece_bytes, absl::Duration time = absl::ZeroDuration())
+      : host_(host), piece_bytes_(piece_bytes), time_(time) {}
   std::byte* base() const override { return host_->base(); }
   int64_t size_bytes() const override { return host_->size_bytes(); }
   void Move(int64_t, int64_t, int64_t) override {}
   void Convert(const StateConversion&) override {}
   void Read(int64_t offset, int64_t size_bytes, std::byte* out) const override {
     pieces.push_back(size_bytes);
+    absl::SleepFor(time_);
     host_->Read(offset, size_bytes, out);
   }
   void Write(int64_t, int64_t, const std::byte*) override {}
   void Poison(int64_t, int64_t) override {}
-  int64_t piece_bytes() const override { return int64_t{4} << 20; }
+  int64_t piece_bytes() const override { return piece_bytes_; }
 
   mutable std::vector<int64_t> pieces;
 
  private:
   ArenaStorage* const host_;
+  const int64_t piece_bytes_;
+  const absl::Duration time_;
 };
 
 TEST_P(CopierTest, TheStorageSaysHowLargeAPieceIs) {
-  CountingStorage storage(storage_.get());
+  CountingStorage storage(storage_.get(), /*piece_bytes=*/4 << 20);
   Copier copier(&storage, /*beside_steps=*/GetParam(), absl::Now);
   for (int64_t done = 0; done < kArena;) {
     copier.out().push_back({.offset = done, .bytes = host_.data() + done, .size_bytes = kArena - done});
@@ -123,11 +127,20 @@ TEST_P(CopierTest, WithoutSpansNothing) {
   }
 }
 
-// Its end does not wait for the rest of a copy.
+// Its end does not wait for the rest of a copy, which takes two minutes.
 TEST_P(CopierTest, GoesInTheMiddle) {
-  Copier copier(storage_.get(), /*beside_steps=*/GetParam(), absl::Now);
-  copier.out().push_back({.offset = 0, .bytes = host_.data(), .size_bytes = kArena});
-  copier.Start();
+  constexpr int64_t kPiece = 1024;
+  const bool beside_steps = GetParam();
+  CountingStorage storage(storage_.get(), kPiece, beside_steps ? absl::Milliseconds(20) : absl::ZeroDuration());
+  {
+    Copier copier(&storage, beside_steps, absl::Now);
+    copier.out().push_back({.offset = 0, .bytes = host_.data(), .size_bytes = kArena});
+    copier.Start();
+  }
+  EXPECT_FALSE(storage.pieces.empty());
+  if (beside_steps) {
+    EXPECT_LT(static_cast<int64_t>(storage.pieces.size()), kArena / kPiece);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, CopierTest, ::testing::Bool(),
