@@ -111,6 +111,26 @@ TEST(GrammarCompilerTest, CompilesOnceAndKeeps) {
   EXPECT_GT(load.cache_bytes, 2000);
 }
 
+TEST(GrammarCompilerTest, WhatIsDroppedIsCompiledAgain) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  const auto get = [&](const std::string& text) {
+    Answer answer;
+    compiler.Compile(1, Spec(text), answer.Callback());
+    ASSERT_TRUE(answer.Wait().ok());
+  };
+  for (const char* text : {"a", "b", "a"}) get(text);
+  EXPECT_EQ(compile.runs(), 2);
+  const int64_t kept_bytes = compiler.load().cache_bytes;
+  EXPECT_GT(kept_bytes, 2000);
+  EXPECT_EQ(compiler.DropKept(), kept_bytes);
+  EXPECT_EQ(compiler.load().cache_bytes, 0);
+  EXPECT_EQ(compiler.DropKept(), 0);
+  for (const char* text : {"a", "b", "a"}) get(text);
+  EXPECT_EQ(compile.runs(), 4);
+  EXPECT_EQ(compiler.load().cache_bytes, kept_bytes);
+}
+
 TEST(GrammarCompilerTest, ThoseThatWaitForTheSameShareIt) {
   FakeCompile compile;
   GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
