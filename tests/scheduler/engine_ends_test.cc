@@ -159,7 +159,7 @@ TEST_F(EngineTest, DrainingEndsWhatItHasAndTakesNoMore) {
   EXPECT_EQ(engine_->Submit(MakeRequest(4, 5, 20)).code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(engine_->WaitUntilIdle(absl::ZeroDuration()));
   gate_.Open();
-  EXPECT_TRUE(engine_->WaitUntilIdle(absl::InfiniteDuration()));
+  EXPECT_TRUE(engine_->WaitUntilIdle(kHangLimit));
   for (RequestKey key = 1; key <= 3; ++key) EXPECT_EQ(sink_.Get(key).finish, FinishReason::kLength);
   EXPECT_TRUE(engine_->healthy());
 }

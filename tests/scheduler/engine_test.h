@@ -34,13 +34,15 @@ class Gate {
   void Pass() {
     MutexLock lock(&mutex_);
     arrived_ = true;
-    changed_.SignalAll();
     while (closed_) changed_.Wait(&mutex_);
   }
   // Until the model has come to the gate for the first time.
   void WaitForArrival() {
-    MutexLock lock(&mutex_);
-    while (!arrived_) changed_.Wait(&mutex_);
+    const auto arrived = [this] {
+      MutexLock lock(&mutex_);
+      return arrived_;
+    };
+    WaitUntil(arrived, "the model to come to the gate");
   }
 
  private:

@@ -57,6 +57,7 @@ class ServerTest : public testing::Test {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
     v1::GenerateResponse ignored;
+    const HangWatch watch("the answer of Complete");
     return v1::Inference::NewStub(channel_)->Complete(&context, request, response != nullptr ? response : &ignored);
   }
   static v1::GenerateRequest MakeRequest(uint32_t max_tokens) {

@@ -41,9 +41,8 @@ class FakeCompile {
     held_ = false;
     changed_.notify_all();
   }
-  void WaitForRuns(int runs) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return runs_ >= runs; });
+  void WaitForRuns(int n) {
+    WaitUntil([this, n] { return runs() >= n; }, "the compilations to begin");
   }
   int runs() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -83,7 +82,10 @@ class Answer {
   GrammarCompiler::Callback Callback() {
     return [this](absl::StatusOr<CompiledGrammar> answer) { promise_.set_value(std::move(answer)); };
   }
-  const absl::StatusOr<CompiledGrammar>& Wait() { return future_.get(); }
+  const absl::StatusOr<CompiledGrammar>& Wait() {
+    WaitUntil([this] { return called(); }, "the compiler's answer");
+    return future_.get();
+  }
   bool called() const { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
  private:
