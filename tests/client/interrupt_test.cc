@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <future>
+#include <atomic>
+
+#include "tests/testing/wait_until.h"
 
 namespace berth::cli {
 namespace {
@@ -34,10 +36,11 @@ TEST(Interrupt, TheInnermostScopeIsCalled) {
 TEST(SignalWatcher, TurnsSigintIntoFire) {
   Interrupt interrupt([] {});
   const SignalWatcher watcher(&interrupt);
-  std::promise<void> fired;
-  const Interrupt::Scope scope(&interrupt, [&] { fired.set_value(); });
+  std::atomic<int> calls = 0;
+  const Interrupt::Scope scope(&interrupt, [&] { ++calls; });
   kill(getpid(), SIGINT);
-  fired.get_future().wait();
+  WaitUntil([&] { return calls == 1; }, "SIGINT to fire");
+  EXPECT_TRUE(scope.fired());
 }
 
 TEST(SignalWatcher, EndsWithoutFiring) {

@@ -40,7 +40,6 @@ class Gate {
   void Pass() {
     MutexLock lock(&mutex_);
     arrived_ = true;
-    changed_.SignalAll();
     while (closed_ && allowed_ == 0) changed_.Wait(&mutex_);
     if (closed_) --allowed_;
   }

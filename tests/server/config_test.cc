@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -264,6 +265,11 @@ TEST(ConfigTest, DefaultsFollowTheDevice) {
     EXPECT_EQ(config->engine.scheduler.prefill_chunk_tokens, expected.chunk_tokens);
     EXPECT_EQ(config->model.cuda_graphs, expected.graphs);
   }
+  for (const auto& [value, positions] :
+       std::map<std::string, int64_t>{{"auto", Scheduler::Options::kAutoCheckpoints}, {"0", 0}, {"77", 77}}) {
+    EXPECT_EQ(Parse({"--state_checkpoint_tokens=" + value})->engine.scheduler.state_checkpoint_tokens, positions);
+  }
+  EXPECT_EQ(Parse({})->engine.scheduler.state_checkpoint_tokens, Scheduler::Options::kAutoCheckpoints);
   // Until the device is known, what a GPU takes is not refused.
   Config config = *Parse({"--model=/m", "--prefill_chunk_tokens=1000"});
   SetDeviceDefaults(/*on_gpu=*/false, &config);

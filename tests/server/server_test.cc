@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "berth/v1/control.grpc.pb.h"
 #include "berth/v1/inference.grpc.pb.h"
+#include "berth/v1/sessions.grpc.pb.h"
 #include "client/health.h"
 #include "tests/server/seven_server.h"
 #include "tests/testing/fake_clock.h"
@@ -49,11 +51,14 @@ class ServerTest : public testing::Test {
   std::string Health(const std::string& name) { return cli::CheckHealth(channel_, name, kHangLimit); }
 
   grpc::Status Complete(uint32_t max_tokens, v1::GenerateResponse* response = nullptr) {
+    return Complete(MakeRequest(max_tokens), response);
+  }
+  grpc::Status Complete(const v1::GenerateRequest& request, v1::GenerateResponse* response = nullptr) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
     v1::GenerateResponse ignored;
-    return v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(max_tokens),
-                                                      response != nullptr ? response : &ignored);
+    const HangWatch watch("the answer of Complete");
+    return v1::Inference::NewStub(channel_)->Complete(&context, request, response != nullptr ? response : &ignored);
   }
   static v1::GenerateRequest MakeRequest(uint32_t max_tokens) {
     v1::GenerateRequest request;
@@ -61,18 +66,46 @@ class ServerTest : public testing::Test {
     request.mutable_stopping()->set_max_tokens(max_tokens);
     return request;
   }
+  // Its prompt fills blocks of the cache.
+  static v1::GenerateRequest MakeRequestOf(const std::string& tenant) {
+    v1::GenerateRequest request = MakeRequest(2);
+    for (int token = 1; token < 40; ++token) request.mutable_token_ids()->add_ids(token);
+    request.set_cache_salt(tenant);
+    return request;
+  }
+
+  v1::GetLoadResponse Load() {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+    context.set_wait_for_ready(true);
+    v1::GetLoadResponse load;
+    EXPECT_TRUE(v1::Control::NewStub(channel_)->GetLoad(&context, {}, &load).ok());
+    return load;
+  }
+  int NumSessions(const std::string& tenant) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
+    v1::ListSessionsRequest request;
+    request.set_tenant(tenant);
+    v1::ListSessionsResponse response;
+    EXPECT_TRUE(v1::Sessions::NewStub(channel_)->List(&context, request, &response).ok());
+    return response.sessions_size();
+  }
 
   // Waits until the engine runs `n` requests.
   void WaitForRunning(int64_t n) {
-    WaitUntil(
-        [&] {
-          grpc::ClientContext context;
-          context.set_deadline(absl::ToChronoTime(absl::Now() + kHangLimit));
-          v1::GetLoadResponse load;
-          EXPECT_TRUE(v1::Control::NewStub(channel_)->GetLoad(&context, {}, &load).ok());
-          return load.running() == n;
-        },
-        "the number of running requests");
+    WaitUntil([this, n] { return Load().running() == n; }, "the number of running requests");
+  }
+
+  // A folder of the test, which does not exist yet.
+  static std::string NewFolder(const std::string& name) {
+    const std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
+    std::filesystem::remove_all(folder);
+    return folder;
+  }
+  void SetTenants(const std::string& json) {
+    config_.tenants = absl::StrCat(std::getenv("TEST_TMPDIR"), "/quotas.json");
+    std::ofstream(config_.tenants, std::ios::trunc) << json;
   }
 
   Config config_ = SevenConfig();
@@ -134,6 +167,62 @@ TEST_F(ServerTest, RefusesCallsWithoutACredential) {
   std::ofstream(config_.tenants, std::ios::trunc) << "{}";
   server_->ReloadChangedFiles();
   EXPECT_EQ(Complete(1).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(ServerTest, SessionsKeepToTheirTenantsQuotas) {
+  SetTenants(
+      R"({"tenants": [{"name": "small", "session_bytes": 1}, {"name": "brief", "session_age_seconds": 0.001}]})");
+  config_.sessions.folder = NewFolder("sessions");
+  Restart();
+  for (const char* tenant : {"small", "brief", "other"}) {
+    v1::GenerateRequest request = MakeRequestOf(tenant);
+    request.set_session_id("s");
+    const grpc::Status status = Complete(request);
+    EXPECT_TRUE(status.ok()) << tenant << ": " << status.error_message();
+  }
+  const auto saved = [this] {
+    const v1::GetLoadResponse load = Load();
+    return load.session_saves() == 2 && load.failed_session_saves() == 1;
+  };
+  WaitUntil(saved, "two saves, and one that is refused");
+  EXPECT_EQ(NumSessions("small"), 0);
+  EXPECT_EQ(NumSessions("other"), 1);
+  WaitUntil([this] { return NumSessions("brief") == 0; }, "the session to be too old");
+}
+
+TEST_F(ServerTest, PrefixesOnDiskKeepToTheirTenantsQuotas) {
+  SetTenants(R"({"tenants": [{"name": "small", "disk_tier_bytes": 1}]})");
+  config_.disk_tier.folder = NewFolder("prefixes");
+  config_.engine.scheduler.prefixes.idle = absl::ZeroDuration();
+  config_.engine.scheduler.swap.host_tier_bytes = 1 << 20;
+  config_.engine.scheduler.swap.always_copy = true;
+  Restart();
+  EXPECT_TRUE(Complete(MakeRequestOf("small")).ok());
+  WaitUntil([this] { return Load().host_tier_prefix_bytes() > 0; }, "the prefix to be in host memory");
+  EXPECT_EQ(Load().disk_tier_bytes(), 0);
+  EXPECT_TRUE(Complete(MakeRequestOf("other")).ok());
+  WaitUntil([this] { return Load().disk_tier_bytes() > 0; }, "the prefix of another tenant on disk");
+  const int64_t bytes_of_other = Load().disk_tier_bytes();
+  EXPECT_TRUE(Complete(MakeRequestOf("brief")).ok());
+  WaitUntil([&] { return Load().disk_tier_bytes() > bytes_of_other; }, "the prefix of a third tenant on disk");
+
+  // A server looks for files that are too old at once, and then once a minute.
+  SetTenants(R"({"tenants": [{"name": "brief", "disk_tier_age_seconds": 0.001}]})");
+  Restart();
+  WaitUntil([this] { return Load().tier_disk_evictions() > 0; }, "the file that is too old to go");
+  EXPECT_EQ(Load().tier_disk_evictions(), 1);
+  EXPECT_GT(Load().disk_tier_bytes(), 0) << "the other tenant's file stays";
+}
+
+TEST_F(ServerTest, CountsTheSharesOfTenantsWhereSchedulingIsFair) {
+  EXPECT_TRUE(Complete(MakeRequestOf("ann")).ok());
+  WaitUntil([this] { return Load().tenant_shares_size() == 1; }, "the share of the tenant");
+  EXPECT_EQ(Load().tenant_shares(0).tenant(), "ann");
+  EXPECT_EQ(Load().tenant_shares(0).share(), 1);
+  config_.fair_scheduling = false;
+  Restart();
+  EXPECT_TRUE(Complete(MakeRequestOf("ann")).ok());
+  EXPECT_EQ(Load().tenant_shares_size(), 0);
 }
 
 TEST_F(ServerTest, ServesAndSaysSo) {

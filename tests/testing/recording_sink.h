@@ -2,11 +2,14 @@
 #ifndef BERTH_TESTS_TESTING_RECORDING_SINK_H_
 #define BERTH_TESTS_TESTING_RECORDING_SINK_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/steady_clock.h"
@@ -29,8 +32,8 @@ class RecordingSink : public EventSink {
     steps_.push_back(stats);
   }
 
-  // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it; after kHangLimit what
-  // there is then.
+  // Waits until `key` has ended, or has `num_tokens` tokens, and returns what there is of it. After kHangLimit the test
+  // has failed, and this returns what there is then.
   RequestRecord WaitFor(RequestKey key, int64_t num_tokens = -1) {
     const absl::Time until = SteadyNow() + kHangLimit;
     MutexLock lock(&mutex_);
@@ -38,7 +41,13 @@ class RecordingSink : public EventSink {
       return record.num_ends > 0 || (num_tokens >= 0 && static_cast<int64_t>(record.tokens.size()) >= num_tokens);
     };
     while (!reached(records_[key]) && SteadyNow() < until) changed_.WaitFor(&mutex_, until - SteadyNow());
-    return records_[key];
+    const RequestRecord& record = records_[key];
+    if (!reached(record)) {
+      ADD_FAILURE() << "request " << key << " did not end"
+                    << (num_tokens >= 0 ? absl::StrCat(" or reach ", num_tokens, " tokens") : "") << "; it has "
+                    << record.tokens.size();
+    }
+    return record;
   }
   RequestRecord Get(RequestKey key) {
     MutexLock lock(&mutex_);

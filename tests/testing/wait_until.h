@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
+#include <thread>
 
 #include "absl/base/internal/raw_logging.h"
 #include "absl/time/clock.h"
@@ -23,6 +25,27 @@ inline void WaitUntil(const std::function<bool()>& condition, const char* what) 
     absl::SleepFor(absl::Milliseconds(1));
   }
 }
+
+// For calls that block without a limit: while it lives, it ends the process after kHangLimit, as WaitUntil does. A call
+// over gRPC is not given a deadline instead, because the server acts on it.
+class HangWatch {
+ public:
+  explicit HangWatch(const char* what)
+      : thread_([what, over = over_.get_future()] {
+          const bool in_time = over.wait_for(absl::ToChronoMilliseconds(kHangLimit)) == std::future_status::ready;
+          if (!in_time) ABSL_RAW_LOG(FATAL, "waited in vain for %s", what);
+        }) {}
+  ~HangWatch() {
+    over_.set_value();
+    thread_.join();
+  }
+  HangWatch(const HangWatch&) = delete;
+  HangWatch& operator=(const HangWatch&) = delete;
+
+ private:
+  std::promise<void> over_;
+  std::thread thread_;
+};
 
 // Waits like WaitUntil, but up to a deadline of the test's own. Whether the condition held before it.
 inline bool HoldsBefore(absl::Time deadline, const std::function<bool()>& condition) {

@@ -60,6 +60,11 @@ class FailedOutputs : public ::testing::Test {
   static void ExpectItsEnd(int32_t first_token, v1::FinishReason reason) {
     EXPECT_EQ(reason, first_token == kDies ? v1::FINISH_REASON_ERROR : v1::FINISH_REASON_STOP);
   }
+  static void ExpectAllDied(const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find("only the end may come, which min_tokens of 3 bans"), std::string::npos)
+        << status.error_message();
+  }
 
   TestServer server_;
 };
@@ -95,24 +100,34 @@ TEST_F(FailedOutputs, CompleteReturnsThemAll) {
 TEST_F(FailedOutputs, BestOfPrefersWhatEndedWell) {
   v1::GenerateRequest request = MakeRequest("some", 1);
   request.set_best_of(4);
+  std::map<v1::FinishReason, int> best, all;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     request.mutable_sampling()->set_seed(seed);
-    v1::GenerateResponse response;
-    if (!Complete(request, &response).ok()) continue;  // all four died
-    EXPECT_EQ(response.finish_reason(), v1::FINISH_REASON_STOP) << seed;
+    for (const bool only_best : {true, false}) {
+      request.set_n(only_best ? 1 : 4);
+      v1::GenerateResponse response;
+      const grpc::Status status = Complete(request, &response);
+      if (!status.ok()) {
+        ExpectAllDied(status);
+        continue;
+      }
+      std::map<v1::FinishReason, int>& ends = only_best ? best : all;
+      ++ends[response.finish_reason()];
+      for (const v1::GenerateResponse& output : response.other_outputs()) ++ends[output.finish_reason()];
+    }
   }
-  request.set_n(4);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(Complete(request, &response).ok());
+  EXPECT_GT(best[v1::FINISH_REASON_STOP], 0);
+  EXPECT_EQ(best.size(), 1u) << "an output that failed is the best";
+  EXPECT_GT(all[v1::FINISH_REASON_STOP], 0);
+  EXPECT_GT(all[v1::FINISH_REASON_ERROR], 0);
+  EXPECT_EQ(all.size(), 2u);
 }
 
 TEST_F(FailedOutputs, WhereAllDieTheCallHasTheError) {
   for (const uint32_t n : {1u, 3u}) {
     v1::GenerateResponse response;
     const grpc::Status status = Complete(MakeRequest("all", n), &response);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_NE(status.error_message().find("only the end may come, which min_tokens of 3 bans"), std::string::npos)
-        << status.error_message();
+    ExpectAllDied(status);
     Call call(&server_, MakeRequest("all", n));
     EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }

@@ -15,6 +15,7 @@
 
 #include "tests/server/api/fake_identities.h"
 #include "tests/server/api/test_server.h"
+#include "tests/testing/fake_constraint.h"
 #include "tests/testing/fake_prefix_disk.h"
 #include "tests/testing/wait_until.h"
 
@@ -25,12 +26,21 @@ using ::testing::HasSubstr;
 
 // The model has states, so a cached prefix ends where an earlier prompt ended, before the last token.
 constexpr int kTokens = 20;
+constexpr int32_t kEnd = 99;
 
 v1::GenerateRequest MakeRequest(int first_token, uint32_t max_tokens, int num_tokens = kTokens) {
   v1::GenerateRequest request;
   for (int i = 0; i < num_tokens; ++i) request.mutable_token_ids()->add_ids(first_token + i);
   request.mutable_stopping()->set_max_tokens(max_tokens);
   request.mutable_sampling()->set_seed(1);
+  return request;
+}
+
+// Its structure allows 5, 6 and the end.
+v1::GenerateRequest MakeStructured() {
+  v1::GenerateRequest request = MakeRequest(1, 5);
+  request.mutable_stopping()->add_stop_token_ids(kEnd);
+  request.mutable_structure()->set_regex("56");
   return request;
 }
 
@@ -48,6 +58,10 @@ class OperationsTest : public ::testing::Test {
     options_.share_prefixes = true;
     options_.host_tier_bytes = 1 << 20;
     options_.disk = &disk_;
+    options_.compile_grammar = [](const GrammarSpec&, const std::stop_token&) -> absl::StatusOr<CompiledGrammar> {
+      const std::vector<std::vector<int32_t>> choices = {{5, 6}};
+      return CompiledGrammar{std::make_shared<ChoiceConstraint>(choices, std::vector<int32_t>{kEnd}), 100};
+    };
     options_.drain = [this] { ++num_drains_; };
   }
   ~OperationsTest() override {
@@ -99,6 +113,18 @@ class OperationsTest : public ::testing::Test {
   }
   void WaitForRequests(int64_t n) {
     WaitUntil([this, n] { return server_->registry.size() == n; }, "the number of requests under way");
+  }
+  // Runs a structured request of the tenant, on a server that has run nothing: its prefix goes to both tiers, however
+  // slow copies are.
+  void FillTiersAndGrammars(const std::string& tenant) {
+    Run(MakeStructured(), tenant);
+    const auto filled = [this] {
+      const v1::GetLoadResponse load = server_->Load();
+      return load.host_tier_prefix_bytes() > 0 && load.disk_tier_bytes() > 0;
+    };
+    WaitUntil(filled, "the prefix to be in the tiers");
+    ASSERT_GT(server_->grammars->load().cache_bytes, 0);
+    ASSERT_EQ(server_->grammars->load().compiled, 1);
   }
   // Makes the tokenizer take until the test ends for texts that begin with "slow".
   void HoldSlowTexts() {
@@ -180,6 +206,29 @@ TEST_F(OperationsTest, FlushDropsThePrefixesOfATenantOrAll) {
   EXPECT_EQ(Operate(&v1::Control::Stub::FlushCache, bad, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(OperationsTest, FlushDropsTheTiersAndWithoutATenantTheGrammars) {
+  Start();
+  FillTiersAndGrammars("alice");
+  const int64_t grammar_bytes = server_->grammars->load().cache_bytes;
+  v1::FlushCacheResponse of_tenant;
+  ASSERT_TRUE(Flush("alice", &of_tenant).ok());
+  EXPECT_GT(of_tenant.arena_bytes(), 0);
+  EXPECT_GT(of_tenant.host_tier_bytes(), 0);
+  EXPECT_GT(of_tenant.disk_tier_bytes(), of_tenant.host_tier_bytes()) << "a file holds the tokens too";
+  EXPECT_EQ(of_tenant.grammar_bytes(), 0) << "all tenants share them";
+  const v1::GetLoadResponse load = server_->Load();
+  EXPECT_EQ(load.host_tier_prefix_bytes(), 0);
+  EXPECT_EQ(load.disk_tier_bytes(), 0);
+  Run(MakeStructured(), "bob");
+  EXPECT_EQ(server_->grammars->load().compiled, 1);
+
+  v1::FlushCacheResponse of_all;
+  ASSERT_TRUE(Flush(std::nullopt, &of_all).ok());
+  EXPECT_EQ(of_all.grammar_bytes(), grammar_bytes);
+  Run(MakeStructured(), "bob");
+  EXPECT_EQ(server_->grammars->load().compiled, 2);
+}
+
 TEST_F(OperationsTest, AFileThatCannotBeRemovedIsSaid) {
   disk_.on_sync = [] { return absl::UnavailableError("cannot remove it"); };
   Start();
@@ -248,6 +297,22 @@ TEST_F(OperationsTest, EraseLeavesNothingOfTheTenantAndEverythingOfOthers) {
   EXPECT_EQ(Run(MakeRequest(1, 5, kTokens + 2), "alice"), 0) << "it is taken again, and finds nothing";
   EXPECT_EQ(Run(MakeRequest(1, 5, kTokens + 2), "bob"), kTokens);
   EXPECT_THAT(log_.str(), HasSubstr("tenant=\"alice\" outcome=OK"));
+}
+
+TEST_F(OperationsTest, EraseDropsTheTenantsPrefixesAndAllGrammars) {
+  Start();
+  FillTiersAndGrammars("alice");
+  v1::EraseTenantResponse response;
+  ASSERT_TRUE(Erase("alice", &response).ok());
+  EXPECT_GT(response.arena_bytes(), 0);
+  EXPECT_GT(response.host_tier_bytes(), 0);
+  EXPECT_GT(response.disk_tier_bytes(), response.host_tier_bytes()) << "a file holds the tokens too";
+  const v1::GetLoadResponse load = server_->Load();
+  EXPECT_EQ(load.host_tier_prefix_bytes(), 0);
+  EXPECT_EQ(load.disk_tier_bytes(), 0);
+  EXPECT_EQ(server_->grammars->load().cache_bytes, 0) << "they do not say whose they are";
+  Run(MakeStructured(), "bob");
+  EXPECT_EQ(server_->grammars->load().compiled, 2);
 }
 
 TEST_F(OperationsTest, EraseGivesUpOnRequestsThatDoNotEnd) {

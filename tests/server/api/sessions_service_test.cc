@@ -278,7 +278,7 @@ TEST_F(SessionsTest, AStopStringEndsItAgain) {
   const Answer whole = Whole(request);
   ASSERT_EQ(whole.finish_reason(), v1::FINISH_REASON_STOP);
   ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(kHangLimit);
+  EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
   for (const size_t received : {size_t{0}, size_t{4}, whole.tokens.size()}) {
     Start();
     const Answer answer = Resume(ResumeOf("s", received));
@@ -300,7 +300,7 @@ TEST_F(SessionsTest, TheTextOfAStopTokenDoesNotComeAfterAllWhenItIsResumed) {
   const absl::Span<const int32_t> tokens = whole.tokens;
   ASSERT_EQ(whole.text, *server_->codec.Decode(tokens.first(tokens.size() - 1), true));
   ASSERT_TRUE(Call(server_.get(), request).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(kHangLimit);
+  EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
   Start();
   const Answer answer = Resume(ResumeOf("s", 0));
   EXPECT_EQ(answer.tokens, whole.tokens);
@@ -380,7 +380,7 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
   EXPECT_EQ(Delete("s").error_code(), Code::FAILED_PRECONDITION);
   server_->gate.Open();
   EXPECT_TRUE(call.ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(kHangLimit);
+  EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
   Start();
   v1::ResumeSessionRequest other = ResumeOf("s");
   other.set_tenant("thief");
@@ -408,7 +408,7 @@ TEST_F(SessionsTest, RefusesWithTheReason) {
 TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
   Start();
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(kHangLimit);
+  EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
   Start();
   const std::string path = File("s");
   absl::StatusOr<SessionFileContent> content = ReadSessionFile(path, /*with_snapshot=*/true);
@@ -430,7 +430,7 @@ TEST_F(SessionsTest, AForgedFileIsRefusedAndTheServerStays) {
 TEST_F(SessionsTest, ErrorsTellNoPathOfTheServer) {
   Start();
   ASSERT_TRUE(Call(server_.get(), MakeRequest("s")).ReadAll().status.ok());
-  server_->engine->WaitUntilIdle(kHangLimit);
+  EXPECT_TRUE(server_->engine->WaitUntilIdle(kHangLimit));
   Start();
   fs::resize_file(File("s"), 200);
   const grpc::Status status = Resume(ResumeOf("s")).status;

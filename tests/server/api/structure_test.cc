@@ -53,9 +53,8 @@ class FakeCompile {
   void Release() {
     Change([this] { held_ = false; });
   }
-  void WaitForRuns(int runs) {
-    MutexLock lock(&mutex_);
-    while (runs_ < runs) changed_.Wait(&mutex_);
+  void WaitForRuns(int n) {
+    WaitUntil([this, n] { return runs() >= n; }, "the compilations to begin");
   }
   // What the last spec had.
   std::string begin_text() {

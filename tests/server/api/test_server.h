@@ -308,6 +308,7 @@ class Call {
   }
   // False: the stream has ended.
   bool ReadOne() {
+    const HangWatch watch("a call's next message");
     v1::GenerateResponse message;
     if (!reader_->Read(&message)) return false;
     answer.Add(message);

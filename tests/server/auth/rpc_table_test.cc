@@ -56,6 +56,7 @@ struct Row {
   StatusCode operators;  // an operator, of the tenant "ops"
   StatusCode metrics;    // the role metrics, of the tenant "ops"
   StatusCode gateway;    // the role gateway, naming the tenant "a"
+  StatusCode peer;       // the role peer, of the tenant "ops"
 };
 
 constexpr char kGenerate[] = "token_ids { ids: 1 } stopping { max_tokens: 2 } cache_salt: 'a'";
@@ -64,45 +65,47 @@ constexpr char kGenerateOfOne[] = "token_ids { ids: 1 } stopping { max_tokens: 2
 
 // "saved" is a session of the tenant "a".
 constexpr Row kRows[] = {
-    {"berth.v1.Inference.Generate", kGenerate, kOk, kInvalid, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Generate", kGenerateOfOne, kOk, kOk, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Complete", kGenerate, kOk, kInvalid, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Embed", "token_ids { ids: 1 } cache_salt: 'a'", kOk, kInvalid, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Embed", "token_ids { ids: 1 }", kOk, kOk, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Tokenize", "text: 'a'", kOk, kOk, kDenied, kDenied, kOk},
-    {"berth.v1.Inference.Detokenize", "token_ids: 1", kOk, kOk, kDenied, kDenied, kOk},
-    {"berth.v1.Sessions.Save", "session_id: 'saved' tenant: 'a'", kOk, kInvalid, kDenied, kDenied, kOk},
-    {"berth.v1.Sessions.Save", "session_id: 'saved'", kOk, kNone, kDenied, kDenied, kOk},
-    {"berth.v1.Sessions.Resume", "session_id: 'saved' tenant: 'a'", kOk, kInvalid, kDenied, kDenied, kOk},
-    {"berth.v1.Sessions.Resume", "session_id: 'saved'", kOk, kNone, kDenied, kDenied, kOk},
-    {"berth.v1.Sessions.List", "tenant: 'a'", kOk, kInvalid, kOk, kDenied, kOk},
-    {"berth.v1.Sessions.Delete", "session_id: 'gone' tenant: 'a'", kNone, kInvalid, kNone, kDenied, kNone},
-    {"berth.v1.Sessions.Delete", "session_id: 'gone'", kNone, kNone, kNone, kDenied, kNone},
-    {"berth.v1.Control.GetModelInfo", "", kOk, kOk, kOk, kOk, kOk},
-    {"berth.v1.Control.GetServerInfo", "", kOk, kOk, kOk, kOk, kOk},
-    {"berth.v1.Control.GetLoad", "", kDenied, kDenied, kOk, kOk, kOk},
-    {"berth.v1.Control.Abort", "request_ids: 'x' tenant: 'a'", kOk, kDenied, kOk, kDenied, kOk},
-    {"berth.v1.Control.Abort", "request_ids: 'x'", kOk, kOk, kOk, kDenied, kOk},
-    {"berth.v1.Control.GetSteps", "last: 1", kDenied, kDenied, kOk, kDenied, kDenied},
-    {"berth.v1.Control.FlushCache", "tenant: 'a'", kDenied, kDenied, kOk, kDenied, kDenied},
-    {"berth.v1.Control.EraseTenant", "tenant: 'c'", kDenied, kDenied, kOk, kDenied, kDenied},
-    {"vllm.grpc.engine.VllmEngine.Generate", kVllmGenerate, kOk, kOk, kDenied, kDenied, kOk},
-    {"vllm.grpc.engine.VllmEngine.Embed", "tokenized { input_ids: 1 }", kOk, kOk, kDenied, kDenied, kOk},
-    {"vllm.grpc.engine.VllmEngine.GetTokenizer", "", kUnmet, kUnmet, kDenied, kDenied, kUnmet},
-    {"vllm.grpc.engine.VllmEngine.HealthCheck", "", kOk, kOk, kOk, kOk, kOk},
-    {"vllm.grpc.engine.VllmEngine.GetModelInfo", "", kOk, kOk, kOk, kOk, kOk},
-    {"vllm.grpc.engine.VllmEngine.GetServerInfo", "", kOk, kOk, kOk, kOk, kOk},
-    {"vllm.grpc.engine.VllmEngine.GetLoads", "", kDenied, kDenied, kOk, kOk, kOk},
-    {"vllm.grpc.engine.VllmEngine.Abort", "request_ids: 'x'", kOk, kOk, kOk, kDenied, kOk},
-    {"vllm.grpc.engine.VllmEngine.SubscribeKvEvents", "", kDenied, kDenied, kDenied, kDenied, kOk},
-    {"vllm.grpc.engine.VllmEngine.FlushCache", "", kDenied, kDenied, kOk, kDenied, kDenied},
-    {"vllm.grpc.engine.VllmEngine.FlushCache", "timeout_s: -1", kDenied, kDenied, kInvalid, kDenied, kDenied},
-    {"grpc.health.v1.Health.Check", "", kOk, kOk, kOk, kOk, kOk},
-    {"grpc.health.v1.Health.Watch", "", kOk, kOk, kOk, kOk, kOk},
-    {"grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "list_services: ''", kOk, kOk, kOk, kDenied, kOk},
-    {"grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", "list_services: ''", kOk, kOk, kOk, kDenied, kOk},
+    {"berth.v1.Inference.Generate", kGenerate, kOk, kInvalid, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Generate", kGenerateOfOne, kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Complete", kGenerate, kOk, kInvalid, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Embed", "token_ids { ids: 1 } cache_salt: 'a'", kOk, kInvalid, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Embed", "token_ids { ids: 1 }", kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Tokenize", "text: 'a'", kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Inference.Detokenize", "token_ids: 1", kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.Save", "session_id: 'saved' tenant: 'a'", kOk, kInvalid, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.Save", "session_id: 'saved'", kOk, kNone, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.Resume", "session_id: 'saved' tenant: 'a'", kOk, kInvalid, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.Resume", "session_id: 'saved'", kOk, kNone, kDenied, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.List", "tenant: 'a'", kOk, kInvalid, kOk, kDenied, kOk, kDenied},
+    {"berth.v1.Sessions.Delete", "session_id: 'gone' tenant: 'a'", kNone, kInvalid, kNone, kDenied, kNone, kDenied},
+    {"berth.v1.Sessions.Delete", "session_id: 'gone'", kNone, kNone, kNone, kDenied, kNone, kDenied},
+    {"berth.v1.Control.GetModelInfo", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"berth.v1.Control.GetServerInfo", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"berth.v1.Control.GetLoad", "", kDenied, kDenied, kOk, kOk, kOk, kOk},
+    {"berth.v1.Control.Abort", "request_ids: 'x' tenant: 'a'", kOk, kDenied, kOk, kDenied, kOk, kDenied},
+    {"berth.v1.Control.Abort", "request_ids: 'x'", kOk, kOk, kOk, kDenied, kOk, kDenied},
+    {"berth.v1.Control.GetSteps", "last: 1", kDenied, kDenied, kOk, kDenied, kDenied, kDenied},
+    {"berth.v1.Control.FlushCache", "tenant: 'a'", kDenied, kDenied, kOk, kDenied, kDenied, kDenied},
+    {"berth.v1.Control.EraseTenant", "tenant: 'c'", kDenied, kDenied, kOk, kDenied, kDenied, kDenied},
+    {"vllm.grpc.engine.VllmEngine.Generate", kVllmGenerate, kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"vllm.grpc.engine.VllmEngine.Embed", "tokenized { input_ids: 1 }", kOk, kOk, kDenied, kDenied, kOk, kDenied},
+    {"vllm.grpc.engine.VllmEngine.GetTokenizer", "", kUnmet, kUnmet, kDenied, kDenied, kUnmet, kDenied},
+    {"vllm.grpc.engine.VllmEngine.HealthCheck", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"vllm.grpc.engine.VllmEngine.GetModelInfo", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"vllm.grpc.engine.VllmEngine.GetServerInfo", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"vllm.grpc.engine.VllmEngine.GetLoads", "", kDenied, kDenied, kOk, kOk, kOk, kOk},
+    {"vllm.grpc.engine.VllmEngine.Abort", "request_ids: 'x'", kOk, kOk, kOk, kDenied, kOk, kDenied},
+    {"vllm.grpc.engine.VllmEngine.SubscribeKvEvents", "", kDenied, kDenied, kDenied, kDenied, kOk, kDenied},
+    {"vllm.grpc.engine.VllmEngine.FlushCache", "", kDenied, kDenied, kOk, kDenied, kDenied, kDenied},
+    {"vllm.grpc.engine.VllmEngine.FlushCache", "timeout_s: -1", kDenied, kDenied, kInvalid, kDenied, kDenied, kDenied},
+    {"grpc.health.v1.Health.Check", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"grpc.health.v1.Health.Watch", "", kOk, kOk, kOk, kOk, kOk, kOk},
+    {"grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "list_services: ''", kOk, kOk, kOk, kDenied, kOk,
+     kDenied},
+    {"grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", "list_services: ''", kOk, kOk, kOk, kDenied, kOk,
+     kDenied},
     // The last one: after it the server takes no requests.
-    {"berth.v1.Control.Drain", "", kDenied, kDenied, kOk, kDenied, kDenied},
+    {"berth.v1.Control.Drain", "", kDenied, kDenied, kOk, kDenied, kDenied, kDenied},
 };
 
 const MethodDescriptor* FindMethod(const std::string& name) {
@@ -131,7 +134,8 @@ class RpcTableTest : public testing::TestWithParam<bool> {
                                   {"name": "ops", "tokens": [)",
                                   SecretToken("operator", R"(, "roles": ["operator"])"), ", ",
                                   SecretToken("metrics", R"(, "roles": ["metrics"])"), ", ",
-                                  SecretToken("gateway", R"(, "roles": ["gateway"])"), "]}]}"));
+                                  SecretToken("gateway", R"(, "roles": ["gateway"])"), ", ",
+                                  SecretToken("peer", R"(, "roles": ["peer"])"), "]}]}"));
     config_.tenants = folder_ + "/tenants";
     config_.sessions.folder = folder_ + "/sessions";
     config_.reflection = "on";
@@ -278,7 +282,8 @@ TEST_P(RpcTableTest, EachRoleMayCallWhatIsItsOwn) {
                                                        {{.token = "other"}, row.other},
                                                        {{.token = "operator"}, row.operators},
                                                        {{.token = "metrics"}, row.metrics},
-                                                       {{.token = "gateway", .tenant = "a"}, row.gateway}};
+                                                       {{.token = "gateway", .tenant = "a"}, row.gateway},
+                                                       {{.token = "peer"}, row.peer}};
     for (const auto& [credential, expected] : calls) {
       EXPECT_EQ(Call(row, credential), expected) << row.method << " {" << row.request << "} as " << credential.token;
     }

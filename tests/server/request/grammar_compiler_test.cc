@@ -41,9 +41,8 @@ class FakeCompile {
     held_ = false;
     changed_.notify_all();
   }
-  void WaitForRuns(int runs) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return runs_ >= runs; });
+  void WaitForRuns(int n) {
+    WaitUntil([this, n] { return runs() >= n; }, "the compilations to begin");
   }
   int runs() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -83,7 +82,10 @@ class Answer {
   GrammarCompiler::Callback Callback() {
     return [this](absl::StatusOr<CompiledGrammar> answer) { promise_.set_value(std::move(answer)); };
   }
-  const absl::StatusOr<CompiledGrammar>& Wait() { return future_.get(); }
+  const absl::StatusOr<CompiledGrammar>& Wait() {
+    WaitUntil([this] { return called(); }, "the compiler's answer");
+    return future_.get();
+  }
   bool called() const { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
  private:
@@ -109,6 +111,26 @@ TEST(GrammarCompilerTest, CompilesOnceAndKeeps) {
   EXPECT_EQ(load.failed, 0);
   EXPECT_EQ(load.waiting, 0);
   EXPECT_GT(load.cache_bytes, 2000);
+}
+
+TEST(GrammarCompilerTest, WhatIsDroppedIsCompiledAgain) {
+  FakeCompile compile;
+  GrammarCompiler compiler({.threads = 1, .compile = compile.Function()});
+  const auto get = [&](const std::string& text) {
+    Answer answer;
+    compiler.Compile(1, Spec(text), answer.Callback());
+    ASSERT_TRUE(answer.Wait().ok());
+  };
+  for (const char* text : {"a", "b", "a"}) get(text);
+  EXPECT_EQ(compile.runs(), 2);
+  const int64_t kept_bytes = compiler.load().cache_bytes;
+  EXPECT_GT(kept_bytes, 2000);
+  EXPECT_EQ(compiler.DropKept(), kept_bytes);
+  EXPECT_EQ(compiler.load().cache_bytes, 0);
+  EXPECT_EQ(compiler.DropKept(), 0);
+  for (const char* text : {"a", "b", "a"}) get(text);
+  EXPECT_EQ(compile.runs(), 4);
+  EXPECT_EQ(compiler.load().cache_bytes, kept_bytes);
 }
 
 TEST(GrammarCompilerTest, ThoseThatWaitForTheSameShareIt) {
