@@ -154,6 +154,27 @@ def test_a_token_multiplies_with_its_experts_and_its_head_alone():
     assert work.experts_read(4, 1, 100) == pytest.approx(4)
 
 
+@pytest.mark.parametrize("kind", ["decode", "prefill", "encode"])
+def test_each_engine_is_warmed_once_before_it_is_measured(kind):
+    calls = []
+
+    class Warmed:
+        def __init__(self, name):
+            self.name = name
+
+        def decode(self, streams, prompt_tokens, steps):
+            calls.append(self.name)
+            return 100
+
+        def prefill(self, tokens):
+            calls.append(self.name)
+            return 1
+
+    made = measure.Row("m", "bf16", kind, 4, ["a", "b"])
+    measure.fill(made, {name: Warmed(name) for name in made.engines}, 1, 1, 60, lambda: 1)
+    assert calls == ["a", "b", "a", "b"] and len(made.pairs) == 1
+
+
 def test_the_caches_hold_the_longest_case():
     arguments = peers_bench.parse(["--llama_cpp_python=p", "--openvino_python=p", "--streams", "1", "64", "--contexts", "8000"])
     needed = work.sequences(arguments)
