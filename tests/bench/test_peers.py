@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -182,6 +183,14 @@ def test_the_caches_hold_the_longest_case():
     assert work.cache_tokens(needed) >= 64 * (measure.PROMPT_TOKENS + measure.MAX_STEPS)
     llama = dict(num_hidden_layers=22, num_key_value_heads=4, num_attention_heads=32, hidden_size=2048)
     assert work.arena_gib(llama, needed) == 3
+
+
+def test_a_step_reads_no_more_of_a_cache_than_its_window():
+    def group(window, chunk):
+        return types.SimpleNamespace(bytes_per_sequence=3, bytes_per_token=2, window=window, chunk=chunk)
+
+    assert work.cache_bytes([group(0, 0), group(10, 0), group(0, 20)], 100) == 3 * 3 + 2 * (100 + 10 + 20)
+    assert work.cache_bytes([group(10, 0)], 4) == 3 + 2 * 4
 
 
 def test_the_documents_command_names_no_path_of_this_machine():
