@@ -1,5 +1,7 @@
 """The machine that a run is on: its name, how fast it reads, and how busy others keep it meanwhile."""
 
+import collections
+import glob
 import json
 import os
 import re
@@ -55,13 +57,22 @@ def product_peaks(threads):
 
 
 def peak_resident_bytes(pid):
-    """The peak of the process since its start; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            found = re.search(r"^VmHWM:\s+(\d+) kB$", file.read(), re.M)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
+    """The sum of the peaks of the process and of those that it started and that still run; None if it is gone."""
+    peaks, children = {}, collections.defaultdict(list)
+    for path in glob.glob("/proc/[0-9]*/status"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                fields = dict(re.findall(r"^(Pid|PPid|VmHWM):\s+(\d+)", file.read(), re.M))
+        except OSError:  # it ended meanwhile
+            continue
+        peaks[int(fields["Pid"])] = int(fields.get("VmHWM", 0)) * 1024
+        children[int(fields["PPid"])].append(int(fields["Pid"]))
+    total, left = 0, [pid]
+    while left:
+        one = left.pop()
+        total += peaks.get(one, 0)
+        left += children[one]
+    return total or None
 
 
 class Noise:

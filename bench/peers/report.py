@@ -122,7 +122,7 @@ def render(run):
     if run.checks:
         parts.append("Agreement of the engines with transformers in float32:\n\n" + agreements(run.checks))
     if run.memories:
-        parts.append("Peak resident memory of each engine's process, after its rows:\n\n" + memories(run.memories))
+        parts.append("Peak resident memory of each engine's processes, after its rows:\n\n" + memories(run.memories))
     if run.overheads:
         parts.append("Time outside the step:\n\n" + overheads(run.overheads))
     return "\n\n".join(parts)

@@ -193,6 +193,19 @@ def test_a_step_reads_no_more_of_a_cache_than_its_window():
     assert work.cache_bytes([group(10, 0)], 4) == 3 + 2 * 4
 
 
+def test_the_memory_of_an_engine_is_that_of_all_its_processes():
+    program = "import sys\nfilled = bytearray(64 << 20)\nprint('ready', flush=True)\nsys.stdin.read()"
+    parent = "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\nchild.wait()"
+    with subprocess.Popen([sys.executable, "-c", parent, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        alone = machine.peak_resident_bytes(os.getpid())
+        found = machine.peak_resident_bytes(process.pid)
+        process.stdin.close()
+    assert 64 << 20 <= found < alone
+    assert machine.peak_resident_bytes(process.pid) is None
+
+
 def test_the_documents_command_names_no_path_of_this_machine():
     words = ["--models", "llama-125m", "--llama_cpp_python=/p", "--openvino_python", "/o", "--json", "/x", "--write", "--json=/y"]
     assert peers_bench.command(words) == "./dev bench peers --models llama-125m --write"
