@@ -91,8 +91,17 @@ def loads(rows):
 def agreements(checks):
     return table(["model", "weights", "engine", "largest logprob difference from float32", "mean", "same token",
                   "same, or too close to call", ""],
-                 [[c.model, c.weights, c.engine, f"{c.largest:.3f}", f"{c.mean:.4f}", c.same_choice, c.clear_choice,
-                   "" if not c.judged else "ok" if c.ok else "DIFFERS"] for c in checks])
+                 [[c.model, c.weights, c.engine, *([""] * 4 if c.error else differences(c)), verdict(c)] for c in checks])
+
+
+def differences(check):
+    return [f"{check.largest:.3f}", f"{check.mean:.4f}", check.same_choice, check.clear_choice]
+
+
+def verdict(check):
+    if check.error:
+        return f"NOT COMPARED: {check.error}"
+    return "" if not check.judged else "ok" if check.ok else "DIFFERS"
 
 
 def overheads(rows):

@@ -26,6 +26,7 @@ import work  # noqa: E402
 from berth_engine import Engine  # noqa: E402
 from berth_server import SERVER  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from worker import Failed  # noqa: E402
 
 TOKENS = [3, 44, 105, 6, 44]
 
@@ -250,6 +251,43 @@ def test_float32_is_judged_more_strictly_than_bfloat16():
         return agreement.Agreement("m", weights, "e", largest, 0, 16, agreement.NEW_TOKENS).ok
 
     assert ok("bf16", 0.1) and not ok("float32", 0.1) and ok("float32", 0.001) and ok("int8", 9)
+
+
+class Answering:
+    """Berth, float32 and a peer that agrees."""
+
+    def greedy(self, prompt, tokens):
+        return [5] * tokens, [{5: -0.1, 6: -3.0}] * tokens
+
+    def logprobs(self, prompt, continuation, ids):
+        return [{"best": 5, "logprob": -0.1, "of_ids": [-0.1, -3.0]} for _ in ids]
+
+    def close(self):
+        pass
+
+
+class Failing(Answering):
+    def greedy(self, prompt, tokens):
+        raise Failed("died")
+
+    def logprobs(self, prompt, continuation, ids):
+        raise Failed("died")
+
+
+def test_an_engine_that_fails_is_not_taken_for_the_same_model():
+    import agreement
+
+    def examine(weights, berth, reference):
+        found = agreement.examine("m", weights, berth, {"bad": Failing(), "good": Answering()}, reference, 100)
+        return {check.engine: (check.ok, check.error) for check in found}
+
+    good, bad = (True, ""), (False, "died")
+    assert examine("bf16", Answering(), Answering) == {"Berth": good, "bad": bad, "good": good}
+    assert examine("bf16", Failing(), Answering) == {"Berth": bad, "bad": bad, "good": bad}
+    assert examine("bf16", Answering(), Failing) == {"Berth": bad, "bad": bad, "good": bad}
+    assert examine("int8", Answering(), Answering)["bad"] == (True, "died")
+    lines = report.agreements([agreement.unchecked("m", "int8", "bad", "died")]).splitlines()
+    assert lines[2] == "| m | int8 | bad |  |  |  |  | NOT COMPARED: died |"
 
 
 def test_each_kind_of_processor_keeps_its_tables(tmp_path):
