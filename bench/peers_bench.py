@@ -263,7 +263,8 @@ class Bench:
 
     def demo(self):
         flags = self.arguments.berth_flag
-        engine = self.opened("falcon_h1-demo", lambda: berth_engine.Engine(DEMO, self.arguments.threads, "float32", flags))
+        engine = self.opened("falcon_h1-demo",
+                             lambda: berth_engine.Engine(DEMO, self.arguments.threads, "float32", flags))
         if engine is None:
             return
         try:
@@ -370,7 +371,7 @@ def main():
     quantiser = llama_cpp(arguments)
     try:
         measure_all(bench, quantiser)
-    finally:  # a run that ends early says what it had
+    finally:  # also of a run that ends early
         quantiser.close()
         run.minutes = (time.monotonic() - start) / 60
         text = report.render(run)

@@ -34,7 +34,9 @@ class Agreement:
 
     @property
     def ok(self):
-        return not self.judged or not self.error and (self.largest <= TOLERANCES[self.weights] and self.clear_choice == NEW_TOKENS)
+        if self.error:
+            return not self.judged
+        return not self.judged or (self.largest <= TOLERANCES[self.weights] and self.clear_choice == NEW_TOKENS)
 
     @property
     def judged(self):

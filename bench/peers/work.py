@@ -33,7 +33,7 @@ def bytes_per_step(path, groups, row, config):
 
 
 def cache_bytes(groups, tokens):
-    """What a step reads of the caches of a sequence of so many tokens: of a window or a chunk no more than that."""
+    """What a step reads of the caches of a sequence of `tokens`: no more than the window or the chunk."""
     return sum(g.bytes_per_sequence + g.bytes_per_token * min(tokens, g.window or g.chunk or tokens) for g in groups)
 
 
