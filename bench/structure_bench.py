@@ -157,7 +157,7 @@ def measure_peers(server, checkpoint, python, rounds):
     peer.close()
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
     parser.add_argument("--peers", action="store_true", help="compare with llama.cpp, in place of the promises")
@@ -171,6 +171,13 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
     parser.add_argument("--details", metavar="FILE", help="with either: write what came of each schema")
     arguments = parser.parse_args()
+    if (arguments.maskbench or arguments.test_suite) and not arguments.tokenizer:
+        parser.error("--maskbench and --test-suite need a --tokenizer")
+    return arguments
+
+
+def main():
+    arguments = parse()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
     missed = []
@@ -180,8 +187,9 @@ def main():
                           peers_python)
         return
     if arguments.test_suite:
-        accepted = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
-        raise SystemExit(f"missed: {accepted} invalid instances were accepted" if accepted else 0)
+        accepted, right = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
+        raise SystemExit(f"missed: {accepted} invalid instances were accepted, {right} were right"
+                         if accepted or not right else 0)
     if arguments.peers:
         checkpoint = model()
         with BerthServer(checkpoint, "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:
