@@ -98,11 +98,18 @@ install_fuzz_crate() {
     build_crate libberth_text_fuzz.a "$host/fuzz" --profile fuzz --target "$host"
 }
 
+# make_environment FOLDER: a virtual environment, or the old one to install over. Until that has succeeded, nothing in it
+# counts as complete: what an older commit asks for is not there any more.
+make_environment() {
+  rm -f "$1"/complete-*
+  python3 -m venv "$1"
+}
+
 # The parity oracle: transformers with its full torch, apart from what the server links.
 install_oracle() {
   [ -e "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)" ] && return
   say "installing the parity oracle (transformers; 5 GB, 1-3 minutes)"
-  python3 -m venv "$ORACLE_DIR"
+  make_environment "$ORACLE_DIR"
   "$ORACLE_DIR/bin/pip" install -q --disable-pip-version-check -r tools/parity/requirements.txt ||
     die "pip could not install tools/parity/requirements.txt"
   touch "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)"
@@ -115,7 +122,7 @@ install_clients() {
   complete="$CLIENTS_DIR/complete-$(cat "$packages" "$lm_eval" | cksum | cut -d' ' -f1)"
   [ -e "$complete" ] && return
   say "installing the packages of tests/clients (630 MB, 1-2 minutes)"
-  python3 -m venv "$CLIENTS_DIR"
+  make_environment "$CLIENTS_DIR"
   local pip=("$CLIENTS_DIR/bin/python" -m pip --disable-pip-version-check)
   "${pip[@]}" install -q --no-compile -r "$packages" || die "pip could not install $packages"
   "${pip[@]}" install -q --no-compile --no-deps -r "$lm_eval" || die "pip could not install $lm_eval"
@@ -131,7 +138,7 @@ install_gateway() {
   complete="$GATEWAY_DIR/complete-$(cksum <tests/gateway/requirements.txt | cut -d' ' -f1)"
   [ -e "$complete" ] && return
   say "installing the SMG gateway and clients of OpenAI's API (260 MB on disk)"
-  python3 -m venv "$GATEWAY_DIR"
+  make_environment "$GATEWAY_DIR"
   "$GATEWAY_DIR/bin/pip" install -q --disable-pip-version-check -r tests/gateway/requirements.txt ||
     die "pip could not install tests/gateway/requirements.txt"
   touch "$complete"
@@ -143,7 +150,7 @@ install_guidellm() {
   complete="$CACHE/guidellm-venv/complete-$(cksum <"$requirements" | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing GuideLLM (6 GB)"
-  python3 -m venv "$CACHE/guidellm-venv"
+  make_environment "$CACHE/guidellm-venv"
   "$CACHE/guidellm-venv/bin/pip" install -q --disable-pip-version-check -r "$requirements" ||
     die "pip could not install $requirements"
   touch "$complete"
