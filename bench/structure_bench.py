@@ -78,7 +78,9 @@ def measure_masks():
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [os.path.join(BIN, "bench/grammar_bench"), f"--tokenizer={large_tokenizer()}",
                    "--benchmark_filter=BM_Mask", f"--benchmark_out={out.name}", "--benchmark_out_format=json"]
-        subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"grammar_bench ended with {done.returncode}\n{done.stderr}")
         report = json.load(out)
     return [(row["label"], row["median_us"], row["p99_us"], int(row["masks"])) for row in report["benchmarks"]]
 
