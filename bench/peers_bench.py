@@ -292,7 +292,7 @@ def parse(argv):
     parser.add_argument("--rounds", type=int, help="pairs of each figure; default 3")
     parser.add_argument("--seconds", type=float, default=3, help="about, of one decode measurement of llama.cpp")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a figure gets no new round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=machine.num_processors())
     parser.add_argument("--berth_flag", action="append", default=[], help="one more flag of berth-server")
     parser.add_argument("--llama_cpp_python", required=True, help="the interpreter that has llama-cpp-python (./dev)")
     parser.add_argument("--openvino_python", help="the interpreter that has openvino-genai (./dev)")

@@ -139,7 +139,7 @@ def measure_peers(server, checkpoint, python, rounds):
 
     prompt = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(PROMPT).ids
     peer = Worker(python, os.path.join(HERE, "peers/llama_cpp_engine.py"), path=str(peer_file(checkpoint)),
-                  threads=os.cpu_count(), vocab=models.VOCAB)
+                  threads=machine.num_processors(), vocab=models.VOCAB)
     print("\n| bfloat16, temperature 1 | streams | engine | unconstrained tokens/s | constrained | ratio |\n"
           "|---|---|---|---|---|---|")
     for name in STRUCTURES:
@@ -182,14 +182,13 @@ def main():
     arguments = parse()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
-    missed = []
+    missed, processes = [], machine.num_processors()
     if arguments.maskbench:
         peers_python = arguments.structure_python if arguments.peers else None
-        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, os.cpu_count(),
-                          peers_python)
+        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, processes, peers_python)
         return
     if arguments.test_suite:
-        accepted, right = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
+        accepted, right = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, processes)
         raise SystemExit(f"missed: {accepted} invalid instances were accepted, {right} were right"
                          if accepted or not right else 0)
     if arguments.peers:

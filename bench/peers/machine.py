@@ -7,9 +7,14 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+sys.path.append(os.path.join(ROOT, "tools/dev"))
+
+from processors import count as num_processors  # noqa: E402
+
 READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "bench/read_bandwidth")
 MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
 PRODUCTS = {"bf16": ("MultiplyRegisters", "Berth/kBFloat16", "ATen/kBFloat16"),
@@ -25,7 +30,7 @@ def describe():
     known = [flag for flag in INSTRUCTIONS if flags and flag in flags[1].split()]
     with open("/proc/meminfo", encoding="utf-8") as file:
         memory = int(file.readline().split()[1]) / 2**20
-    return f"{os.cpu_count()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
+    return f"{num_processors()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
 
 
 # Berth's sets of kernels, the best first, and what their processors are known by (docs/numerics.md).

@@ -25,6 +25,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import changed  # noqa: E402
 import process  # noqa: E402
+import processors  # noqa: E402
 import record  # noqa: E402
 import results  # noqa: E402
 import tiers  # noqa: E402
@@ -38,7 +39,7 @@ INSTALL_MINUTES, BUILD_MINUTES, TEST_MINUTES, FULL_MINUTES = 30, 60, 60, 24 * 60
 # One Python test. It ends with the stacks of all threads.
 PYTEST_TIMEOUT_S = 900
 # Python tests wait for servers and for rests of clients as often as they compute.
-PYTEST_PROCESSES = os.cpu_count() + 1
+PYTEST_PROCESSES = processors.count() + 1
 
 
 def say(words):
@@ -179,7 +180,7 @@ class TestRun:
         file = self.path(f"{name}.log")
         if optional and self.until is not None:
             arguments = [*arguments, f"--seconds={max(0, int(self.until - time.monotonic()))}"]
-        command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
+        command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={processors.count()}", *arguments]
         env = {"BERTH_BIN": f"{ROOT}/bazel-bin"}
         if not optional:
             return self.step_of_files(name, "parity", command, file, env)
@@ -344,7 +345,7 @@ def main():
         run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen),
                       again=arguments.again or arguments.stress or bool(arguments.chosen), stress=arguments.stress)
         try:
-            with process.BusyCores(os.cpu_count() if arguments.stress else 0):
+            with process.BusyCores(processors.count() if arguments.stress else 0):
                 tier = execute(run, arguments)
         except KeyboardInterrupt:
             sys.exit("[dev] error: interrupted")
