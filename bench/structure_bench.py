@@ -185,7 +185,8 @@ def main():
     missed, processes = [], machine.num_processors()
     if arguments.maskbench:
         peers_python = arguments.structure_python if arguments.peers else None
-        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, processes, peers_python)
+        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, processes,
+                          peers_python)
         return
     if arguments.test_suite:
         accepted, right = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, processes)

@@ -13,8 +13,8 @@ def read(path):
 
 def quota_of_group(folder, version_1):
     """The processors of a group's quota, rounded up; None without one."""
-    parts = [read(f"{folder}/cpu.cfs_{part}_us") for part in ("quota", "period")] if version_1 else [read(f"{folder}/cpu.max")]
-    words = " ".join(parts).split()
+    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version_1 else ("cpu.max",)
+    words = " ".join(read(f"{folder}/{file}") for file in files).split()
     if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):  # "max", "-1", or no such file
         return None
     return -(-int(words[0]) // int(words[1]))
