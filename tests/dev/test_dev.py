@@ -38,11 +38,20 @@ def test_a_removed_file_and_a_build_file_concern_their_package():
 
 def test_the_rules_concern_everything():
     assert choose("berth.bzl", "cache/lease.cc")[0] == ["//..."]
+    assert choose("BUILD")[0] == ["//..."]
 
 
 def test_a_python_test_concerns_itself_and_a_helper_its_folder():
     assert choose("tests/e2e/test_server.py") == ([], ["tests/e2e/test_server.py"])
     assert choose("tests/e2e/structures.py") == ([], ["tests/e2e"])
+    assert choose("tests/models/ops/cuda_code_test.py") == ([], ["tests/models"])
+
+
+def test_what_python_tests_share_concerns_their_folders_alone():
+    assert {"tests/bench", "tests/e2e", "tests/gateway"} < set(choose("tests/testing/berth_server.py")[1])
+    of_all = choose("tests/conftest.py")[1]
+    assert {"tests/dev", "tests/e2e", "tests/gateway"} < set(of_all)
+    assert not {"tests", "tests/testing"} & {*of_all, *choose("tests/testing/berth_server.py")[1]}
 
 
 def test_a_tool_concerns_the_tests_of_its_folder():
@@ -130,6 +139,22 @@ def test_a_step_that_fails_or_hangs_is_named_and_the_next_one_runs(tmp_path, cap
     assert "FAILED one: exit status 3" in printed
     assert "FAILED two: ran longer than its limit of 0.0001 minutes: sleep 1000" in printed
     assert printed.endswith("1 passed, 2 failed\n")
+
+
+def test_a_query_that_fails_is_a_failed_step_and_the_next_one_runs(tmp_path, capsys, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "bazel").write_text("#!/bin/sh\nexit 7\n")
+    (programs / "bazel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    run = new_run(tmp_path)
+    assert run.chosen_by("query", lambda: dev_test.query("//...")) == []
+    assert run.bazel_tests("Bazel tests", [])
+    assert run.step("next", "one", ["true"], 10)
+    assert run.report() == 1
+    printed = capsys.readouterr().out
+    assert "FAILED query: Bazel cannot tell which tests to run: //...\n" in printed
+    assert printed.endswith("1 passed, 1 failed\n")
 
 
 def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):
