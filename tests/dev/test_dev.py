@@ -301,6 +301,27 @@ def test_a_step_runs_again_only_if_a_file_changed(tmp_path, monkeypatch):
     assert step(again=False) == ("one", 1, 6)
 
 
+def test_a_setup_that_fails_ends_its_download(tmp_path):
+    """The crate fails while LibTorch's download, which is a stand-in, holds the other end of a pipe."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    end, other = os.pipe()
+    for name, script in {"dpkg-query": "echo install ok installed", "python3": f"echo ready >&{other}; exec sleep 1000",
+                         "cargo": f'[ "$1" != --version ] || {{ echo cargo 1.99.0; exit; }}; while [ ! -e {tmp_path}/go ]; '
+                                  "do sleep 0.05; done; exit 1"}.items():
+        (programs / name).write_text(f"#!/bin/bash\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "BERTH_CACHE": str(tmp_path / "cache")}
+    setup = subprocess.Popen([os.path.join(changed.ROOT, "dev"), "setup"], env=environment, pass_fds=[other],
+                             stderr=subprocess.DEVNULL)
+    os.close(other)
+    with open(end, encoding="utf-8") as pipe:
+        assert pipe.readline() == "ready\n"
+        (tmp_path / "go").touch()
+        assert setup.wait(timeout=600) == 1
+        assert pipe.read() == ""  # returns once no process has the other end
+
+
 def test_lint_can_be_the_first_command(tmp_path):
     """It installs packages where Berth's cache folder is not there yet. The programs that it calls are stand-ins."""
     programs = tmp_path / "bin"

@@ -8,7 +8,7 @@ import tiers
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 
-# A change of these can change every target. The root's BUILD says who sees whom, and what each --config is.
+# A change of these can change every target. The root's BUILD says who sees whom.
 BUILDS_ALL = (".bazelrc", "BUILD", "WORKSPACE", "berth.bzl", "third_party/")
 
 # Folders of Python tests, of both tiers.

@@ -12,13 +12,17 @@ fi
 # The torch wheel and the two CUDA libraries that libtorch_cpu.so names; not the other 4 GB of CUDA wheels.
 install_libtorch() {
   if [ ! -e "$TORCH_DIR/complete" ]; then
-    say "installing LibTorch $TORCH_VERSION (530 MB download)"
-    rm -rf "$TORCH_DIR"
-    python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location --root-user-action=ignore \
-      --target "$TORCH_DIR" \
-      "torch==$TORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 ||
-      die "pip could not install torch $TORCH_VERSION"
-    touch "$TORCH_DIR/complete"
+    (
+      flock 9  # several checkouts may set up at once
+      [ ! -e "$TORCH_DIR/complete" ] || exit 0
+      say "installing LibTorch $TORCH_VERSION (530 MB download)"
+      rm -rf "$TORCH_DIR"
+      python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location \
+        --root-user-action=ignore --target "$TORCH_DIR" \
+        "torch==$TORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 ||
+        die "pip could not install torch $TORCH_VERSION"
+      touch "$TORCH_DIR/complete"
+    ) 9>"$CACHE/libtorch.lock"
   fi
   local name
   mkdir -p .deps/libtorch/include .deps/libtorch/lib
