@@ -124,9 +124,12 @@ def measure_streams(server, name, streams, rounds):
 
 
 def peer_file(checkpoint):
-    """The model and its tokenizer as llama.cpp's file."""
-    path = checkpoint / "model.gguf"
+    """The model and its tokenizer as llama.cpp's file, made anew if the tokenizer or what writes the file changed."""
+    sources = [(checkpoint / "tokenizer.json").read_bytes(), pathlib.Path(gguf_file.__file__).read_bytes()]
+    path = checkpoint / f"model-{models.digest(*sources)}.gguf"
     if not path.exists():
+        for old in checkpoint.glob("model*.gguf"):
+            old.unlink()
         part = path.with_suffix(".part")
         gguf_file.write(checkpoint, part, vocabulary=True)
         part.rename(path)
