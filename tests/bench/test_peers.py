@@ -26,7 +26,7 @@ import work  # noqa: E402
 from berth_engine import Engine  # noqa: E402
 from berth_server import SERVER  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from worker import Failed  # noqa: E402
+from worker import Failed, Worker  # noqa: E402
 
 TOKENS = [3, 44, 105, 6, 44]
 
@@ -251,6 +251,13 @@ def test_float32_is_judged_more_strictly_than_bfloat16():
         return agreement.Agreement("m", weights, "e", largest, 0, 16, agreement.NEW_TOKENS).ok
 
     assert ok("bf16", 0.1) and not ok("float32", 0.1) and ok("float32", 0.001) and ok("int8", 9)
+
+
+def test_a_peer_that_ends_says_why(tmp_path):
+    script = tmp_path / "engine.py"
+    script.write_text("import sys\nsys.stdin.readline()\nsys.exit('no such instruction')\n")
+    with pytest.raises(Failed, match="engine.py ended with 1 in open: no such instruction"):
+        Worker(sys.executable, str(script))
 
 
 class Answering:
