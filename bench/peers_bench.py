@@ -279,7 +279,7 @@ def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words = dict(nargs="+", metavar="X")
     parser.add_argument("--engines", choices=ENGINES, default=ENGINES, **words, help="default: all that are installed")
-    parser.add_argument("--quick", action="store_true", help="llama-125m only, 2 rounds, fewer sizes: below 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="llama-125m only, 2 rounds, fewer sizes: about 10 minutes")
     parser.add_argument("--models", choices=models.MODELS, nargs="*", metavar="X")
     parser.add_argument("--encoder_decoder", choices=encoder_decoder.MODELS, nargs="*", metavar="X",
                         help="encoder-decoder models to compare with CTranslate2; default all, with --quick none")
