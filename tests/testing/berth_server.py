@@ -62,7 +62,8 @@ def api():
     if not os.path.isdir(folder):
         from grpc_tools import protoc
 
-        folder = tempfile.mkdtemp(prefix="berth-stubs-")
+        api.stubs = tempfile.TemporaryDirectory(prefix="berth-stubs-")  # goes with this process
+        folder = api.stubs.name
         protos = [os.path.join(ROOT, "proto/berth/v1", name)
                   for name in ("inference.proto", "control.proto", "sessions.proto")]
         arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]
