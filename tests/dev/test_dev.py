@@ -322,6 +322,20 @@ def test_a_setup_that_fails_ends_its_download(tmp_path):
         assert pipe.read() == ""  # returns once no process has the other end
 
 
+def test_packages_of_debian_are_those_of_the_chosen_tests():
+    script = ("source tools/dev/common.sh; source tools/dev/install.sh; install_packages() { echo \"$@\"; }; "
+              "install_packages_of_tests \"$@\"")
+
+    def installed(*arguments):
+        return subprocess.run(["bash", "-euc", script, "bash", *arguments], cwd=changed.ROOT, check=True, text=True,
+                              stdout=subprocess.PIPE, timeout=60).stdout.split()
+
+    assert installed("//tests/cache/...", "tests/dev", "--again") == []
+    assert "clang-14" in installed("//tests/fuzz:grammar_fuzz") and "chromium" not in installed("//tests/fuzz")
+    assert "chromium" in installed("tests/e2e/test_server.py") and "patchelf" not in installed("tests/e2e")
+    assert {"chromium", "patchelf"} <= {*installed("tests/deploy")} & {*installed()} & {*installed("--changed")}
+
+
 def test_lint_can_be_the_first_command(tmp_path):
     """It installs packages where Berth's cache folder is not there yet. The programs that it calls are stand-ins."""
     programs = tmp_path / "bin"

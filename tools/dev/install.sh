@@ -372,6 +372,22 @@ install_client_tools() {
 # The packages of Debian that the tests and the linters use.
 install_test_packages() { install_packages "${TEST_APT_PACKAGES[@]}"; }
 
+# install_packages_of_tests ARGUMENT...: what the tests that `./dev test` is told to run need of Debian. Here sudo can ask for
+# a password; the steps of tools/dev/test.py have no terminal.
+install_packages_of_tests() {
+  local word named=no packages=()
+  for word in "$@"; do
+    case "$word" in //* | -//* | :* | tests/*) named=yes ;; esac
+    case "$word" in
+      //tests/fuzz*) packages+=("${CLANG_APT_PACKAGES[@]}") ;;
+      tests/e2e*) packages+=("${TEST_APT_PACKAGES[@]}") ;;
+      tests/deploy*) packages+=("${TEST_APT_PACKAGES[@]}" "${PACKAGE_APT_PACKAGES[@]}") ;;
+    esac
+  done
+  [ "$named" = yes ] || packages=("${TEST_APT_PACKAGES[@]}" "${PACKAGE_APT_PACKAGES[@]}")
+  [ "${#packages[@]}" = 0 ] || install_packages "${packages[@]}"
+}
+
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   for part in "$@"; do timed "$part" "install_$part"; done
 fi
