@@ -39,7 +39,8 @@ def of_berth_cli(server, calls, concurrency, folder):
     with open(prompts, "w", encoding="utf-8") as file:
         file.write(PROMPT + "\n")
     run(os.path.join(BIN, "client/berth-cli"), "load", f"--server={server.address}", f"--requests={calls}",
-        f"--concurrency={concurrency}", f"--prompt_file={prompts}", f"--output_tokens=fixed:{TOKENS}", f"--json_out={out}")
+        f"--concurrency={concurrency}", f"--prompt_file={prompts}", f"--output_tokens=fixed:{TOKENS}",
+        f"--json_out={out}")
     with open(out, encoding="utf-8") as file:
         report = json.load(file)
     return report["throughput"]["requests_per_second"], report["latency_seconds"]["e2e"]["mean"]

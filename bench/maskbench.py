@@ -22,8 +22,8 @@ CRASH = "CRASH"  # begins the refusal of a file that ended the program
 
 
 def run_files(files, program, processes, fails_by_exit=False):
-    """What a program prints of each file. A signal that ends the program is a crash on the file that it has not printed.
-    An exit status is one only if `fails_by_exit`, as in Python; else it says that the program cannot run at all."""
+    """What a program prints of each file. A signal that ends the program is a crash on the first file that it has not
+    printed. An exit status is one only if `fails_by_exit`, as in Python; else the program cannot run at all."""
     def of_chunk(chunk):
         done = subprocess.run([*program, *map(str, chunk)], capture_output=True, text=True, check=False)
         lines = [json.loads(line) for line in done.stdout.split("\n") if line]

@@ -91,11 +91,11 @@ def loads(rows):
 def agreements(checks):
     return table(["model", "weights", "engine", "largest logprob difference from float32", "mean", "same token",
                   "same, or too close to call", ""],
-                 [[c.model, c.weights, c.engine, *([""] * 4 if c.error else differences(c)), verdict(c)] for c in checks])
+                 [[c.model, c.weights, c.engine, *differences(c), verdict(c)] for c in checks])
 
 
 def differences(check):
-    return [f"{check.largest:.3f}", f"{check.mean:.4f}", check.same_choice, check.clear_choice]
+    return [""] * 4 if check.error else [f"{check.largest:.3f}", f"{check.mean:.4f}", check.same_choice, check.clear_choice]
 
 
 def verdict(check):

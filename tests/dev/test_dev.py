@@ -307,8 +307,8 @@ def test_a_setup_that_fails_ends_its_download(tmp_path):
     programs.mkdir()
     end, other = os.pipe()
     for name, script in {"dpkg-query": "echo install ok installed", "python3": f"echo ready >&{other}; exec sleep 1000",
-                         "cargo": f'[ "$1" != --version ] || {{ echo cargo 1.99.0; exit; }}; while [ ! -e {tmp_path}/go ]; '
-                                  "do sleep 0.05; done; exit 1"}.items():
+                         "cargo": '[ "$1" != --version ] || { echo cargo 1.99.0; exit; }; '
+                                  f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1"}.items():
         (programs / name).write_text(f"#!/bin/bash\n{script}\n")
         (programs / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "BERTH_CACHE": str(tmp_path / "cache")}

@@ -144,7 +144,8 @@ def test_a_program_that_skips_or_runs_no_test_fails():
 
     passed = "[       OK ] A.b (1 ms)\n[  PASSED  ] 1 test.\n"
     assert problem_of(0, passed, False) == ""
-    assert problem_of(0, passed + "[  SKIPPED ] A.c (0 ms)\n[  SKIPPED ] 1 test, listed below:\n", True) == "A.c was skipped"
+    skipped = "[  SKIPPED ] A.c (0 ms)\n[  SKIPPED ] 1 test, listed below:\n"
+    assert problem_of(0, passed + skipped, True) == "A.c was skipped"
     assert problem_of(1, "[  FAILED  ] A.d (3 ms)\n", False) == "A.d"
     assert problem_of(-6, "", False) == "ended with -6"
     assert problem_of(0, "[  PASSED  ] 0 tests.\n", False) == "ran no test"

@@ -102,8 +102,8 @@ install_fuzz_crate() {
     build_crate libberth_text_fuzz.a "$host/fuzz" --profile fuzz --target "$host"
 }
 
-# make_environment FOLDER: a virtual environment, or the old one to install over. Until that has succeeded, nothing in it
-# counts as complete: what an older commit asks for is not there any more.
+# make_environment FOLDER: a virtual environment, or the old one to install over. Until that has succeeded, nothing in
+# it counts as complete: what an older commit asks for is not there any more.
 make_environment() {
   rm -f "$1"/complete-*
   python3 -m venv "$1"
@@ -372,8 +372,8 @@ install_client_tools() {
 # The packages of Debian that the tests and the linters use.
 install_test_packages() { install_packages "${TEST_APT_PACKAGES[@]}"; }
 
-# install_packages_of_tests ARGUMENT...: what the tests that `./dev test` is told to run need of Debian. Here sudo can ask for
-# a password; the steps of tools/dev/test.py have no terminal.
+# install_packages_of_tests ARGUMENT...: what the tests that `./dev test` is told to run need of Debian. Here sudo can ask
+# for a password; the steps of tools/dev/test.py have no terminal.
 install_packages_of_tests() {
   local word named=no packages=()
   for word in "$@"; do

@@ -57,7 +57,7 @@ class QueryFailed(Exception):
 
 
 def query(expression, *flags):
-    """The labels that a Bazel query finds. With --keep_going, what it does not know is passed over. Raises QueryFailed."""
+    """The labels that a Bazel query finds, or QueryFailed. With --keep_going, what it does not know is passed over."""
     command = ["bazel", f"--output_user_root={CACHE}/bazel", "query", "--noshow_progress", "--noimplicit_deps", *flags,
                expression]
     try:

@@ -118,8 +118,8 @@ def problem_of(code, log, may_be_empty):
 
 def device_tests(setup, *tool, only="*"):
     """Runs the tests of the operations on the device, four at a time; on the CPU, on the emulated kernels. Returns how
-    many passed, of how many programs, and their logs. A test that is skipped fails; so does a program without one, unless
-    `only` or the CPU chooses among them."""
+    many passed, of how many programs, and their logs. A test that is skipped fails. So does a program without one,
+    unless `only` or the CPU chooses among them."""
     may_be_empty = only != "*" or not setup.on_gpu
     if setup.on_gpu:
         # Each tensor in an allocation of its own, so that the sanitizer sees its ends.
