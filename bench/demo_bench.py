@@ -4,6 +4,7 @@ Prints one table; medians over the rounds, because machines are shared. Standard
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -14,40 +15,52 @@ import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 SERVER = os.path.join(ROOT, "bazel-bin/server/berth-server")
+START_SECONDS = 600  # a first start packs the model's weights
 CLI = os.path.join(ROOT, "bazel-bin/client/berth-cli")
 
 
-class Server:
-    def __init__(self, model, flags=()):
-        self.folder = tempfile.TemporaryDirectory()
-        port_file = os.path.join(self.folder.name, "ports")
-        self.start = time.monotonic()
-        self.process = subprocess.Popen(
+@contextlib.contextmanager
+def serving(model, flags=()):
+    """The server's address. It ends with the context."""
+    with tempfile.TemporaryDirectory() as folder:
+        port_file = os.path.join(folder, "ports")
+        process = subprocess.Popen(
             [SERVER, f"--model={model}", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
              f"--port_file={port_file}", "--log_level=warning", *flags])
-        while not os.path.exists(port_file):
-            if self.process.poll() is not None:
-                raise SystemExit("berth-server did not start")
-            time.sleep(0.001)
-        with open(port_file) as file:
-            self.address = f"127.0.0.1:{json.load(file)['grpc']}"
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not os.path.exists(port_file):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("berth-server did not start")
+                time.sleep(0.001)
+            with open(port_file) as file:
+                ports = json.load(file)
+            yield f"127.0.0.1:{ports['grpc']}"
+        finally:
+            end(process)
 
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=60)
-        self.folder.cleanup()
+
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def cli(*arguments):
-    return subprocess.run([CLI, *arguments], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([CLI, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"berth-cli {arguments[0]} ended with {done.returncode}\n{done.stderr}")
+    return done.stdout
 
 
 def start_to_first_token(model):
-    server = Server(model)
-    cli("generate", f"--server={server.address}", "--prompt=Hello", "--max_tokens=1")
-    seconds = time.monotonic() - server.start
-    server.stop()
-    return seconds
+    start = time.monotonic()
+    with serving(model) as address:
+        cli("generate", f"--server={address}", "--prompt=Hello", "--max_tokens=1")
+        return time.monotonic() - start
 
 
 def load(address, streams, requests, tokens):
@@ -66,14 +79,13 @@ def main():
 
     first = [start_to_first_token(arguments.model) for _ in range(arguments.rounds)]
     print(f"start-up to first token      {statistics.median(first) * 1000:8.0f} ms")
-    server = Server(arguments.model)
-    for streams in (1, 32):
-        load(server.address, streams, streams, 16)  # warm
-        rounds = [load(server.address, streams, 2 * streams, arguments.tokens) for _ in range(arguments.rounds)]
-        rate, ttft, tpot = (statistics.median(column) for column in zip(*rounds))
-        print(f"{streams:2d} streams: {rate:9.0f} tokens/s   TTFT p50 {ttft * 1000:7.1f} ms   "
-              f"time per token p50 {tpot * 1000:6.2f} ms")
-    server.stop()
+    with serving(arguments.model) as address:
+        for streams in (1, 32):
+            load(address, streams, streams, 16)  # warm
+            rounds = [load(address, streams, 2 * streams, arguments.tokens) for _ in range(arguments.rounds)]
+            rate, ttft, tpot = (statistics.median(column) for column in zip(*rounds))
+            print(f"{streams:2d} streams: {rate:9.0f} tokens/s   TTFT p50 {ttft * 1000:7.1f} ms   "
+                  f"time per token p50 {tpot * 1000:6.2f} ms")
 
 
 if __name__ == "__main__":

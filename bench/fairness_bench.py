@@ -40,7 +40,7 @@ class Tenant:
         self.cost = 0
         self.error = None
         self.stopped = False
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # an answer that is there at once is handled within send()
         with self.lock:
             for _ in range(waiting):
                 self.send()

@@ -1,4 +1,5 @@
-"""Measures every family on parity's tiny checkpoints: tokens per second for 1 and 16 streams. Run by `./dev bench`.
+"""Measures every family on parity's tiny checkpoints: tokens per second for 1 and 16 streams. Run by
+`./dev bench families`.
 
 The models are so small that a row shows what a step costs beside the products: launches, kernels, the scheduler. It is
 there to be compared with itself over time, not with other engines. Medians over the rounds.
@@ -15,7 +16,7 @@ sys.path.insert(0, os.path.join(HERE, "../tools/parity"))
 
 import oracle  # noqa: E402
 from cases import CASES  # noqa: E402
-from demo_bench import Server, load  # noqa: E402
+from demo_bench import load, serving  # noqa: E402
 
 
 def families():
@@ -38,13 +39,12 @@ def main():
     for model_type, folder in families().items():
         if arguments.families and model_type not in arguments.families:
             continue
-        server = Server(folder, ["--max_sequence_tokens=400"])
         rates = []
-        for streams in (1, 16):
-            load(server.address, streams, streams, 16)  # warm
-            rounds = [load(server.address, streams, 4 * streams, arguments.tokens)[0] for _ in range(arguments.rounds)]
-            rates.append(statistics.median(rounds))
-        server.stop()
+        with serving(folder, ["--max_sequence_tokens=400"]) as address:
+            for streams in (1, 16):
+                load(address, streams, streams, 16)  # warm
+                rounds = [load(address, streams, 4 * streams, arguments.tokens)[0] for _ in range(arguments.rounds)]
+                rates.append(statistics.median(rounds))
         print(f"{model_type:20}{rates[0]:12.0f}{rates[1]:12.0f}", flush=True)
 
 

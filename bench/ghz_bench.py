@@ -26,24 +26,29 @@ REQUEST = {"prompt": PROMPT, "sampling": {"temperature": 0}, "stopping": {"max_t
 LIMIT = 0.05
 
 
+def run(program, *arguments):
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{program} ended with {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
 def of_berth_cli(server, calls, concurrency, folder):
     """Calls a second, and the seconds of a call."""
     prompts, out = os.path.join(folder, "prompts"), os.path.join(folder, "load.json")
     with open(prompts, "w", encoding="utf-8") as file:
         file.write(PROMPT + "\n")
-    subprocess.run([os.path.join(BIN, "client/berth-cli"), "load", f"--server={server.address}", f"--requests={calls}",
-                    f"--concurrency={concurrency}", f"--prompt_file={prompts}", f"--output_tokens=fixed:{TOKENS}",
-                    f"--json_out={out}"], check=True, stdout=subprocess.DEVNULL)
+    run(os.path.join(BIN, "client/berth-cli"), "load", f"--server={server.address}", f"--requests={calls}",
+        f"--concurrency={concurrency}", f"--prompt_file={prompts}", f"--output_tokens=fixed:{TOKENS}",
+        f"--json_out={out}")
     with open(out, encoding="utf-8") as file:
         report = json.load(file)
     return report["throughput"]["requests_per_second"], report["latency_seconds"]["e2e"]["mean"]
 
 
 def of_ghz(ghz, server, calls, concurrency):
-    result = subprocess.run([ghz, "--insecure", "--call=berth.v1.Inference.Generate", f"--data={json.dumps(REQUEST)}",
-                             f"--total={calls}", f"--concurrency={concurrency}", "--format=json", server.address],
-                            check=True, capture_output=True, text=True)
-    report = json.loads(result.stdout)
+    report = json.loads(run(ghz, "--insecure", "--call=berth.v1.Inference.Generate", f"--data={json.dumps(REQUEST)}",
+                            f"--total={calls}", f"--concurrency={concurrency}", "--format=json", server.address))
     assert report["statusCodeDistribution"] == {"OK": calls}, report["statusCodeDistribution"]
     return report["rps"], report["average"] / 1e9
 

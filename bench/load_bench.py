@@ -21,7 +21,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
-from berth_server import BerthServer, generate_request  # noqa: E402
+from berth_server import BerthServer, generate_request, join  # noqa: E402
 
 PROMPT, STREAMS, SENDERS = 8000, 4, 2
 
@@ -46,11 +46,17 @@ class Load:
 
     def __init__(self, server):
         self.server, self.stopping, self.prompts = server, False, False
-        self.gaps = []
-        self.threads = [threading.Thread(target=self.stream, args=(i,)) for i in range(STREAMS)]
-        self.threads += [threading.Thread(target=self.send, args=(i,)) for i in range(SENDERS)]
+        self.gaps, self.errors = [], []
+        jobs = [*((self.stream, i) for i in range(STREAMS)), *((self.send, i) for i in range(SENDERS))]
+        self.threads = [threading.Thread(target=self.keep_error, args=job, daemon=True) for job in jobs]
         for thread in self.threads:
             thread.start()
+
+    def keep_error(self, job, seed):
+        try:
+            job(seed)
+        except Exception as error:  # whatever it is, stop() raises it
+            self.errors.append(error)
 
     def stream(self, seed):
         generator = random.Random(seed)
@@ -90,9 +96,11 @@ class Load:
             after.generation_tokens - before.generation_tokens) / took
 
     def stop(self):
+        """Raises what a thread failed with."""
         self.stopping = True
-        for thread in self.threads:
-            thread.join()
+        join(self.threads, "the ends of the streams")
+        if self.errors:
+            raise self.errors[0]
 
 
 def percentile(values, p):
@@ -113,6 +121,8 @@ def run(model, target_ms, seconds):
         time.sleep(1)
         after, _, _ = load.measure(seconds / 4)
         load.stop()
+    if not (before and gaps and after and prefilled > 0):
+        raise SystemExit(f"missed: {len(before)}, {len(gaps)} and {len(after)} gaps, {prefilled:.0f} prompt tokens/s")
     usual = (statistics.median(before) + statistics.median(after)) / 2
     promise = max(2 * usual, target_ms / 1000 + usual)
     p99 = percentile(gaps, 99)

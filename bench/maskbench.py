@@ -18,22 +18,36 @@ from berth_server import BIN
 # The beginning of a schema's file name says where it comes from.
 SOURCE = re.compile(r"^(.*?)(?:---|_\d|_[a-z]+_\d)")
 CHUNK = 200
+CRASH = "CRASH"  # begins the refusal of a file that ended the program
 
 
-def run_files(files, program, processes):
-    """What a program prints of each file. A file that ends the program is a failure of its own."""
+def run_files(files, program, processes, fails_by_exit=False):
+    """What a program prints of each file. A signal that ends the program is a crash on the first file that it has not
+    printed. An exit status is one only if `fails_by_exit`, as in Python; else the program cannot run at all."""
     def of_chunk(chunk):
         done = subprocess.run([*program, *map(str, chunk)], capture_output=True, text=True, check=False)
         lines = [json.loads(line) for line in done.stdout.split("\n") if line]
-        if done.returncode == 0:
+        if done.returncode == 0 and len(lines) == len(chunk):
             return lines
+        if done.returncode == 0 or len(lines) == len(chunk) or done.returncode > 0 and not fails_by_exit:
+            raise SystemExit(f"{program[0]} ended with {done.returncode} after {len(lines)} of {len(chunk)} files: "
+                             f"{done.stderr[-300:]}")
         bad = chunk[len(lines)]
-        crash = {"file": bad.name, "refused": f"CRASH {done.returncode}: {done.stderr[-300:]}", "compile_us": 0}
+        crash = {"file": bad.name, "refused": f"{CRASH} {done.returncode}: {done.stderr[-300:]}", "compile_us": 0}
         return [*lines, crash, *of_chunk(chunk[len(lines) + 1:])] if chunk[len(lines) + 1:] else [*lines, crash]
 
     chunks = [files[start:start + CHUNK] for start in range(0, len(files), CHUNK)]
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
         return [line for lines in pool.map(of_chunk, chunks) for line in lines]
+
+
+def check(name, lines, may_crash=False):
+    """Ends the bench if the engine crashed, or if nothing passes: then nothing was measured."""
+    crashed = [line["file"] for line in lines if line.get("refused", "").startswith(CRASH)]
+    if crashed and not may_crash:
+        raise SystemExit(f"missed: {name} crashed on {len(crashed)} schemas, such as {crashed[0]}")
+    if all("refused" in line or line.get("wrong") for line in lines):
+        raise SystemExit(f"missed: {name} passes no schema")
 
 
 def reason(refusal):
@@ -93,4 +107,7 @@ def measure(folder, tokenizer, every, details, processes, peers_python):
         programs |= {engine: [peers_python, str(script), f"--engine={engine}"] for engine in ("llguidance", "xgrammar")}
     for name, program in programs.items():
         print(f"\n{name}\n", flush=True)
-        report(run_files(files, [*program, f"--tokenizer={tokenizer}"], processes), details if name == "Berth" else None)
+        peer = name != "Berth"
+        lines = run_files(files, [*program, f"--tokenizer={tokenizer}"], processes, fails_by_exit=peer)
+        report(lines, None if peer else details)
+        check(name, lines, may_crash=peer)

@@ -168,14 +168,14 @@ class Bench:
             named = [n for n in ["llama.cpp", "Berth", "OpenVINO", *others] if n in self.arguments.engines]
             yield measure.Row(model, weights, kind, size, named, context)
 
-    def check(self, model, weights, engines, checkpoint):
-        if "Berth" not in engines:
+    def check(self, model, weights, engines, make_reference, vocab):
+        """`make_reference` starts transformers in float32."""
+        if "Berth" not in self.arguments.engines:
             return
-        reference = transformers(path=str(checkpoint), threads=self.arguments.threads, dtype="float32")
         others = {name: engine for name, engine in engines.items() if name != "Berth"}
-        vocab = models.config_of(checkpoint)["vocab_size"]
-        found = agreement.examine(model, weights, engines["Berth"], others, reference, vocab)
-        reference.close()
+        found = [agreement.unchecked(model, weights, name, "Berth did not start") for name in ("Berth", *others)]
+        if "Berth" in engines:
+            found = agreement.examine(model, weights, engines["Berth"], others, make_reference, vocab)
         self.run.checks += found
         say(report.agreements(found))
 
@@ -224,7 +224,8 @@ class Bench:
                 engine = self.opened(f"{model}, {weights}, {name}", make)
                 if engine is not None:
                     engines[name] = engine
-            self.check(model, weights, engines, checkpoint)
+            self.check(model, weights, engines,
+                       lambda: transformers(path=str(checkpoint), threads=threads, dtype="float32"), vocab)
             self.measure(model, weights, engines, checkpoint, path)
             if "Berth" in engines and model == "llama-125m":
                 self.overhead(f"{model}, {weights}", engines["Berth"], [32])
@@ -261,7 +262,11 @@ class Bench:
             self.weights(model, weights, checkpoint, paths and paths[weights])
 
     def demo(self):
-        engine = berth_engine.Engine(DEMO, self.arguments.threads, "float32", self.arguments.berth_flag)
+        flags = self.arguments.berth_flag
+        engine = self.opened("falcon_h1-demo",
+                             lambda: berth_engine.Engine(DEMO, self.arguments.threads, "float32", flags))
+        if engine is None:
+            return
         try:
             self.overhead("falcon_h1-demo", engine, [1, 8, 32])
         except Failed as error:  # what was measured so far stays
@@ -274,7 +279,7 @@ def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words = dict(nargs="+", metavar="X")
     parser.add_argument("--engines", choices=ENGINES, default=ENGINES, **words, help="default: all that are installed")
-    parser.add_argument("--quick", action="store_true", help="llama-125m only, 2 rounds, fewer sizes: below 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="llama-125m only, 2 rounds, fewer sizes: about 10 minutes")
     parser.add_argument("--models", choices=models.MODELS, nargs="*", metavar="X")
     parser.add_argument("--encoder_decoder", choices=encoder_decoder.MODELS, nargs="*", metavar="X",
                         help="encoder-decoder models to compare with CTranslate2; default all, with --quick none")
@@ -287,7 +292,7 @@ def parse(argv):
     parser.add_argument("--rounds", type=int, help="pairs of each figure; default 3")
     parser.add_argument("--seconds", type=float, default=3, help="about, of one decode measurement of llama.cpp")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a figure gets no new round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=machine.num_processors())
     parser.add_argument("--berth_flag", action="append", default=[], help="one more flag of berth-server")
     parser.add_argument("--llama_cpp_python", required=True, help="the interpreter that has llama-cpp-python (./dev)")
     parser.add_argument("--openvino_python", help="the interpreter that has openvino-genai (./dev)")
@@ -336,15 +341,15 @@ def command(argv):
     return shlex.join(shown)
 
 
-def main():
-    arguments = parse(sys.argv[1:])
-    start = time.monotonic()
-    run = Run(datetime.date.today().isoformat(), machine.describe(), arguments.threads,
-              command(sys.argv[1:]))
-    bench = Bench(arguments, run)
-    quantiser = llama_cpp(arguments)
+def write_json(run, path):
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([dataclasses.asdict(row) for row in run.rows + run.translations], file, indent=1)
+
+
+def measure_all(bench, quantiser):
+    arguments, run = bench.arguments, bench.run
     run.versions = versions(quantiser, arguments)
-    run.noise.sample(2)
     for model in arguments.models:
         bench.one_model(model, quantiser)
     for model in arguments.encoder_decoder:
@@ -354,18 +359,30 @@ def main():
         bench.open_loop()
     if "Berth" in arguments.engines and arguments.models:
         bench.demo()
-    quantiser.close()
-    run.minutes = (time.monotonic() - start) / 60
-    text = report.render(run)
-    print(text)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump([dataclasses.asdict(row) for row in run.rows + run.translations], file, indent=1)
+
+
+def main():
+    arguments = parse(sys.argv[1:])
+    start = time.monotonic()
+    run = Run(datetime.date.today().isoformat(), machine.describe(), arguments.threads,
+              command(sys.argv[1:]))
+    run.noise.sample(2)
+    bench = Bench(arguments, run)
+    quantiser = llama_cpp(arguments)
+    try:
+        measure_all(bench, quantiser)
+    finally:  # also of a run that ends early
+        quantiser.close()
+        run.minutes = (time.monotonic() - start) / 60
+        text = report.render(run)
+        print(text)
+        write_json(run, arguments.json)
     if arguments.write:
         report.write(text, machine.kernels())
     wrong = [check for check in run.checks if not check.ok]
     if wrong:
-        raise SystemExit("not the same model: " + ", ".join(f"{c.model} in {c.engine}" for c in wrong))
+        raise SystemExit("not the same model: " + ", ".join(
+            f"{c.model} in {c.engine}" + (f" (not compared: {c.error})" if c.error else "") for c in wrong))
 
 
 if __name__ == "__main__":

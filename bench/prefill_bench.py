@@ -69,10 +69,11 @@ def main():
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             save(folder, *SHAPES[arguments.model])
         servers = {name: stack.enter_context(started(program, folder, flags)) for name, program in programs.items()}
+        vocab = min(server.model_info().vocab_size for server in servers.values())
         for length in arguments.lengths:
             rates = {name: [] for name in servers}
             for i in range(-1, arguments.rounds):
-                prompts = [[generator.randrange(3, VOCAB) for _ in range(length)] for _ in range(arguments.at_once)]
+                prompts = [[generator.randrange(3, vocab) for _ in range(length)] for _ in range(arguments.at_once)]
                 for name in list(servers) if i % 2 else reversed(servers):
                     rate = tokens_per_second(servers[name], prompts)
                     if i >= 0:  # the first warms up

@@ -12,7 +12,7 @@ import pathlib
 import tempfile
 
 from berth_server import BIN
-from maskbench import run_files
+from maskbench import check, run_files
 
 DRAFTS = {"draft2020-12": "https://json-schema.org/draft/2020-12/schema",
           "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
@@ -58,11 +58,12 @@ def write_table(title, rows):
 
 
 def measure(folder, tokenizer, details, processes):
-    """Prints a table for each draft, and one of its formats. Returns how many invalid instances were accepted."""
+    """Prints a table for each draft, and one of its formats. Returns how many invalid instances were accepted,
+    and how many instances were right. Ends the bench if Berth crashed."""
     if not (pathlib.Path(folder) / "draft7").is_dir():
         raise SystemExit(f"--test-suite={folder}: no draft7 is there; it is the folder tests of the suite")
     program = [os.path.join(BIN, "bench/maskbench"), "--any_order", f"--tokenizer={tokenizer}"]
-    accepted, problems = 0, []
+    accepted, right, problems, printed = 0, 0, [], []
     for draft in DRAFTS:
         groups = list(groups_of(folder, draft))
         with tempfile.TemporaryDirectory() as out:
@@ -75,8 +76,12 @@ def measure(folder, tokenizer, details, processes):
             count(tables[table][keyword], group, line, problems)
             if "refused" in line:
                 problems.append({"schema": group["schema"], "refused": line["refused"]})
-        accepted += sum(write_table(draft + table, rows)["invalid accepted"] for table, rows in tables.items())
+        totals = [write_table(draft + table, rows) for table, rows in tables.items()]
+        accepted += sum(total["invalid accepted"] for total in totals)
+        right += sum(total["right"] for total in totals)
+        printed += lines
     if details:
         with open(details, "w", encoding="utf-8") as out:
             out.writelines(json.dumps(problem) + "\n" for problem in problems)
-    return accepted
+    check("Berth", printed)
+    return accepted, right

@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/testing"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
-from berth_server import BerthServer, generate_request  # noqa: E402
+from berth_server import BerthServer, generate_request, wait_until  # noqa: E402
 from models import checkpoint  # noqa: E402
 
 
@@ -33,8 +33,8 @@ def first_token(model, packed_weights, weights):
         server.inference.Complete(generate_request(ids=[5, 6, 7, 8], max_tokens=1, ignore_eos=True), timeout=600)
         seconds = time.monotonic() - start
         mapped = ", mapped in" in server.log()
-        while not mapped and "packed weights: " not in server.log():
-            time.sleep(0.1)
+        if not mapped:
+            wait_until(lambda: "packed weights: " in server.log(), "the packed weights to be kept", 600)
     return seconds, mapped
 
 

@@ -17,7 +17,7 @@ import grpc
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
-from berth_server import ROOT, BerthServer, api, generate_request  # noqa: E402
+from berth_server import ROOT, BerthServer, api, generate_request, wait_until  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 FEW, RUNNING, PROMISE = 64, 8, 0.95
@@ -43,11 +43,13 @@ def measure(server, count, seconds):
     request = generate_request(ids=[5, 6, 7], max_tokens=1900, ignore_eos=True)
     before = resident_kb(server)
     calls = [stubs[i % len(stubs)].Generate(request) for i in range(count)]
-    while server.load().waiting < 0.97 * count - RUNNING:
-        time.sleep(0.05)
+    wait_until(lambda: server.load().waiting >= 0.97 * count - RUNNING, f"{count} streams to wait", 600)
     grown = (resident_kb(server) - before) / count
     time.sleep(0.5)
     tokens = speed(server, seconds)
+    load = server.load()
+    if load.waiting + load.running < RUNNING:
+        raise SystemExit(f"the {count} streams ended before {seconds} s were over: give fewer --seconds")
     for call in calls:
         call.cancel()
     for call in calls:

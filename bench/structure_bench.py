@@ -78,7 +78,9 @@ def measure_masks():
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [os.path.join(BIN, "bench/grammar_bench"), f"--tokenizer={large_tokenizer()}",
                    "--benchmark_filter=BM_Mask", f"--benchmark_out={out.name}", "--benchmark_out_format=json"]
-        subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"grammar_bench ended with {done.returncode}\n{done.stderr}")
         report = json.load(out)
     return [(row["label"], row["median_us"], row["p99_us"], int(row["masks"])) for row in report["benchmarks"]]
 
@@ -122,9 +124,12 @@ def measure_streams(server, name, streams, rounds):
 
 
 def peer_file(checkpoint):
-    """The model and its tokenizer as llama.cpp's file."""
-    path = checkpoint / "model.gguf"
+    """The model and its tokenizer as llama.cpp's file, made anew if the tokenizer or what writes the file changed."""
+    sources = [(checkpoint / "tokenizer.json").read_bytes(), pathlib.Path(gguf_file.__file__).read_bytes()]
+    path = checkpoint / f"model-{models.digest(*sources)}.gguf"
     if not path.exists():
+        for old in checkpoint.glob("model*.gguf"):
+            old.unlink()
         part = path.with_suffix(".part")
         gguf_file.write(checkpoint, part, vocabulary=True)
         part.rename(path)
@@ -137,7 +142,7 @@ def measure_peers(server, checkpoint, python, rounds):
 
     prompt = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(PROMPT).ids
     peer = Worker(python, os.path.join(HERE, "peers/llama_cpp_engine.py"), path=str(peer_file(checkpoint)),
-                  threads=os.cpu_count(), vocab=models.VOCAB)
+                  threads=machine.num_processors(), vocab=models.VOCAB)
     print("\n| bfloat16, temperature 1 | streams | engine | unconstrained tokens/s | constrained | ratio |\n"
           "|---|---|---|---|---|---|")
     for name in STRUCTURES:
@@ -157,7 +162,7 @@ def measure_peers(server, checkpoint, python, rounds):
     peer.close()
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of an unconstrained and a constrained run")
     parser.add_argument("--peers", action="store_true", help="compare with llama.cpp, in place of the promises")
@@ -171,17 +176,25 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="with --maskbench: each how many of the schemas runs")
     parser.add_argument("--details", metavar="FILE", help="with either: write what came of each schema")
     arguments = parser.parse_args()
+    if (arguments.maskbench or arguments.test_suite) and not arguments.tokenizer:
+        parser.error("--maskbench and --test-suite need a --tokenizer")
+    return arguments
+
+
+def main():
+    arguments = parse()
     print(machine.describe())
     print(f"tokenizers trained on {bench_tokenizer.describe()}\n")
-    missed = []
+    missed, processes = [], machine.num_processors()
     if arguments.maskbench:
         peers_python = arguments.structure_python if arguments.peers else None
-        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, os.cpu_count(),
+        maskbench.measure(arguments.maskbench, arguments.tokenizer, arguments.every, arguments.details, processes,
                           peers_python)
         return
     if arguments.test_suite:
-        accepted = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, os.cpu_count())
-        raise SystemExit(f"missed: {accepted} invalid instances were accepted" if accepted else 0)
+        accepted, right = schema_suite.measure(arguments.test_suite, arguments.tokenizer, arguments.details, processes)
+        raise SystemExit(f"missed: {accepted} invalid instances were accepted, {right} were right"
+                         if accepted or not right else 0)
     if arguments.peers:
         checkpoint = model()
         with BerthServer(checkpoint, "--dtype=bfloat16", "--log_level=warning", "--max_sequence_tokens=512") as server:

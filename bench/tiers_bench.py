@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 
+import grpc
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/testing"))
 
-from berth_server import BerthServer, generate_request  # noqa: E402
+from berth_server import BerthServer, generate_request, join, wait_until  # noqa: E402
 
 
 def make_model(folder):
@@ -40,14 +42,27 @@ class Stream:
     """A request that runs beside the measured one; `gaps` are the times between its tokens."""
 
     def __init__(self, server, generator):
-        self.gaps, self.stopping, self.started = [], False, threading.Event()
+        self.gaps, self.stopping, self.error, self.started = [], False, None, threading.Event()
         request = generate_request(ids=ids(16, generator), max_tokens=4000, ignore_eos=True, share_prefix=False)
         self.call = server.inference.Generate(request, timeout=600)
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
-        self.started.wait()
+        wait_until(self.started.is_set, "the stream's first tokens", 600)
+        self.raise_error()
 
     def run(self):
+        try:
+            self.receive()
+        except grpc.RpcError as error:
+            self.error = error
+        finally:
+            self.started.set()
+
+    def raise_error(self):
+        if self.error is not None:
+            raise self.error
+
+    def receive(self):
         last = None
         for _ in self.call:
             now = time.monotonic()
@@ -66,7 +81,8 @@ class Stream:
 
     def stop(self):
         self.stopping = True
-        self.thread.join()
+        join([self.thread], "the stream's end")
+        self.raise_error()
 
 
 def first_token(server, prompt):
@@ -77,11 +93,6 @@ def first_token(server, prompt):
         elapsed = elapsed or time.monotonic() - start
         cached = max(cached, message.usage.cached_tokens)
     return elapsed, cached
-
-
-def wait_for(server, condition):
-    while not condition(server.load()):
-        time.sleep(0.02)
 
 
 def push_out(server, arguments, generator):

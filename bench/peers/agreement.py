@@ -3,7 +3,8 @@
 Berth continues a prompt by 16 tokens, greedily, and says the logprobs of the 20 likeliest at each. The others read the
 same prompt and tokens, and say the logprobs of the same 320. All are compared with transformers in float32 on the same
 bfloat16 weights. With bfloat16 weights each engine must be within TOLERANCE of that, and choose the same token
-wherever the float32 logprobs of the two are further apart than twice that. The tolerance is what rounding activations to
+wherever the float32 logprobs of the two are further apart than twice that. An engine that could not say its logprobs
+was not compared, and counts as one that differs. The tolerance is what rounding activations to
 bfloat16 (Berth, llama.cpp's products) costs in these models; a wrong layout is off by whole nats. Quantised weights are
 other weights: their difference is printed, not judged. For an encoder-decoder model, the prompt is the encoder's
 source.
@@ -11,6 +12,8 @@ source.
 
 import dataclasses
 import random
+
+from worker import Failed
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 16
@@ -27,9 +30,12 @@ class Agreement:
     mean: float
     same_choice: int  # places where the likeliest token is float32's
     clear_choice: int  # places where it is, or float32 has the two within 2 * TOLERANCE
+    error: str = ""  # why it was not compared
 
     @property
     def ok(self):
+        if self.error:
+            return not self.judged
         return not self.judged or (self.largest <= TOLERANCES[self.weights] and self.clear_choice == NEW_TOKENS)
 
     @property
@@ -53,13 +59,32 @@ def compare(model, weights, engine, ids, places, exact):
     return Agreement(model, weights, engine, max(differences), sum(differences) / len(differences), same, clear)
 
 
-def examine(model, weights, berth, others, reference, vocab):
-    """Agreements of Berth and the `others` ({name: engine}) with `reference`, which is float32."""
-    text = prompt(vocab)
+def unchecked(model, weights, engine, error):
+    return Agreement(model, weights, engine, float("nan"), float("nan"), 0, 0, str(error) or type(error).__name__)
+
+
+def asked_of(berth, make_reference, text):
+    """What Berth answers to `text`, what each other engine is asked, and float32's answer."""
     tokens, tops = berth.greedy(text, NEW_TOKENS)
-    ids = [list(top) for top in tops]
-    asked = dict(prompt=text, continuation=tokens[:-1], ids=ids)
-    exact = reference.logprobs(**asked)
-    places = [{"best": token, "of_ids": list(top.values())} for token, top in zip(tokens, tops)]
-    return [compare(model, weights, "Berth", ids, places, exact),
-            *(compare(model, weights, name, ids, engine.logprobs(**asked), exact) for name, engine in others.items())]
+    asked = dict(prompt=text, continuation=tokens[:-1], ids=[list(top) for top in tops])
+    reference = make_reference()
+    try:
+        exact = reference.logprobs(**asked)
+    finally:
+        reference.close()
+    return [{"best": token, "of_ids": list(top.values())} for token, top in zip(tokens, tops)], asked, exact
+
+
+def examine(model, weights, berth, others, make_reference, vocab):
+    """Agreements of Berth and the `others` ({name: engine}) with what `make_reference` starts, which is float32."""
+    try:
+        places, asked, exact = asked_of(berth, make_reference, prompt(vocab))
+    except Failed as error:
+        return [unchecked(model, weights, name, error) for name in ("Berth", *others)]
+    found = [compare(model, weights, "Berth", asked["ids"], places, exact)]
+    for name, engine in others.items():
+        try:
+            found.append(compare(model, weights, name, asked["ids"], engine.logprobs(**asked), exact))
+        except Failed as error:
+            found.append(unchecked(model, weights, name, error))
+    return found

@@ -12,7 +12,6 @@ import pathlib
 import subprocess
 import sys
 
-import agreement
 import berth_engine
 import measure
 import models
@@ -105,13 +104,7 @@ def compare(bench, model, weights, say, transformers_streams):
             engine = bench.opened(f"{model}, {weights}, {name}", make)
             if engine is not None:
                 engines[name] = engine
-        if "Berth" in engines:
-            exact = reference()
-            others = {name: engine for name, engine in engines.items() if name != "Berth"}
-            found = agreement.examine(model, weights, engines["Berth"], others, exact, MODELS[model].fields["vocab_size"])
-            exact.close()
-            bench.run.checks += found
-            say(report.agreements(found))
+        bench.check(model, weights, engines, reference, MODELS[model].fields["vocab_size"])
         for row in rows(model, weights, transformers_streams):
             bench.run.noise.sample()
             measure.fill(row, {name: engines[name] for name in row.engines if name in engines}, arguments.rounds,

@@ -55,7 +55,7 @@ class Engine:
             llama_cpp.llama_free(self.context)
         params = llama_cpp.llama_context_default_params()
         params.n_seq_max = streams
-        params.n_ctx = streams * (tokens_each + 255) // 256 * 256  # a whole number of its blocks for each
+        params.n_ctx = streams * ((tokens_each + 255) // 256 * 256)  # a whole number of its blocks for each
         params.n_batch = BATCH_TOKENS
         params.n_threads = params.n_threads_batch = self.threads
         params.no_perf = True
@@ -79,6 +79,13 @@ class Engine:
             wanted[-1] = 1
             logits = self.run(part, range(start, start + len(part)), [sequence] * len(part), wanted)
         return logits
+
+    def read_together(self, prompt, sequences):
+        """Reads the prompt for several sequences, in one batch. It keeps the logits after each."""
+        wanted = np.zeros((len(sequences), len(prompt)), np.int8)
+        wanted[:, -1] = 1
+        self.run([*prompt] * len(sequences), [*range(len(prompt))] * len(sequences),
+                 [sequence for sequence in sequences for _ in prompt], wanted.reshape(-1))
 
     def logprobs(self, prompt, continuation, ids):
         self.open_context(1, len(prompt) + len(continuation))
@@ -123,11 +130,14 @@ class Engine:
         """Tokens/s of streams that each read the prompt and then sample `steps` tokens. Grammars are read before."""
         self.open_context(streams, len(prompt) + steps + 1)
         samplers = [self.sampler(grammar, seed) for seed in range(streams)]
+        together = max(1, BATCH_TOKENS // len(prompt))  # prompts of a batch
         start = time.perf_counter()
         tokens = []
-        for sequence, sampler in enumerate(samplers):
-            self.read(prompt, sequence)
-            tokens.append(llama_cpp.llama_sampler_sample(sampler, self.context, -1))
+        for first in range(0, streams, together):
+            part = samplers[first:first + together]
+            self.read_together(prompt, range(first, first + len(part)))
+            tokens += [llama_cpp.llama_sampler_sample(sampler, self.context, i * len(prompt) - 1)
+                       for i, sampler in enumerate(part, 1)]
         for step in range(steps - 1):
             self.run(tokens, np.full(streams, len(prompt) + step), range(streams), np.ones(streams, np.int8))
             tokens = [llama_cpp.llama_sampler_sample(sampler, self.context, i) for i, sampler in enumerate(samplers)]

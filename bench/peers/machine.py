@@ -1,13 +1,20 @@
 """The machine that a run is on: its name, how fast it reads, and how busy others keep it meanwhile."""
 
+import collections
+import glob
 import json
 import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+sys.path.append(os.path.join(ROOT, "tools/dev"))
+
+from processors import count as num_processors  # noqa: E402
+
 READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "bench/read_bandwidth")
 MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
 PRODUCTS = {"bf16": ("MultiplyRegisters", "Berth/kBFloat16", "ATen/kBFloat16"),
@@ -23,7 +30,7 @@ def describe():
     known = [flag for flag in INSTRUCTIONS if flags and flag in flags[1].split()]
     with open("/proc/meminfo", encoding="utf-8") as file:
         memory = int(file.readline().split()[1]) / 2**20
-    return f"{os.cpu_count()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
+    return f"{num_processors()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
 
 
 # Berth's sets of kernels, the best first, and what their processors are known by (docs/numerics.md).
@@ -55,13 +62,22 @@ def product_peaks(threads):
 
 
 def peak_resident_bytes(pid):
-    """The peak of the process since its start; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            found = re.search(r"^VmHWM:\s+(\d+) kB$", file.read(), re.M)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
+    """The sum of the peaks of the process and of those that it started and that still run; None if it is gone."""
+    peaks, children = {}, collections.defaultdict(list)
+    for path in glob.glob("/proc/[0-9]*/status"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                fields = dict(re.findall(r"^(Pid|PPid|VmHWM):\s+(\d+)", file.read(), re.M))
+        except OSError:  # it ended meanwhile
+            continue
+        peaks[int(fields["Pid"])] = int(fields.get("VmHWM", 0)) * 1024
+        children[int(fields["PPid"])].append(int(fields["Pid"]))
+    total, left = 0, [pid]
+    while left:
+        one = left.pop()
+        total += peaks.get(one, 0)
+        left += children[one]
+    return total or None
 
 
 class Noise:

@@ -77,6 +77,7 @@ def tokens_per_second(engine, row, steps):
 def steps_for(engine, row, seconds):
     """How many steps take about `seconds` with this engine; measuring it warms it too."""
     if row.kind != "decode":
+        tokens_per_second(engine, row, 0)
         return 0
     rate = engine.decode(streams=row.size, prompt_tokens=row.context, steps=MIN_STEPS // 2) / row.size
     return max(MIN_STEPS, min(MAX_STEPS, round(seconds * rate)))

@@ -91,8 +91,17 @@ def loads(rows):
 def agreements(checks):
     return table(["model", "weights", "engine", "largest logprob difference from float32", "mean", "same token",
                   "same, or too close to call", ""],
-                 [[c.model, c.weights, c.engine, f"{c.largest:.3f}", f"{c.mean:.4f}", c.same_choice, c.clear_choice,
-                   "" if not c.judged else "ok" if c.ok else "DIFFERS"] for c in checks])
+                 [[c.model, c.weights, c.engine, *differences(c), verdict(c)] for c in checks])
+
+
+def differences(check):
+    return [""] * 4 if check.error else [f"{check.largest:.3f}", f"{check.mean:.4f}", check.same_choice, check.clear_choice]
+
+
+def verdict(check):
+    if check.error:
+        return f"NOT COMPARED: {check.error}"
+    return "" if not check.judged else "ok" if check.ok else "DIFFERS"
 
 
 def overheads(rows):
@@ -122,7 +131,7 @@ def render(run):
     if run.checks:
         parts.append("Agreement of the engines with transformers in float32:\n\n" + agreements(run.checks))
     if run.memories:
-        parts.append("Peak resident memory of each engine's process, after its rows:\n\n" + memories(run.memories))
+        parts.append("Peak resident memory of each engine's processes, after its rows:\n\n" + memories(run.memories))
     if run.overheads:
         parts.append("Time outside the step:\n\n" + overheads(run.overheads))
     return "\n\n".join(parts)

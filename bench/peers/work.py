@@ -29,7 +29,12 @@ def bytes_per_step(path, groups, row, config):
     weights = sum(int(tensor.n_bytes) * (part if "_exps" in name else 1) for name, tensor in tensors.items()
                   if name != "token_embd.weight" or "output.weight" not in tensors)
     tokens = row.context + MAX_STEPS / 4
-    return weights + row.size * sum(g.bytes_per_sequence + g.bytes_per_token * tokens for g in groups)
+    return weights + row.size * cache_bytes(groups, tokens)
+
+
+def cache_bytes(groups, tokens):
+    """What a step reads of the caches of a sequence of `tokens`: no more than the window or the chunk."""
+    return sum(g.bytes_per_sequence + g.bytes_per_token * min(tokens, g.window or g.chunk or tokens) for g in groups)
 
 
 def shapes(checkpoint):

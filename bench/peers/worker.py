@@ -8,10 +8,14 @@ An engine has these methods, with plain values:
     prefill(tokens): seconds from a prompt to its first token
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+
+END_SECONDS = 60
 
 
 def serve(make_engine):
@@ -42,8 +46,9 @@ class Worker:
     def __init__(self, python, script, **arguments):
         """Failed: the engine could not be made, e.g. because it does not know the architecture."""
         self.script = script
+        self.messages = tempfile.TemporaryFile("w+", errors="replace")
         self.process = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
+                                        stderr=self.messages, text=True)
         self.open = arguments
         try:
             self.call("open", **arguments)
@@ -59,7 +64,10 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise Failed(f"{os.path.basename(self.script)} ended with {self.process.wait()} in {method}")
+            code = self.end()
+            self.messages.seek(0)
+            said = (self.messages.read().strip().splitlines() or ["it said nothing"])[-1]
+            raise Failed(f"{os.path.basename(self.script)} ended with {code} in {method}: {said}")
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"])
@@ -72,7 +80,17 @@ class Worker:
     def pid(self):
         return self.process.pid
 
+    def end(self):
+        """Waits for the process, and returns its exit status."""
+        try:
+            return self.process.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
     def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+        with contextlib.suppress(BrokenPipeError):  # of a call that found the process gone
+            self.process.stdin.close()
+        self.end()
         self.process.stdout.close()
+        self.messages.close()

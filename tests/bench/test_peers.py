@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -25,6 +26,7 @@ import work  # noqa: E402
 from berth_engine import Engine  # noqa: E402
 from berth_server import SERVER  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from worker import Failed, Worker  # noqa: E402
 
 TOKENS = [3, 44, 105, 6, 44]
 
@@ -154,6 +156,27 @@ def test_a_token_multiplies_with_its_experts_and_its_head_alone():
     assert work.experts_read(4, 1, 100) == pytest.approx(4)
 
 
+@pytest.mark.parametrize("kind", ["decode", "prefill", "encode"])
+def test_each_engine_is_warmed_once_before_it_is_measured(kind):
+    calls = []
+
+    class Warmed:
+        def __init__(self, name):
+            self.name = name
+
+        def decode(self, streams, prompt_tokens, steps):
+            calls.append(self.name)
+            return 100
+
+        def prefill(self, tokens):
+            calls.append(self.name)
+            return 1
+
+    made = measure.Row("m", "bf16", kind, 4, ["a", "b"])
+    measure.fill(made, {name: Warmed(name) for name in made.engines}, 1, 1, 60, lambda: 1)
+    assert calls == ["a", "b", "a", "b"] and len(made.pairs) == 1
+
+
 def test_the_caches_hold_the_longest_case():
     arguments = peers_bench.parse(["--llama_cpp_python=p", "--openvino_python=p", "--streams", "1", "64", "--contexts", "8000"])
     needed = work.sequences(arguments)
@@ -161,6 +184,27 @@ def test_the_caches_hold_the_longest_case():
     assert work.cache_tokens(needed) >= 64 * (measure.PROMPT_TOKENS + measure.MAX_STEPS)
     llama = dict(num_hidden_layers=22, num_key_value_heads=4, num_attention_heads=32, hidden_size=2048)
     assert work.arena_gib(llama, needed) == 3
+
+
+def test_a_step_reads_no_more_of_a_cache_than_its_window():
+    def group(window, chunk):
+        return types.SimpleNamespace(bytes_per_sequence=3, bytes_per_token=2, window=window, chunk=chunk)
+
+    assert work.cache_bytes([group(0, 0), group(10, 0), group(0, 20)], 100) == 3 * 3 + 2 * (100 + 10 + 20)
+    assert work.cache_bytes([group(10, 0)], 4) == 3 + 2 * 4
+
+
+def test_the_memory_of_an_engine_is_that_of_all_its_processes():
+    program = "import sys\nfilled = bytearray(64 << 20)\nprint('ready', flush=True)\nsys.stdin.read()"
+    parent = "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\nchild.wait()"
+    with subprocess.Popen([sys.executable, "-c", parent, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        alone = machine.peak_resident_bytes(os.getpid())
+        found = machine.peak_resident_bytes(process.pid)
+        process.stdin.close()
+    assert 64 << 20 <= found < alone
+    assert machine.peak_resident_bytes(process.pid) is None
 
 
 def test_the_documents_command_names_no_path_of_this_machine():
@@ -207,6 +251,50 @@ def test_float32_is_judged_more_strictly_than_bfloat16():
         return agreement.Agreement("m", weights, "e", largest, 0, 16, agreement.NEW_TOKENS).ok
 
     assert ok("bf16", 0.1) and not ok("float32", 0.1) and ok("float32", 0.001) and ok("int8", 9)
+
+
+def test_a_peer_that_ends_says_why(tmp_path):
+    script = tmp_path / "engine.py"
+    script.write_text("import sys\nsys.stdin.readline()\nsys.exit('no such instruction')\n")
+    with pytest.raises(Failed, match="engine.py ended with 1 in open: no such instruction"):
+        Worker(sys.executable, str(script))
+
+
+class Answering:
+    """Berth, float32 and a peer that agrees."""
+
+    def greedy(self, prompt, tokens):
+        return [5] * tokens, [{5: -0.1, 6: -3.0}] * tokens
+
+    def logprobs(self, prompt, continuation, ids):
+        return [{"best": 5, "logprob": -0.1, "of_ids": [-0.1, -3.0]} for _ in ids]
+
+    def close(self):
+        pass
+
+
+class Failing(Answering):
+    def greedy(self, prompt, tokens):
+        raise Failed("died")
+
+    def logprobs(self, prompt, continuation, ids):
+        raise Failed("died")
+
+
+def test_an_engine_that_fails_is_not_taken_for_the_same_model():
+    import agreement
+
+    def examine(weights, berth, reference):
+        found = agreement.examine("m", weights, berth, {"bad": Failing(), "good": Answering()}, reference, 100)
+        return {check.engine: (check.ok, check.error) for check in found}
+
+    good, bad = (True, ""), (False, "died")
+    assert examine("bf16", Answering(), Answering) == {"Berth": good, "bad": bad, "good": good}
+    assert examine("bf16", Failing(), Answering) == {"Berth": bad, "bad": bad, "good": bad}
+    assert examine("bf16", Answering(), Failing) == {"Berth": bad, "bad": bad, "good": bad}
+    assert examine("int8", Answering(), Answering)["bad"] == (True, "died")
+    lines = report.agreements([agreement.unchecked("m", "int8", "bad", "died")]).splitlines()
+    assert lines[2] == "| m | int8 | bad |  |  |  |  | NOT COMPARED: died |"
 
 
 def test_each_kind_of_processor_keeps_its_tables(tmp_path):

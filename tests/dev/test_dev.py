@@ -38,11 +38,20 @@ def test_a_removed_file_and_a_build_file_concern_their_package():
 
 def test_the_rules_concern_everything():
     assert choose("berth.bzl", "cache/lease.cc")[0] == ["//..."]
+    assert choose("BUILD")[0] == ["//..."]
 
 
 def test_a_python_test_concerns_itself_and_a_helper_its_folder():
     assert choose("tests/e2e/test_server.py") == ([], ["tests/e2e/test_server.py"])
     assert choose("tests/e2e/structures.py") == ([], ["tests/e2e"])
+    assert choose("tests/models/ops/cuda_code_test.py") == ([], ["tests/models"])
+
+
+def test_what_python_tests_share_concerns_their_folders_alone():
+    assert {"tests/bench", "tests/e2e", "tests/gateway"} < set(choose("tests/testing/berth_server.py")[1])
+    of_all = choose("tests/conftest.py")[1]
+    assert {"tests/dev", "tests/e2e", "tests/gateway"} < set(of_all)
+    assert not {"tests", "tests/testing"} & {*of_all, *choose("tests/testing/berth_server.py")[1]}
 
 
 def test_a_tool_concerns_the_tests_of_its_folder():
@@ -130,6 +139,22 @@ def test_a_step_that_fails_or_hangs_is_named_and_the_next_one_runs(tmp_path, cap
     assert "FAILED one: exit status 3" in printed
     assert "FAILED two: ran longer than its limit of 0.0001 minutes: sleep 1000" in printed
     assert printed.endswith("1 passed, 2 failed\n")
+
+
+def test_a_query_that_fails_is_a_failed_step_and_the_next_one_runs(tmp_path, capsys, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "bazel").write_text("#!/bin/sh\nexit 7\n")
+    (programs / "bazel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    run = new_run(tmp_path)
+    assert run.chosen_by("query", lambda: dev_test.query("//...")) == []
+    assert run.bazel_tests("Bazel tests", [])
+    assert run.step("next", "one", ["true"], 10)
+    assert run.report() == 1
+    printed = capsys.readouterr().out
+    assert "FAILED query: Bazel cannot tell which tests to run: //...\n" in printed
+    assert printed.endswith("1 passed, 1 failed\n")
 
 
 def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):
@@ -274,6 +299,41 @@ def test_a_step_runs_again_only_if_a_file_changed(tmp_path, monkeypatch):
     assert step("false", again=False) == ("one", 0, 4)
     assert step("echo x >>new", again=False) == ("one", 1, 5)
     assert step(again=False) == ("one", 1, 6)
+
+
+def test_a_setup_that_fails_ends_its_download(tmp_path):
+    """The crate fails while LibTorch's download, which is a stand-in, holds the other end of a pipe."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    end, other = os.pipe()
+    for name, script in {"dpkg-query": "echo install ok installed", "python3": f"echo ready >&{other}; exec sleep 1000",
+                         "cargo": '[ "$1" != --version ] || { echo cargo 1.99.0; exit; }; '
+                                  f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1"}.items():
+        (programs / name).write_text(f"#!/bin/bash\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "BERTH_CACHE": str(tmp_path / "cache")}
+    setup = subprocess.Popen([os.path.join(changed.ROOT, "dev"), "setup"], env=environment, pass_fds=[other],
+                             stderr=subprocess.DEVNULL)
+    os.close(other)
+    with open(end, encoding="utf-8") as pipe:
+        assert pipe.readline() == "ready\n"
+        (tmp_path / "go").touch()
+        assert setup.wait(timeout=600) == 1
+        assert pipe.read() == ""  # returns once no process has the other end
+
+
+def test_packages_of_debian_are_those_of_the_chosen_tests():
+    script = ("source tools/dev/common.sh; source tools/dev/install.sh; install_packages() { echo \"$@\"; }; "
+              "install_packages_of_tests \"$@\"")
+
+    def installed(*arguments):
+        return subprocess.run(["bash", "-euc", script, "bash", *arguments], cwd=changed.ROOT, check=True, text=True,
+                              stdout=subprocess.PIPE, timeout=60).stdout.split()
+
+    assert installed("//tests/cache/...", "tests/dev", "--again") == []
+    assert "clang-14" in installed("//tests/fuzz:grammar_fuzz") and "chromium" not in installed("//tests/fuzz")
+    assert "chromium" in installed("tests/e2e/test_server.py") and "patchelf" not in installed("tests/e2e")
+    assert {"chromium", "patchelf"} <= {*installed("tests/deploy")} & {*installed()} & {*installed("--changed")}
 
 
 def test_lint_can_be_the_first_command(tmp_path):

@@ -138,6 +138,26 @@ def test_a_watched_program_has_libraries_of_its_own(tmp_path, monkeypatch):
         find_tool("no-such-tool")
 
 
+def test_a_program_that_skips_or_runs_no_test_fails():
+    sys.path.insert(0, str(GPU))
+    from correctness import problem_of
+
+    passed = "[       OK ] A.b (1 ms)\n[  PASSED  ] 1 test.\n"
+    assert problem_of(0, passed, False) == ""
+    skipped = "[  SKIPPED ] A.c (0 ms)\n[  SKIPPED ] 1 test, listed below:\n"
+    assert problem_of(0, passed + skipped, True) == "A.c was skipped"
+    assert problem_of(1, "[  FAILED  ] A.d (3 ms)\n", False) == "A.d"
+    assert problem_of(-6, "", False) == "ended with -6"
+    assert problem_of(0, "[  PASSED  ] 0 tests.\n", False) == "ran no test"
+    assert problem_of(0, "[  PASSED  ] 0 tests.\n", True) == ""
+
+
+def test_a_stage_that_there_is_not_is_an_error():
+    done = subprocess.run([sys.executable, GPU / "check.py", "A1", "--only=machine", "--only=nothing"], text=True,
+                          check=False, timeout=600, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and "part A1 has no stage nothing" in done.stderr
+
+
 def test_another_token_is_a_miss_unless_it_is_a_tie():
     sys.path.insert(0, str(GPU))
     from correctness import compare

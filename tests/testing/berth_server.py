@@ -1,11 +1,13 @@
 """Starts a berth-server for a test and talks to it. Needs grpcio and grpcio-tools."""
 
+import atexit
 import contextlib
 import functools
 import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -63,6 +65,7 @@ def api():
         from grpc_tools import protoc
 
         folder = tempfile.mkdtemp(prefix="berth-stubs-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         protos = [os.path.join(ROOT, "proto/berth/v1", name)
                   for name in ("inference.proto", "control.proto", "sessions.proto")]
         arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]

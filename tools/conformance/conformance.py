@@ -177,7 +177,8 @@ class Checker:
         for messages, _ in cold:
             others = []
             if trace == "side":
-                concurrent.futures.wait(self.ask_others(self.arguments.others))
+                for other in self.ask_others(self.arguments.others):
+                    other.result()
             if mode == "again":
                 self.engine.ask(messages)
             elif mode == "others":

@@ -48,7 +48,7 @@ cmd_bench() {
     structure)
       bazel_build //bench:grammar_bench //bench:maskbench
       case " $* " in
-        *" --maskbench="* | *" --test-suite="*)
+        *" --maskbench="* | *" --maskbench "* | *" --test-suite="* | *" --test-suite "*)
           install_published_tokenizers
           install_structure_peers
           flags=(--structure_python="$STRUCTURE_DIR/bin/python"

@@ -4,10 +4,15 @@ import os
 import subprocess
 import sys
 
+import tiers
+
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 
-# A change of these can change every target.
-BUILDS_ALL = (".bazelrc", "WORKSPACE", "berth.bzl", "third_party/")
+# A change of these can change every target. The root's BUILD says who sees whom.
+BUILDS_ALL = (".bazelrc", "BUILD", "WORKSPACE", "berth.bzl", "third_party/")
+
+# Folders of Python tests, of both tiers.
+FOLDERS = [*tiers.PYTHON_TESTS, *tiers.GATEWAY_TESTS, *tiers.GPU_TESTS, *tiers.PUBLISHED_TESTS]
 
 # The Python tests that a change in each folder concerns, beside those in the folder itself. Each drives a built program.
 PYTHON_TESTS = {
@@ -26,7 +31,9 @@ PYTHON_TESTS = {
     "server/": ["tests/e2e", "tests/clients", "tests/docs", "tests/deploy", "tests/gateway"],
     "text/": ["tests/text", "tests/e2e"],
     "tests/clients/": ["tests/clients"],
-    "tests/testing/": ["tests/models", "tests/text", "tests/e2e", "tests/clients", "tests/docs", "tests/gateway"],
+    "tests/conftest.py": [*tiers.PYTHON_TESTS, *tiers.GATEWAY_TESTS],
+    "tests/testing/": ["tests/models", "tests/text", "tests/deploy", "tests/e2e", "tests/clients", "tests/docs",
+                       "tests/bench", "tests/parity", "tests/gateway"],
     "tools/conformance/": ["tests/gateway"],
     "tools/dev/": ["tests/dev"],
     "tools/gpu/": ["tests/gpu"],
@@ -70,8 +77,8 @@ def python_tests(path, exists):
     chosen = [test for folder, tests in PYTHON_TESTS.items() if path.startswith(folder) for test in tests]
     if path.endswith(".md"):
         chosen.append("tests/docs")
-    if path.startswith("tests/") and path.endswith(".py"):
-        chosen.append(os.path.dirname(path))
+    if path.endswith(".py"):
+        chosen += [folder for folder in FOLDERS if path.startswith(folder + "/")]
     return chosen
 
 
@@ -111,10 +118,9 @@ def dependent_tests(patterns, query):
         rdeps($tests, set({' '.join(named)})) intersect $tests""")
 
 
-def chosen(query):
-    """The Bazel targets and the Python tests that the changes of this branch concern."""
+def chosen():
+    """The Bazel patterns and the Python tests that the changes of this branch concern."""
     differ = files()
     if not differ:
         sys.exit("[dev] error: nothing differs from main; name the tests, or run the first tier: ./dev test")
-    patterns, tests = choose(differ, exists)
-    return dependent_tests(patterns, query), tests
+    return choose(differ, exists)

@@ -12,13 +12,17 @@ fi
 # The torch wheel and the two CUDA libraries that libtorch_cpu.so names; not the other 4 GB of CUDA wheels.
 install_libtorch() {
   if [ ! -e "$TORCH_DIR/complete" ]; then
-    say "installing LibTorch $TORCH_VERSION (530 MB download)"
-    rm -rf "$TORCH_DIR"
-    python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location --root-user-action=ignore \
-      --target "$TORCH_DIR" \
-      "torch==$TORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 ||
-      die "pip could not install torch $TORCH_VERSION"
-    touch "$TORCH_DIR/complete"
+    (
+      flock 9  # several checkouts may set up at once
+      [ ! -e "$TORCH_DIR/complete" ] || exit 0
+      say "installing LibTorch $TORCH_VERSION (530 MB download)"
+      rm -rf "$TORCH_DIR"
+      python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location \
+        --root-user-action=ignore --target "$TORCH_DIR" \
+        "torch==$TORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 ||
+        die "pip could not install torch $TORCH_VERSION"
+      touch "$TORCH_DIR/complete"
+    ) 9>"$CACHE/libtorch.lock"
   fi
   local name
   mkdir -p .deps/libtorch/include .deps/libtorch/lib
@@ -98,11 +102,18 @@ install_fuzz_crate() {
     build_crate libberth_text_fuzz.a "$host/fuzz" --profile fuzz --target "$host"
 }
 
+# make_environment FOLDER: a virtual environment, or the old one to install over. Until that has succeeded, nothing in
+# it counts as complete: what an older commit asks for is not there any more.
+make_environment() {
+  rm -f "$1"/complete-*
+  python3 -m venv "$1"
+}
+
 # The parity oracle: transformers with its full torch, apart from what the server links.
 install_oracle() {
   [ -e "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)" ] && return
   say "installing the parity oracle (transformers; 5 GB, 1-3 minutes)"
-  python3 -m venv "$ORACLE_DIR"
+  make_environment "$ORACLE_DIR"
   "$ORACLE_DIR/bin/pip" install -q --disable-pip-version-check -r tools/parity/requirements.txt ||
     die "pip could not install tools/parity/requirements.txt"
   touch "$ORACLE_DIR/complete-$(cksum <tools/parity/requirements.txt | cut -d' ' -f1)"
@@ -115,7 +126,7 @@ install_clients() {
   complete="$CLIENTS_DIR/complete-$(cat "$packages" "$lm_eval" | cksum | cut -d' ' -f1)"
   [ -e "$complete" ] && return
   say "installing the packages of tests/clients (630 MB, 1-2 minutes)"
-  python3 -m venv "$CLIENTS_DIR"
+  make_environment "$CLIENTS_DIR"
   local pip=("$CLIENTS_DIR/bin/python" -m pip --disable-pip-version-check)
   "${pip[@]}" install -q --no-compile -r "$packages" || die "pip could not install $packages"
   "${pip[@]}" install -q --no-compile --no-deps -r "$lm_eval" || die "pip could not install $lm_eval"
@@ -131,7 +142,7 @@ install_gateway() {
   complete="$GATEWAY_DIR/complete-$(cksum <tests/gateway/requirements.txt | cut -d' ' -f1)"
   [ -e "$complete" ] && return
   say "installing the SMG gateway and clients of OpenAI's API (260 MB on disk)"
-  python3 -m venv "$GATEWAY_DIR"
+  make_environment "$GATEWAY_DIR"
   "$GATEWAY_DIR/bin/pip" install -q --disable-pip-version-check -r tests/gateway/requirements.txt ||
     die "pip could not install tests/gateway/requirements.txt"
   touch "$complete"
@@ -143,7 +154,7 @@ install_guidellm() {
   complete="$CACHE/guidellm-venv/complete-$(cksum <"$requirements" | cut -d' ' -f1)"
   [ ! -e "$complete" ] || return 0
   say "installing GuideLLM (6 GB)"
-  python3 -m venv "$CACHE/guidellm-venv"
+  make_environment "$CACHE/guidellm-venv"
   "$CACHE/guidellm-venv/bin/pip" install -q --disable-pip-version-check -r "$requirements" ||
     die "pip could not install $requirements"
   touch "$complete"
@@ -360,6 +371,22 @@ install_client_tools() {
 
 # The packages of Debian that the tests and the linters use.
 install_test_packages() { install_packages "${TEST_APT_PACKAGES[@]}"; }
+
+# install_packages_of_tests ARGUMENT...: what the tests that `./dev test` is told to run need of Debian. Here sudo can ask
+# for a password; the steps of tools/dev/test.py have no terminal.
+install_packages_of_tests() {
+  local word named=no packages=()
+  for word in "$@"; do
+    case "$word" in //* | -//* | :* | tests/*) named=yes ;; esac
+    case "$word" in
+      //tests/fuzz*) packages+=("${CLANG_APT_PACKAGES[@]}") ;;
+      tests/e2e*) packages+=("${TEST_APT_PACKAGES[@]}") ;;
+      tests/deploy*) packages+=("${TEST_APT_PACKAGES[@]}" "${PACKAGE_APT_PACKAGES[@]}") ;;
+    esac
+  done
+  [ "$named" = yes ] || packages=("${TEST_APT_PACKAGES[@]}" "${PACKAGE_APT_PACKAGES[@]}")
+  [ "${#packages[@]}" = 0 ] || install_packages "${packages[@]}"
+}
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   for part in "$@"; do timed "$part" "install_$part"; done

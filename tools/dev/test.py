@@ -25,6 +25,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import changed  # noqa: E402
 import process  # noqa: E402
+import processors  # noqa: E402
 import record  # noqa: E402
 import results  # noqa: E402
 import tiers  # noqa: E402
@@ -38,7 +39,7 @@ INSTALL_MINUTES, BUILD_MINUTES, TEST_MINUTES, FULL_MINUTES = 30, 60, 60, 24 * 60
 # One Python test. It ends with the stacks of all threads.
 PYTEST_TIMEOUT_S = 900
 # Python tests wait for servers and for rests of clients as often as they compute.
-PYTEST_PROCESSES = os.cpu_count() + 1
+PYTEST_PROCESSES = processors.count() + 1
 
 
 def say(words):
@@ -51,18 +52,27 @@ def bazel(command, *arguments):
             *progress, *arguments]
 
 
+class QueryFailed(Exception):
+    pass
+
+
 def query(expression, *flags):
-    """The labels that a Bazel query finds. With --keep_going, what it does not know is passed over."""
+    """The labels that a Bazel query finds, or QueryFailed. With --keep_going, what it does not know is passed over."""
     command = ["bazel", f"--output_user_root={CACHE}/bazel", "query", "--noshow_progress", "--noimplicit_deps", *flags,
                expression]
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=600)
+    try:
+        result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=600)
+    except subprocess.TimeoutExpired as error:
+        raise QueryFailed(f"Bazel took longer than 10 minutes to tell which tests to run: {expression}") from error
     if result.returncode != 0 and not (result.returncode == 3 and "--keep_going" in flags):
-        sys.exit(f"[dev] error: Bazel cannot tell which tests to run: {expression}")
+        raise QueryFailed(f"Bazel cannot tell which tests to run: {expression}")
     return result.stdout.split()
 
 
 def threaded(tests):
     """Returns the Bazel tests that need a source that starts a thread."""
+    if not tests:
+        return []
     found = subprocess.run(["git", "grep", "-lE", tiers.STARTS_THREAD, "--", "*.cc", "*.h"], cwd=ROOT, check=True,
                            stdout=subprocess.PIPE, text=True, timeout=60).stdout.split()
     sources = [label for path in found for label in changed.bazel_patterns(path, changed.exists)]
@@ -136,6 +146,20 @@ class TestRun:
             record.keep_pass(CACHE, name, files, self.table[-1][2])
         return passed
 
+    def chosen_by(self, name, choose):
+        """What `choose` finds by Bazel queries. If one fails, that is a failed step, and nothing is found."""
+        started = time.monotonic()
+        try:
+            return choose()
+        except QueryFailed as error:
+            say(str(error))
+            self.table.append((name, time.monotonic() - started, 0, 1))
+            self.failures.append(f"{name}: {error}")
+            return []
+
+    def torch_free_tests(self):
+        return self.chosen_by("query of the torch-free tests", torch_free_tests)
+
     def begin_install(self, *parts):
         """Installs beside the next steps. `finish_installs` waits."""
         log = self.path(f"install {'-'.join(parts)}.log")
@@ -149,6 +173,8 @@ class TestRun:
         self.background = []
 
     def bazel_tests(self, name, targets, *flags, long=False, optional=False):
+        if not targets:  # their query failed, or found none
+            return True
         file = self.path(f"{name}.json")
         pattern_file = self.path(f"{name}.targets")
         with open(pattern_file, "w", encoding="utf-8") as patterns:
@@ -179,7 +205,7 @@ class TestRun:
         file = self.path(f"{name}.log")
         if optional and self.until is not None:
             arguments = [*arguments, f"--seconds={max(0, int(self.until - time.monotonic()))}"]
-        command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={os.cpu_count()}", *arguments]
+        command = [ORACLE_PYTHON, "tools/parity/run.py", f"--log={file}", f"--processes={processors.count()}", *arguments]
         env = {"BERTH_BIN": f"{ROOT}/bazel-bin"}
         if not optional:
             return self.step_of_files(name, "parity", command, file, env)
@@ -207,7 +233,9 @@ class TestRun:
         self.begin_install("deploy_tools")
         self.step("build", "one", bazel("build", "--keep_going", "//...", *tiers.CUDA_LIBRARIES), BUILD_MINUTES)
         self.bazel_tests("Bazel tests", ["//...", *tiers.CUDA_TESTS])
-        self.sanitizers(tiers.parsers(torch_free_tests()), threaded(torch_free_tests()))
+        torch_free = self.torch_free_tests()
+        self.sanitizers(tiers.parsers(torch_free),
+                        self.chosen_by("query of the tests with threads", lambda: threaded(torch_free)))
         self.step("lint", "one", ["./dev", "lint"], 10)
         self.finish_installs()
         for name, python, paths in (("Python tests", ORACLE_PYTHON, tiers.PYTHON_TESTS),
@@ -222,16 +250,17 @@ class TestRun:
         self.pytest("GPU archive", ORACLE_PYTHON, tiers.GPU_TESTS, optional=True)
         self.step("published tokenizers, packages", "one", install("published_tokenizers"), INSTALL_MINUTES, optional=True)
         self.pytest("published tokenizers", ORACLE_PYTHON, tiers.PUBLISHED_TESTS, optional=True)
-        self.asan("all torch-free tests", torch_free_tests(), optional=True)
-        self.tsan("all torch-free tests", torch_free_tests(), optional=True)
+        torch_free = self.torch_free_tests()
+        self.asan("all torch-free tests", torch_free, optional=True)
+        self.tsan("all torch-free tests", torch_free, optional=True)
         long = {"long": True, "optional": True}
         self.bazel_tests("long Bazel tests", tiers.LONG_BAZEL_TESTS, **long)
         self.parity("parity, all cases in all regimes", optional=True)
         self.pytest("long Python tests", ORACLE_PYTHON, tiers.LONG_PYTHON_TESTS, **long)
         self.step("GuideLLM", "one", install("guidellm"), INSTALL_MINUTES, optional=True)
         self.pytest("long gateway tests", GATEWAY_PYTHON, tiers.LONG_GATEWAY_TESTS, **long)
-        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", query(tiers.TORCH_TESTS), "--config=asan_torch",
-                         optional=True)
+        with_torch = self.chosen_by("query of the tests with LibTorch", lambda: query(tiers.TORCH_TESTS))
+        self.bazel_tests("Bazel tests with LibTorch, asan+ubsan", with_torch, "--config=asan_torch", optional=True)
         self.bazel_tests("Fuzzers, an hour each", [tiers.FUZZERS], "--config=asan", **long)
 
     def some(self, chosen):
@@ -271,7 +300,9 @@ class TestRun:
                 self.pytest(name, python, several, processes=PYTEST_PROCESSES if whole else None)
 
     def changed(self):
-        labels, paths = changed.chosen(query)
+        patterns, paths = changed.chosen()
+        labels = self.chosen_by("query of the tests that depend on the changes",
+                                lambda: changed.dependent_tests(patterns, query))
         say(f"Bazel tests: {' '.join(labels) or 'none'}; Python tests: {' '.join(paths) or 'none'}")
         self.step("packages", "one", install("test_packages"), INSTALL_MINUTES)
         self.step("lint", "one", ["./dev", "lint"], 10)
@@ -322,7 +353,8 @@ def execute(run, arguments):
         run.changed()
     elif arguments.sanitizers:
         run.step("packages", "one", install("test_packages"), INSTALL_MINUTES)
-        run.sanitizers(torch_free_tests(), torch_free_tests())
+        torch_free = run.torch_free_tests()
+        run.sanitizers(torch_free, torch_free)
     else:
         run.first_tier()
         if arguments.full or arguments.minutes is not None:
@@ -344,7 +376,7 @@ def main():
         run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen),
                       again=arguments.again or arguments.stress or bool(arguments.chosen), stress=arguments.stress)
         try:
-            with process.BusyCores(os.cpu_count() if arguments.stress else 0):
+            with process.BusyCores(processors.count() if arguments.stress else 0):
                 tier = execute(run, arguments)
         except KeyboardInterrupt:
             sys.exit("[dev] error: interrupted")

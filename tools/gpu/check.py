@@ -28,6 +28,8 @@ from stages import BIN, Setup, Skip, program_environment, reason_of
 # {part: (module, its list of stages)}
 PARTS = {"A1": ("correctness", "TOKENS"), "A2": ("correctness", "WATCHED"), "B": ("speed", "STAGES"),
          "C": ("soak", "STAGES")}
+# Else tests/testing/berth_server.py has servers fill memory, which the peers of part B do not.
+UNFILLED_MEMORY = {"MALLOC_PERTURB_": "0"}
 SKIPPED = 77  # a stage's exit code
 CPU_LIMIT_FACTOR = 10  # of the stages' time limits, which are a GPU's
 LOG_LINES = 15  # of a failed stage's log that are printed
@@ -70,6 +72,7 @@ def start(part, stage, arguments, limit, log, **environment):
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                                    env={**os.environ, "PYTHONUNBUFFERED": "1",
                                         "BERTH_LIBRARY_PATH": program_environment()["LD_LIBRARY_PATH"],
+                                        **(UNFILLED_MEMORY if part == "B" else {}),
                                         **environment})
         try:
             code = process.wait(timeout=limit)
@@ -149,6 +152,9 @@ def main():
     if arguments.stage:
         setup = Setup(arguments.device, arguments.small, arguments.out, arguments.seconds)
         sys.exit(run_stage(arguments.part, arguments.stage, setup))
+    unknown = set(arguments.only or []) - {stage.name for stage in stages_of(arguments.part)}
+    if unknown:
+        parser.error(f"part {arguments.part} has no stage {', '.join(sorted(unknown))}")
     if not shutil.which(str(BIN / "server/berth-server")):
         sys.exit(f"no program {BIN}/server/berth-server: build it, or unpack the archive of ./dev gpu-pack")
     sys.exit(1 if run_part(arguments.part, arguments) else 0)

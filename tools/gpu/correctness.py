@@ -24,8 +24,8 @@ QUANTISED_TIE_MARGIN = 0.2
 MAX_TIE_SHARE = 0.1
 LOGPROB_TOLERANCE = 1e-3
 CHECKS = ["--poison_cache", "--check_integrity", "--arena=64MiB", "--max_sequence_tokens=1024", "--dtype=float32"]
-# Parameters of tests that run other kernels than CUDA's.
-CPU_TESTS = "*/avx*:*/amx*:*/baseline*"
+# Tests that run other kernels than CUDA's.
+CPU_TESTS = "*/avx*:*/amx*:*/baseline*:ProductOpsTilesTest.*"
 # The part of its time after which a stage begins no further case of parity. One that compares all regimes starts some 20
 # servers.
 BEGINS_UNTIL = 0.6
@@ -105,9 +105,22 @@ def count_passed(log):
     return sum(map(int, re.findall(r"PASSED.* (\d+) test", log)))
 
 
+def problem_of(code, log, may_be_empty):
+    """What is wrong with a program of tests; "" if all of them passed."""
+    if code != 0:
+        names = re.findall(r"^\[  FAILED  \] (\S+?),? .*ms\)", log, re.MULTILINE)[:3]
+        return ", ".join(names) or f"ended with {code}"
+    skipped = re.findall(r"^\[  SKIPPED \] (\S+)", log, re.MULTILINE)
+    if skipped:
+        return f"{skipped[0]} was skipped"
+    return "" if may_be_empty or count_passed(log) else "ran no test"
+
+
 def device_tests(setup, *tool, only="*"):
     """Runs the tests of the operations on the device, four at a time; on the CPU, on the emulated kernels. Returns how
-    many passed, of how many programs, and their logs."""
+    many passed, of how many programs, and their logs. A test that is skipped fails. So does a program without one,
+    unless `only` or the CPU chooses among them."""
+    may_be_empty = only != "*" or not setup.on_gpu
     if setup.on_gpu:
         # Each tensor in an allocation of its own, so that the sanitizer sees its ends.
         environment = {"BERTH_TEST_DEVICE": setup.device} | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool else {})
@@ -130,10 +143,10 @@ def device_tests(setup, *tool, only="*"):
             print(f"=== {test}: {code}\n{log}", flush=True)
             logs.append(log)
             count += count_passed(log)
-            if code != 0:
-                names = re.findall(r"^\[  FAILED  \] (\S+?),? .*ms\)", log, re.MULTILINE)[:3]
-                failed.append(f"{pathlib.Path(test).name}: {', '.join(names) or f'ended with {code}'}")
+            if problem := problem_of(code, log, may_be_empty):
+                failed.append(f"{pathlib.Path(test).name}: {problem}")
     assert not failed, "; ".join(failed)
+    assert count > 0, "no test ran"
     return f"{count} tests of {len(tests)} programs" + ("" if setup.on_gpu else ", on the emulated kernels"), logs
 
 

@@ -10,6 +10,7 @@ import pathlib
 import numpy as np
 
 import forked
+import lock
 from berth_server import api
 from cases import CASES
 
@@ -26,13 +27,14 @@ def load(name, folder, answers):
     """[prompts, poolings, hidden], in float64."""
     sources = [pathlib.Path(__file__).read_bytes(), repr(CASES[name]).encode()]
     file = folder / f"embedded-{hashlib.sha256(b'0'.join(sources)).hexdigest()[:16]}.npy"
-    if not file.exists():
-        for old in folder.glob("embedded-*"):
-            old.unlink()
-        temporary = folder / "embedded.tmp.npy"
-        np.save(temporary, make(CASES[name], answers))
-        temporary.rename(file)
-    return np.load(file)
+    with lock.locked(name, folder):
+        if not file.exists():
+            for old in folder.glob("embedded-*"):
+                old.unlink()
+            temporary = folder / "embedded.tmp.npy"
+            np.save(temporary, make(CASES[name], answers))
+            temporary.rename(file)
+        return np.load(file)
 
 
 def make(case, answers):

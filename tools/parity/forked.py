@@ -9,6 +9,7 @@ import hashlib
 import json
 import pathlib
 
+import lock
 import oracle
 from cases import CASES
 
@@ -99,17 +100,21 @@ def search(model, case, prompt, settings, ends):
 
 def load(name, folder, answers):
     """What transformers answers to each prompt and search."""
-    case = CASES[name]
-    path = answers_file(folder, case)
-    if not path.exists():
-        model = remade_model(case)
-        prompts = [prompt for prompt in answers["prompts"] if len(prompt) in PROMPT_LENGTHS]
-        greedy = [tokens for prompt, tokens in zip(answers["prompts"], answers["tokens"]) if len(prompt) in PROMPT_LENGTHS]
-        # Tokens that greedy outputs meet half way: so beams end at all lengths.
-        ends = sorted({tokens[at] for tokens in greedy for at in (6, 13)} | {1})
-        rows = [dict(prompt=prompt, settings=settings, ends=ends) for prompt in prompts for settings in SEARCHES]
-        for row in rows:
-            row["beams"], row["margin"] = search(model, case, row["prompt"], row["settings"], ends)
-        path.with_suffix(".tmp").write_text(json.dumps(rows))
-        path.with_suffix(".tmp").rename(path)
-    return json.loads(path.read_text())
+    path = answers_file(folder, CASES[name])
+    with lock.locked(name, folder):
+        if not path.exists():
+            path.with_suffix(".tmp").write_text(json.dumps(make(CASES[name], answers)))
+            path.with_suffix(".tmp").rename(path)
+        return json.loads(path.read_text())
+
+
+def make(case, answers):
+    model = remade_model(case)
+    prompts = [prompt for prompt in answers["prompts"] if len(prompt) in PROMPT_LENGTHS]
+    greedy = [tokens for prompt, tokens in zip(answers["prompts"], answers["tokens"]) if len(prompt) in PROMPT_LENGTHS]
+    # Tokens that greedy outputs meet half way: so beams end at all lengths.
+    ends = sorted({tokens[at] for tokens in greedy for at in (6, 13)} | {1})
+    rows = [dict(prompt=prompt, settings=settings, ends=ends) for prompt in prompts for settings in SEARCHES]
+    for row in rows:
+        row["beams"], row["margin"] = search(model, case, row["prompt"], row["settings"], ends)
+    return rows
