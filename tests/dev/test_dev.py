@@ -149,12 +149,13 @@ def test_a_query_that_fails_is_a_failed_step_and_the_next_one_runs(tmp_path, cap
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     run = new_run(tmp_path)
     assert run.chosen_by("query", lambda: dev_test.query("//...")) == []
-    assert run.bazel_tests("Bazel tests", [])
+    assert not run.bazel_tests("Bazel tests", [])
     assert run.step("next", "one", ["true"], 10)
     assert run.report() == 1
     printed = capsys.readouterr().out
     assert "FAILED query: Bazel cannot tell which tests to run: //...\n" in printed
-    assert printed.endswith("1 passed, 1 failed\n")
+    assert "FAILED Bazel tests: there is no target\n" in printed
+    assert printed.endswith("1 passed, 2 failed\n")
 
 
 def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):

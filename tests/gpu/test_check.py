@@ -152,6 +152,14 @@ def test_a_program_that_skips_or_runs_no_test_fails():
     assert problem_of(0, "[  PASSED  ] 0 tests.\n", True) == ""
 
 
+def test_the_version_of_torch_is_the_one_that_is_built_with():
+    sys.path.insert(0, str(GPU))
+    from correctness import TORCH_VERSION
+
+    common = (GPU.parent / "dev/common.sh").read_text()
+    assert f"TORCH_VERSION={TORCH_VERSION}\n" in common
+
+
 def test_a_stage_that_there_is_not_is_an_error():
     done = subprocess.run([sys.executable, GPU / "check.py", "A1", "--only=machine", "--only=nothing"], text=True,
                           check=False, timeout=600, stderr=subprocess.PIPE)

@@ -174,7 +174,9 @@ class TestRun:
 
     def bazel_tests(self, name, targets, *flags, long=False, optional=False):
         if not targets:  # their query failed, or found none
-            return True
+            self.table.append((name, 0, 0, 1))
+            self.failures.append(f"{name}: there is no target")
+            return False
         file = self.path(f"{name}.json")
         pattern_file = self.path(f"{name}.targets")
         with open(pattern_file, "w", encoding="utf-8") as patterns:
