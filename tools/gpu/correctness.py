@@ -26,8 +26,8 @@ LOGPROB_TOLERANCE = 1e-3
 CHECKS = ["--poison_cache", "--check_integrity", "--arena=64MiB", "--max_sequence_tokens=1024", "--dtype=float32"]
 # Tests that run other kernels than CUDA's.
 CPU_TESTS = "*/avx*:*/amx*:*/baseline*:ProductOpsTilesTest.*"
-# Of each program, those that compute-sanitizer watches: every kernel in its smallest sizes. decode_graphs_test has none,
-# as torch records no graph while each tensor is an allocation of its own.
+# What compute-sanitizer watches of each program: every kernel in its smallest sizes. decode_graphs_test has none, as
+# torch records no graph while each tensor is an allocation of its own.
 WATCHED_TESTS = ["*CarriesItsState*", "*Norm*", "*Rotary*", "*Activation*", "*TheReference*", "*Encoder*", "*Cross*",
                  "CheckpointConverterTest.*", "*CudaMatMulTest*", "*SampleStepTest*", "TensorStorageTest.*"]
 NOT_WATCHED = ["tests/models/runner/device_probe_test", "tests/models/runner/decode_graphs_test"]
@@ -127,8 +127,8 @@ def problem_of(code, log, may_be_empty):
 
 def device_tests(setup, *tool, only="*"):
     """Runs the tests of the operations on the device, four at a time; on the CPU, on the emulated kernels. Returns how
-    many passed, of how many programs, and their logs. A test that is skipped fails. So does a program without one, but
-    for the CPU, which chooses among them."""
+    many passed, of how many programs, and their logs. A test that is skipped fails. So does a program without one,
+    except on the CPU, which chooses among them."""
     may_be_empty = not setup.on_gpu
     if setup.on_gpu:
         # Each tensor in an allocation of its own, so that the sanitizer sees its ends.
