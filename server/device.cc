@@ -74,7 +74,8 @@ absl::Status WarmUpDevice(const Config& config, const LoadedModel& model, int64_
   if (absl::IsDataLoss(counts.status())) EndOnLostDevice(counts.status());
   if (!counts.ok()) return counts.status();
   spdlog::info("warm-up: a prefill of {} tokens, a decode of {} rows, {} drafts, {} CUDA graphs, in {:.1f} s",
-               counts->prefill_tokens, counts->decode_rows, counts->draft_tokens, counts->graphs, absl::ToDoubleSeconds(SteadyNow() - start));
+               counts->prefill_tokens, counts->decode_rows, counts->draft_tokens, counts->graphs,
+               absl::ToDoubleSeconds(SteadyNow() - start));
   const absl::StatusOr<DeviceMemory> memory = model.device_memory();
   if (memory.ok()) spdlog::info("GPU memory: {} free after the warm-up", FormatByteSize(memory->free_bytes));
   return absl::OkStatus();

@@ -17,9 +17,8 @@ static_assert(RotaryEmbedding::kTablePositions >= kMostGraphKeys, "a graph reads
 // Whether all rows decode, and see no more than `keys` keys.
 bool Decodes(const StepPlan& plan, int64_t keys) {
   return !plan.empty() && static_cast<int64_t>(plan.rows.size()) <= kMostGraphRows &&
-         std::all_of(plan.rows.begin(), plan.rows.end(), [keys](const StepRow& row) {
-           return row.num_tokens() == 1 && row.sample && row.start < keys;
-         });
+         std::all_of(plan.rows.begin(), plan.rows.end(),
+                     [keys](const StepRow& row) { return row.num_tokens() == 1 && row.sample && row.start < keys; });
 }
 
 // Parts of kSplitTokens keys of all rows, summed.

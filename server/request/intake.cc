@@ -250,8 +250,7 @@ void Intake::Handle::Start() {
   const auto check = [self = shared_from_this()](const absl::Status& waited, const StopCheck& stop) {
     const Undo within = self->intake_->in_flight_.Enter();
     if (!waited.ok()) return self->Refuse(waited);
-    absl::StatusOr<ValidatedRequest> valid =
-        Validate(self->message_, self->stream_, self->intake_->validation_, stop);
+    absl::StatusOr<ValidatedRequest> valid = Validate(self->message_, self->stream_, self->intake_->validation_, stop);
     FreeMessage(self->message_);
     self->Begin(std::move(valid));
   };

@@ -107,8 +107,11 @@ TEST(WarmUpTest, RunsAStepWithTheMostDrafts) {
 TEST(WarmUpTest, AStepHasItsMostDraftsWhateverItsTokens) {
   TinyCache tiny({StaticLayer()}, /*size=*/4000);
   RecordingRunner runner;
-  const WarmUpOptions options = {
-      .max_running = 40, .max_step_tokens = 4000, .prefill_chunk_tokens = 8, .max_sequence_tokens = 600, .max_drafts = 16};
+  const WarmUpOptions options = {.max_running = 40,
+                                 .max_step_tokens = 4000,
+                                 .prefill_chunk_tokens = 8,
+                                 .max_sequence_tokens = 600,
+                                 .max_drafts = 16};
   const auto counts = WarmUp(tiny.cache->plan(), tiny.storage.get(), &runner, options);
   ASSERT_TRUE(counts.ok()) << counts.status();
   EXPECT_EQ(counts->draft_tokens, kMaxStepDrafts);
