@@ -487,7 +487,7 @@ def run_server(*flags, libraries=()):
 ])
 def test_bad_starts_say_why(flags, words):
     result = run_server(*flags)
-    assert result.returncode != 0
+    assert result.returncode == 1, result
     message = result.stdout + result.stderr
     assert all(word in message for word in words), message
 

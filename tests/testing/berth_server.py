@@ -91,8 +91,16 @@ def fixed_port():
             return port
 
 
+FAILED_START = 1  # the exit code of a start that failed
+
+
 class DidNotStart(Exception):
-    pass
+    """The server refused to start, and says why. Other ends, such as a crash, are errors of the test."""
+
+
+def refusal(code, log):
+    """The exception of a start that ended with this code."""
+    return DidNotStart(log) if code == FAILED_START else AssertionError(f"the start ended with {code}\n{log}")
 
 
 class BerthServer:
@@ -115,10 +123,10 @@ class BerthServer:
         deadline = time.monotonic() + START_SECONDS
         while not os.path.exists(port_file):
             if self.process.poll() is not None:
-                raise DidNotStart(self.end_of_log())
+                raise refusal(self.process.returncode, self.end_of_log())
             if time.monotonic() > deadline:
-                self.process.kill()
-                raise DidNotStart(f"no port file after {START_SECONDS} s\n" + self.end_of_log())
+                self.kill()
+                raise AssertionError(f"no port file after {START_SECONDS} s\n" + self.end_of_log())
             time.sleep(0.005)
         with open(port_file, encoding="utf-8") as file:
             self.ports = json.load(file)
@@ -207,7 +215,7 @@ def dry_run(model, *flags):
     result = subprocess.run([SERVER, f"--model={model}", *FLAGS, *flags, "--dry_run"], capture_output=True, text=True,
                             timeout=START_SECONDS, env={**os.environ, **PERTURB, "LD_LIBRARY_PATH": LIBRARY_PATH})
     if result.returncode != 0:
-        raise DidNotStart(result.stderr)
+        raise refusal(result.returncode, result.stderr)
     return result.stdout
 
 
