@@ -272,7 +272,7 @@ def test_a_full_queue_answers_at_once():
     with endless_server(DEMO, *CHECKS, "--max_running=1", "--max_queue=2", "--max_step_tokens=64",
                         "--prefill_chunk_tokens=64") as server:
         request = endless_request(prompt="x")
-        streams = [server.inference.Generate(request)]
+        streams = [server.inference.Generate(request, timeout=600)]
         next(streams[0])  # runs: those that follow wait
         streams += [server.inference.Generate(request) for _ in range(2)]
         wait_until(lambda: server.load().waiting == 2, "two requests that wait")
@@ -552,6 +552,7 @@ def test_cuda_graphs_find_what_they_name():
 
 def test_help_reads_well():
     result = run_server("--help")
+    assert result.returncode == 0, result
     assert "--model" in result.stdout and "--drain_grace" in result.stdout
     assert "absl" not in result.stdout and len(result.stdout.splitlines()) < 160
 
