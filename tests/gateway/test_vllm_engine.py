@@ -358,18 +358,46 @@ def test_the_model_describes_itself(server, engine):
     about = engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60)
     assert about.server_type == "berth" and about.data_parallel_size == 1 and about.block_size == 16
     assert about.uptime_seconds > 0 and about.active_requests == 0 and about.model_dtype == "float32"
+    assert about.kv_cache_dtype == "float32" and about.max_num_seqs > 1 and not about.is_paused
 
 
 def test_the_load_is_told(server, engine):
+    ids = chat_ids(server, "Tell what the cache gave. " * 20)
+    for _ in range(2):
+        complete(engine, ids, max_tokens=2)
     stream = engine.Generate(request(chat_ids(server, STORY), stream=True, **ENDLESS), timeout=600)
     next(stream)
-    (load,) = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=60).loads
+    answer = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=60)
+    (load,) = answer.loads
+    assert answer.dp_rank_count == 1
     assert load.num_running_reqs == load.num_total_reqs == 1 and load.num_waiting_reqs == 0
     assert 0 < load.token_usage < 1 and 0 < load.utilization < 1 and load.max_running_requests > 1
+    assert load.num_waiting_uncached_tokens == 0
+    own = server.load()
+    assert own.prefix_hit_tokens > 0
+    assert load.cache_hit_rate == pytest.approx(own.prefix_hit_tokens / own.prefix_queried_tokens)
     stream.cancel()
     with pytest.raises(grpc.RpcError) as raised:
         engine.GetLoads(pb.GetLoadsRequest(dp_rank=1), timeout=60)
     assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_what_waits_is_told():
+    with BerthServer(DEMO, *ENDLESS_FLAGS, "--max_running=1") as server:
+        engine = vllm_engine_pb2_grpc.VllmEngineStub(server.channel)
+        ids = chat_ids(server, STORY)
+        streams = [engine.Generate(request([1, 5], stream=True, **ENDLESS), timeout=600)]
+        next(streams[0])
+        streams.append(engine.Generate(request(ids, stream=True, **ENDLESS)))  # no deadline: it could be foreseen to be late
+        wait_until(lambda: server.load().waiting == 1, "a request that waits")
+        (load,) = engine.GetLoads(pb.GetLoadsRequest(), timeout=60).loads
+        assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (1, 1, 2)
+        assert load.num_waiting_uncached_tokens == server.load().waiting_tokens == len(ids)
+        assert load.utilization == load.max_running_requests == 1
+        assert engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60).max_num_seqs == 1
+        for stream in streams:
+            stream.cancel()
+        server.wait_idle()
 
 
 def archive_of(server):
@@ -420,6 +448,7 @@ def test_a_draining_server_is_not_healthy():
         server.process.terminate()
         wait_until(lambda: not engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).healthy, "the server to drain")
         assert engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).message
+        assert engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60).is_paused
         code, _ = error(engine, request([1, 5]))
         assert code == grpc.StatusCode.UNAVAILABLE
         events = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=600)
