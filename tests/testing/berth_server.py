@@ -6,12 +6,14 @@ import importlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 import grpc
 
@@ -176,6 +178,15 @@ class BerthServer:
 
     def model_info(self):
         return self.control.GetModelInfo(api().control_pb2.GetModelInfoRequest(), timeout=60)
+
+    def check_it_cropped(self):
+        """Checks that tokens were computed again. Without a crop, steps compute fewer tokens than prompts and outputs
+        have, as the last token of an output is never computed."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=60) as response:
+            sums = re.findall(r"^vllm:iteration_tokens_total_sum.* (\S+)$", response.read().decode(), re.M)
+        computed = sum(map(float, sums))
+        load = self.load()
+        assert load.preemptions == 0 and computed > load.prompt_tokens + load.generation_tokens, (computed, load)
 
     def wait_idle(self, seconds=120):
         """The load once no lease is left: every byte must have come back."""
