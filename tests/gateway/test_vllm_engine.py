@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zipfile
 
 import grpc
@@ -196,8 +197,9 @@ def test_stops_are_named(server, engine):
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"],
           "additionalProperties": False}
-TAG = {"type": "structural_tag", "triggers": ["<t>"], "structures": [
-    {"begin": "<t>", "schema": {"type": "boolean"}, "end": "</t>"}]}
+# The story that is asked for has a fox.
+TAG = {"type": "structural_tag", "triggers": ["fox"], "structures": [
+    {"begin": "fox", "schema": {"type": "boolean"}, "end": "</t>"}]}
 CONSTRAINTS = [
     ({"json_schema": json.dumps(SCHEMA)}, lambda text: set(json.loads(text)) == {"n"}),
     ({"regex": "[0-9]{3}-[0-9]{4}"}, lambda text: len(text) == 8 and text[3] == "-"),
@@ -205,13 +207,23 @@ CONSTRAINTS = [
     ({"grammar": "start: \"yes\" | \"no\""}, lambda text: text in ("yes", "no")),
     ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
     ({"choice": pb.ChoiceConstraint(choices=["fox", "owl"])}, lambda text: text in ("fox", "owl")),
-    ({"structural_tag": json.dumps(TAG)}, lambda text: text.count("<t>") == text.count("</t>")),
+    ({"structural_tag": json.dumps(TAG)}, lambda text: 0 < text.count("fox") == len(re.findall(
+        r"fox\s*(?:true|false)\s*</t>", text))),
 ]
+
+
+def holds(fits, text):
+    try:
+        return fits(text)
+    except json.JSONDecodeError:
+        return False
 
 
 @pytest.mark.parametrize("constraint, fits", CONSTRAINTS, ids=[next(iter(entry[0])) for entry in CONSTRAINTS])
 def test_every_constraint_holds(server, engine, constraint, fits):
-    ids = chat_ids(server, "Make a record: Lily the fox lives in the forest.")
+    # The free answer is a story, which fits none of them.
+    ids = chat_ids(server, STORY)
+    assert not holds(fits, text_of(server, complete(engine, ids, max_tokens=400, frequency_penalty=1).output_ids))
     # The demo model fills JSON that it was not trained on with spaces; the penalty ends them.
     answer = complete(engine, ids, max_tokens=400, frequency_penalty=1, **constraint)
     assert answer.finish_reason == "stop"
@@ -388,7 +400,7 @@ def test_what_waits_is_told():
         ids = chat_ids(server, STORY)
         streams = [engine.Generate(request([1, 5], stream=True, **ENDLESS), timeout=600)]
         next(streams[0])
-        streams.append(engine.Generate(request(ids, stream=True, **ENDLESS)))  # no deadline: it could be foreseen to be late
+        streams.append(engine.Generate(request(ids, stream=True, **ENDLESS)))  # a deadline could be foreseen to pass
         wait_until(lambda: server.load().waiting == 1, "a request that waits")
         (load,) = engine.GetLoads(pb.GetLoadsRequest(), timeout=60).loads
         assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (1, 1, 2)
