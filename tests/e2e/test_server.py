@@ -384,8 +384,8 @@ def test_sigterm_drains():
 
 
 STEP_TIMEOUT_SECONDS = 30  # far longer than a step takes on a busy machine
-# A default run stops the server for less than the watchdog allows, and only shows that streams survive it. The watchdog's
-# unit test, with virtual time, has the rule that a stop of any length is one wake-up.
+# A default run stops the server for less than the watchdog allows, and only shows that streams survive it. That a stop
+# of any length is one wake-up is for the watchdog's unit test, with virtual time.
 STOP_SECONDS = 2 * STEP_TIMEOUT_SECONDS + 5 if FULL else 2
 
 

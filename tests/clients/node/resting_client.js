@@ -25,8 +25,8 @@ function complete(client, request) {
   });
 }
 
-// Streams an answer until its end. With `leaveMs`, it cancels that long after the first text, which must be what ends the
-// stream.
+// Streams an answer until its end. With `leaveMs`, it cancels that long after the first text, which must be what ends
+// the stream.
 function generate(client, request, leaveMs) {
   return new Promise((resolve, reject) => {
     const stream = client.Generate(request);
