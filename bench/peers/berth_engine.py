@@ -39,9 +39,9 @@ def start(path, threads, weights, flags=(), max_tokens=2304, arena_gib=2):
         started = server.__enter__()
         wait_for_packed_weights(path)
         return started
-    except DidNotStart as error:
+    except (AssertionError, DidNotStart) as error:
         said = str(error).strip().splitlines() or ["nothing was said"]
-        if quantised and "weights" in str(error):
+        if quantised and isinstance(error, DidNotStart) and "weights" in str(error):
             raise NotBuiltIn(said[-1]) from error
         raise Failed(f"berth-server did not start: {said[-1]}") from error
 

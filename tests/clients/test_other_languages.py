@@ -17,7 +17,7 @@ FULL = bool(os.environ.get("BERTH_FULL"))
 FLAGS = ["--max_sequence_tokens=400000", "--attention_window=256", "--check_integrity"]
 PING_INTERVAL_MS = 500
 REST_MS = 10 * PING_INTERVAL_MS
-AGE_MS = 3000  # a call has as long again, far longer than it takes
+AGE_MS = 8000  # a call has as long again, far longer than it takes on a busy machine
 NUM_TEXTS = 4  # that each client prints
 
 
@@ -53,6 +53,7 @@ def check(server, commands):
             watches[name] = stack.enter_context(FrameWatch(server.address))
             running[name] = stack.enter_context(subprocess.Popen(
                 command(watches[name].address), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment))
+            stack.callback(running[name].kill)  # if it does not end; else this does nothing
         printed = {name: process.communicate(timeout=600) for name, process in running.items()}
     for name, process in running.items():
         texts, errors = printed[name]

@@ -95,7 +95,7 @@ def schemas(tmp_path_factory):
 @variants
 def test_helm_finds_nothing_to_say(variant):
     result = subprocess.run(["helm", "lint", "--strict", f"--kube-version={VERSION}", *VARIANTS[variant], render.CHART],
-                            capture_output=True, text=True)
+                            capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout
 
 
@@ -118,7 +118,8 @@ def test_is_valid_strictly(variant):
 def kubeconform(schemas, text):
     return subprocess.run(
         ["kubeconform", "-strict", f"-kubernetes-version={VERSION}", "-summary", "-schema-location",
-         f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"], input=text, capture_output=True, text=True)
+         f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"], input=text, capture_output=True, text=True,
+        timeout=300)
 
 
 @variants
@@ -150,7 +151,7 @@ def test_kubeconform_refuses_a_wrong_field(schemas, variant, right, wrong, messa
 def kube_score(text):
     """The checks with a critical finding."""
     result = subprocess.run(["kube-score", "score", "--kubernetes-version=v1.31", "--output-format=json", "-"], input=text,
-                            capture_output=True, text=True)
+                            capture_output=True, text=True, timeout=300)
     objects = json.loads(result.stdout)
     assert objects, result.stderr
     return [f"{found['object_name']}: {check['check']['name']}: {check['comments']}"

@@ -7,13 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "tests/testing"))
-from berth_server import BerthServer, generate_request  # noqa: E402
+from berth_server import BerthServer, generate_request, wait_until  # noqa: E402
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 CLI = "bazel-bin/client/berth-cli"
@@ -127,10 +126,8 @@ def test_servers_of_numa_nodes_share_the_packed_weights(tmp_path):
         assert set(names) == {"--model", *here}
         flags.append([f"{name}={here[name]}" for name in names if name in here])
     with BerthServer(model, *flags[0]) as server:
-        deadline = time.monotonic() + 60
-        while not glob.glob(f"{model}/.berth/*") or "packed weights: " not in server.log():
-            assert time.monotonic() < deadline, server.log()
-            time.sleep(0.05)
+        wait_until(lambda: glob.glob(f"{model}/.berth/*") and "packed weights: " in server.log(),
+                   lambda: f"the packed weights\n{server.end_of_log()}")
     with BerthServer(model, *flags[0]) as first, BerthServer(model, *flags[1]) as second:
         for server in (first, second):
             assert server.inference.Complete(generate_request(prompt="Once", max_tokens=3), timeout=60).text

@@ -178,3 +178,10 @@ def make_structure(rng, exact=False):
     """Three of four are schemas. `exact`: the pattern matches the structure's texts and no others. Else it may match
     more, such as numbers out of range."""
     return rng.choice([make_schema] * 6 + [make_regex, make_choice])(rng, exact)
+
+
+def make_endless(rng):
+    """An array that needs too many random values to end. Its texts are the beginnings of it."""
+    item, pattern = make_value(rng, Depth(2, False))
+    fields = {"json_schema": json.dumps({"type": "array", "items": item, "minItems": 10**9}, ensure_ascii=False)}
+    return Structure(fields, regex.compile(rf"\[{SPACE}{pattern}(?:{SPACE},{SPACE}{pattern})*", regex.DOTALL))

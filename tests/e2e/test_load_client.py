@@ -98,12 +98,11 @@ def test_the_warm_up_is_sent_and_not_counted(server):
     assert after.prompt_tokens - before.prompt_tokens == 12 * 10
 
 
-# So far apart that each request has ended, and is in the cache, when the next one comes.
 MOONCAKE = [
     {"timestamp": 1000, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]},
-    {"timestamp": 4000, "input_length": 700, "output_length": 5, "hash_ids": [1, 3]},
-    {"timestamp": 7000, "input_length": 650, "output_length": 6, "hash_ids": [1, 4]},
-    {"timestamp": 10000, "input_length": 90, "output_length": 7, "hash_ids": [5]},
+    {"timestamp": 1600, "input_length": 700, "output_length": 5, "hash_ids": [1, 3]},
+    {"timestamp": 2200, "input_length": 650, "output_length": 6, "hash_ids": [1, 4]},
+    {"timestamp": 2800, "input_length": 90, "output_length": 7, "hash_ids": [5]},
 ]
 
 
@@ -116,9 +115,20 @@ def test_a_trace_of_mooncakes_form_is_replayed(server, tmp_path):
     assert sent["input_lens"] == [line["input_length"] for line in MOONCAKE]
     assert sent["output_lens"] == [line["output_length"] for line in MOONCAKE]
     intended = [start - late for start, late in zip(sent["start_times"], sent["queue_times"])]
-    assert intended == pytest.approx([0, 1.5, 3, 4.5], abs=1e-6)
+    assert intended == pytest.approx([0, 0.3, 0.6, 0.9], abs=1e-6)
+
+
+def test_prompts_of_a_trace_share_their_blocks(server, tmp_path):
+    """A run for each line, with one seed: a request has ended, and is in the cache, when the next one comes."""
+    seed = f"--seed={next(SEEDS)}"
+    cached = []
+    for line in MOONCAKE:
+        trace = tmp_path / "line.jsonl"
+        trace.write_text(json.dumps(line) + "\n")
+        cached.append(run(server, f"--trace={trace}", seed)["throughput"]["cached_tokens"])
+        server.wait_idle()
     # The third request finds the 512 tokens of id 1; the second may have to replay them.
-    assert 512 <= report["throughput"]["cached_tokens"] <= 2 * 512
+    assert cached[0] == cached[3] == 0 and cached[1] <= 512 == cached[2], cached
 
 
 def test_the_capacity_of_a_small_server_is_found():

@@ -111,7 +111,7 @@ def test_a_run_without_an_answer_is_drawn(tmp_path):
     """All requests are refused, by a queue that stays full: there is no latency to draw."""
     path = tmp_path / "report.html"
     with endless_server(DEMO, "--max_running=1", "--max_queue=1") as full:
-        streams = [full.inference.Generate(endless_request(prompt="x"))]
+        streams = [full.inference.Generate(endless_request(prompt="x"), timeout=600)]
         next(streams[0])  # runs: the next one waits
         streams.append(full.inference.Generate(endless_request(prompt="x")))
         wait_until(lambda: (full.load().running, full.load().waiting) == (1, 1), "a stream that runs and one that waits")

@@ -1,15 +1,18 @@
 """Sessions and the host tier as their users meet them: a server that is killed in the middle, and another that
 continues."""
 
+import math
 import os
 import shutil
+import signal
 import sys
 
 import grpc
 import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../testing"))
-from berth_server import ROOT, BerthServer, DidNotStart, api, generate_request, wait_until  # noqa: E402
+from berth_server import (  # noqa: E402
+    ENDLESS_TOKENS, ROOT, BerthServer, DidNotStart, api, endless_server, generate_request, wait_until)
 
 DEMO = os.path.join(ROOT, "models/demo/falcon_h1-demo")
 GEMMA = os.path.join(ROOT, "models/demo/gemma3-demo")
@@ -17,8 +20,9 @@ CHECKS = ["--poison_cache", "--check_integrity", "--log_level=warning"]
 STORY = "Tell me a story about a fox."
 
 
-def story(temperature, **fields):
-    request = generate_request(chat=STORY, temperature=temperature, max_tokens=120, ignore_eos=True, logprobs=2, **fields)
+def story(temperature, max_tokens=120, **fields):
+    request = generate_request(chat=STORY, temperature=temperature, max_tokens=max_tokens, ignore_eos=True, logprobs=2,
+                               **fields)
     request.sampling.seed = 11
     request.sampling.repetition_penalty = 1.1
     return request
@@ -28,14 +32,17 @@ def resume_request(session_id="s", received=0, tenant=""):
     return api().sessions_pb2.ResumeSessionRequest(session_id=session_id, received_tokens=received, tenant=tenant)
 
 
-def collect(messages):
-    """Tokens, text, logprobs, and the last message."""
+def collect(messages, count=math.inf):
+    """Tokens, text, logprobs, and the last message. An endless stream is left after this number of tokens."""
     tokens, text, logprobs, last = [], "", [], None
     for last in messages:
         tokens += last.token_ids
         text += last.text
         logprobs += [(entry.token_id, entry.logprob, [(top.token_id, top.logprob) for top in entry.top])
                      for entry in last.logprobs]
+        if len(tokens) >= count:
+            messages.cancel()
+            break
     return tokens, text, logprobs, last
 
 
@@ -49,52 +56,48 @@ def sessions_of(server):
     return server.sessions.List(api().sessions_pb2.ListSessionsRequest(), timeout=60).sessions
 
 
-@pytest.fixture(scope="module")
-def whole():
-    """Uninterrupted outputs, by temperature. Each of a cold server: logprobs are compared to the last bit."""
-    answers = {}
-    for temperature in (0.0, 1.2):
-        with BerthServer(DEMO, *CHECKS) as server:
-            answers[temperature] = collect(server.inference.Generate(story(temperature), timeout=120))
-    return answers
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.2], ids=["greedy", "sampled"])
-def test_a_killed_server_loses_nothing(tmp_path, whole, temperature):
+def test_a_killed_server_loses_nothing(tmp_path, temperature):
+    """Killed in the middle of an endless output, which another server continues as if nothing had been."""
     folder = tmp_path / "sessions"
     tokens, text = [], ""
-    with BerthServer(DEMO, *CHECKS, f"--session_dir={folder}", expect_clean_exit=False) as server:
-        try:
-            request = story(temperature, session_id="s", autosave_tokens=5)
-            for message in server.inference.Generate(request, timeout=120):
+    with endless_server(DEMO, *CHECKS, f"--session_dir={folder}", expect_clean_exit=False) as server:
+        request = story(temperature, max_tokens=ENDLESS_TOKENS, session_id="s", autosave_tokens=5)
+        with pytest.raises(grpc.RpcError):
+            for message in server.inference.Generate(request, timeout=300):
                 tokens += message.token_ids
                 text += message.text
                 if len(tokens) >= 40 and list(folder.glob("s@*.session")):
-                    server.kill()
-        except grpc.RpcError:
-            pass
-    assert tokens == whole[temperature][0][: len(tokens)]
+                    assert server.kill() == -signal.SIGKILL
+        assert server.process.poll() == -signal.SIGKILL
+    count = len(tokens) + 80
+    with endless_server(DEMO, *CHECKS) as server:
+        request = story(temperature, max_tokens=ENDLESS_TOKENS)
+        whole, whole_text, whole_logprobs, _ = collect(server.inference.Generate(request, timeout=300), count)
+    assert tokens == whole[: len(tokens)]
     kept = tmp_path / "kept"
     shutil.copytree(folder, kept)
     for received in (len(tokens), 0, 33):
         shutil.rmtree(folder)
         shutil.copytree(kept, folder)
-        with BerthServer(DEMO, *CHECKS, f"--session_dir={folder}") as server:
-            assert sessions_of(server)[0].output_tokens % 5 == 0 or sessions_of(server)[0].ended
-            resumed = server.sessions.Resume(resume_request(received=received), timeout=120)
-            rest, rest_text, logprobs, last = collect(resumed)
+        with endless_server(DEMO, *CHECKS, f"--session_dir={folder}") as server:
+            (session,) = sessions_of(server)
+            assert not session.ended and session.output_tokens > 0 and session.output_tokens % 5 == 0, session
+            resumed = server.sessions.Resume(resume_request(received=received), timeout=300)
+            rest, rest_text, logprobs, _ = collect(resumed, count - received)
             server.wait_idle()
-        assert rest == whole[temperature][0][received:]
-        assert logprobs == whole[temperature][2][received:]
-        assert whole[temperature][1].endswith(rest_text)
-        if received == len(tokens):
-            assert text + rest_text == whole[temperature][1]
-        assert last.finish_reason == whole[temperature][3].finish_reason
-        assert last.usage.completion_tokens == len(whole[temperature][0])
+        assert rest[: count - received] == whole[received:count]
+        assert logprobs[: count - received] == whole_logprobs[received:count]
+        if received in (0, len(tokens)):
+            joined = text + rest_text if received else rest_text
+            common = min(len(joined), len(whole_text))
+            assert common > len(text) and joined[:common] == whole_text[:common]
 
 
-def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path, whole):
+def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path):
     """Killed after any message, the first included: the session has at least the client's tokens."""
+    with BerthServer(DEMO, *CHECKS) as server:
+        whole, _, _, whole_last = collect(server.inference.Generate(story(0.0), timeout=120))
     for kill_at in (1, 2, 11, 37):
         folder = tmp_path / f"sessions{kill_at}"
         tokens = []
@@ -109,8 +112,10 @@ def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path, whole):
                 pass
         with BerthServer(DEMO, *CHECKS, f"--session_dir={folder}") as server:
             assert sessions_of(server)[0].output_tokens >= len(tokens) >= kill_at
-            rest = collect(server.sessions.Resume(resume_request(received=len(tokens)), timeout=120))[0]
-        assert tokens + rest == whole[0.0][0]
+            rest, _, _, last = collect(server.sessions.Resume(resume_request(received=len(tokens)), timeout=120))
+        assert tokens + rest == whole
+        assert last.finish_reason == whole_last.finish_reason
+        assert last.usage.completion_tokens == len(whole)
 
 
 def test_what_does_not_belong_is_refused_and_stays(tmp_path):

@@ -1,11 +1,13 @@
 """tools/openai/serve.py, which `./dev serve --openai` calls: server and gateway start together and end together."""
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import openai
 import pytest
@@ -15,20 +17,39 @@ from berth_server import LIBRARY_PATH, SERVER
 import serve
 
 SCRIPT = os.path.join(ROOT, "tools/openai/serve.py")
+START_SECONDS = 300
 
 
-def start(*server_flags, listen="127.0.0.1:0"):
+@contextlib.contextmanager
+def started(*server_flags, listen="127.0.0.1:0"):
+    """The script. A test that fails leaves neither it nor what it has started."""
     command = [sys.executable, SCRIPT, f"--gateway={SMG}", f"--listen={listen}", "--", SERVER, f"--model={DEMO}",
                "--listen=127.0.0.1:0", "--metrics_listen=", *server_flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "LD_LIBRARY_PATH": LIBRARY_PATH}) as process:
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process):
+    if process.poll() is None:
+        for pid in [process.pid, *children(process)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def base_url(process):
-    for line in process.stdout:
-        if line.startswith("OpenAI base URL: "):
-            return line.split()[-1]
-    raise AssertionError(process.stderr.read())
+    late = threading.Timer(START_SECONDS, kill, [process])  # ends the output that is read here
+    late.start()
+    try:
+        for line in process.stdout:
+            if line.startswith("OpenAI base URL: "):
+                return line.split()[-1]
+    finally:
+        late.cancel()
+    raise AssertionError(f"no base URL, or none in {START_SECONDS} s\n{process.stderr.read()}")
 
 
 def children(process):
@@ -53,38 +74,38 @@ def ask(url):
 
 
 def test_it_prints_a_base_url_that_works_and_ends_both_at_sigterm():
-    process = start()
-    url = base_url(process)
-    assert "68" in ask(url)
-    pids = children(process)
-    assert len(pids) == 2
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert not any(runs(pid) for pid in pids)
+    with started() as process:
+        url = base_url(process)
+        assert "68" in ask(url)
+        pids = children(process)
+        assert len(pids) == 2
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert not any(runs(pid) for pid in pids)
 
 
 @pytest.mark.parametrize("killed", [0, 1], ids=["server", "gateway"])
 def test_if_one_ends_so_does_the_other(killed):
-    process = start()
-    base_url(process)
-    pids = children(process)
-    os.kill(pids[killed], signal.SIGKILL)
-    process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert not any(runs(pid) for pid in pids)
+    with started() as process:
+        base_url(process)
+        pids = children(process)
+        os.kill(pids[killed], signal.SIGKILL)
+        process.communicate(timeout=300)
+        assert process.returncode == 1
+        assert not any(runs(pid) for pid in pids)
 
 
 def test_a_server_that_does_not_start_ends_it():
-    process = start("--max_running=none")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1 and "the server ended with" in errors
+    with started("--max_running=none") as process:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 1 and "the server ended with" in errors
 
 
 def test_a_bad_address_is_refused():
-    process = start(listen="8602")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2 and "--listen: 8602 is not HOST:PORT" in errors
+    with started(listen="8602") as process:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 2 and "--listen: 8602 is not HOST:PORT" in errors
 
 
 @pytest.fixture
@@ -114,11 +135,11 @@ def test_a_server_that_the_gateway_cannot_reach_is_refused_at_once(tenants, tmp_
 
 
 def test_the_listener_of_the_gateway_serves_beside_credentials(tenants):
-    process = start(f"--tenants={tenants}", "--gateway_listen=127.0.0.1:0", "--gateway_tenant=web")
-    assert "68" in ask(base_url(process))
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=300)
-    assert process.returncode == 0
+    with started(f"--tenants={tenants}", "--gateway_listen=127.0.0.1:0", "--gateway_tenant=web") as process:
+        assert "68" in ask(base_url(process))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize("flags, worker", [

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zipfile
 
 import grpc
@@ -196,8 +197,9 @@ def test_stops_are_named(server, engine):
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"],
           "additionalProperties": False}
-TAG = {"type": "structural_tag", "triggers": ["<t>"], "structures": [
-    {"begin": "<t>", "schema": {"type": "boolean"}, "end": "</t>"}]}
+# The story that is asked for has a fox.
+TAG = {"type": "structural_tag", "triggers": ["fox"], "structures": [
+    {"begin": "fox", "schema": {"type": "boolean"}, "end": "</t>"}]}
 CONSTRAINTS = [
     ({"json_schema": json.dumps(SCHEMA)}, lambda text: set(json.loads(text)) == {"n"}),
     ({"regex": "[0-9]{3}-[0-9]{4}"}, lambda text: len(text) == 8 and text[3] == "-"),
@@ -205,13 +207,23 @@ CONSTRAINTS = [
     ({"grammar": "start: \"yes\" | \"no\""}, lambda text: text in ("yes", "no")),
     ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
     ({"choice": pb.ChoiceConstraint(choices=["fox", "owl"])}, lambda text: text in ("fox", "owl")),
-    ({"structural_tag": json.dumps(TAG)}, lambda text: text.count("<t>") == text.count("</t>")),
+    ({"structural_tag": json.dumps(TAG)}, lambda text: 0 < text.count("fox") == len(re.findall(
+        r"fox\s*(?:true|false)\s*</t>", text))),
 ]
+
+
+def holds(fits, text):
+    try:
+        return fits(text)
+    except json.JSONDecodeError:
+        return False
 
 
 @pytest.mark.parametrize("constraint, fits", CONSTRAINTS, ids=[next(iter(entry[0])) for entry in CONSTRAINTS])
 def test_every_constraint_holds(server, engine, constraint, fits):
-    ids = chat_ids(server, "Make a record: Lily the fox lives in the forest.")
+    # The free answer is a story, which fits none of them.
+    ids = chat_ids(server, STORY)
+    assert not holds(fits, text_of(server, complete(engine, ids, max_tokens=400, frequency_penalty=1).output_ids))
     # The demo model fills JSON that it was not trained on with spaces; the penalty ends them.
     answer = complete(engine, ids, max_tokens=400, frequency_penalty=1, **constraint)
     assert answer.finish_reason == "stop"
@@ -358,18 +370,46 @@ def test_the_model_describes_itself(server, engine):
     about = engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60)
     assert about.server_type == "berth" and about.data_parallel_size == 1 and about.block_size == 16
     assert about.uptime_seconds > 0 and about.active_requests == 0 and about.model_dtype == "float32"
+    assert about.kv_cache_dtype == "float32" and about.max_num_seqs > 1 and not about.is_paused
 
 
 def test_the_load_is_told(server, engine):
+    ids = chat_ids(server, "Tell what the cache gave. " * 20)
+    for _ in range(2):
+        complete(engine, ids, max_tokens=2)
     stream = engine.Generate(request(chat_ids(server, STORY), stream=True, **ENDLESS), timeout=600)
     next(stream)
-    (load,) = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=60).loads
+    answer = engine.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=60)
+    (load,) = answer.loads
+    assert answer.dp_rank_count == 1
     assert load.num_running_reqs == load.num_total_reqs == 1 and load.num_waiting_reqs == 0
     assert 0 < load.token_usage < 1 and 0 < load.utilization < 1 and load.max_running_requests > 1
+    assert load.num_waiting_uncached_tokens == 0
+    own = server.load()
+    assert own.prefix_hit_tokens > 0
+    assert load.cache_hit_rate == pytest.approx(own.prefix_hit_tokens / own.prefix_queried_tokens)
     stream.cancel()
     with pytest.raises(grpc.RpcError) as raised:
         engine.GetLoads(pb.GetLoadsRequest(dp_rank=1), timeout=60)
     assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_what_waits_is_told():
+    with BerthServer(DEMO, *ENDLESS_FLAGS, "--max_running=1") as server:
+        engine = vllm_engine_pb2_grpc.VllmEngineStub(server.channel)
+        ids = chat_ids(server, STORY)
+        streams = [engine.Generate(request([1, 5], stream=True, **ENDLESS), timeout=600)]
+        next(streams[0])
+        streams.append(engine.Generate(request(ids, stream=True, **ENDLESS)))  # a deadline could be foreseen to pass
+        wait_until(lambda: server.load().waiting == 1, "a request that waits")
+        (load,) = engine.GetLoads(pb.GetLoadsRequest(), timeout=60).loads
+        assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (1, 1, 2)
+        assert load.num_waiting_uncached_tokens == server.load().waiting_tokens == len(ids)
+        assert load.utilization == load.max_running_requests == 1
+        assert engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60).max_num_seqs == 1
+        for stream in streams:
+            stream.cancel()
+        server.wait_idle()
 
 
 def archive_of(server):
@@ -420,6 +460,7 @@ def test_a_draining_server_is_not_healthy():
         server.process.terminate()
         wait_until(lambda: not engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).healthy, "the server to drain")
         assert engine.HealthCheck(pb.HealthCheckRequest(), timeout=60).message
+        assert engine.GetServerInfo(pb.GetServerInfoRequest(), timeout=60).is_paused
         code, _ = error(engine, request([1, 5]))
         assert code == grpc.StatusCode.UNAVAILABLE
         events = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=600)

@@ -62,9 +62,11 @@ NAMES = {
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 LONG = {"short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], "long_factor": [2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]}
 PHI3 = ("Phi3Config", dict(SMALL, original_max_position_embeddings=1024))
-GEMMA3 = ("Gemma3TextConfig", dict(SMALL, tie_word_embeddings=False, sliding_window=4, layer_types=["sliding_attention", "full_attention"]))
+# The scale of its attention is large enough for positions to change tokens.
+GEMMA3 = ("Gemma3TextConfig", dict(SMALL, tie_word_embeddings=False, sliding_window=4, query_pre_attn_scalar=1,
+                                   layer_types=["sliding_attention", "full_attention"]))
 LLAMA = ("LlamaConfig", SMALL)
-# The configuration, what its config.json then says, and whether that changes tokens.
+# The configuration, and what its config.json then says.
 ROPES = {
     "rope_theta beside": (LLAMA, {"rope_theta": 100.0}),
     "rope_theta within": (LLAMA, {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
@@ -157,4 +159,6 @@ def test_rotary_positions_have_older_names(name, checkpoints):
         return {**{key: value for key, value in plain.items() if key != "rope_parameters"}, **says}
 
     folder = checkpoints.changed(config, fields, settings=settings)
-    assert answer(folder) == expected(folder)
+    tokens = expected(folder)
+    assert answer(folder) == tokens
+    assert tokens != expected(checkpoints.plain(config, fields)), "the setting changes no token, so it shows nothing"

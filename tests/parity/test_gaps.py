@@ -30,6 +30,8 @@ def expect_oracle(name, check, *flags):
     outcome = Outcome()
     with BerthServer(folder, *FLAGS, *flags) as server:
         check(server, answers, outcome)
+        if any(flag.startswith("--crop_every=") for flag in flags):
+            server.check_it_cropped()
         load = server.load()
     assert outcome.rows and not outcome.misses, outcome.notes
     return load
@@ -43,12 +45,18 @@ def test_a_every_kind_is_cropped(name):
 @pytest.mark.parametrize("name", ["llama", "falcon_h1"])
 def test_b_a_quantised_cache_is_cropped_and_shared(name):
     folder, answers, _ = oracle.load(name)
+    prompts = [prompt for prompt in answers["prompts"] if 32 < len(prompt) <= 100]  # longer than two blocks
+    assert prompts
     outputs = []
     for flags in ([], ["--crop_every=5"]):
         with BerthServer(folder, *FLAGS, "--cache_dtype=int8", *flags) as server:
-            for _ in range(2):  # the second time from the prefix index
-                outputs.append([list(complete(server, answers, prompt, 16).token_ids)
-                                for prompt in answers["prompts"][:4]])
+            for from_index in (False, True):  # the second time from the prefix index
+                responses = [complete(server, answers, prompt, 16) for prompt in prompts]
+                outputs.append([list(response.token_ids) for response in responses])
+                assert all((response.usage.cached_tokens > 0) == from_index for response in responses)
+                server.wait_idle()
+            if flags:
+                server.check_it_cropped()
     assert all(output == outputs[0] for output in outputs)
 
 

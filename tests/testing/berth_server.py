@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 import grpc
 
@@ -94,8 +96,16 @@ def fixed_port():
             return port
 
 
+FAILED_START = 1  # the exit code of a start that failed
+
+
 class DidNotStart(Exception):
-    pass
+    """The server refused to start, and says why. Other ends, such as a crash, are errors of the test."""
+
+
+def refusal(code, log):
+    """The exception of a start that ended with this code."""
+    return DidNotStart(log) if code == FAILED_START else AssertionError(f"the start ended with {code}\n{log}")
 
 
 class BerthServer:
@@ -118,10 +128,10 @@ class BerthServer:
         deadline = time.monotonic() + START_SECONDS
         while not os.path.exists(port_file):
             if self.process.poll() is not None:
-                raise DidNotStart(self.end_of_log())
+                raise refusal(self.process.returncode, self.end_of_log())
             if time.monotonic() > deadline:
-                self.process.kill()
-                raise DidNotStart(f"no port file after {START_SECONDS} s\n" + self.end_of_log())
+                self.kill()
+                raise AssertionError(f"no port file after {START_SECONDS} s\n" + self.end_of_log())
             time.sleep(0.005)
         with open(port_file, encoding="utf-8") as file:
             self.ports = json.load(file)
@@ -172,6 +182,16 @@ class BerthServer:
     def model_info(self):
         return self.control.GetModelInfo(api().control_pb2.GetModelInfoRequest(), timeout=60)
 
+    def check_it_cropped(self):
+        """Checks that tokens were computed again. Without a crop, steps compute fewer tokens than prompts and outputs
+        have, as the last token of an output is never computed. What was found in the cache does not count."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=60) as response:
+            sums = re.findall(r"^vllm:iteration_tokens_total_sum.* (\S+)$", response.read().decode(), re.M)
+        computed = sum(map(float, sums))
+        load = self.load()
+        needed = load.prompt_tokens - load.prefix_hit_tokens + load.prefix_replayed_tokens + load.generation_tokens
+        assert load.preemptions == 0 and computed > needed, (computed, load)
+
     def wait_idle(self, seconds=120):
         """The load once no lease is left: every byte must have come back."""
         def idle():
@@ -210,7 +230,7 @@ def dry_run(model, *flags):
     result = subprocess.run([SERVER, f"--model={model}", *FLAGS, *flags, "--dry_run"], capture_output=True, text=True,
                             timeout=START_SECONDS, env={**os.environ, **PERTURB, "LD_LIBRARY_PATH": LIBRARY_PATH})
     if result.returncode != 0:
-        raise DidNotStart(result.stderr)
+        raise refusal(result.returncode, result.stderr)
     return result.stdout
 
 

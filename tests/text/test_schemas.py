@@ -35,8 +35,7 @@ def oracle():
 def walk(oracle, schema, count=WALKS):
     """The complete texts among random ones."""
     oracle.value(schema=schema)
-    texts = [oracle.value(walk=seed, limit=LIMIT) for seed in range(count)]
-    return [text for text in texts if text is not None]
+    return oracle.walks(count, LIMIT)
 
 
 def ask_pydantic(python, command, given=None):
@@ -134,9 +133,7 @@ MANY = [
 
 @pytest.mark.parametrize("schema", MANY, ids=[str(i) for i in range(len(MANY))])
 def test_values_fit_the_schema(oracle, schema):
-    texts = walk(oracle, schema, 10 * WALKS)
-    assert texts
-    for text in texts:
+    for text in walk(oracle, schema, 10 * WALKS):
         jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
 
 
@@ -300,9 +297,9 @@ def test_over_64_properties_come_in_any_order(oracle, others):
     twice = json.dumps(dict.fromkeys(names, 1))[:-1]
     assert not oracle.value(accepts=twice + ', "p7": 1}')
     assert not oracle.value(accepts=twice + ', "x-a": 1, "x-a": 1}')
-    for seed in range(WALKS // 2):
-        text = oracle.value(walk=seed, limit=1500)
-        assert text is None or check.is_valid(json.loads(text)), text
+    # Where a longer name fits as well, random texts hardly ever have one that is required, and do not end.
+    for text in oracle.walks(WALKS // 2, 3000) if others not in ("^p9", "^p[0-9]") else []:
+        assert check.is_valid(json.loads(text)), text
 
 
 NULL, INTEGER = {"type": "null"}, {"type": "integer"}
@@ -333,9 +330,9 @@ def test_unlisted_properties_are_counted(oracle, schema, any_order):
             for values in itertools.product([None, 1], repeat=count):
                 value = dict(zip(names, values))
                 assert oracle.value(accepts=json.dumps(value)) == check.is_valid(value), value
-    for seed in range(WALKS // 2):
-        text = oracle.value(walk=seed, limit=300)
-        assert text is None or check.is_valid(json.loads(text)), text
+    # Random names hardly ever meet both of two needs, so that these texts do not end.
+    for text in oracle.walks(WALKS // 2, 300) if "allOf" not in schema else []:
+        assert check.is_valid(json.loads(text)), text
 
 
 @pytest.mark.parametrize("any_order", [False, True])
@@ -375,9 +372,8 @@ def test_few_names_are_listed(oracle, schema, any_order):
     for values in itertools.product([None, 0, 1], repeat=4):
         value = {name: own for name, own in zip("0123", values) if own is not None}
         assert (json.dumps(value, sort_keys=True) in found) == check.is_valid(value), value
-    for seed in range(WALKS // 2):
-        text = oracle.value(walk=seed, limit=300)
-        assert text is None or check.is_valid(json.loads(text)), text
+    for text in oracle.walks(WALKS // 2, 300):
+        assert check.is_valid(json.loads(text)), text
 
 
 ITEMS = [None, 0, 1, 2, "a", "b", [], [1]]

@@ -27,6 +27,13 @@ class Oracle:
         assert "value" in answer, (answer, request)
         return answer["value"]
 
+    def walks(self, count, limit):
+        """The complete ones of random texts of the grammar. Some do not end within `limit` tokens, but never all."""
+        texts = [self.value(walk=seed, limit=limit) for seed in range(count)]
+        complete = [text for text in texts if text is not None]
+        assert complete, f"none of {count} random texts ended within {limit} tokens"
+        return complete
+
     def __enter__(self):
         return self
 

@@ -97,8 +97,8 @@ func (c *client) complete(ctx context.Context, request string) (string, error) {
 	return text(out), err
 }
 
-// generate streams an answer until its end, or until `ctx` ends.
-func (c *client) generate(ctx context.Context, request string) (string, error) {
+// generate streams an answer until its end, or until `ctx` ends. It calls `began` at the first text.
+func (c *client) generate(ctx context.Context, request string, began func()) (string, error) {
 	in, out, err := c.messages("Generate", request)
 	if err != nil {
 		return "", err
@@ -120,15 +120,18 @@ func (c *client) generate(ctx context.Context, request string) (string, error) {
 		} else if err != nil {
 			return all, err
 		}
+		if all == "" && text(out) != "" {
+			began()
+		}
 		all += text(out)
 	}
 }
 
-// leave reads a stream for this time and then cancels it.
+// leave reads a stream and cancels it this time after the first text.
 func (c *client) leave(ctx context.Context, after time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
-	time.AfterFunc(after, cancel)
-	all, err := c.generate(ctx, endless)
+	defer cancel()
+	all, err := c.generate(ctx, endless, func() { time.AfterFunc(after, cancel) })
 	if status.Code(err) != codes.Canceled || all == "" {
 		return fmt.Errorf("the cancelled stream ended with %v after %d characters", err, len(all))
 	}
@@ -160,7 +163,7 @@ func run(address string, rest, pings time.Duration) error {
 	steps := []func() error{
 		func() error { return print(c.complete(ctx, short)) },
 		func() error { time.Sleep(rest); return print(c.complete(ctx, short)) },
-		func() error { time.Sleep(rest); return print(c.generate(ctx, short)) },
+		func() error { time.Sleep(rest); return print(c.generate(ctx, short, func() {})) },
 		func() error { return c.leave(ctx, rest/2) },
 		func() error { time.Sleep(rest); return print(c.complete(ctx, short)) },
 	}

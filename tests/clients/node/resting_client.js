@@ -25,24 +25,26 @@ function complete(client, request) {
   });
 }
 
-// Streams an answer until its end. With `leaveMs`, it cancels after that time, which must be what ends the stream.
+// Streams an answer until its end. With `leaveMs`, it cancels that long after the first text, which must be what ends
+// the stream.
 function generate(client, request, leaveMs) {
   return new Promise((resolve, reject) => {
     const stream = client.Generate(request);
     let text = "";
     let left = false;
-    stream.on("data", (message) => (text += message.text));
-    stream.on("end", () => left || resolve(text));
+    const leave = () => {
+      left = true;
+      stream.cancel();
+    };
+    stream.on("data", (message) => {
+      if (leaveMs !== undefined && text === "" && message.text !== "") setTimeout(leave, leaveMs);
+      text += message.text;
+    });
+    stream.on("end", () => (leaveMs === undefined ? resolve(text) : reject(new Error("the stream ended by itself"))));
     stream.on("error", (error) => {
-      const cancelled = left && error.code === grpc.status.CANCELLED && text !== "";
+      const cancelled = left && error.code === grpc.status.CANCELLED;
       return cancelled ? resolve(text) : reject(error);
     });
-    if (leaveMs !== undefined) {
-      setTimeout(() => {
-        left = true;
-        stream.cancel();
-      }, leaveMs);
-    }
   });
 }
 
