@@ -427,8 +427,11 @@ TEST(SchedulerDrafts, AStepChecksALimitedNumber) {
   Scheduler::Options options = {
       .max_running = 64, .max_step_tokens = 4096, .prefill_chunk_tokens = 64, .max_sequence_tokens = 100};
   SchedulerHarness h({StaticLayer()}, /*arena_size=*/1000, options);
-  // The next token is always that of the prompt, so that the prompt has what may follow.
-  h.runner.on_row = [](const StepRow&, RowResult* row) { row->token = 0; };
+  // The prompts repeat themselves, and the first token goes on with that, so there is a draft for each.
+  constexpr int64_t kPeriod = 20;
+  h.runner.on_row = [](const StepRow& row, RowResult* result) {
+    result->token = static_cast<int32_t>(row.history.size() % kPeriod);
+  };
   int64_t most = 0;
   h.runner.on_run = [&](const StepPlan& plan) {
     int64_t drafts = 0;
@@ -437,8 +440,8 @@ TEST(SchedulerDrafts, AStepChecksALimitedNumber) {
     return absl::OkStatus();
   };
   for (int i = 0; i < 64; ++i) {
-    Request request = h.MakeRequest(40, 20);
-    request.prompt.assign(40, 0);
+    Request request = h.MakeRequest(60, 20);
+    for (size_t t = 0; t < request.prompt.size(); ++t) request.prompt[t] = static_cast<int32_t>(t % kPeriod);
     request.sampling.temperature = 0;
     request.draft_tokens = kMaxDraftTokens;
     h.Add(std::move(request));
