@@ -67,7 +67,7 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const s
     device = std::make_unique<EmulatedDevice>();
     storage = std::make_unique<EmulatedDeviceStorage>(std::move(storage));
   }
-  const auto runner = *model->CreateRunner(storage.get(), {});
+  const auto runner = *model->CreateRunner(storage.get(), {.rows = 8, .sequence_tokens = 1024});
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
   SamplingParams greedy;
   greedy.temperature = 0;
@@ -310,16 +310,18 @@ TEST(EmulatedCudaWarmUpTest, RunsTheLargestStepsAndRecordsGraphs) {
     const auto model = *LoadedModel::Load({.model_dir = model_dir, .cuda_graphs = true, .num_threads = 1},
                                           {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder});
     const auto storage = *model->CreateStorage(int64_t{32} << 20);
-    const auto runner = *model->CreateRunner(storage.get(), {});
+    const auto runner = *model->CreateRunner(storage.get(), {.rows = 3, .sequence_tokens = 300});
     const auto counts = WarmUp(model->cache_plan(), storage.get(), runner.get(),
                                {.max_running = 3,
                                 .max_step_tokens = 100,
                                 .prefill_chunk_tokens = 64,
                                 .max_sequence_tokens = 300,
+                                .max_drafts = 16,
                                 .graphs = true});
     ASSERT_TRUE(counts.ok()) << counts.status();
     EXPECT_EQ(counts->prefill_tokens, 100) << model_dir;
     EXPECT_EQ(counts->decode_rows, 3);
+    EXPECT_EQ(counts->draft_tokens, 3 * 16);
     EXPECT_EQ(counts->graphs, model->cache_plan().has_cross() ? 0 : 3) << model_dir;
     EXPECT_EQ(runner->num_graph_refusals(), 0);
   }
