@@ -19,6 +19,7 @@
 #include "models/loader.h"
 #include "models/ops/cuda_kernels.h"
 #include "models/step/execution.h"
+#include "models/step/row.h"
 #include "models/warm_up.h"
 #include "tests/models/aten_calls.h"
 #include "tests/models/checkpoint_writer.h"
@@ -55,9 +56,10 @@ StepRow NextRow(Sequence* sequence, const SamplingParams& greedy) {
           .encoder_tokens = start == 0 ? sequence->encoder_tokens : absl::Span<const int32_t>()};
 }
 
-// All tokens of sequences that run together, with prompts of these lengths.
+// All tokens of sequences that run together, with prompts of these lengths. `longest`: how long a sequence may become.
 std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const std::vector<int32_t>& lengths,
-                                           const Execution& execution = {}, const std::string& dtype = "float32") {
+                                           const Execution& execution = {}, const std::string& dtype = "float32",
+                                           int64_t longest = 1024) {
   const bool graphs = execution.graph_recorder != nullptr;
   const auto model =
       *LoadedModel::Load({.model_dir = model_dir, .dtype = dtype, .cuda_graphs = graphs, .num_threads = 1}, execution);
@@ -67,7 +69,7 @@ std::vector<std::vector<int32_t>> Generate(const std::string& model_dir, const s
     device = std::make_unique<EmulatedDevice>();
     storage = std::make_unique<EmulatedDeviceStorage>(std::move(storage));
   }
-  const auto runner = *model->CreateRunner(storage.get(), {.rows = 8, .sequence_tokens = 1024});
+  const auto runner = *model->CreateRunner(storage.get(), {.rows = 8, .sequence_tokens = longest});
   const auto cache = *Cache::Create(model->cache_plan(), storage.get(), {.poison_returned_units = true});
   SamplingParams greedy;
   greedy.temperature = 0;
@@ -268,10 +270,10 @@ class WatchingRecorder final : public ops::cuda::GraphRecorder {
   Launches launches;
 };
 
-// What a decode step launches, in bfloat16.
-Launches LaunchesOf(const std::string& model) {
+// What a decode step launches, in bfloat16, where sequences are too short for their keys to be divided.
+Launches LaunchesOf(const std::string& model, int64_t longest = ops::kSplitTokens) {
   WatchingRecorder recorder;
-  Generate(model, {3}, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder}, "bfloat16");
+  Generate(model, {3}, {.cuda_kernels = BerthCudaKernels(), .graph_recorder = &recorder}, "bfloat16", longest);
   EXPECT_EQ(recorder.refused, std::vector<std::string>()) << model;
   return recorder.launches;
 }
@@ -296,6 +298,9 @@ TEST(EmulatedCudaLaunchesTest, ADecodeStepsLaunchesAreKnown) {
   // Four layers, the embedding, the last norm and the head.
   EXPECT_EQ(ToString(LaunchesOf("models/demo/falcon_h1-demo")),
             "72: add 1, add_ 4, copy_ 1, index_select 2, kernels 33, linear 25, mul 4, mul_ 2");
+  // Where a sequence may have more keys, each layer also merges what it divides.
+  EXPECT_EQ(ToString(LaunchesOf("models/demo/falcon_h1-demo", ops::kSplitTokens + 1)),
+            "76: add 1, add_ 4, copy_ 1, index_select 2, kernels 37, linear 25, mul 4, mul_ 2");
 }
 
 // The kernel that chooses tokens reads a head's bfloat16.
