@@ -12,7 +12,6 @@ CPP = (".cc", ".h", ".inc", ".cu", ".cuh")
 FILES = {
     "clients/python/src/berth_client/types.py": (800, "./dev docs generates it from proto/"),
     "flags/flag_value.h": (252, "templates for each kind of value, which cannot move to a source file"),
-    "tests/e2e/test_server.py": (714, "to be split: starts that are refused and what a GPU lacks, by their own fixtures"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
     "tests/scheduler/output/constraint_test.cc": (519, "to be split: the tests of forced tokens"),
     "tests/scheduler/tiers/prefix_tier_test.cc": (592, "to be split: the tests of the disk"),

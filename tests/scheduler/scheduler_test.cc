@@ -427,7 +427,7 @@ TEST(SchedulerDrafts, AStepChecksALimitedNumber) {
   Scheduler::Options options = {
       .max_running = 64, .max_step_tokens = 4096, .prefill_chunk_tokens = 64, .max_sequence_tokens = 100};
   SchedulerHarness h({StaticLayer()}, /*arena_size=*/1000, options);
-  // The prompts repeat themselves, and the first token goes on with that, so there is a draft for each.
+  // The prompts repeat themselves, and the first token continues them, so each sequence has drafts.
   constexpr int64_t kPeriod = 20;
   h.runner.on_row = [](const StepRow& row, RowResult* result) {
     result->token = static_cast<int32_t>(row.history.size() % kPeriod);

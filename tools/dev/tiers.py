@@ -29,7 +29,7 @@ LONG_BAZEL_TESTS = ["//tests/cache:cache_property_test", "//tests/cache:prefix_m
                     "//tests/models/families:config_changes_test", "//tests/models/sampling:sample_step_test",
                     "//tests/scheduler:engine_stress_test", "//tests/scheduler:scheduler_property_test"]
 LONG_PYTHON_TESTS = ["tests/clients/test_other_languages.py", "tests/deploy/test_image.py", "tests/e2e/test_demo.py",
-                     "tests/e2e/test_soak.py", "tests/e2e/test_structure.py",
+                     "tests/e2e/test_signals.py", "tests/e2e/test_soak.py", "tests/e2e/test_structure.py",
                      "tests/text/test_random_schemas.py"]
 LONG_GATEWAY_TESTS = ["tests/gateway/test_conformance.py", "tests/gateway/test_guidellm.py"]
 
