@@ -185,3 +185,12 @@ def make_endless(rng):
     item, pattern = make_value(rng, Depth(2, False))
     fields = {"json_schema": json.dumps({"type": "array", "items": item, "minItems": 10**9}, ensure_ascii=False)}
     return Structure(fields, regex.compile(rf"\[{SPACE}{pattern}(?:{SPACE},{SPACE}{pattern})*", regex.DOTALL))
+
+
+def set_structure(request, fields):
+    """Puts the fields of a structures.Structure into the request."""
+    fields = dict(fields)
+    if "choice" in fields:
+        request.structure.choice.choices.extend(fields.pop("choice")["choices"])
+    for name, value in fields.items():
+        setattr(request.structure, name, value)
