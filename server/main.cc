@@ -188,6 +188,12 @@ std::string OutputAffectingSettings(const LoadOptions& options, const ModelInfo&
   if (options.attention_window > 0) {
     absl::StrAppend(&text, ", window ", options.attention_window, ", sinks ", options.sink_tokens);
   }
+  if (options.cache_dtype != "auto") absl::StrAppend(&text, ", keys and values in ", options.cache_dtype);
+  if (options.cache_dtype == "int4") absl::StrAppend(&text, ", the newest ", options.cache_residual_tokens, " whole");
+  if (options.state_checkpoint_dtype != "auto") {
+    absl::StrAppend(&text, ", state checkpoints in ", options.state_checkpoint_dtype);
+  }
+  if (options.chunk_invariant_scans) absl::StrAppend(&text, ", chunk-invariant scans");
   return text;
 }
 

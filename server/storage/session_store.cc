@@ -458,9 +458,9 @@ absl::StatusOr<SessionFileContent> SessionStore::Read(const SessionPlace& place,
   }
   if (!content.ok()) return content.status();
   if (content->file.model() != options_.model) {
-    return absl::FailedPreconditionError(absl::StrCat("session_id: \"", place.id,
-                                                      "\" was saved by another model: ", content->file.model(),
-                                                      "; this server's model is ", options_.model));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "session_id: \"", place.id, "\" was saved by another model, or with flags that change its output: ",
+        content->file.model(), "; this server's model is ", options_.model));
   }
   return content;
 }

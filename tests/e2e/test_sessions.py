@@ -128,12 +128,15 @@ def test_what_does_not_belong_is_refused_and_stays(tmp_path):
     good = path.read_bytes()
     resume = resume_request(tenant="me")
 
-    def refusal(model, request=resume):
-        with BerthServer(model, *flags) as server:
+    def refusal(model, request=resume, *more):
+        with BerthServer(model, *flags, *more) as server:
             return code_of(lambda: list(server.sessions.Resume(request, timeout=60)))
 
     code, why = refusal(GEMMA)
     assert code == grpc.StatusCode.FAILED_PRECONDITION and "another model" in why
+    for flag in ("--cache_dtype=int8", "--state_checkpoint_dtype=int8", "--chunk_invariant_scans"):
+        code, why = refusal(DEMO, resume, flag)
+        assert code == grpc.StatusCode.FAILED_PRECONDITION and "with flags that change its output" in why, flag
     code, why = refusal(DEMO, resume_request(tenant="you"))
     assert code == grpc.StatusCode.NOT_FOUND and why == 'session_id: there is no session "s"'
     path.write_bytes(good[: len(good) // 2])
