@@ -359,6 +359,12 @@ def test_metrics_count_requests_and_tokens(server):
     assert value("vllm:generation_tokens_total") == value("berth_generation_tokens_total")
 
 
+def test_vllms_names_of_metrics_can_be_left_out():
+    with BerthServer(DEMO, "--metrics_compat=none") as server:
+        names = set(metrics(server))
+    assert "berth_requests_running" in names and not any(name.startswith("vllm:") for name in names)
+
+
 def test_sigterm_drains():
     """What runs continues: a stream that ends by itself comes whole, and an endless one continues until it is
     aborted."""
