@@ -122,7 +122,7 @@ def test_greedy_tokens_are_those_of_a_mask_by_brute_force(model):
             structure = structures.make_structure(rng, exact=True)
             request = generate_request(chat=rng.choice(test_structure.PROMPTS), max_tokens=MAX_TOKENS,
                                        return_prompt_token_ids=True)
-            test_structure.set_structure(request, structure.fields)
+            structures.set_structure(request, structure.fields)
             answer = server.inference.Complete(request, timeout=120)
             prompt, tokens = list(answer.prompt_token_ids), list(answer.token_ids)
             with torch.no_grad():
