@@ -91,7 +91,9 @@ def test_a_killed_server_loses_nothing(tmp_path, temperature):
         if received in (0, len(tokens)):
             joined = text + rest_text if received else rest_text
             common = min(len(joined), len(whole_text))
-            assert common > len(text) and joined[:common] == whole_text[:common]
+            assert joined[:common] == whole_text[:common]
+            # Tokens after the story's end have no text, and a slow client may have read all of it before the kill.
+            assert common > len(text) or text == whole_text
 
 
 def test_deliver_saved_only_loses_nothing_at_any_moment(tmp_path):
