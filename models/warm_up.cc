@@ -126,10 +126,14 @@ class DrySteps {
   // The rows of Decode again, with as many drafts as a step may have.
   absl::Status CheckDrafts() {
     int64_t left = std::min(kMaxStepDrafts, options_.max_step_tokens - static_cast<int64_t>(rows_.size()));
-    for (Row& row : rows_) {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      Row& row = rows_[i];
       row.start = 1;
       row.num_encoder_tokens = 0;
-      if (!row.lease.Grow(2).ok()) return absl::OkStatus();  // the arena holds no step with drafts
+      if (!row.lease.Grow(2).ok()) {  // the arena holds no more rows
+        rows_.erase(rows_.begin() + static_cast<int64_t>(i), rows_.end());
+        break;
+      }
       const int64_t count = std::min({options_.max_drafts, left, options_.max_sequence_tokens - 2});
       if (count <= 0 || !row.lease.Grow(2 + count).ok()) continue;
       row.num_drafts = count;
