@@ -233,7 +233,9 @@ impl Job<'_> {
         let (grammar, lexer) = self.rules(source)?;
         self.work.look()?;
         let init = GrammarInit::Internal(grammar, lexer);
-        let parser = factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;
+        let mut parser =
+            factory.create_parser_from_init_ext(init, logger, caps, self.limits.clone()).map_err(message)?;
+        parser.bias_computer = self.vocabulary.plain_text.clone();
         check_features(&parser)?;
         let states = self.states()?;
         let size = estimate_size(&parser, self.text.len()) + states.as_ref().map_or(0, States::max_bytes) as u64;

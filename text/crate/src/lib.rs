@@ -11,6 +11,7 @@ mod json;
 mod lark;
 mod mask_cache;
 mod pattern;
+mod plain_text;
 mod pyformat;
 mod rule_text;
 mod rules;

@@ -2,6 +2,7 @@
 //! behind the byte 0xFF, which no text has.
 
 use crate::mask_cache::MaskCache;
+use crate::plain_text::PlainText;
 use crate::token_bytes::LoadedTokenizer;
 use crate::{guard, Bytes};
 use llguidance::earley::SlicedBiasComputer;
@@ -41,6 +42,7 @@ pub struct Vocabulary {
     tokenizer: Shared,
     env: TokEnv,
     pub factory: ParserFactory,
+    pub plain_text: Arc<PlainText>,
     pub masks: MaskCache,
     pub end_tokens: Vec<u32>,
     /// Whether a text's first character is dropped if it is a space.
@@ -247,11 +249,13 @@ fn create(
         .map_err(|e| e.to_string())?;
     factory.quiet();
     factory.limits_mut().verbose_errors = false;
+    let plain_text = Arc::new(PlainText::new(env.tok_trie(), factory.slicer()));
     let masks = MaskCache::new(mask_bytes, any_token.as_slice().len() * 4);
     Ok(Vocabulary {
         tokenizer: shared,
         env,
         factory,
+        plain_text,
         masks,
         end_tokens,
         strips_space,
