@@ -1,8 +1,8 @@
 //! Masks within texts, such as strings of JSON, without a walk over all tokens.
 //!
 //! Most tokens are plain text. Where any plain text may come next, all of them may, and only the others are walked byte
-//! by byte. llguidance's slices do that where a regular expression is seen to repeat a class of characters. Here the
-//! lexer's states are followed instead: from the present one, over all plain texts at once. So it is found for
+//! by byte. The slices of llguidance do that where a regular expression is seen to repeat a class of characters. Here
+//! the lexer's states are followed instead: from the present one, over all plain texts at once. So it is found for
 //! `[0-9]{4}-[0-9]{2}` without anchors, for `.*@.*`, and for a pattern beside a bound of the length.
 
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// llguidance's slice of texts of up to 10 characters, see `SlicedBiasComputer::json_slices`, and the budget it gives.
 const SHORT_SLICE: usize = 1;
 const SLICE_BUDGET: u64 = 1000;
-/// Of a text whose length is bounded, tokens of up to so many characters are known at once. Few tokens have more than 16.
+/// Where the length of the text is bounded: how many characters a token has at most. Few have more than 16.
 const LENGTHS: [usize; 2] = [16, 8];
 /// Places that are followed at most for a mask. Then a walk over all tokens is faster.
 const MAX_PLACES: usize = 400;
@@ -80,7 +80,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Those of 1 to `longest` of the characters.
+    /// The mask has the tokens of 1 to `longest` of the characters.
     fn new(trie: &TokTrie, characters: &Characters, longest: usize) -> Self {
         let (mut mask, mut rest) = (trie.alloc_token_set(), trie.alloc_token_set());
         for id in 0..trie.vocab_size() as u32 {
