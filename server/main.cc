@@ -212,15 +212,15 @@ absl::Status CheckEnvironment() {
                                                  "\"; this processor runs ", absl::StrJoin(runnable, ", ")));
 }
 
-// Why this set of kernels runs: "the best set that this processor runs; avx512_bf16 needs AVX512_BF16".
+// Why this set of kernels runs: "the fastest set that this processor runs; avx512_bf16 needs AVX512_BF16".
 std::string ReasonForKernels() {
   if (std::getenv("BERTH_CPU_CAPABILITY") != nullptr) return "set by BERTH_CPU_CAPABILITY";
   std::string needed;
   for (const CpuKernelSet& set : CpuKernelSets()) {
     if (set.name == CpuCapability()) break;
-    needed = absl::StrCat("; ", set.name, " needs ", set.missing);  // of the next better one
+    needed = absl::StrCat("; ", set.name, set.missing.empty() ? " is slower" : " needs ", set.missing);  // of the last
   }
-  return absl::StrCat("the best set that this processor runs", needed);
+  return absl::StrCat("the fastest set that this processor runs", needed);
 }
 
 void PrintKernels() {

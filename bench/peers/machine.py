@@ -41,9 +41,11 @@ KERNELS = {"amx": "amx_int8", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx5
 def kernels():
     """The set that this processor runs."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
-        flags = re.search(r"^flags\s*: (.*)$", file.read(), re.M)
+        text = file.read()
+    flags = re.search(r"^flags\s*: (.*)$", text, re.M)
     known = flags[1].split() if flags else []
-    return next((name for name, flag in KERNELS.items() if flag in known), "baseline")
+    slow = ["avx512_bf16"] if "GenuineIntel" in text and "avx_vnni" in known else []  # models/ops/cpu_kernels.cc
+    return next((name for name, flag in KERNELS.items() if flag in known and name not in slow), "baseline")
 
 
 def read_bandwidth(threads):
