@@ -8,14 +8,17 @@
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "models/ops/cpu_kernels.h"
 #include "models/ops/matmul/matmul.h"
 #include "models/step/thread_pool.h"
 
@@ -105,48 +108,56 @@ BENCHMARK(ReadMemory)->UseRealTime();
 
 // What a thread multiplies at most, of registers alone: kChains products `product` of `factor`, added to `sum`, in each
 // round. There are more chains of sums than a core has under way, and they begin with different numbers.
-#define BERTH_MULTIPLY(name, instructions, Register, kChains, product)                        \
-  __attribute__((target(instructions), noinline)) float name(int64_t rounds, int64_t first) { \
-    Register sums[kChains];                                                                   \
-    const Register factor = Register{} + 0.5f;                                                \
-    for (int i = 0; i < kChains; ++i) sums[i] = Register{} + static_cast<float>(first + i);   \
-    for (int64_t i = 0; i < rounds; ++i) {                                                    \
-      _Pragma("GCC unroll 24") for (Register & sum : sums) sum = product;                     \
-    }                                                                                         \
-    for (int i = 1; i < kChains; ++i) sums[0] += sums[i];                                     \
-    return sums[0][0];                                                                        \
+#define BERTH_MULTIPLY(name, instructions, Register, kChains, value, product)                  \
+  __attribute__((target(instructions), noinline)) double name(int64_t rounds, int64_t first) { \
+    Register sums[kChains];                                                                    \
+    using Number = std::decay_t<decltype(sums[0][0])>;                                         \
+    const Register factor = Register{} + (value);                                              \
+    for (int i = 0; i < kChains; ++i) sums[i] = Register{} + static_cast<Number>(first + i);   \
+    for (int64_t i = 0; i < rounds; ++i) {                                                     \
+      _Pragma("GCC unroll 24") for (Register & sum : sums) sum = product;                      \
+    }                                                                                          \
+    for (int i = 1; i < kChains; ++i) sums[0] += sums[i];                                      \
+    return static_cast<double>(sums[0][0]);                                                    \
   }
-BERTH_MULTIPLY(MultiplyPairs, "avx512f,avx512bf16", __m512, 24,
+BERTH_MULTIPLY(Pairs16, "avx512f,avx512bf16", __m512, 24, 0.5f,
                _mm512_dpbf16_ps(sum, (__m512bh)factor, (__m512bh)factor))
-BERTH_MULTIPLY(MultiplyFloats16, "avx512f", __m512, 24, _mm512_fmadd_ps(sum, factor, factor))
-BERTH_MULTIPLY(MultiplyFloats8, "avx2,fma", __m256, 12, _mm256_fmadd_ps(sum, factor, factor))
+BERTH_MULTIPLY(Floats16, "avx512f", __m512, 24, 0.5f, _mm512_fmadd_ps(sum, factor, factor))
+BERTH_MULTIPLY(Floats8, "avx2,fma", __m256, 12, 0.5f, _mm256_fmadd_ps(sum, factor, factor))
+BERTH_MULTIPLY(Bytes64, "avx512f,avx512vnni", __m512i, 24, 0x0101010101010101, _mm512_dpbusd_epi32(sum, factor, factor))
+BERTH_MULTIPLY(Bytes32, "avx2,avxvnni", __m256i, 12, 0x0101010101010101, _mm256_dpbusd_avx_epi32(sum, factor, factor))
 #undef BERTH_MULTIPLY
 
 // One of these, and how many operations a round of it has.
 struct RegisterProduct {
-  float (*run)(int64_t rounds, int64_t first);
+  const ops::cpu::Kernels* needs;  // a set whose processors have the instruction
+  double (*run)(int64_t rounds, int64_t first);
   int64_t operations;
 };
-RegisterProduct BestRegisterProduct() {
-  if (__builtin_cpu_supports("avx512bf16") != 0) return {MultiplyPairs, int64_t{24} * 64};
-  if (__builtin_cpu_supports("avx512f") != 0) return {MultiplyFloats16, int64_t{24} * 32};
-  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  return has_avx2 ? RegisterProduct{MultiplyFloats8, int64_t{12} * 16} : RegisterProduct{nullptr, 0};
-}
-void MultiplyRegisters(benchmark::State& state) {
-  const RegisterProduct product = BestRegisterProduct();
-  if (product.run == nullptr) return state.SkipWithError("the processor has no AVX2");
+// The widest of each kind first.
+const std::vector<RegisterProduct> kFloats = {{&ops::cpu::avx512::kKernels, Floats16, int64_t{24} * 32},
+                                              {&ops::cpu::avx2::kKernels, Floats8, int64_t{12} * 16}};
+const std::vector<RegisterProduct> kPairs = {{&ops::cpu::avx512_bf16::kKernels, Pairs16, int64_t{24} * 64}};
+const std::vector<RegisterProduct> kBytes = {{&ops::cpu::avx512_vnni::kKernels, Bytes64, int64_t{24} * 128},
+                                             {&ops::cpu::avx2_vnni::kKernels, Bytes32, int64_t{12} * 64}};
+
+void MultiplyRegisters(benchmark::State& state, const std::vector<RegisterProduct>& kind) {
+  const auto product = std::find_if(kind.begin(), kind.end(),
+                                    [](const RegisterProduct& own) { return ops::cpu::IsSupported(*own.needs); });
+  if (product == kind.end()) return state.SkipWithError("the processor lacks the instruction");
   ThreadPool pool(num_threads);
   constexpr int64_t kRounds = 1 << 16, kPieces = 64;
   for (auto _ : state) {
     ShareItems(&pool, kPieces, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-      for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(product.run(kRounds, i));
+      for (int64_t i = begin; i < end; ++i) benchmark::DoNotOptimize(product->run(kRounds, i));
     });
   }
-  const double operations = static_cast<double>(state.iterations() * kPieces * kRounds * product.operations);
-  state.counters["GFLOP/s"] = benchmark::Counter(operations / 1e9, benchmark::Counter::kIsRate);
+  const double total = static_cast<double>(state.iterations() * kPieces * kRounds * product->operations);
+  state.counters["GFLOP/s"] = benchmark::Counter(total / 1e9, benchmark::Counter::kIsRate);
 }
-BENCHMARK(MultiplyRegisters)->UseRealTime();
+BENCHMARK_CAPTURE(MultiplyRegisters, Floats, kFloats)->UseRealTime();
+BENCHMARK_CAPTURE(MultiplyRegisters, Pairs, kPairs)->UseRealTime();
+BENCHMARK_CAPTURE(MultiplyRegisters, Bytes, kBytes)->UseRealTime();
 
 // Work of nothing, for which all threads come: without a pause between the calls, and after one so long that the
 // workers sleep.

@@ -17,8 +17,10 @@ from processors import count as num_processors  # noqa: E402
 
 READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "bench/read_bandwidth")
 MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
-PRODUCTS = {"bf16": ("MultiplyRegisters", "Berth/kBFloat16", "ATen/kBFloat16"),
-            "int8": ("MultiplyRegisters", "Berth/kInt8"), "int4": ("MultiplyRegisters", "Berth/kInt4")}
+SERVER = os.path.join(os.path.dirname(READ_BANDWIDTH), "../server/berth-server")
+REGISTERS = [f"MultiplyRegisters/{kind}" for kind in ("Floats", "Pairs", "Bytes")]
+PRODUCTS = {"bf16": (*REGISTERS[:2], "Berth/kBFloat16", "ATen/kBFloat16"),
+            "int8": (*REGISTERS, "Berth/kInt8"), "int4": (*REGISTERS, "Berth/kInt4")}
 INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 
 
@@ -33,19 +35,10 @@ def describe():
     return f"{num_processors()} cores of {name[1] if name else 'an unknown CPU'} ({', '.join(known)}), {memory:.0f} GiB"
 
 
-# Berth's sets of kernels, the best first, and what their processors are known by (docs/numerics.md).
-KERNELS = {"amx": "amx_int8", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx512_vnni", "avx512": "avx512f",
-           "avx2_vnni": "avx_vnni", "avx2": "avx2"}
-
-
 def kernels():
-    """The set that this processor runs."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        text = file.read()
-    flags = re.search(r"^flags\s*: (.*)$", text, re.M)
-    known = flags[1].split() if flags else []
-    slow = ["avx512_bf16"] if "GenuineIntel" in text and "avx_vnni" in known else []  # models/ops/cpu_kernels.cc
-    return next((name for name, flag in KERNELS.items() if flag in known and name not in slow), "baseline")
+    """The set that Berth runs on this processor (docs/numerics.md)."""
+    listed = subprocess.run([SERVER, "--list_kernels"], check=True, capture_output=True, text=True).stdout
+    return re.search(r"^\* (\w+) ", listed, re.M)[1]
 
 
 def read_bandwidth(threads):
