@@ -224,10 +224,14 @@ std::string ReasonForKernels() {
 }
 
 void PrintKernels() {
+  bool is_slower = std::getenv("BERTH_CPU_CAPABILITY") == nullptr;  // what comes before the chosen set
   for (const CpuKernelSet& set : CpuKernelSets()) {
+    const bool is_chosen = set.name == CpuCapability();
+    is_slower = is_slower && !is_chosen;
     const std::string lacks = absl::StrCat("the processor lacks ", set.missing);
-    const std::string runs = set.name == CpuCapability() ? ReasonForKernels() : "runs here too";
-    std::printf("%c %-12s %s\n", set.name == CpuCapability() ? '*' : ' ', set.name.c_str(),
+    const std::string others = is_slower ? "runs here too, but slower" : "runs here too";
+    const std::string runs = is_chosen ? ReasonForKernels() : others;
+    std::printf("%c %-12s %s\n", is_chosen ? '*' : ' ', set.name.c_str(),
                 set.missing.empty() ? runs.c_str() : lacks.c_str());
   }
 }

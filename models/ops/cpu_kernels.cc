@@ -30,9 +30,9 @@ bool HasAvxVnni() {
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
 }
 
-// Whether the next set is faster on this machine, which runs both. Intel's processors since Sapphire Rapids, which is
-// when they got AVX-VNNI, begin a dot product of bfloat16 pairs every second cycle, and two products of float32 in
-// each. So widened numbers are multiplied twice as fast.
+// Whether the next set is faster on this machine, which runs both. An Emerald Rapids begins a dot product of bfloat16
+// pairs every second cycle, and two products of float32 in each (MultiplyRegisters of matmul_bench.cc). So widened
+// numbers are multiplied twice as fast. Intel's other processors with AVX-VNNI are taken to be alike.
 bool IsSlow(const Kernels& kernels) {
   return strcmp(kernels.capability, "avx512_bf16") == 0 && __builtin_cpu_is("intel") != 0 && HasAvxVnni();
 }
