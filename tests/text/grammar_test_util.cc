@@ -33,8 +33,9 @@ void CheckDrafts(const TestVocabulary& vocabulary, TokenConstraint* constraint, 
   }
 }
 
+// `is_first`: no token has come. There a mask lacks the tokens that would decode to another text, which Accept takes.
 void CheckPlace(const TestVocabulary& vocabulary, TokenConstraint* constraint, const std::vector<uint32_t>& mask,
-                const std::vector<int32_t>& forced, std::mt19937* random) {
+                const std::vector<int32_t>& forced, bool is_first, std::mt19937* random) {
   const int64_t vocab_size = vocabulary.vocabulary->vocab_size();
   const std::vector<int32_t> allowed = BitsOf(mask);
   if (!forced.empty()) {
@@ -52,6 +53,9 @@ void CheckPlace(const TestVocabulary& vocabulary, TokenConstraint* constraint, c
                                  : allowed[(*random)() % allowed.size()];
     EXPECT_EQ(constraint->CountAllowed({&token, 1}) == 1, HasBit(mask, token))
         << token << " " << vocabulary.vocabulary->Bytes(token);
+    const absl::Status status = constraint->Clone()->Accept(token);
+    EXPECT_TRUE(status.ok() || !HasBit(mask, token)) << token << " " << status;
+    EXPECT_TRUE(!status.ok() || HasBit(mask, token) || is_first) << token << " is accepted, and no mask has it";
   }
   EXPECT_EQ(MaskOf(constraint, vocab_size), mask) << "the position changed";
 }
@@ -122,7 +126,9 @@ Walk RandomWalk(const TestVocabulary& vocabulary, const TokenConstraint& start, 
     if (!expected.empty()) {
       EXPECT_EQ(forced, expected) << "forced at once and one by one differ";
     }
-    if ((*random)() % 4 == 0) CheckPlace(vocabulary, constraint.get(), mask, forced, random);
+    if ((*random)() % 4 == 0) {
+      CheckPlace(vocabulary, constraint.get(), mask, forced, walk.tokens.empty(), random);
+    }
     if ((*random)() % 8 == 0) CheckDrafts(vocabulary, constraint.get(), random);
     const bool may_end = HasBit(mask, vocabulary.end_token);
     if (may_end && (*random)() % (allowed.size() + static_cast<size_t>(end_weight)) < static_cast<size_t>(end_weight)) {

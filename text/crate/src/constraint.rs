@@ -342,6 +342,9 @@ impl Constraint {
             self.ended = true;
             return Ok(());
         }
+        if token as usize >= self.vocabulary.known {
+            return Err(format!("token {token} has no text"));
+        }
         let next = match &self.plan {
             Some(Plan::Forced(tokens, at)) if tokens[*at] != token => {
                 return Err(format!("token {token} came where {} is forced", tokens[*at]));
