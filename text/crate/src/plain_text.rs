@@ -1,7 +1,7 @@
 //! Masks within texts, such as strings of JSON, without a walk over all tokens.
 //!
-//! Most tokens are plain text. Where any plain text may come next, all of them may, and only the others are walked byte
-//! by byte. The slices of llguidance do that where a regular expression is seen to repeat a class of characters. Here
+//! Most tokens are plain text. Where any plain text may come next, all tokens of plain text may. Then only the others are
+//! walked byte by byte. The slices of llguidance do that where a regular expression is seen to repeat a class of characters. Here
 //! the lexer's states are followed instead: from the present one, over all plain texts at once. So it is found for
 //! `[0-9]{4}-[0-9]{2}` without anchors, for `.*@.*`, and for a pattern beside a bound of the length.
 
@@ -80,12 +80,13 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// The mask has the tokens of 1 to `longest` of the characters.
-    fn new(trie: &TokTrie, characters: &Characters, longest: usize) -> Self {
+    /// The mask has the tokens of 1 to `longest` of a slice's characters. `counts`: how many each token has, if it has
+    /// no others.
+    fn new(trie: &TokTrie, counts: &[Option<usize>], longest: usize) -> Self {
         let (mut mask, mut rest) = (trie.alloc_token_set(), trie.alloc_token_set());
-        for id in 0..trie.vocab_size() as u32 {
-            let fits = characters.count(trie.token(id)).is_some_and(|count| (1..=longest).contains(&count));
-            if fits { &mut mask } else { &mut rest }.allow_token(id);
+        for (id, count) in counts.iter().enumerate() {
+            let fits = count.is_some_and(|count| (1..=longest).contains(&count));
+            if fits { &mut mask } else { &mut rest }.allow_token(id as u32);
         }
         Self { mask, rest: trie.filter(&rest) }
     }
@@ -99,7 +100,8 @@ struct Slice {
 impl Slice {
     fn new(trie: &TokTrie, contains: fn(char) -> bool) -> Self {
         let characters = Characters::new(contains);
-        let tokens = LENGTHS.map(|length| Tokens::new(trie, &characters, length));
+        let counts: Vec<_> = (0..trie.vocab_size() as u32).map(|id| characters.count(trie.token(id))).collect();
+        let tokens = LENGTHS.map(|length| Tokens::new(trie, &counts, length));
         Self { characters, tokens }
     }
 
