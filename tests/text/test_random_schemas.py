@@ -175,3 +175,27 @@ def test_random_patterns_match_as_in_python(oracle, seed):
             for text in texts:
                 assert oracle.value(accepts=json.dumps(text)) == check.is_valid(text), (own, text)
     assert num_compiled > SCHEMAS // 8
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_patterns_with_lengths_compile_if_some_text_fits(oracle, seed):
+    rng = random.Random(seed)
+    # "c" stands for all other characters. So what is `.` elsewhere matches line ends too.
+    texts = ["".join(letters) for length in range(4) for letters in itertools.product("abc", repeat=length)]
+    num_refused = 0
+    for _ in range(SCHEMAS // 2):
+        own = {"pattern": pattern(rng, 3).replace(".", r"[\s\S]")}
+        own = rng.choice([own, {"not": own}])
+        schema = {"type": "string", **own, "minLength": rng.randint(0, 3), "maxLength": rng.randint(0, 3),
+                  "allOf": [{"not": {"enum": rng.sample(texts, rng.randint(1, 8))}}]}
+        check = jsonschema.Draft202012Validator(schema)
+        fits = [text for text in texts if check.is_valid(text)]
+        error = oracle.ask(schema=schema).get("error")
+        if error is None:
+            assert [text for text in texts if oracle.value(accepts=json.dumps(text))] == fits and fits, schema
+        elif "no value fits" in error:
+            assert not fits, schema
+            num_refused += 1
+        else:
+            assert "pattern" in error, (error, schema)  # ^ and $ within a repeat
+    assert SCHEMAS // 20 < num_refused < SCHEMAS // 3

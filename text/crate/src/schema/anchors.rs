@@ -4,14 +4,14 @@
 //!   ^a|b$    ->    (?:a(?s:.*)|(?s:.*)b)
 
 use super::Outcome;
-use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Dot, Hir, HirKind, Look, Repetition};
 
 pub const NO_CHARACTER: &str = r"[^\x{0}-\x{10FFFF}]";
 /// Bytes of a pattern.
 const MAX_BYTES: usize = 200_000;
 
-/// A pattern for the whole of each text in which `pattern` matches something.
-pub fn whole_pattern(pattern: &str) -> Outcome<String> {
+/// The whole of each text in which `pattern` matches something.
+pub fn whole(pattern: &str) -> Outcome<Hir> {
     let hir = regex_syntax::parse(pattern).map_err(|e| format!("pattern {pattern:?}: {e}"))?;
     let mut all = vec![];
     let found = alternatives(&hir, 0).and_then(|all| if all.len() > MAX_ALTERNATIVES { None } else { Some(all) });
@@ -19,17 +19,34 @@ pub fn whole_pattern(pattern: &str) -> Outcome<String> {
         return Err(format!("pattern {pattern:?}: ^ and $ are supported only where an alternative begins or ends"));
     };
     for Alternative { from_start, parts, to_end } in found {
-        let parts = trimmed(parts, from_start, to_end);
-        let any = |is: bool| if is { "" } else { "(?s:.*)" };
-        let mut whole = any(from_start).to_string();
-        write_hir(&Hir::concat(parts), &|class, out| out.push_str(&class_text(class)), &mut whole)?;
-        all.push(whole + any(to_end));
+        let mut parts = trimmed(parts, from_start, to_end);
+        if !from_start {
+            parts.insert(0, any_text());
+        }
+        if !to_end {
+            parts.push(any_text());
+        }
+        parts.retain(|part| !matches!(part.kind(), HirKind::Empty));
+        parts.dedup_by(|next, own| is_any_text(next) && is_any_text(own));
+        all.push(Hir::concat(parts));
     }
-    Ok(match all.len() {
-        0 => NO_CHARACTER.to_string(),
-        1 => all.remove(0),
-        _ => format!("(?:{})", all.join("|")),
-    })
+    Ok(Hir::alternation(all))
+}
+
+fn any_text() -> Hir {
+    Hir::repetition(Repetition { min: 0, max: None, greedy: true, sub: Box::new(Hir::dot(Dot::AnyChar)) })
+}
+
+/// Whether a pattern is seen to match every text.
+pub fn is_any_text(hir: &Hir) -> bool {
+    *hir == any_text()
+}
+
+/// The pattern as a text.
+pub fn text_of(hir: &Hir) -> Outcome<String> {
+    let mut text = String::new();
+    write_hir(hir, &|class, out| out.push_str(&class_text(class)), &mut text)?;
+    Ok(text)
 }
 
 /// Where any text may come before or after, a repeat at the edge need not come more often than it must: .*a{1,9} is .*a

@@ -145,11 +145,6 @@ impl Text {
     }
 }
 
-/// Whether a pattern is surely matched by something. Only those that take long to look at are known.
-pub fn has_some(pattern: &str) -> bool {
-    pattern == *REGEX
-}
-
 /// Most characters of a string of a format.
 pub fn format_most(name: &str) -> Option<u64> {
     matches!(name, "hostname" | "idn-hostname").then_some(MAX_HOST)

@@ -8,7 +8,8 @@
 //!   demands    the schemas that hold together, with glances at those that surely do not
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values: texts (their patterns by anchors), numbers (exact, digits, multiples); products of two
+//!   values     sets of values: texts (their patterns by anchors and lengths), numbers (exact, digits, multiples); products
+//!              of two
 //!   shapes     arrays as a grammar has them, with counts of items, and the names of objects
 //!   nodes      which demands some value fits
 //!   writer     the grammar, with fields and tallies for its objects
@@ -30,6 +31,7 @@ pub mod formats;
 pub mod glances;
 pub mod ids;
 pub mod keywords;
+pub mod lengths;
 pub mod literals;
 pub mod multiples;
 pub mod names;

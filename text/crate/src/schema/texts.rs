@@ -4,17 +4,19 @@
 //!
 //!   pattern ^a"+$    ->    "a(?:\\")+"
 
-use super::anchors::{class_text, whole_pattern, write_hir, NO_CHARACTER};
-use super::{formats, Outcome};
+use super::anchors::{class_text, is_any_text, text_of, whole, write_hir, NO_CHARACTER};
+use super::lengths::surely_has_over;
+use super::Outcome;
 use crate::json::At;
 use crate::pattern;
 use crate::words::Words;
 use crate::work::Work;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
-use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
+use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange, Hir};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 
 /// What derivre may spend to find whether patterns have a text in common.
 const FUEL: u64 = 2_000_000;
@@ -133,12 +135,23 @@ fn end_of(pattern: &str, is_end: impl Fn(char, usize) -> bool) -> Option<usize> 
 /// What is known of patterns.
 #[derive(Default)]
 pub struct Patterns {
+    wholes: RefCell<HashMap<String, Rc<Hir>>>,
     regexes: RefCell<HashMap<String, Regex>>,
     quoted: RefCell<HashMap<String, String>>,
     empty: RefCell<HashMap<Text, bool>>,
 }
 
 impl Patterns {
+    /// A pattern for whole texts.
+    fn whole(&self, pattern: &str) -> Outcome<Rc<Hir>> {
+        if let Some(known) = self.wholes.borrow().get(pattern) {
+            return Ok(known.clone());
+        }
+        let whole = Rc::new(whole(pattern)?);
+        self.wholes.borrow_mut().insert(pattern.to_string(), whole.clone());
+        Ok(whole)
+    }
+
     /// Whether a pattern matches something in a text.
     pub fn is_match(&self, pattern: &str, text: &str, work: &Work) -> Outcome<bool> {
         work.text(text)?;
@@ -147,7 +160,7 @@ impl Patterns {
             return Ok(regex.is_match(text));
         }
         work.charge(PATTERN_COST + pattern.len() as u64)?;
-        let whole = whole_pattern(pattern)?;
+        let whole = text_of(&*self.whole(pattern)?)?;
         let mut builder = RegexBuilder::new();
         let regex = builder.mk_regex(&whole).and_then(|r| builder.to_regex_limited(r, FUEL));
         let mut regex = regex.map_err(|e| format!("the pattern {pattern:?} is too large: {e}"))?;
@@ -198,6 +211,26 @@ impl Patterns {
         Ok((!is_empty).then_some(both))
     }
 
+    /// Whether a set with patterns has no string, where no automaton is needed to see it.
+    fn is_empty_at_a_glance(&self, set: &Text) -> Outcome<Option<bool>> {
+        let others = set.fits_not.iter().map(|pattern| self.whole(pattern)).collect::<Outcome<Vec<_>>>()?;
+        if others.iter().any(|other| is_any_text(other)) {
+            return Ok(Some(true));
+        }
+        let has_some = match set.fits.first() {
+            Some(pattern) if set.fits.len() == 1 && others.is_empty() => {
+                surely_has_over(set.but.len(), &*self.whole(pattern)?, set.least, set.most)
+            }
+            Some(_) => false,
+            // The empty string.
+            None => {
+                let is_in = set.least == 0 && !set.but.contains("");
+                is_in && others.iter().all(|other| other.properties().minimum_len() != Some(0))
+            }
+        };
+        Ok(has_some.then_some(false))
+    }
+
     /// Whether the set has no string.
     pub fn is_empty(&self, set: &Text, work: &Work) -> Outcome<bool> {
         if let Some(only) = &set.only {
@@ -208,16 +241,15 @@ impl Patterns {
             // Lengths leave infinitely many strings, or at least one.
             return Ok(set.most.is_some_and(|most| most < set.least) || (set.most == Some(0) && set.but.contains("")));
         }
-        if let [pattern] = set.fits.iter().collect::<Vec<_>>()[..] {
-            if *set == Text::fits(pattern.clone()) && formats::has_some(pattern) {
-                return Ok(false);
-            }
-        }
         if let Some(known) = self.empty.borrow().get(set) {
             return Ok(*known);
         }
         let size: usize = set.fits.iter().chain(&set.fits_not).map(String::len).sum();
-        work.charge(1000 + size as u64)?;
+        work.charge(size as u64)?;
+        if let Some(is_empty) = self.is_empty_at_a_glance(set)? {
+            return Ok(is_empty);
+        }
+        work.charge(1000)?;
         let mut builder = RegexBuilder::new();
         let mut all = vec![];
         let large = |e: &dyn std::fmt::Display| format!("a string's patterns are too large together: {e}");
@@ -228,13 +260,13 @@ impl Patterns {
             Ok(())
         };
         for pattern in &set.fits {
-            add(&whole_pattern(pattern)?, true)?;
+            add(&text_of(&*self.whole(pattern)?)?, true)?;
         }
         for pattern in &set.fits_not {
-            add(&whole_pattern(pattern)?, false)?;
+            add(&text_of(&*self.whole(pattern)?)?, false)?;
         }
         if let Some(pattern) = set.length_pattern() {
-            add(&whole_pattern(&pattern)?, true)?;
+            add(&text_of(&whole(&pattern)?)?, true)?;
         }
         // Strings that no token may spell.
         add(r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*", true)?;
@@ -307,8 +339,7 @@ impl Patterns {
             return Ok(known.clone());
         }
         let mut out = String::new();
-        let hir = regex_syntax::parse(&whole_pattern(pattern)?).map_err(|e| e.to_string())?;
-        write_hir(&hir, &quote_class, &mut out)?;
+        write_hir(&*self.whole(pattern)?, &quote_class, &mut out)?;
         work.charge(out.len() as u64)?;
         self.quoted.borrow_mut().insert(pattern.to_string(), out.clone());
         Ok(out)
@@ -371,7 +402,7 @@ fn quote_class(class: &ClassUnicode, out: &mut String) {
 pub fn check(source: &str, at: &At) -> Outcome<()> {
     let text = Text::of_pattern(source).or_else(|e| super::fail(at, format_args!("pattern {source:?}: {e}")))?;
     for pattern in text.fits.iter().chain(&text.fits_not) {
-        whole_pattern(pattern).or_else(|e| super::fail(at, e))?;
+        whole(pattern).or_else(|e| super::fail(at, e))?;
     }
     Ok(())
 }
