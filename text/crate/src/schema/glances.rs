@@ -12,7 +12,6 @@ use crate::json::canonical;
 use crate::work::Work;
 use llguidance::HashMap;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Listed values that are looked at.
@@ -74,12 +73,12 @@ impl<'v> Alike<'v> {
     }
 }
 
-/// What every value of a part has: one of these types, and one of the listed values but none of others.
-#[derive(Clone)]
+/// What every value of a part has: one of these types, and one of the listed values but none of others. Both lists are
+/// sorted.
 pub struct Glance {
     types: u8,
-    only: Option<BTreeSet<u32>>,
-    but: BTreeSet<u32>,
+    only: Option<Vec<u32>>,
+    but: Vec<u32>,
 }
 
 fn types_of(name: &str) -> u8 {
@@ -108,33 +107,33 @@ fn type_of(value: &Value) -> u8 {
 
 impl Glance {
     fn any() -> Glance {
-        Glance { types: ALL, only: None, but: BTreeSet::new() }
+        Glance { types: ALL, only: None, but: vec![] }
     }
 
-    fn and(&self, other: &Glance) -> Glance {
-        let only = match (&self.only, &other.only) {
-            (Some(a), Some(b)) => Some(a.intersection(b).copied().collect()),
-            (a, b) => a.clone().or(b.clone()),
-        };
-        let but = self.but.union(&other.but).copied().collect();
-        Glance { types: self.types & other.types, only, but }
+    fn has(&self, value: u32) -> bool {
+        self.only.as_ref().is_none_or(|only| only.binary_search(&value).is_ok())
+            && self.but.binary_search(&value).is_err()
     }
 }
 
 impl<'a> Demands<'a> {
     /// Whether surely no value fits all of these.
     pub fn are_apart_at_a_glance(&mut self, parts: &[Part]) -> Outcome<bool> {
-        let mut all = Glance::any();
-        for &part in parts {
-            let own = self.glance(part)?;
-            self.work.small_steps(1 + own.only.as_ref().map_or(0, BTreeSet::len) + own.but.len())?;
-            all = all.and(&own);
-            let has_some = |only: &BTreeSet<u32>| only.iter().any(|value| !all.but.contains(value));
-            if all.types == 0 || !all.only.as_ref().is_none_or(has_some) {
-                return Ok(true);
+        let glances = parts.iter().map(|&part| self.glance(part)).collect::<Outcome<Vec<_>>>()?;
+        self.work.small_steps(parts.len())?;
+        if glances.iter().fold(ALL, |types, own| types & own.types) == 0 {
+            return Ok(true);
+        }
+        let Some(fewest) = glances.iter().filter_map(|own| own.only.as_ref()).min_by_key(|only| only.len()) else {
+            return Ok(false);
+        };
+        for &value in fewest {
+            self.work.small_steps(parts.len())?;
+            if glances.iter().all(|own| own.has(value)) {
+                return Ok(false);
             }
         }
-        Ok(false)
+        Ok(true)
     }
 
     /// Whether the values that fit a demand are listed, as those of a tag are.
@@ -193,11 +192,12 @@ impl<'a> Demands<'a> {
         if list.len() > MAX_VALUES {
             return Ok(Glance::any());
         }
-        let (mut values, mut own) = (BTreeSet::new(), 0);
+        let (mut values, mut own) = (vec![], 0);
         for value in list.iter().filter(|value| types & type_of(value) != 0) {
-            values.insert(self.alike.number(value, true, self.work)?);
+            values.push(self.alike.number(value, true, self.work)?);
             own |= type_of(value);
         }
+        values.sort_unstable();
         Ok(match is_not {
             true => Glance { but: values, ..Glance::any() },
             false => Glance { types: own, only: Some(values), ..Glance::any() },
