@@ -106,26 +106,30 @@ void ReadMemory(benchmark::State& state) {
 }
 BENCHMARK(ReadMemory)->UseRealTime();
 
-// What a thread multiplies at most, of registers alone: kChains products `product` of `factor`, added to `sum`, in each
-// round. There are more chains of sums than a core has under way, and they begin with different numbers.
-#define BERTH_MULTIPLY(name, instructions, Register, kChains, value, product)                  \
+// What a thread multiplies at most, of registers alone: kChains times `product` in each round, which adds to %0 what %1
+// makes with itself. There are more chains of sums than a core has under way, and they begin with different numbers. In
+// assembly, as g++ 12 copies the sums of some instructions to the stack and back.
+#define BERTH_MULTIPLY(name, instructions, Register, kChains, product)                         \
   __attribute__((target(instructions), noinline)) double name(int64_t rounds, int64_t first) { \
     Register sums[kChains];                                                                    \
     using Number = std::decay_t<decltype(sums[0][0])>;                                         \
-    const Register factor = Register{} + (value);                                              \
+    const Register factor = Register{} + Number{1};                                            \
     for (int i = 0; i < kChains; ++i) sums[i] = Register{} + static_cast<Number>(first + i);   \
     for (int64_t i = 0; i < rounds; ++i) {                                                     \
-      _Pragma("GCC unroll 24") for (Register & sum : sums) sum = product;                      \
+      _Pragma("GCC unroll 24") for (Register & sum : sums) {                                   \
+        Register own = sum;                                                                    \
+        asm(product : "+v"(own) : "v"(factor));                                                \
+        sum = own;                                                                             \
+      }                                                                                        \
     }                                                                                          \
     for (int i = 1; i < kChains; ++i) sums[0] += sums[i];                                      \
     return static_cast<double>(sums[0][0]);                                                    \
   }
-BERTH_MULTIPLY(Pairs16, "avx512f,avx512bf16", __m512, 24, 0.5f,
-               _mm512_dpbf16_ps(sum, (__m512bh)factor, (__m512bh)factor))
-BERTH_MULTIPLY(Floats16, "avx512f", __m512, 24, 0.5f, _mm512_fmadd_ps(sum, factor, factor))
-BERTH_MULTIPLY(Floats8, "avx2,fma", __m256, 12, 0.5f, _mm256_fmadd_ps(sum, factor, factor))
-BERTH_MULTIPLY(Bytes64, "avx512f,avx512vnni", __m512i, 24, 0x0101010101010101, _mm512_dpbusd_epi32(sum, factor, factor))
-BERTH_MULTIPLY(Bytes32, "avx2,avxvnni", __m256i, 12, 0x0101010101010101, _mm256_dpbusd_avx_epi32(sum, factor, factor))
+BERTH_MULTIPLY(Pairs16, "avx512f,avx512bf16", __m512, 24, "vdpbf16ps %1, %1, %0")
+BERTH_MULTIPLY(Floats16, "avx512f", __m512, 24, "vfmadd231ps %1, %1, %0")
+BERTH_MULTIPLY(Floats8, "avx2,fma", __m256, 12, "vfmadd231ps %1, %1, %0")
+BERTH_MULTIPLY(Bytes64, "avx512f,avx512vnni", __m512i, 24, "vpdpbusd %1, %1, %0")
+BERTH_MULTIPLY(Bytes32, "avx2,avxvnni", __m256i, 12, "%{vex%} vpdpbusd %1, %1, %0")
 #undef BERTH_MULTIPLY
 
 // One of these, and how many operations a round of it has.
