@@ -25,9 +25,9 @@ struct Llama4Config {
 
 std::vector<bool> ReadExpertLayers(ConfigReader& config, int64_t num_layers) {
   std::vector<bool> has_experts(num_layers, false);
-  const int64_t step = config.IntOr("interleave_moe_layer_step", 1, 1, kMaxLayers);
+  const int64_t step = config.IntOr("interleave_moe_layer_step", 1, 0, kMaxLayers);  // 0: none
   std::vector<int64_t> periodic;
-  for (int64_t i = step - 1; i < num_layers; i += step) periodic.push_back(i);
+  for (int64_t i = step - 1; step > 0 && i < num_layers; i += step) periodic.push_back(i);
   for (int64_t i : config.IntListOr("moe_layers", periodic, 0, kMaxLayers)) {
     if (i < num_layers) has_experts[i] = true;
   }
@@ -55,9 +55,12 @@ Llama4Config Read(ConfigReader& config, const WeightLoader& weights) {
   ReadSharedRotary(config, weights, {.default_theta = 5e5, .types = RotaryTypes()}, c.rotates, &t);
   c.chunks = ReadChunks(config, c);
   c.has_experts = ReadExpertLayers(config, t.num_layers);
-  c.router.routing = Routing::kSigmoidOfChosen;
-  c.router.num_experts = config.IntOr("num_local_experts", 16, 1, kMaxHeads);
-  c.router.top_k = ReadTopK(config, 1, c.router.num_experts);
+  // A dense model says that it has 0 experts and chooses 0.
+  if (std::find(c.has_experts.begin(), c.has_experts.end(), true) != c.has_experts.end()) {
+    c.router.routing = Routing::kSigmoidOfChosen;
+    c.router.num_experts = config.IntOr("num_local_experts", 16, 1, kMaxHeads);
+    c.router.top_k = ReadTopK(config, 1, c.router.num_experts);
+  }
   c.dense_intermediate = config.IntOr("intermediate_size_mlp", 16384, 1, kMaxDimension);
   c.qk_norm = config.BoolOr("use_qk_norm", true);
   if (config.BoolOr("attn_temperature_tuning", true)) {

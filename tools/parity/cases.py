@@ -194,6 +194,8 @@ CASES = {
     "llama4_text-dense": Case("Llama4TextConfig", dict(LLAMA4, use_qk_norm=False, attn_temperature_tuning=False,
                                                        interleave_moe_layer_step=2, num_experts_per_tok=2,
                                                        no_rope_layer_interval=2, attention_bias=True)),
+    "llama4_text-without_experts": Case("Llama4TextConfig", dict(LLAMA4, moe_layers=[], interleave_moe_layer_step=0,
+                                                                 num_local_experts=0, num_experts_per_tok=0)),
     "llama4": Case("Llama4Config", dict(TOKENS, text_config=LLAMA4, vision_config=LLAMA4_VISION)),
     "mamba": Case("MambaConfig", dict(MAMBA, time_step_rank=7, use_bias=True, conv_kernel=3,
                                       tie_word_embeddings=False)),
