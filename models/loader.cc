@@ -101,12 +101,32 @@ absl::Status OpenExecution(const LoadOptions& options, const at::Device& device,
   return absl::OkStatus();
 }
 
+// The name of the type that most bytes of numbers have; "": the checkpoint has no such numbers. Transformers takes the
+// type of the first tensor, which is the same one unless the types are mixed.
+std::string DTypeOfMost(const Checkpoint& checkpoint) {
+  struct Type {
+    TensorDType dtype;
+    const char* name;
+    int64_t bytes;
+  };
+  Type types[] = {
+      {TensorDType::kF32, "float32", 0}, {TensorDType::kBF16, "bfloat16", 0}, {TensorDType::kF16, "float16", 0}};
+  for (const std::string& name : checkpoint.names()) {
+    const TensorView& tensor = *checkpoint.Find(name);
+    for (Type& type : types) type.bytes += tensor.dtype == type.dtype ? tensor.bytes : 0;
+  }
+  const Type& most = *std::max_element(std::begin(types), std::end(types),
+                                       [](const Type& a, const Type& b) { return a.bytes < b.bytes; });
+  return most.bytes > 0 ? most.name : "";
+}
+
 // `on_gpu` decides what stands for float16, which has no kernels here. On the CPU that is float32, which loses nothing.
 // On a GPU, float32 would cost twice the bytes, and has no tensor cores.
-absl::StatusOr<DType> ChooseDType(const LoadOptions& options, bool on_gpu, ConfigReader& config, ConfigReader& text,
-                                  ModelInfo* info) {
+absl::StatusOr<DType> ChooseDType(const LoadOptions& options, bool on_gpu, const Checkpoint& checkpoint,
+                                  ConfigReader& config, ConfigReader& text, ModelInfo* info) {
   std::string name = options.dtype == "auto" ? ReadDTypeName(config) : options.dtype;
   if (name.empty()) name = ReadDTypeName(text);
+  if (name.empty()) name = DTypeOfMost(checkpoint);
   if (name == "float32") return DType::kFloat32;
   if (name == "bfloat16") return DType::kBFloat16;
   if (options.dtype == "auto" && name == "float16" && on_gpu) {
@@ -244,14 +264,14 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   ConfigReader text = TextConfig(config, **family);
   for (ConfigReader* part : {&config, &text}) RefuseQuantization(*part, (*family)->quantization);
   if (!config.status().ok()) return config.status();
-  auto dtype = ChooseDType(options, RunsAsOnGpu(*device, *execution), config, text, &info);
+  auto checkpoint = Checkpoint::Open(options.model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  auto dtype = ChooseDType(options, RunsAsOnGpu(*device, *execution), **checkpoint, config, text, &info);
   if (!dtype.ok()) return dtype.status();
   auto matrices = ChooseMatrixDType(options, *dtype);
   if (!matrices.ok()) return matrices.status();
   auto defaults = ReadGenerationDefaults(options.model_dir, *json, &info.warnings);
   if (!defaults.ok()) return defaults.status();
-  auto checkpoint = Checkpoint::Open(options.model_dir);
-  if (!checkpoint.ok()) return checkpoint.status();
 
   auto packed = OpenPackedWeights(options, *device, execution.get());
   // How much a dry run's matrix takes depends on its values only where float32 may be stored as bfloat16 (matmul.cc).

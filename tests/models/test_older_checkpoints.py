@@ -162,3 +162,13 @@ def test_rotary_positions_have_older_names(name, checkpoints):
     tokens = expected(folder)
     assert answer(folder) == tokens
     assert tokens != expected(checkpoints.plain(config, fields)), "the setting changes no token, so it shows nothing"
+
+
+@pytest.mark.parametrize("stored, computed", [(torch.bfloat16, "bfloat16"), (torch.float32, "float32"),
+                                              (torch.float16, "float32")])
+def test_without_a_type_in_the_configuration_that_of_the_weights_counts(stored, computed, checkpoints):
+    """gpt_oss is published like that."""
+    folder = checkpoints.changed(
+        *CONFIGS["llama"], tensors=lambda tensors: {name: tensor.to(stored) for name, tensor in tensors.items()},
+        settings=lambda config: {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype")})
+    assert f"parameters for {computed} on cpu" in dry_run(folder)
