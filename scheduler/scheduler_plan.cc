@@ -49,7 +49,9 @@ const StepPlan& Scheduler::Plan(absl::Time now) {
   swap_.BeginStep(now, next_waiting(), /*nothing_runs=*/running_.empty());
   cache_->Compact(options_.compact_bytes_per_step);
   for (const std::unique_ptr<Sequence>& sequence : running_) {
-    if (sequence->group != nullptr && sequence->group->ready_to_fork()) sequence->group->Fork();
+    if (sequence->group != nullptr && sequence->group->ready_to_fork()) {
+      sequence->group->Fork(options_.rope_switch_length);
+    }
   }
   suspects_.Pick(running_, waiting_);
   GrowAndAdmit(now);

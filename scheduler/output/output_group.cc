@@ -53,8 +53,11 @@ std::vector<std::unique_ptr<Sequence>> OutputGroup::MakeOthers() {
   return others;
 }
 
-void OutputGroup::Fork() {
+void OutputGroup::Fork(int64_t rope_switch_length) {
   Sequence& first = *members[0];
+  const auto is_long = [&](const Sequence& member) {
+    return rope_switch_length > 0 && member.num_tokens() > rope_switch_length;
+  };
   // An encoder's blocks stay, whatever the decoder holds.
   first.lease.Crop(first.prompt_length - 1);
   for (Sequence* member : members) {
@@ -63,6 +66,9 @@ void OutputGroup::Fork() {
     member->encoded = first.encoded;
     member->hit = first.hit;
     member->parked = false;
+    if (is_long(*member) == is_long(first)) continue;
+    member->lease.StopSharing();
+    member->lease.Crop(0);
   }
   forked = true;
 }

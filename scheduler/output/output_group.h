@@ -38,8 +38,9 @@ struct OutputGroup {
 
   // The other sequences, parked, once.
   std::vector<std::unique_ptr<Sequence>> MakeOthers();
-  // REQUIRES: ready_to_fork().
-  void Fork();
+  // A member on the other side of Options::rope_switch_length than the first computes its prompt again, as that may be
+  // rotated otherwise. REQUIRES: ready_to_fork().
+  void Fork(int64_t rope_switch_length);
   // Returns the group to the unforked state. REQUIRES: no member holds a lease afterwards.
   void Park();
 
