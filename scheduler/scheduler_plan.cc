@@ -28,6 +28,11 @@ void AddBans(Sequence* sequence, StepRow* row) {
     return;
   }
   ApplyTokenRules(sequence);
+  if (request.beams.num_beams > 0) {
+    std::vector<int32_t>& banned = sequence->banned;
+    std::sort(banned.begin(), banned.end());
+    banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
+  }
   row->banned = sequence->banned;
   if (request.beams.num_beams > 0) {
     const int64_t count = BeamSearch::NumCandidates(request) + static_cast<int64_t>(row->banned.size());

@@ -73,7 +73,7 @@ void BeamSearch::CollectCandidates(absl::Span<const Row> rows) {
     for (int32_t token : rows[b].forced) add(token, 0);
     if (!rows[b].forced.empty()) continue;
     for (const TokenLogprob& likely : rows[b].top) {
-      const bool banned = std::count(rows[b].banned.begin(), rows[b].banned.end(), likely.token) > 0;
+      const bool banned = std::binary_search(rows[b].banned.begin(), rows[b].banned.end(), likely.token);
       if (!banned) add(likely.token, likely.logprob);
     }
   }

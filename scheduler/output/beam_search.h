@@ -30,7 +30,7 @@ class BeamSearch {
   // What the model says about the token after a beam.
   struct Row {
     absl::Span<const TokenLogprob> top;  // NumCandidates of them, or all that a constraint allows; likeliest first
-    absl::Span<const int32_t> banned;    // may not be chosen
+    absl::Span<const int32_t> banned;    // ascending; may not be chosen
     absl::Span<const int32_t> forced;    // if not empty: the only choices, with logprob 0 each, as in transformers
   };
 
