@@ -337,7 +337,12 @@ bool Scheduler::TakeLease(Sequence* sequence, int64_t length, const Forks& forks
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   sharing_.Adopt(sequence);
   const SwapManager::SwapInResult swapped = swap_.SwapIn(sequence, plan_start_, running_.empty(), fits);
-  if (swapped != SwapManager::SwapInResult::kNothing) return swapped == SwapManager::SwapInResult::kTaken;
+  if (swapped == SwapManager::SwapInResult::kNoRoom) {
+    sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
+    sharing_.Adopt(sequence);
+  } else if (swapped != SwapManager::SwapInResult::kNothing) {
+    return swapped == SwapManager::SwapInResult::kTaken;
+  }
   swap_.CancelSwapIn();
   const bool waits = sharing_.WaitsForPrefix(*sequence, running_);
   if (!waits && fits(sequence->lease)) return true;

@@ -116,8 +116,8 @@ SwapManager::SwapInResult SwapManager::SwapIn(Sequence* sequence, absl::Time now
   if (!cost_.IsWorthCopying(snapshot.size_bytes, snapshot.num_tokens - sequence->num_computed())) {
     return SwapInPrefix(sequence, now, nothing_runs, fits);
   }
-  if (!CopyIn(sequence, snapshot, /*entry=*/nullptr, snapshot.num_tokens, nothing_runs, fits))
-    return SwapInResult::kWaits;
+  const SwapInResult copied = CopyIn(sequence, snapshot, /*entry=*/nullptr, snapshot.num_tokens, nothing_runs, fits);
+  if (copied != SwapInResult::kTaken) return copied;
   sequence->hit = PrefixHit();
   if (sharing_->MayShare(*sequence)) sequence->lease.Share(sequence->request.cache_salt);
   return SwapInResult::kTaken;
@@ -138,9 +138,9 @@ SwapManager::SwapInResult SwapManager::SwapInPrefix(Sequence* sequence, absl::Ti
     return SwapInResult::kWaits;
   }
   const CacheSnapshot& snapshot = prefixes_.Pin(hit.entry);
-  const bool taken = CopyIn(sequence, snapshot, hit.entry, hit.num_tokens, nothing_runs, fits);
+  const SwapInResult copied = CopyIn(sequence, snapshot, hit.entry, hit.num_tokens, nothing_runs, fits);
   prefixes_.Unpin(hit.entry);
-  if (!taken) return SwapInResult::kWaits;
+  if (copied != SwapInResult::kTaken) return copied;
   sequence->hit = {.num_tokens = hit.num_tokens,
                    .matched_tokens = std::max(hit.num_tokens, sequence->hit.matched_tokens)};
   sequence->lease.Share(sequence->request.cache_salt);
@@ -149,8 +149,10 @@ SwapManager::SwapInResult SwapManager::SwapInPrefix(Sequence* sequence, absl::Ti
   return SwapInResult::kTaken;
 }
 
-bool SwapManager::CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry,
-                         int64_t num_tokens, bool nothing_runs, Fits fits) {
+SwapManager::SwapInResult SwapManager::CopyIn(Sequence* sequence, const CacheSnapshot& snapshot,
+                                              PrefixTier::Entry* entry, int64_t num_tokens, bool nothing_runs,
+                                              Fits fits) {
+  const bool shares_most = 2 * sequence->num_computed() >= num_tokens;
   // What the sequence shares has to go first: its bytes would count as taken.
   sequence->lease = cache_->NewLease(sequence->num_encoder_tokens());
   // A longer prefix may have come up since the last step; then the copy starts again.
@@ -160,19 +162,19 @@ bool SwapManager::CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, Pref
   sequence->lease = SequenceLease();
   if (!fit) {
     CancelSwapIn();
-    return false;
+    return shares_most ? SwapInResult::kNoRoom : SwapInResult::kWaits;
   }
   if (!resumes) Reserve(*sequence, snapshot, entry, num_tokens);
   const int64_t left = in_.size_bytes - in_.done_bytes;
   if (left > 0 && !nothing_runs) {
     in_.due_bytes = in_.done_bytes + std::min(left, std::max<int64_t>(0, copies_.left_bytes()));
-    return false;
+    return SwapInResult::kWaits;
   }
   if (left > 0) copies_.CopyIn(snapshot, in_.done_bytes, in_.size_bytes, &in_.lease);
   sequence->lease = std::move(in_.lease);
   sequence->encoded = true;
   CancelSwapIn();
-  return true;
+  return SwapInResult::kTaken;
 }
 
 void SwapManager::Reserve(const Sequence& sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry,

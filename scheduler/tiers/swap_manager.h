@@ -74,6 +74,7 @@ class SwapManager {
   enum class SwapInResult {
     kNothing,  // nothing is worth bringing back; the sequence keeps its lease and what that shares
     kWaits,    // the sequence has to wait for a copy, for the disk or for room, and has no lease
+    kNoRoom,   // as kWaits, but what it shared is at least half of the copy, and may fit
     kTaken,    // its lease holds what came back
   };
   // Brings back what host memory or the disk has of a waiting sequence's cache, if that costs less than computing it.
@@ -130,9 +131,9 @@ class SwapManager {
   bool ShouldSwapOut(const SequenceLease& lease) const;
   SwapInResult SwapInPrefix(Sequence* sequence, absl::Time now, bool nothing_runs, Fits fits);
   // Continues to bring back the first `num_tokens` tokens' cache of `snapshot`, which `entry` owns, or the sequence if
-  // that is null. True: the sequence's lease holds it.
-  bool CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry, int64_t num_tokens,
-              bool nothing_runs, Fits fits);
+  // that is null. kTaken: the sequence's lease holds it.
+  SwapInResult CopyIn(Sequence* sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry, int64_t num_tokens,
+                      bool nothing_runs, Fits fits);
   // Reserves the room for that.
   void Reserve(const Sequence& sequence, const CacheSnapshot& snapshot, PrefixTier::Entry* entry, int64_t num_tokens);
   const Sequence* EndSwapOut();
