@@ -181,12 +181,12 @@ void PrefixTier::EnqueueForOffload(absl::string_view salt, absl::Span<const int3
     if (longer && (serves_beginnings_ || (*next)->num_tokens() == num_tokens)) return Touch(next->get(), now);
   }
   if (bytes > host_->limit_bytes || !cost_->IsWorthCopying(2 * bytes, num_tokens)) return;
-  DropShorter(Add(salt, tokens, kArena, now), /*all=*/false);
+  DropShorter(Add(salt, tokens, kArena, now), Shorter::kInArena);
   std::list<Entry*>& queue = places_[kArena];
   while (queue.size() > MostHeld(*cache_) && queue.front() != offloading_) Lose(queue.front());
 }
 
-void PrefixTier::DropShorter(Entry* entry, bool all) {
+void PrefixTier::DropShorter(Entry* entry, Shorter which) {
   if (!serves_beginnings_) return;
   absl::Span<const int32_t> rest = absl::MakeConstSpan(entry->tokens).first(entry->tokens.size() - 1);
   for (int i = 0; i < kMaxSteps && !rest.empty(); ++i) {
@@ -196,7 +196,9 @@ void PrefixTier::DropShorter(Entry* entry, bool all) {
     const int64_t common = CommonPrefix(shorter->tokens, rest);
     const bool begins = common == shorter->num_tokens();
     rest = rest.first(std::min(common, shorter->num_tokens() - 1));
-    if (!begins || shorter->busy() || shorter == offloading_ || (shorter->place != kArena && !all)) continue;
+    const bool keeps =
+        which == Shorter::kInArena ? shorter->place != kArena : which == Shorter::kWithoutFile && shorter->file != 0;
+    if (!begins || keeps || shorter->busy() || shorter == offloading_) continue;
     if (shorter->file != 0 && shorter->place == kHost) DropFile(shorter);
     shorter->file != 0 ? DropFile(shorter) : Erase(shorter);
   }
@@ -230,7 +232,7 @@ void PrefixTier::OnOffloaded(int64_t size_bytes, absl::Time now) {
   if (entry->copied_bytes < entry->snapshot_bytes) return;
   offloading_ = nullptr;
   MoveTo(kHost, entry);
-  DropShorter(entry, /*all=*/true);
+  DropShorter(entry, Shorter::kWithoutFile);
   StartWriting(entry, now);
 }
 
@@ -398,6 +400,7 @@ void PrefixTier::Poll(absl::Time now) {
     if (result.written) {
       entry->writing = false;
       if (!result.status.ok()) next_write_ = now + kPauseAfterFailedWrite;
+      if (result.status.ok()) DropShorter(entry, Shorter::kAll);
     } else {
       OnRead(entry, &result);
     }

@@ -165,9 +165,10 @@ class PrefixTier {
   void DropTooOld(absl::Time now);
   void OnRead(Entry* entry, PrefixDisk::Result* result);
   void CountError(const absl::Status& status, bool written);
-  // If snapshots serve their beginnings, drops the entries that `entry` makes superfluous: `all` of them, or only those
-  // that are not copied yet.
-  void DropShorter(Entry* entry, bool all);
+  // If snapshots serve their beginnings, drops these of the entries that `entry` makes superfluous. A file stays until
+  // that of `entry` is written.
+  enum class Shorter { kInArena, kWithoutFile, kAll };
+  void DropShorter(Entry* entry, Shorter which);
 
   const Options options_;
   Cache* const cache_;

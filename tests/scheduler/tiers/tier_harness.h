@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_prefix_disk.h"
@@ -54,6 +55,22 @@ struct TierHarness : SchedulerHarness {
     EXPECT_EQ(scheduler->host_tier().sequence_bytes, 0);
   }
 };
+
+// Models with caches of each kind.
+inline const std::vector<std::vector<LayerCacheSpec>>& Models() {
+  static const auto* const models = new std::vector<std::vector<LayerCacheSpec>>{
+      {StaticLayer()}, {RecurrentLayer()}, {SlidingLayer(6), StaticLayer()}, {ChunkedLayer(8)}, HybridLayers()};
+  return *models;
+}
+
+// Whether the callback of CallWhenGone has been called, with OK.
+inline bool IsGone(TierHarness* h, FakePrefixDisk* disk) {
+  bool gone = false;
+  h->scheduler->CallWhenGone([&](const absl::Status& status) { gone = status.ok(); });
+  EXPECT_EQ(gone, disk == nullptr || !disk->stalled);
+  if (disk != nullptr) disk->Work();
+  return gone;
+}
 
 }  // namespace berth
 
