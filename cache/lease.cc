@@ -441,9 +441,9 @@ void SequenceLease::StopSharing() {
   published_blocks_ = 0;
 }
 
-void SequenceLease::Withdraw() {
+void SequenceLease::Withdraw(absl::Span<const int32_t> tokens) {
   if (!shares()) return;
-  cache_->index_.Forget(cursor_);
+  cache_->index_.Forget(cursor_, cursor_ == root_ ? tokens : absl::Span<const int32_t>());
   StopSharing();
 }
 

@@ -146,8 +146,8 @@ class SequenceLease {
   bool shares() const { return root_ != nullptr; }
   void StopSharing();
   // Removes from the index all cache of this sequence's tokens, whichever sequence computed it, because some of it is
-  // wrong.
-  void Withdraw();
+  // wrong. `tokens` starts with the lease's.
+  void Withdraw(absl::Span<const int32_t> tokens);
 
   // Returns every unit. The lease is empty (num_tokens() == 0) and may grow again.
   void Reset();

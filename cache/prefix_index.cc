@@ -149,8 +149,7 @@ void PrefixIndex::FindState(Node* root, absl::Span<const int32_t> tokens, int64_
   match->matched_tokens = std::max(match->matched_tokens, match->num_tokens);
 }
 
-// Scans from the end, and skips the run that it found last. So calls for ever shorter sequences, or ever longer ones,
-// look at each block once.
+// Scans from the end and skips the run found last: calls for ever shorter or ever longer sequences see a block once.
 bool PrefixIndex::HasBlocks(const Match& match, int64_t length, absl::Span<Run> runs) const {
   const CachePlan& plan = cache_->plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
@@ -366,8 +365,8 @@ void PrefixIndex::Empty(Node* node) {
   --node->pins;
 }
 
-void PrefixIndex::Forget(Node* node) {
-  const std::vector<Node*> nodes = Below(node);
+void PrefixIndex::Forget(Node* node, absl::Span<const int32_t> tokens) {
+  const std::vector<Node*> nodes = Below(node, tokens);
   // A node without units would go with the last of its children.
   for (Node* at : nodes) Pin(at);
   for (Node* up = node->parent; up != nullptr; up = up->parent) Empty(up);
@@ -382,14 +381,16 @@ void PrefixIndex::ForgetAll(std::optional<absl::string_view> salt) {
   for (const auto& [name, root] : roots_) {
     if (!salt || name == *salt) roots.push_back(root.get());
   }
-  for (Node* root : roots) Forget(root);
+  for (Node* root : roots) Forget(root, {});
 }
 
-std::vector<PrefixIndex::Node*> PrefixIndex::Below(Node* node) {
+std::vector<PrefixIndex::Node*> PrefixIndex::Below(Node* node, absl::Span<const int32_t> tokens) {
   std::vector<Node*> nodes = {node};
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const Node* const parent = nodes[i];
-    nodes.insert(nodes.end(), parent->children.begin(), parent->children.end());
+    for (Node* child : nodes[i]->children) {
+      const size_t size = i > 0 ? 0 : std::min(tokens.size(), child->tokens.size());
+      if (std::equal(tokens.begin(), tokens.begin() + size, child->tokens.begin())) nodes.push_back(child);
+    }
   }
   return nodes;
 }

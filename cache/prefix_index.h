@@ -75,8 +75,9 @@ class PrefixIndex {
   void AddState(Node* node, absl::Span<const int32_t> suffix, int group, UnitId unit);
   static bool HasState(const Node* node, absl::Span<const int32_t> suffix);
 
-  // Evicts all units of the nodes on the path to `node` and below it.
-  void Forget(Node* node);
+  // Evicts all units of the nodes on the path to `node` and below it; of its children, those that `tokens` begin or
+  // that begin `tokens`.
+  void Forget(Node* node, absl::Span<const int32_t> tokens);
   // Evicts all units below the root of `salt`, or below every root. Leases keep the units that they hold.
   void ForgetAll(std::optional<absl::string_view> salt);
 
@@ -147,8 +148,8 @@ class PrefixIndex {
   void Log(const PrefixLog::Record& record) const {
     if (record.node != 0) log_->Append(record);
   }
-  // The nodes at and below `node`, parents first.
-  static std::vector<Node*> Below(Node* node);
+  // The nodes at and below `node`, parents first; of its children, those that `tokens` begin or that begin `tokens`.
+  static std::vector<Node*> Below(Node* node, absl::Span<const int32_t> tokens = {});
   // Deletes the node, and then its parents, while they hold nothing and have no children.
   void Prune(Node* node);
   absl::Status CheckStates(int64_t num_states) const;

@@ -71,7 +71,7 @@ void OutputCommitter::FinishEmbedding(Sequence* sequence, absl::Time now, std::v
   embedding.reserve(sequence->pooled.size());
   for (const double sum : sequence->pooled) embedding.push_back(static_cast<float>(sum / count));
   if (std::any_of(embedding.begin(), embedding.end(), [](float x) { return !std::isfinite(x); })) {
-    sequence->lease.Withdraw();  // what it computed is not for others
+    sequence->lease.Withdraw(sequence->tokens);  // what it computed is not for others
     const absl::Status error = absl::InternalError("the model gave non-finite hidden states");
     return EndRequest(FinishReason::kError, error, now, sequence, events);
   }
@@ -109,7 +109,7 @@ void OutputCommitter::CommitTokens(const RowResult& result, Sequence* sequence, 
   sequence->drafts.clear();
   if (token == RowResult::kNoAllowedToken) return EndByConstraint(now, sequence, events);
   if (absl::Status error = CheckToken(token, *sequence); !error.ok()) {
-    sequence->lease.Withdraw();  // what it computed is not for others
+    sequence->lease.Withdraw(sequence->tokens);  // what it computed is not for others
     EndRequest(FinishReason::kError, error, now, sequence, events);
     return;
   }
@@ -194,7 +194,7 @@ void OutputCommitter::CommitBeam(const StepRow& row, const RowResult& result, Se
   const bool dead = result.token == RowResult::kNoAllowedToken;
   const int32_t token = result.top.empty() ? std::min(result.token, RowResult::kNoToken) : result.token;
   if (absl::Status error = CheckToken(token, *sequence); !error.ok() && !dead) {
-    sequence->lease.Withdraw();
+    sequence->lease.Withdraw(sequence->tokens);
     EndRequest(FinishReason::kError, error, now, sequence, events);
     return;
   }

@@ -225,9 +225,27 @@ TEST_F(PrefixTest, WithdrawTakesAllBack) {
   Serve(Tokens(10));
   SequenceLease lease = cache().NewLease();
   EXPECT_EQ(lease.Adopt("", Tokens(11)).num_tokens, 10);
-  lease.Withdraw();
+  lease.Withdraw(Tokens(11));
   lease = SequenceLease();
   EXPECT_EQ(Serve(Tokens(10)), 0);
+}
+
+// Before its first block is whole, a sequence has nothing in the index but its own beginning.
+TEST_F(PrefixTest, WithdrawLeavesOtherBeginnings) {
+  for (const auto& layers : {std::vector<LayerCacheSpec>{StaticLayer()}, HybridLayers()}) {
+    Make(layers);
+    Serve(Tokens(10));
+    Serve(Tokens(9, 70));
+    SequenceLease lease = cache().NewLease();
+    EXPECT_EQ(lease.Adopt("", Tokens(10, 90)).num_tokens, 0);
+    ASSERT_TRUE(lease.Grow(3).ok());
+    lease.Publish(Tokens(3, 90), /*checkpoint=*/true);
+    lease.Withdraw(Tokens(3, 90));
+    lease = SequenceLease();
+    EXPECT_EQ(Serve(Tokens(3, 90) + Tokens(5, 30)), 0);
+    EXPECT_EQ(Serve(Tokens(10) + Tokens(5, 40)), 10);
+    EXPECT_EQ(Serve(Tokens(9, 70) + Tokens(5, 50)), 9);
+  }
 }
 
 TEST_F(PrefixTest, ForgetPrefixesTakesThoseOfASaltOrAll) {
