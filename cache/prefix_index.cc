@@ -117,7 +117,7 @@ PrefixIndex::Match PrefixIndex::Find(Node* root, absl::Span<const int32_t> token
     int64_t length = match.matched_tokens / multiple * multiple;
     absl::InlinedVector<Run, 8> runs(cache_->plan().groups.size());
     while (length > 0 && !HasBlocks(match, length, absl::MakeSpan(runs)))
-      length = (length - 1) / std::max(block, multiple) * std::max(block, multiple);
+      length = (length - 1) / block * block / multiple * multiple;
     match.num_tokens = length;
   } else {
     FindState(root, tokens.first(limit), multiple, &match);
