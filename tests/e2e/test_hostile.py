@@ -173,6 +173,36 @@ def test_answers_that_nobody_reads_are_bounded():
         wait_until(lambda: server.load().undelivered_bytes == 0, "what was not delivered to be dropped")
 
 
+def test_answers_of_texts_that_nobody_reads_are_bounded():
+    """A connection that reads nothing once kept every answer of its calls: 30 MB each, for hours."""
+    with BerthServer(DEMO) as server:
+        detokenize = server.inference.Detokenize
+        words = server.inference.Tokenize(api().inference_pb2.TokenizeRequest(text="the answer is 42"), timeout=60).token_ids
+        longest = max(words, key=lambda token: len(
+            detokenize(api().inference_pb2.DetokenizeRequest(token_ids=[token]), timeout=60).text))
+        request = api().inference_pb2.DetokenizeRequest(token_ids=[longest] * 1_000_000)
+        answer = len(detokenize(request, timeout=300).SerializeToString())
+        message, limit = request.SerializeToString(), 128 << 20
+        count = limit // (2 * answer) + 3
+        with contextlib.closing(RawConnection(server.address)) as connection:
+            done = server.load().texts_done
+            for i in range(count):
+                connection.begin(2 * i + 1, "/berth.v1.Inference/Detokenize", len(message))
+                assert connection.send(2 * i + 1, message, timeout=60) == len(message)
+                wait_until(lambda i=i: server.load().texts_done == done + i + 1, f"answer {i}")
+
+            def oldest_ended():
+                connection.read(1)
+                assert server.load().undelivered_bytes <= limit + 8 * answer
+                return {1, 3} <= connection.reset
+
+            wait_until(oldest_ended, "the oldest calls to end because nobody reads")
+            assert 2 * count - 1 not in connection.reset
+            assert server.load().unread_requests_ended >= 2
+            assert len(detokenize(request, timeout=300).text) > 1_000_000
+        wait_until(lambda: server.load().undelivered_bytes == 0, "what was not delivered to be dropped")
+
+
 def test_an_answer_that_fits_in_no_message_is_not_tried_again():
     """It once ended with the code of a full queue when all was computed, so clients tried again for ever."""
     with BerthServer(DEMO, "--max_running=64", "--max_logprobs=1000") as server:
