@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "scheduler/refusal.h"
@@ -14,6 +15,17 @@ namespace {
 
 constexpr char kDomain[] = "berth";
 constexpr char kPushback[] = "grpc-retry-pushback-ms";
+
+// Clients take about 8 KiB of trailers, in which a byte may become three and a refusal has the message twice.
+constexpr size_t kMaxMessageBytes = 1500;
+
+// The message, or what fits of it up to the end of a character.
+std::string Shortened(absl::string_view message) {
+  if (message.size() <= kMaxMessageBytes) return std::string(message);
+  size_t size = kMaxMessageBytes;
+  while (size > 0 && (static_cast<unsigned char>(message[size]) & 0xC0) == 0x80) --size;
+  return absl::StrCat(message.substr(0, size), " ... (", message.size() - size, " more bytes)");
+}
 
 // The serialised google.rpc.Status.
 std::string DetailsOf(const Refusal& refusal, grpc::StatusCode code, const std::string& message) {
@@ -46,7 +58,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const absl::StatusCode code =
       status.code() == absl::StatusCode::kOutOfRange ? absl::StatusCode::kInvalidArgument : status.code();
   const auto grpc_code = static_cast<grpc::StatusCode>(code);
-  const std::string message(status.message());
+  const std::string message = Shortened(status.message());
   if (const std::optional<Refusal> refusal = RefusalOf(status)) {
     return grpc::Status(grpc_code, message, DetailsOf(*refusal, grpc_code, message));
   }

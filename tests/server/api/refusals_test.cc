@@ -15,6 +15,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "scheduler/refusal.h"
+#include "server/api/grpc_status.h"
 #include "server/metrics/metric_families.h"
 #include "tests/server/api/test_server.h"
 #include "tests/server/metrics/metrics_text.h"
@@ -278,6 +279,24 @@ TEST_F(RefusalsTest, AStormOfRefusalsAndCancellationsLeavesNothing) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 6; ++i) threads.emplace_back(work, i);
   for (std::thread& thread : threads) thread.join();
+}
+
+// Over 8 KiB of trailers, clients end a call with another code.
+TEST(GrpcStatus, LongMessagesAreCutAtACharacter) {
+  for (const char* before : {"", "x"}) {
+    std::string text = before;
+    for (int i = 0; i < 5000; ++i) text += "\u00e4";
+    const grpc::Status status = ToGrpcStatus(absl::InvalidArgumentError(text));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    const std::string message = status.error_message();
+    const size_t end = message.find(" ... (");
+    ASSERT_NE(end, std::string::npos);
+    EXPECT_EQ(message.substr(0, end), text.substr(0, end));
+    EXPECT_EQ((end - std::string(before).size()) % 2, 0U) << "within a character";
+    EXPECT_EQ(message.substr(end), absl::StrCat(" ... (", text.size() - end, " more bytes)"));
+    EXPECT_LT(message.size(), 1600U);
+  }
+  EXPECT_EQ(ToGrpcStatus(absl::InternalError(std::string(1500, 'x'))).error_message(), std::string(1500, 'x'));
 }
 
 }  // namespace
