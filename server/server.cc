@@ -143,6 +143,10 @@ Server::Server(const Config& config, Parts parts)
 Server::~Server() {
   exporter_.reset();
   if (grpc_ != nullptr) Drain(absl::ZeroDuration());
+  // What they still do calls the intake.
+  loads_.reset();
+  texts_.reset();
+  grammars_.reset();
 }
 
 absl::Status Server::OpenFiles() {

@@ -99,7 +99,13 @@ void Intake::Compile(Registered registered, const CallInfo& call) {
   }
   options_.grammars->Compile(
       key, spec, [this, key](absl::StatusOr<CompiledGrammar> grammar) { OnCompiled(key, std::move(grammar)); }, caller);
-  output->OnSubmitted();  // repeats a cancellation that came before
+  bool is_wanted;
+  {
+    MutexLock lock(&mutex_);
+    is_wanted = compiling_.count(key) != 0;
+  }
+  if (!is_wanted) options_.grammars->Cancel(key);  // it may have been cancelled before the compiler knew it
+  output->OnSubmitted();                           // repeats a cancellation that came before
 }
 
 std::optional<Registered> Intake::TakeCompiling(RequestKey key) {
