@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace berth {
 namespace {
@@ -22,6 +23,11 @@ void SetFiles(absl::StatusOr<DescribedServices::Files> files, Response* response
 }
 
 }  // namespace
+
+grpc::Status TooLongForReflection(size_t bytes) {
+  return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                      absl::StrCat("a request of ", bytes, " bytes is over the limit of ", kMaxReflectionBytes));
+}
 
 template <typename Version>
 void AnswerReflection(const DescribedServices& services, const typename Version::Request& request,

@@ -29,6 +29,10 @@ struct ReflectionV1Alpha {
   using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
 };
 
+// Limit of a request. A stream keeps its last one for as long as the client likes, and the answer has it too.
+constexpr size_t kMaxReflectionBytes = 4096;
+grpc::Status TooLongForReflection(size_t bytes);
+
 // Sets `*response` to the answer. Defined for the two versions.
 template <typename Version>
 void AnswerReflection(const DescribedServices& services, const typename Version::Request& request,
@@ -53,6 +57,9 @@ class ReflectionService final : public Version::Service::CallbackService {
 
     void OnReadDone(bool ok) override {
       if (!ok) return this->Finish(grpc::Status::OK);
+      request_.DiscardUnknownFields();
+      const size_t bytes = request_.ByteSizeLong();
+      if (bytes > kMaxReflectionBytes) return this->Finish(TooLongForReflection(bytes));
       AnswerReflection<Version>(services_, request_, &response_);
       this->StartWrite(&response_);
     }

@@ -1,6 +1,7 @@
 #include "server/api/sessions_service.h"
 
 #include "server/api/stream_call.h"
+#include "server/request/message.h"
 #include "server/request/tenant_rules.h"
 #include "server/storage/session_id.h"
 
@@ -34,9 +35,11 @@ grpc::ServerUnaryReactor* SessionsService::Save(grpc::CallbackServerContext* con
   Rpc rpc = NewRpc("Save", context);
   const absl::StatusOr<std::string> tenant = Check(rpc, request->session_id(), request->tenant(), /*operators=*/false);
   if (!tenant.ok()) return rpc.Reply(tenant.status());
+  const std::string session_id = request->session_id();
+  FreeMessage(request);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const auto ask = [engine = options_.engine](RequestKey key) { engine->Save(key); };
-  options_.sessions->Save(request->session_id(), *tenant, ask, [=](absl::StatusOr<v1::Session> session) mutable {
+  options_.sessions->Save(session_id, *tenant, ask, [=](absl::StatusOr<v1::Session> session) mutable {
     if (session.ok()) *response->mutable_session() = *std::move(session);
     rpc.Finish(reactor, session.status());
   });
@@ -49,8 +52,10 @@ grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* c
   const absl::StatusOr<std::string> tenant = Check(rpc, request->session_id(), request->tenant(), /*operators=*/true);
   LogCall(rpc, request->tenant(), tenant.status());
   if (!tenant.ok()) return rpc.Reply(tenant.status());
+  const std::string session_id = request->session_id();
+  FreeMessage(request);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  options_.sessions->Delete(request->session_id(), *tenant,
+  options_.sessions->Delete(session_id, *tenant,
                             [=](const absl::Status& status) mutable { rpc.Finish(reactor, status); });
   return reactor;
 }

@@ -288,7 +288,9 @@ void Intake::Handle::Load(const std::string& tenant) {
 void Intake::Handle::OnLoaded(absl::StatusOr<SessionFileContent> loaded) {
   if (!loaded.ok()) return Refuse(loaded.status());
   const v1::ResumeSessionRequest& resumed = *std::get<const v1::ResumeSessionRequest*>(message_);
-  Begin(ResumeSession(*std::move(loaded), resumed, intake_->validation_));
+  absl::StatusOr<ValidatedRequest> valid = ResumeSession(*std::move(loaded), resumed, intake_->validation_);
+  FreeMessage(message_);
+  Begin(std::move(valid));
 }
 
 void Intake::Handle::Begin(absl::StatusOr<ValidatedRequest> valid) {

@@ -41,11 +41,11 @@ Asker AskerOf(const Message& message) {
 std::optional<int64_t> TextBytes(const Message& message) {
   if (const v1::GenerateRequest* request = AsGenerate(message)) {
     if (!request->has_prompt() && !request->has_chat() && !request->has_structure()) return std::nullopt;
-    return static_cast<int64_t>(request->ByteSizeLong());
+    return static_cast<int64_t>(request->SpaceUsedLong());
   }
   const v1::EmbedRequest* const request = AsEmbed(message);
   if (request == nullptr || !request->has_prompt()) return std::nullopt;
-  return static_cast<int64_t>(request->ByteSizeLong());
+  return static_cast<int64_t>(request->SpaceUsedLong());
 }
 
 absl::StatusOr<ValidatedRequest> Validate(const Message& message, bool stream, const ValidationContext& context,

@@ -32,7 +32,8 @@ uint64_t RandomSeed();
 
 Asker AskerOf(const Message& message);
 
-// The bytes of a message that is work for the text pool; none: it has no text.
+// What a message that is work for the text pool takes in memory: many small parts take far more than they do on their
+// way. None: it has no text.
 std::optional<int64_t> TextBytes(const Message& message);
 
 // Checks and tokenises the message, and blocks meanwhile. CANCELLED: `stop` said so. INVALID_ARGUMENT also where the

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/request/field_checks.h"
+#include "server/request/message.h"
 #include "server/request/tenant_rules.h"
 #include "server/vllm/messages.h"
 
@@ -347,11 +348,14 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<common::KvEventBatch>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext* context, const common::SubscribeKvEventsRequest* request) {
-  return new KvEventsCall(this, NewRpc("SubscribeKvEvents", context), request->start_sequence_number());
+  const uint64_t start = request->start_sequence_number();
+  FreeMessage(request);
+  return new KvEventsCall(this, NewRpc("SubscribeKvEvents", context), start);
 }
 
-grpc::ServerWriteReactor<common::GetTokenizerChunk>* VllmService::GetTokenizer(grpc::CallbackServerContext* context,
-                                                                               const common::GetTokenizerRequest*) {
+grpc::ServerWriteReactor<common::GetTokenizerChunk>* VllmService::GetTokenizer(
+    grpc::CallbackServerContext* context, const common::GetTokenizerRequest* request) {
+  FreeMessage(request);
   return new TokenizerCall(this, NewRpc("GetTokenizer", context));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "server/request/message.h"
 #include "tests/server/api/test_server.h"
 #include "tests/testing/wait_until.h"
 
@@ -185,6 +186,14 @@ TEST_F(TextsTest, AMessageIsEmptiedOnceItIsChecked) {
   const auto handle = server_.intake->Start(&request, {}, /*stream=*/false, &end);
   EXPECT_EQ(request.SpaceUsedLong(), v1::GenerateRequest().SpaceUsedLong());
   EXPECT_TRUE(end.Wait().ok());
+}
+
+// A message of two bytes takes about 70 in memory.
+TEST(TextBytes, CountsWhatManySmallPartsTake) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 10'000; ++i) request.mutable_chat()->add_messages();
+  EXPECT_LT(request.ByteSizeLong(), 30'000U);
+  EXPECT_GT(TextBytes(&request).value_or(0), 400'000);
 }
 
 }  // namespace
