@@ -64,6 +64,7 @@ absl::Status ReadRules(const v1::SessionFile& file, TokenRules* rules) {
 absl::StatusOr<ValidatedRequest> ReadSession(const v1::SessionFile& file, const ValidationContext& context) {
   ValidationContext explicit_context = context;
   explicit_context.defaults = GenerationDefaults();  // the file says all; another default must not add to it
+  explicit_context.is_resumed = true;
   absl::StatusOr<ValidatedRequest> valid = ValidateGenerate(file.request(), explicit_context, /*random_seed=*/0);
   if (!valid.ok()) return valid;
   const int64_t vocab_size = context.model->vocab_size;

@@ -38,6 +38,8 @@ struct ValidationContext {
   GenerationDefaults defaults;  // the model's, for absent fields of `sampling`
   // Whether Request::message_ends is of use.
   bool finds_message_ends = false;
+  // Whether the request is that of a session's file, which has the model's stop strings among its own.
+  bool is_resumed = false;
   // Get the time that each text took; may be null. Thread-safe.
   std::function<void(absl::Duration)> on_tokenised = nullptr;
   std::function<void(absl::Duration)> on_rendered = nullptr;

@@ -70,7 +70,7 @@ absl::Status ReadStops(const v1::Stopping& in, const ValidationContext& context,
     if (bytes < 1 || bytes > kMaxStopBytes) {
       return Invalid("stopping.stop[", i, "]: ", bytes, " bytes are outside [1, ", kMaxStopBytes, "]");
     }
-    if (!text->skip_special_tokens) continue;
+    if (!text->skip_special_tokens || context.is_resumed) continue;
     if (absl::Status s = CheckFound(i, in.stop(i), *context.text); !s.ok()) return s;
   }
   Checks checks;

@@ -279,7 +279,7 @@ TEST_F(RequestFieldsTest, TheModelsRulesSurviveASessionFile) {
                              .suppressed = {5, 1000},
                              .suppressed_first = {6},
                              .biases = {{{1}, 0.5f}, {{1, 2}, -HUGE_VALF}}};
-  context_.defaults.stop_strings = {"xy"};
+  context_.defaults.stop_strings = {"xy", "\n<95>"};  // <95> is a special token, so a client's would be refused
   context_.defaults.min_new_tokens = 2;
   context_.defaults.max_new_tokens = 7;
   context_.defaults.forced_eos_token_ids = {9};
