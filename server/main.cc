@@ -286,6 +286,11 @@ absl::Status InstallCrashFile(const Config& config, const Server& server) {
   return config.crash_dir.empty() ? absl::OkStatus() : CrashFile::Install(config.crash_dir, &server.recorder());
 }
 
+absl::Status PrintDryRun(const Config& config, const Sandbox& sandbox) {
+  if (absl::Status s = ModelText::Load(config.model.model_dir, &sandbox).status(); !s.ok()) return s;
+  return DryRun(config, std::cout);
+}
+
 absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& sandbox) {
   const absl::Time start = SteadyNow();
   if (absl::Status s = CheckEnvironment(); !s.ok()) return s;
@@ -294,7 +299,7 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
   spdlog::info("berth-server {}, LibTorch {}, {} kernels ({})", kVersion, LibtorchVersion(), CpuCapability(),
                ReasonForKernels());
   if (absl::Status s = ChooseModel(&config); !s.ok()) return s;
-  if (config.model.dry_run) return DryRun(config, std::cout);
+  if (config.model.dry_run) return PrintDryRun(config, sandbox);
   if (absl::Status s = SetUpDevice(&config).status(); !s.ok()) return s;
   config.engine.on_device_lost = EndOnLostDevice;
   const auto progress = std::make_shared<StepProgress>();

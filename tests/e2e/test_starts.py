@@ -167,10 +167,11 @@ def test_configurations_that_cannot_be_served_are_refused(broken_model, fields, 
 def test_text_files_that_are_wrong_are_refused(broken_model, file, text, words):
     (broken_model / "chat_template.jinja").unlink(missing_ok=True)
     (broken_model / file).write_text(text)
-    result = run_server(f"--model={broken_model}", "--listen=127.0.0.1:0", "--metrics_listen=")
-    assert result.returncode == 1
-    last = result.stderr.splitlines()[-1]
-    assert all(word in last for word in words), result.stderr
+    for flags in (["--listen=127.0.0.1:0", "--metrics_listen="], ["--dry_run"]):
+        result = run_server(f"--model={broken_model}", *flags)
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert all(word in last for word in words), result.stderr
 
 
 def test_end_tokens_outside_the_vocabulary_are_named(broken_model):
