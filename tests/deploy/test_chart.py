@@ -237,7 +237,8 @@ def test_security_context_is_restricted(variant):
 def test_the_pod_outlives_its_drain(variant):
     pre_stop = int(container_of(variant)["lifecycle"]["preStop"]["exec"]["command"][1])
     grace = int(flags_of(variant)["drain_grace"].removesuffix("s"))
-    assert pod_of(variant)["terminationGracePeriodSeconds"] >= pre_stop + grace + 5 + 5
+    saves = 60 if "session_dir" in flags_of(variant) else 0
+    assert pod_of(variant)["terminationGracePeriodSeconds"] >= pre_stop + grace + 30 + 2 + saves + 5
 
 
 @variants
