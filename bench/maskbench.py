@@ -82,7 +82,7 @@ def report(lines, details):
     print(f"| source | {' | '.join(columns)} | passing |\n|{'---|' * (len(columns) + 2)}")
     for name, row in sorted(rows.items()):
         print(f"| {name} | {' | '.join(str(row[column]) for column in columns)} | {row['passing'] / row['schemas']:.1%} |")
-    print("\n| time, us | median | p90 | p99 | most |\n|---|---|---|---|---|")
+    print("\n| CPU time, us | median | p90 | p99 | most |\n|---|---|---|---|---|")
     for name, values in (("compiling", [line["compile_us"] for line in lines if "refused" not in line]),
                          ("a mask", [mask for line in lines for mask in line.get("masks_us", [])])):
         print(f"| {name} | {' | '.join(f'{value:.0f}' for value in percentiles(values))} |")

@@ -12,12 +12,13 @@ import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 sys.path.append(os.path.join(ROOT, "tools/dev"))
+sys.path.append(os.path.join(ROOT, "tests/testing"))
 
+from berth_server import BIN, SERVER  # noqa: E402
 from processors import count as num_processors  # noqa: E402
 
-READ_BANDWIDTH = os.path.join(os.environ.get("BERTH_BIN", os.path.join(ROOT, "bazel-bin")), "bench/read_bandwidth")
-MATMUL = os.path.join(os.path.dirname(READ_BANDWIDTH), "matmul_bench")
-SERVER = os.path.join(os.path.dirname(READ_BANDWIDTH), "../server/berth-server")
+READ_BANDWIDTH = os.path.join(BIN, "bench/read_bandwidth")
+MATMUL = os.path.join(BIN, "bench/matmul_bench")
 REGISTERS = [f"MultiplyRegisters/{kind}" for kind in ("Floats", "Pairs", "Bytes")]
 PRODUCTS = {"bf16": (*REGISTERS[:2], "Berth/kBFloat16", "ATen/kBFloat16"),
             "int8": (*REGISTERS, "Berth/kInt8"), "int4": (*REGISTERS, "Berth/kInt4")}

@@ -78,9 +78,9 @@ class XGrammar:
 def walk(engine, tokens, end_token, masks_us):
     """"" if all tokens are accepted, and the end; else where they are not."""
     for at, token in enumerate([*tokens, end_token]):
-        start = time.perf_counter()
+        start = time.process_time()
         engine.mask()
-        masks_us.append((time.perf_counter() - start) * 1e6)
+        masks_us.append((time.process_time() - start) * 1e6)
         if not engine.allows(token):
             return f"at token {at} of {len(tokens)}"
         if token != end_token:
@@ -91,12 +91,12 @@ def walk(engine, tokens, end_token, masks_us):
 def run(engine, tokenizer, end_token, path):
     case = json.loads(path.read_text(encoding="utf-8"))
     out = {"file": path.name}
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         engine.compile(case["schema"])
     except Exception as error:  # pylint: disable=broad-exception-caught
         out["refused"] = str(error).split("\n", maxsplit=1)[0][:300]
-    out["compile_us"] = round((time.perf_counter() - start) * 1e6)
+    out["compile_us"] = round((time.process_time() - start) * 1e6)
     if "refused" in out:
         return out
     out |= {"wrong": [], "masks_us": []}
