@@ -120,6 +120,11 @@ TEST_P(TokenFamiliesTest, StructuresHaveCharactersOutsideTheVocabulary) {
   ASSERT_TRUE(object.ok()) << object.status();
   const std::vector<int32_t> ids = ByteByByte(absl::StrCat("{\"", text, "\":\"", text, "\"}"));
   EXPECT_EQ(object->start->Clone()->CountAllowed(ids), static_cast<int64_t>(ids.size()));
+  for (int32_t id = 0; id < num_ids(); ++id) {
+    if (!vocabulary_->Bytes(id).empty()) continue;
+    EXPECT_FALSE(object->start->Clone()->Accept(id).ok()) << "token " << id << " has no bytes";
+    EXPECT_EQ(object->start->Clone()->CountAllowed({&id, 1}), 0) << "token " << id << " has no bytes";
+  }
 }
 
 TEST_P(TokenFamiliesTest, StreamsOfRandomTokensGiveTheTextOfAllAtOnce) {

@@ -305,7 +305,7 @@ impl Constraint {
 
     /// Whether the mask of the present place has `token`.
     fn allows(&mut self, token: u32) -> Result<bool, String> {
-        if token as usize >= self.vocabulary.known {
+        if !self.is_token(token) {
             return Ok(false);
         }
         if self.begin.is_some() {
@@ -342,7 +342,7 @@ impl Constraint {
             self.ended = true;
             return Ok(());
         }
-        if token as usize >= self.vocabulary.known {
+        if !self.is_token(token) {
             return Err(format!("token {token} has no text"));
         }
         let next = match &self.plan {
@@ -361,6 +361,11 @@ impl Constraint {
         self.tokens.push(token);
         self.plan = next;
         Ok(())
+    }
+
+    /// Whether the tokenizer has the token, and it has bytes.
+    fn is_token(&self, token: u32) -> bool {
+        (token as usize) < self.vocabulary.known && !self.bytes(token).is_empty()
     }
 
     fn bytes(&self, token: u32) -> &[u8] {
