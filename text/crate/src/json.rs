@@ -98,10 +98,17 @@ pub fn canonical(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => {
             let f = number.as_f64().unwrap_or(0.0) + 0.0; // no sign of zero
-            f.to_string()
+            if f.fract() == 0.0 && f.abs() < MAX_WHOLE {
+                (f as i128).to_string() // all digits, as of whole numbers
+            } else {
+                f.to_string()
+            }
         }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Value::Object(items) => {
+/// 2^127, to which i128 goes.
+const MAX_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+
             let pair = |(key, value): (&String, &Value)| format!("{}:{}", Value::from(key.as_str()), canonical(value));
             let mut items: Vec<String> = items.iter().map(pair).collect();
             items.sort();

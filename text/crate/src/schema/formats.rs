@@ -92,10 +92,21 @@ const IDN_EMAIL_CHARACTER: &str = concat!(
 const IPV4: &str =
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
+fn label_of(letters: &str, most: usize) -> String {
+    IDN_LABEL.replace("MOST", &(most - 5).to_string()).replace('L', letters)
+}
+
+fn ascii_label() -> String {
+    label_of("a-zA-Z0-9", MAX_LABEL)
+}
+
 fn idn_label() -> String {
-    let of = |letters: &str, most: usize| IDN_LABEL.replace("MOST", &(most - 5).to_string()).replace('L', letters);
-    let (ascii, any) = (of("a-zA-Z0-9", MAX_LABEL), of(IDN_LETTERS, MAX_IDN));
-    format!("(?:{ascii}|{any})")
+    format!("(?:{}|{})", ascii_label(), label_of(IDN_LETTERS, MAX_IDN))
+}
+
+/// Three labels are short enough when they are encoded, whatever their letters.
+fn idn_host() -> String {
+    format!("^(?:{ascii}(?:\\.{ascii})*|{any}(?:\\.{any}){{0,2}})$", ascii = ascii_label(), any = idn_label())
 }
 
 /// RFC 4291: eight groups. One run of them may be left out, and the last two may be an IPv4 address.
@@ -156,7 +167,7 @@ pub fn format_pattern(name: &str) -> Option<String> {
         "email" => Some(EMAIL.replace("A+", &format!("{EMAIL_CHARACTER}+")).replace("LABEL", LABEL)),
         "idn-email" => Some(EMAIL.replace("A+", &format!("{IDN_EMAIL_CHARACTER}+")).replace("LABEL", &idn_label())),
         "hostname" => Some(format!("^{HOST_LABEL}(?:\\.{HOST_LABEL})*$")),
-        "idn-hostname" => Some(format!("^{0}(?:\\.{0})*$", idn_label())),
+        "idn-hostname" => Some(idn_host()),
         "ipv4" => Some(format!("^{IPV4}$")),
         "ipv6" => Some(format!("^{}$", ipv6())),
         "uri" => Some(with_parts(URI, "", "")),

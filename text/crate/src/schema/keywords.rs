@@ -289,12 +289,17 @@ impl<'a> Demands<'a> {
         }
         if let Some(schema) = keywords.get("propertyNames") {
             let demand = self.demand_of(place, schema, &["propertyNames"], false)?;
-            let mut texts = vec![Text::any()];
+            // Names that surely do not fit, and those that Berth does not write.
+            let (mut unfit, mut others) = (vec![Text::any()], vec![Text::any()]);
             for set in &self.values(demand)?.texts {
-                texts = self.texts_of_both(&texts, &set.others())?;
+                unfit = self.texts_of_both(&unfit, &set.wider().others())?;
+                others = self.texts_of_both(&others, &set.others())?;
             }
-            if !texts.is_empty() {
-                object.all.push((Names::In(Rc::new(texts)), NOTHING));
+            if others != unfit {
+                object.written[0].push((Names::In(Rc::new(others)), NOTHING));
+            }
+            if !unfit.is_empty() {
+                object.all.push((Names::In(Rc::new(unfit)), NOTHING));
             }
         }
         object.least = count(keywords, "minProperties").unwrap_or(0);
@@ -302,7 +307,7 @@ impl<'a> Demands<'a> {
         if let Some(name) = keywords.get("discriminator").and_then(|value| value.get("propertyName")?.as_str()) {
             // It says which property tells the options apart. Who reads the union needs it.
             if keywords.has("oneOf") || keywords.has("anyOf") {
-                object.some.push((is(name), ANY));
+                object.written[1].push((is(name), ANY));
             }
         }
         Ok(object)
@@ -353,6 +358,8 @@ impl<'a> Demands<'a> {
                 "contains",
                 "not",
                 "dependentSchemas",
+                "const",
+                "enum",
             ];
             if applies.iter().any(|key| keywords.has(key)) {
                 return self.fail(place, "unevaluatedItems", "supported only beside prefixItems and items");

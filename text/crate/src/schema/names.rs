@@ -51,6 +51,7 @@ pub struct Fields {
 impl Demands<'_> {
     /// An object may be several: what must be there can be one property or another.
     pub fn fields(&mut self, object: &Object) -> Outcome<Vec<Fields>> {
+        let object = &object.as_written();
         let all = self.alternatives(object, None);
         let is_full = |own: &Fields| own.num_needs > 1 || own.least > own.named.len() as u64 + 1;
         if all.as_ref().is_ok_and(|all| !all.iter().any(is_full)) {

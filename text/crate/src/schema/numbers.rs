@@ -106,6 +106,10 @@ impl Number {
             && self.but.binary_search(&number).is_err()
     }
 
+    pub fn count_of_list(&self) -> usize {
+        self.only.as_ref().map_or(0, Vec::len)
+    }
+
     /// The numbers that both have. None: surely no number is in both.
     pub fn and(&self, other: &Number) -> Option<Number> {
         let kind = match (self.kind, other.kind) {
@@ -118,18 +122,22 @@ impl Number {
             (Some(x), Some(y)) => Some(if (x.at > y.at) == is_low { x } else { y }),
             (x, y) => x.or(y),
         };
-        let mut both = Number {
+        let both = Number {
             kind,
             low: tighter(self.low, other.low, true),
             high: tighter(self.high, other.high, false),
             multiples: joined_multiples(&self.multiples, &other.multiples),
             multiples_not: joined_multiples(&self.multiples_not, &other.multiples_not),
-            only: self.only.clone().or(other.only.clone()),
+            only: None,
             but: joined(&self.but, &other.but),
         };
-        if let Some(only) = both.only.take() {
+        if let Some(only) = self.only.as_ref().or(other.only.as_ref()) {
             let is_in = |number: Exact| both.has(number) && self.has(number) && other.has(number);
-            let left: Vec<_> = only.into_iter().filter(|(number, _)| is_in(*number)).collect();
+            let mut left: Vec<_> = only.iter().filter(|(number, _)| is_in(*number)).cloned().collect();
+            if kind == Kind::Whole {
+                // For draft-04, 1.0 is not an integer.
+                left.iter_mut().for_each(|(number, text)| *text = number.json().to_string());
+            }
             return (!left.is_empty()).then(|| Number::only(left));
         }
         (!both.has_none()).then_some(both)
@@ -353,12 +361,12 @@ impl Number {
         let of_range = |range: &Number| {
             let mut parts = vec![serde_json::json!({"type": kind})];
             for (bound, sign, open, closed) in [
-                (range.sure_low(), -1, "exclusiveMinimum", "minimum"),
-                (range.sure_high(), 1, "exclusiveMaximum", "maximum"),
+                (range.sure_low(), -1i32, "exclusiveMinimum", "minimum"),
+                (range.sure_high(), 1i32, "exclusiveMaximum", "maximum"),
             ] {
                 // llguidance reads bounds as doubles.
-                let is_far = |bound: &Bound| bound.at.at().abs() >= MAX_DOUBLE as f64;
-                let within = Bound { at: Exact::from(sign * MAX_DOUBLE), is_open: true };
+                let is_far = |bound: &Bound| bound.at.at() * f64::from(sign) >= MAX_DOUBLE as f64;
+                let within = Bound { at: Exact::from(i128::from(sign) * MAX_DOUBLE), is_open: true };
                 // Multiples without a bound would have any number of digits.
                 let bound = bound.map(|bound| if is_far(&bound) { within } else { bound });
                 let bound = bound.or((!range.multiples.is_empty()).then_some(within));
@@ -367,7 +375,7 @@ impl Number {
             parts.extend(range.multiples.iter().map(|of| serde_json::json!({ "multipleOf": Exact::from(*of).json() })));
             serde_json::json!({ "allOf": parts })
         };
-        Some(self.between().iter().map(of_range).collect())
+        Some(self.between().iter().filter(|range| !range.is_empty()).map(of_range).collect())
     }
 }
 

@@ -67,7 +67,10 @@ impl Demands<'_> {
         let has_multiples = a.numbers.iter().chain(&b.numbers).any(Number::has_multiples);
         for x in &a.numbers {
             self.work.charge(if has_multiples { b.numbers.len() as u64 * MULTIPLES_COST } else { 0 })?;
-            both.numbers.extend(b.numbers.iter().filter_map(|y| x.and(y)));
+            for y in &b.numbers {
+                self.work.small_steps(x.count_of_list() + y.count_of_list())?;
+                both.numbers.extend(x.and(y));
+            }
         }
         for x in &a.texts {
             for y in &b.texts {
@@ -173,6 +176,10 @@ impl Demands<'_> {
             };
             both.some.extend((!is_implied).then(|| (names.clone(), *demand)));
         }
+        for (own, more) in both.written.iter_mut().zip(&b.written) {
+            let new: Vec<_> = more.iter().filter(|rule| !own.contains(rule)).cloned().collect();
+            own.extend(new);
+        }
         both.seen.extend(b.seen.iter().filter(|names| !a.seen.contains(names)).cloned());
         let forbidden: HashSet<&Names> =
             both.all.iter().filter(|(_, demand)| *demand == NOTHING).map(|(names, _)| names).collect();
@@ -252,6 +259,7 @@ impl Demands<'_> {
                 && a.least <= b.least
                 && a.most.is_none_or(|most| b.most.is_some_and(|other| other <= most))
                 && b.seen.iter().all(|names| a.seen.contains(names))
+                && (0..2).all(|i| a.written[i].iter().all(|rule| b.written[i].contains(rule)))
                 && x.1.is_subset(&y.1)
         };
         let mut keeps = vec![true; all.len()];

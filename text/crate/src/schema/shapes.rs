@@ -86,6 +86,10 @@ impl Demands<'_> {
         }
         for object in &values.objects {
             for fields in self.fields(object)? {
+                let count = fields.named.len() as u64;
+                if count < fields.least || fields.most.is_some_and(|most| count > most) {
+                    continue;
+                }
                 if !fields.free.is_empty()
                     || !fields.needs.is_empty()
                     || fields.named.iter().any(|own| !own.is_required)

@@ -49,6 +49,8 @@ pub struct Object {
     pub most: Option<u64>,
     /// The names that the schema's keywords have looked at, for unevaluatedProperties.
     pub seen: Vec<Names>,
+    /// What is written fits these rules of `all` and `some` too. Other objects fit the schema all the same.
+    pub written: [Vec<(Names, Demand)>; 2],
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -74,7 +76,13 @@ impl Array {
 
 impl Object {
     pub fn any() -> Object {
-        Object { all: vec![], some: vec![], least: 0, most: None, seen: vec![] }
+        Object { all: vec![], some: vec![], least: 0, most: None, seen: vec![], written: Default::default() }
+    }
+
+    pub fn as_written(&self) -> Object {
+        let [all, some] = &self.written;
+        let with = |own: &[(Names, Demand)], more: &[(Names, Demand)]| [own, more].concat();
+        Object { all: with(&self.all, all), some: with(&self.some, some), ..self.clone() }
     }
 }
 
