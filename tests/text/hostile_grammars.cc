@@ -53,6 +53,33 @@ std::string MutualReferences(int count) {
          "}";
 }
 
+// Schemas in which one large part meets many small ones. What is kept for each small one, or tried with it, must not
+// grow with the large one.
+std::map<std::string, std::string> LargeAndSmallParts() {
+  const auto number = [](int i) { return absl::StrCat(i); };
+  const auto name = [](int i) { return absl::StrCat("\"p", i, "\""); };
+  std::map<std::string, std::string> all;
+  const std::string under_long_name = "{\"properties\": {\"" + Repeat("k", 700000) + "\": {\"anyOf\": [";
+  all["options under a long name"] = under_long_name + Repeat("{}, ", 70000) + "{}]}}}";
+  all["listed values under a long name"] =
+      "{\"properties\": {\"" + Repeat("k", 700000) + "\": {\"enum\": [" + Repeat("[], ", 60000) + "[1]]}}}";
+  all["references under a long name"] = "{\"properties\": {\"" + Repeat("k", 700000) +
+                                        R"(": {"$anchor": "a", "anyOf": [)" +
+                                        Repeat(R"({"items": {"$ref": "#a"}}, )", 10000) + "{}]}}}";
+  all["unknown words under a long name"] = under_long_name + Repeat(R"({"x": 1}, )", 30000) + "{}]}}}";
+  all["anchors under a long name"] =
+      under_long_name + List(10000, [](int i) { return absl::StrCat(R"({"$anchor": "a)", i, "\"}"); }) + "]}}}";
+  all["alternatives of a pattern"] =
+      R"({"pattern": "(?:^)" + Repeat("|a", 198) + ")(?:$" + Repeat("|a", 400000) + ")\"}";
+  all["many bounds of a large enum"] = "{\"allOf\": [{\"enum\": [" + List(80000, number) + "]}, " +
+                                       List(15000, [](int i) { return absl::StrCat("{\"minimum\": -", i + 1, "}"); }) +
+                                       "]}";
+  all["many patterns of a large enum"] =
+      "{\"allOf\": [{\"enum\": [" + List(50000, name) + "]}, " +
+      List(15000, [](int i) { return absl::StrCat("{\"maxLength\": ", i + 9, "}"); }) + "]}";
+  return all;
+}
+
 // Schemas whose size lets a loop within a loop run for minutes.
 std::map<std::string, std::string> LongSchemas() {
   const auto number = [](int i) { return absl::StrCat(i); };
@@ -239,6 +266,7 @@ std::map<std::string, GrammarSpec> HostileGrammars() {
   schema(
       "costly pattern",
       R"({"type": "string", "pattern": "^(\\p{L}+[\\.-]?\\w+)*@(\\w+[\\.-]?\\w+)*(\\.\\w{2,300})+$", "minLength": 600})");
+  for (const auto& [name, text] : LargeAndSmallParts()) schema(name, text);
   for (const auto& [name, text] : LongSchemas()) schema(name, text);
   for (const auto& [name, text] : Complements()) schema(name, text);
   const auto tag = [&](const std::string& name, const std::string& text) {

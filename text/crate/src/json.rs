@@ -3,7 +3,7 @@
 use crate::work::Work;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use std::fmt;
+use std::fmt::{self, Write};
 
 struct Strict<'a>(&'a Work);
 
@@ -78,7 +78,8 @@ pub fn parse_prefix(text: &str, work: &Work) -> Result<(Value, usize), String> {
 /// A place in a JSON value. It is written as RFC 6901 spells it, and only for an error: long ones would cost much.
 #[derive(Clone, Copy)]
 pub enum At<'a> {
-    Root(&'a str), // a pointer to what the value stands in
+    Root(&'a str),            // a pointer to what the value stands in
+    Of(&'a dyn fmt::Display), // writes such a pointer
     Key(&'a At<'a>, &'a str),
     Index(&'a At<'a>, usize),
 }
@@ -87,11 +88,22 @@ impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             At::Root(pointer) => f.write_str(pointer),
-            At::Key(parent, key) => write!(f, "{parent}/{}", key.replace('~', "~0").replace('/', "~1")),
+            At::Of(pointer) => pointer.fmt(f),
+            At::Key(parent, key) => {
+                write!(f, "{parent}/")?;
+                key.chars().try_for_each(|c| match c {
+                    '~' => f.write_str("~0"),
+                    '/' => f.write_str("~1"),
+                    c => f.write_char(c),
+                })
+            }
             At::Index(parent, index) => write!(f, "{parent}/{index}"),
         }
     }
 }
+
+/// 2^127, to which i128 goes.
+const MAX_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 
 /// A text that is the same for equal values: 1 and 1.0 are equal, and so are objects whose keys have another order.
 pub fn canonical(value: &Value) -> String {
@@ -106,9 +118,6 @@ pub fn canonical(value: &Value) -> String {
         }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Value::Object(items) => {
-/// 2^127, to which i128 goes.
-const MAX_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
-
             let pair = |(key, value): (&String, &Value)| format!("{}:{}", Value::from(key.as_str()), canonical(value));
             let mut items: Vec<String> = items.iter().map(pair).collect();
             items.sort();

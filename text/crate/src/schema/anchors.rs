@@ -39,7 +39,13 @@ fn any_text() -> Hir {
 
 /// Whether a pattern is seen to match every text.
 pub fn is_any_text(hir: &Hir) -> bool {
-    *hir == any_text()
+    let HirKind::Repetition(Repetition { min: 0, max: None, sub, .. }) = hir.kind() else { return false };
+    matches!(sub.kind(), HirKind::Class(Class::Unicode(own)) if has_all(own))
+}
+
+/// Whether a class has every character.
+pub fn has_all(class: &ClassUnicode) -> bool {
+    class.ranges() == [ClassUnicodeRange::new('\0', char::MAX)]
 }
 
 /// The pattern as a text.
@@ -73,6 +79,8 @@ fn trimmed(parts: Vec<Hir>, from_start: bool, to_end: bool) -> Vec<Hir> {
 
 /// Alternatives that ^ and $ within a pattern may make.
 const MAX_ALTERNATIVES: usize = 200;
+/// Pairs of alternatives that are tried: most of them cannot match.
+const MAX_TRIED: usize = 2000;
 const MAX_NESTED: usize = 40;
 
 /// One way in which a pattern matches, without ^ and $.
@@ -101,7 +109,7 @@ fn alternatives(hir: &Hir, depth: usize) -> Option<Vec<Alternative>> {
         HirKind::Capture(capture) => alternatives(&capture.sub, depth + 1),
         HirKind::Alternation(parts) => {
             let all: Option<Vec<_>> = parts.iter().map(|part| alternatives(part, depth + 1)).collect();
-            all.map(|all| all.concat())
+            all.map(|all| all.concat()).filter(|all| all.len() <= MAX_ALTERNATIVES)
         }
         HirKind::Repetition(repetition) if repetition.min == 0 && repetition.max == Some(1) => {
             let mut all = alternatives(&repetition.sub, depth + 1)?;
@@ -112,6 +120,9 @@ fn alternatives(hir: &Hir, depth: usize) -> Option<Vec<Alternative>> {
             let mut all = vec![Alternative { from_start: false, parts: vec![], to_end: false }];
             for part in parts {
                 let next = alternatives(part, depth + 1)?;
+                if all.len() * next.len() > MAX_TRIED {
+                    return None;
+                }
                 all = all
                     .iter()
                     .flat_map(|before| next.iter().filter_map(|after| joined(before, after)))

@@ -6,7 +6,8 @@ use super::formats::{format_pattern, FREE_FORMATS};
 use super::ids::Resources;
 use super::names::MAX_NAMES;
 use super::numbers::MAX_DIGITS;
-use super::{fail, integer, list, map, number, string, texts, Outcome, MAX_EXACT};
+use super::texts::Patterns;
+use super::{fail, integer, list, map, number, string, Outcome, MAX_EXACT};
 use crate::json::At;
 use crate::work::Work;
 use serde_json::Value;
@@ -26,6 +27,7 @@ pub struct Checker<'a> {
     resources: &'a Resources,
     seen: BTreeSet<String>,
     todo: Vec<String>,
+    pub patterns: Patterns,
     pub has_unevaluated: bool,
 }
 
@@ -82,8 +84,8 @@ fn types(value: &Value, at: &At) -> Outcome<()> {
 
 impl<'a> Checker<'a> {
     pub fn new(root: &'a Value, prefix: &'a str, resources: &'a Resources, notes: &'a Notes, work: &'a Work) -> Self {
-        let (seen, todo) = (BTreeSet::new(), vec![]);
-        Checker { root, prefix, work, notes, resources, seen, todo, has_unevaluated: false }
+        let (seen, todo, patterns) = (BTreeSet::new(), vec![], Patterns::default());
+        Checker { root, prefix, work, notes, resources, seen, todo, patterns, has_unevaluated: false }
     }
 
     pub fn run(&mut self) -> Outcome<()> {
@@ -128,6 +130,7 @@ impl<'a> Checker<'a> {
             }
             "$ref" | "$dynamicRef" | "$recursiveRef" => {
                 let pointer = self.resources.find(string(value, at)?, resource, at)?;
+                self.work.small_steps(pointer.len() / 64)?;
                 if self.seen.insert(pointer.clone()) {
                     self.todo.push(pointer);
                 }
@@ -223,7 +226,7 @@ impl<'a> Checker<'a> {
     fn regex(&self, text: &str, at: &At) -> Outcome<()> {
         self.work.text(text)?;
         self.work.charge(PATTERN_COST)?;
-        texts::check(text, at)
+        self.patterns.check(text, at)
     }
 
     fn names(&self, value: &Value, at: &At) -> Outcome<()> {

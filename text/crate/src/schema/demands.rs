@@ -16,6 +16,7 @@ use crate::work::Work;
 use llguidance::HashMap;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -35,9 +36,27 @@ pub struct Part {
 /// A schema, or a value of `const` or `enum`.
 struct Place<'a> {
     value: &'a Value,
-    pointer: String,
-    around: usize, // the resource that it is in
+    parent: Option<u32>, // the place that its pointer continues
+    tail: String,        // the rest of its pointer
+    around: usize,       // the resource that it is in
     is_literal: bool,
+}
+
+struct Pointer<'b, 'a> {
+    places: &'b [Place<'a>],
+    prefix: &'b str,
+    place: u32,
+}
+
+impl fmt::Display for Pointer<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let of = |place: u32| &self.places[place as usize];
+        let mut all: Vec<&str> = std::iter::successors(Some(of(self.place)), |place| place.parent.map(of))
+            .map(|place| place.tail.as_str())
+            .collect();
+        all.push(self.prefix);
+        all.iter().rev().try_for_each(|part| f.write_str(part))
+    }
 }
 
 /// References that lead to each other without anything between.
@@ -106,29 +125,43 @@ impl<'a> Demands<'a> {
 
     /// The demand of the whole schema.
     pub fn top(&mut self) -> Outcome<Demand> {
-        let place = self.add_place(self.root, String::new(), 0, false);
+        let place = self.add_place(self.root, None, String::new(), 0, false);
         self.demand([Part { place, is_not: false }])
     }
 
-    fn add_place(&mut self, value: &'a Value, pointer: String, around: usize, is_literal: bool) -> u32 {
+    fn add_place(
+        &mut self,
+        value: &'a Value,
+        parent: Option<u32>,
+        tail: String,
+        around: usize,
+        is_literal: bool,
+    ) -> u32 {
         let places = &mut self.places;
         *self.by_address.entry((value, is_literal)).or_insert_with(|| {
-            places.push(Place { value, pointer, around, is_literal });
+            places.push(Place { value, parent, tail, around, is_literal });
             places.len() as u32 - 1
         })
+    }
+
+    /// The pointer to a schema. Pointers may be long and many, so each is written only where it is needed.
+    fn pointer<'b>(&'b self, prefix: &'b str, place: u32) -> Pointer<'b, 'a> {
+        Pointer { places: &self.places, prefix, place }
     }
 
     /// A schema within a keyword of another.
     pub fn child(&mut self, place: u32, value: &'a Value, path: &[&str]) -> Outcome<u32> {
         let around = self.keywords(place)?.1;
-        let mut pointer = self.places[place as usize].pointer.clone();
-        path.iter().for_each(|key| pointer.push_str(&format!("/{}", escape(key))));
-        Ok(self.add_place(value, pointer, around, false))
+        let mut tail = String::new();
+        for key in path {
+            tail.push('/');
+            tail.push_str(&escape(key));
+        }
+        Ok(self.add_place(value, Some(place), tail, around, false))
     }
 
     pub fn literal(&mut self, place: u32, value: &'a Value) -> u32 {
-        let pointer = self.places[place as usize].pointer.clone();
-        self.add_place(value, pointer, 0, true)
+        self.add_place(value, Some(place), String::new(), 0, true)
     }
 
     pub fn is_literal(&self, place: u32) -> bool {
@@ -141,8 +174,8 @@ impl<'a> Demands<'a> {
 
     /// Fails with the place of a schema's keyword.
     pub fn fail<T>(&self, place: u32, key: &str, what: impl std::fmt::Display) -> Outcome<T> {
-        let pointer = format!("{}{}", self.prefix, self.places[place as usize].pointer);
-        let at = At::Root(&pointer);
+        let pointer = self.pointer(self.prefix, place);
+        let at = At::Of(&pointer);
         if key.is_empty() {
             fail(&at, what)
         } else {
@@ -177,16 +210,16 @@ impl<'a> Demands<'a> {
         if let Some((keywords, resource)) = self.opened.get(&place) {
             return Ok((keywords.clone(), *resource));
         }
-        let Place { value, pointer, around, .. } = &self.places[place as usize];
-        let (mut resource, empty) = (*around, Keywords::none());
+        let Place { value, around, .. } = self.places[place as usize];
+        let (mut resource, empty) = (around, Keywords::none());
         let keywords = match value.as_object() {
             None => empty,
             Some(object) => {
                 if !self.resources.is_one() && (object.contains_key("$id") || object.contains_key("id")) {
-                    resource = self.resources.at(pointer).unwrap_or(resource);
+                    resource = self.resources.at(&self.pointer("", place).to_string()).unwrap_or(resource);
                 }
-                let place = format!("{}{pointer}", self.prefix);
-                modern(object, self.resources.draft(resource), &At::Root(&place), self.notes)?
+                let at = self.pointer(self.prefix, place);
+                modern(object, self.resources.draft(resource), &At::Of(&at), self.notes)?
             }
         };
         let keywords = Rc::new(keywords);
@@ -197,12 +230,13 @@ impl<'a> Demands<'a> {
     /// The schema that a reference of a schema leads to.
     pub fn target(&mut self, place: u32, key: &str, reference: &str) -> Outcome<u32> {
         let resource = self.keywords(place)?.1;
-        let own = format!("{}{}", self.prefix, self.places[place as usize].pointer);
-        let pointer = self.resources.find(reference, resource, &At::Key(&At::Root(&own), key))?;
+        let own = self.pointer(self.prefix, place);
+        let pointer = self.resources.find(reference, resource, &At::Key(&At::Of(&own), key))?;
+        self.work.small_steps(pointer.len() / 64)?;
         match self.root.pointer(&pointer) {
             Some(value) => {
                 let around = self.resources.around(&pointer);
-                Ok(self.add_place(value, pointer, around, false))
+                Ok(self.add_place(value, None, pointer, around, false))
             }
             None => self.fail(place, key, format_args!("\"#{pointer}\" points to nothing")),
         }

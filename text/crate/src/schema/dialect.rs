@@ -13,6 +13,7 @@ use crate::json::At;
 use llguidance::HashSet;
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
+use std::fmt::Write;
 
 /// In their order. `Any`: no $schema names one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,6 +141,22 @@ impl Draft {
     }
 }
 
+/// The first characters of what is written; the rest is an error.
+struct Beginning {
+    text: String,
+    left: usize,
+}
+
+impl Write for Beginning {
+    fn write_str(&mut self, more: &str) -> std::fmt::Result {
+        for c in more.chars() {
+            self.left = self.left.checked_sub(1).ok_or(std::fmt::Error)?;
+            self.text.push(c);
+        }
+        Ok(())
+    }
+}
+
 /// What the schema has that constrains nothing, though its author may think so.
 #[derive(Default)]
 pub struct Notes {
@@ -159,9 +176,9 @@ impl Notes {
             return fail(at, what);
         }
         let mut list = self.list.borrow_mut();
-        let place = at.to_string();
-        let cut = place.char_indices().nth(MAX_PLACE).map_or(place.as_str(), |(end, _)| &place[..end]);
-        let text = format!("{cut}: ignored: {what}").replace('\n', " "); // a line each
+        let mut place = Beginning { text: String::new(), left: MAX_PLACE };
+        let _ = write!(place, "{at}"); // an error says that it was cut
+        let text = format!("{}: ignored: {what}", place.text).replace('\n', " "); // a line each
         if list.contains(&text) {
             return Ok(());
         }

@@ -75,7 +75,7 @@ impl Resources {
     fn walk(&mut self, schema: &Value, pointer: &mut String, own: usize, notes: &Notes, work: &Work) -> Outcome<()> {
         work.step()?;
         let Some(object) = schema.as_object() else { return Ok(()) };
-        let own = self.enter(object, schema, pointer, own, notes)?;
+        let own = self.enter(object, schema, pointer, own, notes, work)?;
         for (key, value) in object {
             let length = pointer.len();
             let key = key.as_str();
@@ -128,6 +128,7 @@ impl Resources {
         pointer: &str,
         around: usize,
         notes: &Notes,
+        work: &Work,
     ) -> Outcome<usize> {
         let draft = self.all[around].draft;
         let text = |key: &str| object.get(key).and_then(Value::as_str);
@@ -144,15 +145,18 @@ impl Resources {
                 } else {
                     let place = format!("{}{pointer}", self.prefix);
                     let draft = draft_of(schema, draft, &At::Root(&place), notes)?;
+                    work.charge(pointer.len() as u64)?;
                     own = self.add(pointer.to_string(), uri, draft);
                 }
             }
             if draft < Draft::D2019 && !fragment.is_empty() {
+                work.charge(pointer.len() as u64)?;
                 self.all[own].anchors.insert(fragment.to_string(), pointer.to_string());
             }
         }
         self.all[own].is_recursive |= object.get("$recursiveAnchor") == Some(&Value::Bool(true));
         for anchor in [text("$anchor"), text("$dynamicAnchor")].into_iter().flatten() {
+            work.charge(pointer.len() as u64)?;
             self.all[own].anchors.insert(anchor.to_string(), pointer.to_string());
         }
         Ok(own)

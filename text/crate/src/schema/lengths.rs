@@ -1,22 +1,17 @@
 //! How long the strings are that a pattern matches, where that is seen without an automaton.
 
+use super::texts::is_spelled;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// From the first number to the second, which None leaves open.
 type Range = (u64, Option<u64>);
 
-/// Whether a pattern for whole texts surely matches more than `count` strings of `least` to `most` characters that tokens
-/// may spell.
+/// Whether a pattern for whole texts surely matches more than `count` strings of `least` to `most` characters.
 pub fn surely_has_over(count: usize, pattern: &Hir, least: u64, most: Option<u64>) -> bool {
     lengths(pattern).is_some_and(|(from, to)| {
         let (from, to) = (from.max(least), to.into_iter().chain(most).min());
-        to.is_none_or(|to| (to + 1).saturating_sub(from) > count as u64)
+        to.is_none_or(|to| to.saturating_add(1).saturating_sub(from) > count as u64)
     })
-}
-
-/// Characters that a token may have.
-fn is_spelled(c: char) -> bool {
-    !matches!(c, '\0'..='\x07' | '\x0B' | '\x0E'..='\x1F' | '\x7F')
 }
 
 /// A range in which some string of the pattern has each length. There may be other lengths. None: no string is seen.

@@ -99,6 +99,7 @@ pub fn write(root: &Value, prefix: &str, style: Style, notes: &Notes, work: &Wor
     checker.run()?;
     let tracks_seen = checker.has_unevaluated;
     let mut demands = demands::Demands::new(root, prefix, &resources, tracks_seen, notes, work);
+    demands.patterns = checker.patterns;
     demands.has_watch = style.has_watch;
     let top = demands.top()?;
     match writer::write(&mut demands, top, style)? {

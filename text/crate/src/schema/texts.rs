@@ -4,9 +4,9 @@
 //!
 //!   pattern ^a"+$    ->    "a(?:\\")+"
 
-use super::anchors::{class_text, is_any_text, text_of, whole, write_hir, NO_CHARACTER};
+use super::anchors::{class_text, has_all, is_any_text, text_of, whole, write_hir, NO_CHARACTER};
 use super::lengths::surely_has_over;
-use super::Outcome;
+use super::{fail, Outcome};
 use crate::json::At;
 use crate::pattern;
 use crate::words::Words;
@@ -23,6 +23,8 @@ const FUEL: u64 = 2_000_000;
 const PATTERN_COST: u64 = 300;
 /// A character of a string.
 pub const CHARACTER: &str = r#"(?:[^"\\\x00-\x1f\x7f]|\\["\\bfnrt])"#;
+/// Characters that CHARACTER does not spell.
+const UNSPELLED: [(char, char); 4] = [('\0', '\x07'), ('\x0B', '\x0B'), ('\x0E', '\x1F'), ('\x7F', '\x7F')];
 
 /// The strings that all of this holds for.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,6 +134,18 @@ fn end_of(pattern: &str, is_end: impl Fn(char, usize) -> bool) -> Option<usize> 
     None
 }
 
+/// Whether a string may have the character.
+pub fn is_spelled(c: char) -> bool {
+    !UNSPELLED.iter().any(|&(first, last)| first <= c && c <= last)
+}
+
+/// A pattern for whole texts of characters that a string may have.
+fn spelled_text() -> String {
+    let mut class = ClassUnicode::new(UNSPELLED.map(|(first, last)| ClassUnicodeRange::new(first, last)));
+    class.negate();
+    format!("{}*", class_text(&class))
+}
+
 /// What is known of patterns.
 #[derive(Default)]
 pub struct Patterns {
@@ -142,6 +156,13 @@ pub struct Patterns {
 }
 
 impl Patterns {
+    /// For errors that say where a pattern stands.
+    pub fn check(&self, source: &str, at: &At) -> Outcome<()> {
+        let text = Text::of_pattern(source).or_else(|e| fail(at, format_args!("pattern {source:?}: {e}")))?;
+        let mut patterns = text.fits.iter().chain(&text.fits_not);
+        patterns.try_for_each(|pattern| self.whole(pattern).map(|_| ()).or_else(|e| fail(at, e)))
+    }
+
     /// A pattern for whole texts.
     fn whole(&self, pattern: &str) -> Outcome<Rc<Hir>> {
         if let Some(known) = self.wholes.borrow().get(pattern) {
@@ -152,6 +173,10 @@ impl Patterns {
         Ok(whole)
     }
 
+    fn text(&self, pattern: &str) -> Outcome<String> {
+        text_of(&*self.whole(pattern)?).map_err(|e| format!("pattern {pattern:?}: {e}"))
+    }
+
     /// Whether a pattern matches something in a text.
     pub fn is_match(&self, pattern: &str, text: &str, work: &Work) -> Outcome<bool> {
         work.text(text)?;
@@ -160,7 +185,7 @@ impl Patterns {
             return Ok(regex.is_match(text));
         }
         work.charge(PATTERN_COST + pattern.len() as u64)?;
-        let whole = text_of(&*self.whole(pattern)?)?;
+        let whole = self.text(pattern)?;
         let mut builder = RegexBuilder::new();
         let regex = builder.mk_regex(&whole).and_then(|r| builder.to_regex_limited(r, FUEL));
         let mut regex = regex.map_err(|e| format!("the pattern {pattern:?} is too large: {e}"))?;
@@ -187,7 +212,8 @@ impl Patterns {
 
     /// The strings that both have. None: surely no string is in both.
     pub fn and(&self, a: &Text, b: &Text, work: &Work) -> Outcome<Option<Text>> {
-        work.step()?;
+        let count = |set: &Text| set.only.as_ref().map_or(0, BTreeSet::len);
+        work.small_steps(1 + count(a) + count(b))?;
         let mut both = a.clone();
         both.least = a.least.max(b.least);
         both.most = a.most.into_iter().chain(b.most).min();
@@ -260,16 +286,15 @@ impl Patterns {
             Ok(())
         };
         for pattern in &set.fits {
-            add(&text_of(&*self.whole(pattern)?)?, true)?;
+            add(&self.text(pattern)?, true)?;
         }
         for pattern in &set.fits_not {
-            add(&text_of(&*self.whole(pattern)?)?, false)?;
+            add(&self.text(pattern)?, false)?;
         }
         if let Some(pattern) = set.length_pattern() {
             add(&text_of(&whole(&pattern)?)?, true)?;
         }
-        // Strings that no token may spell.
-        add(r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*", true)?;
+        add(&spelled_text(), true)?;
         for text in &set.but {
             add(&pattern::escape(text), false)?;
         }
@@ -339,7 +364,8 @@ impl Patterns {
             return Ok(known.clone());
         }
         let mut out = String::new();
-        write_hir(&*self.whole(pattern)?, &quote_class, &mut out)?;
+        let written = write_hir(&*self.whole(pattern)?, &quote_class, &mut out);
+        written.map_err(|e| format!("pattern {pattern:?}: {e}"))?;
         work.charge(out.len() as u64)?;
         self.quoted.borrow_mut().insert(pattern.to_string(), out.clone());
         Ok(out)
@@ -371,7 +397,7 @@ fn escape_of(c: char) -> Option<&'static str> {
 }
 
 fn quote_class(class: &ClassUnicode, out: &mut String) {
-    if class.ranges() == [ClassUnicodeRange::new('\0', char::MAX)] {
+    if has_all(class) {
         return out.push_str(CHARACTER);
     }
     let mut plain = ClassUnicode::new(
@@ -396,13 +422,4 @@ fn quote_class(class: &ClassUnicode, out: &mut String) {
         [one] => out.push_str(one),
         all => out.push_str(&format!("(?:{})", all.join("|"))),
     }
-}
-
-/// For errors that say where a pattern stands.
-pub fn check(source: &str, at: &At) -> Outcome<()> {
-    let text = Text::of_pattern(source).or_else(|e| super::fail(at, format_args!("pattern {source:?}: {e}")))?;
-    for pattern in text.fits.iter().chain(&text.fits_not) {
-        whole(pattern).or_else(|e| super::fail(at, e))?;
-    }
-    Ok(())
 }
