@@ -250,7 +250,7 @@ TEST(PrefixTier, FilesThatWereNotUsedForTheirTenantsAgeGo) {
 
 // What it shares with those that run takes no room, but a copy of its own would.
 TEST(PrefixTier, WhoFitsOnlyByWhatItSharesDoesNotWaitForRoom) {
-  TierHarness h({StaticLayer()}, 64, Tiered());
+  TierHarness h({StaticLayer()}, 32, Tiered());  // 64 blocks
   Request conversation = h.MakeRequest(125, 7);
   const std::vector<int32_t> prompt(conversation.prompt.begin(), conversation.prompt.begin() + 120);
   const RequestKey first = h.Run(conversation);
