@@ -6,60 +6,41 @@
 #include <vector>
 
 #include "server/api/stream_call.h"
+#include "server/api/unary_call.h"
 #include "server/request/message.h"
 #include "server/request/validation.h"
 
 namespace berth {
-namespace {
-
-// Counts an answer's message, and what gRPC makes of it.
-void AddUnread(UnreadAnswers* unread, const void* call, const google::protobuf::Message& answer, const Rpc& rpc) {
-  const int64_t bytes = 2 * static_cast<int64_t>(answer.ByteSizeLong());
-  unread->Add(call, bytes, [context = rpc.context()] { context->TryCancel(); });
-}
-
-}  // namespace
 
 // One Complete RPC: a StreamCall's request, with all output in one answer. `response` is gRPC's, and lives until
 // OnDone. Frees itself there.
-class InferenceService::CompleteCall final : public grpc::ServerUnaryReactor, public OutputWriter {
+class InferenceService::CompleteCall final : public UnaryCall, public OutputWriter {
  public:
-  CompleteCall(InferenceService* service, const v1::GenerateRequest* request, v1::GenerateResponse* response,
-               const Rpc& rpc)
-      : unread_(&service->unread_),
-        rpc_(rpc),
+  CompleteCall(Intake* intake, const v1::GenerateRequest* request, v1::GenerateResponse* response, const Rpc& rpc)
+      : UnaryCall(intake->registry()->unread(), rpc, response),
         response_(response),
-        handle_(service->intake_->Start(request, rpc_.info(), /*stream=*/false, this)) {}
+        handle_(intake->Start(request, rpc.info(), /*stream=*/false, this)) {}
 
   void Write(const v1::GenerateResponse*) override {}  // an output that does not stream has an End only
   void End(v1::GenerateResponse* last, const absl::Status& status) override {
     if (last != nullptr && status.ok()) response_->Swap(last);
-    AddUnread(unread_, this, *response_, rpc_);
-    Finish(rpc_.End(status));
+    Answer(status);
   }
 
   void OnCancel() override { handle_->Cancel(); }
-  void OnDone() override {
-    unread_->Remove(this);
-    rpc_.OnDone();
-    delete this;
-  }
 
  private:
-  UnreadAnswers* const unread_;
-  Rpc rpc_;
   v1::GenerateResponse* const response_;
   const std::shared_ptr<Intake::Handle> handle_;
 };
 
 // One Embed RPC. `response` is gRPC's, and lives until OnDone. Frees itself there.
-class InferenceService::EmbedCall final : public grpc::ServerUnaryReactor, public OutputWriter {
+class InferenceService::EmbedCall final : public UnaryCall, public OutputWriter {
  public:
-  EmbedCall(InferenceService* service, const v1::EmbedRequest* request, v1::EmbedResponse* response, const Rpc& rpc)
-      : unread_(&service->unread_),
-        rpc_(rpc),
+  EmbedCall(Intake* intake, const v1::EmbedRequest* request, v1::EmbedResponse* response, const Rpc& rpc)
+      : UnaryCall(intake->registry()->unread(), rpc, response),
         response_(response),
-        handle_(service->intake_->Start(request, rpc_.info(), /*stream=*/false, this)) {}
+        handle_(intake->Start(request, rpc.info(), /*stream=*/false, this)) {}
 
   void Write(const v1::GenerateResponse*) override {}  // no output, so no messages of one
   void SetEmbedding(std::vector<float> embedding) override {
@@ -73,35 +54,24 @@ class InferenceService::EmbedCall final : public grpc::ServerUnaryReactor, publi
       response_->mutable_usage()->Swap(last->mutable_usage());
       response_->mutable_timings()->Swap(last->mutable_timings());
     }
-    AddUnread(unread_, this, *response_, rpc_);
-    Finish(rpc_.End(status));
+    Answer(status);
   }
 
   void OnCancel() override { handle_->Cancel(); }
-  void OnDone() override {
-    unread_->Remove(this);
-    rpc_.OnDone();
-    delete this;
-  }
 
  private:
-  UnreadAnswers* const unread_;
-  Rpc rpc_;
   v1::EmbedResponse* const response_;
   const std::shared_ptr<Intake::Handle> handle_;
 };
 
 // One Tokenize or Detokenize RPC, answered on a thread of the text pool. Frees itself in OnDone.
-class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
+class InferenceService::TextCall final : public UnaryCall {
  public:
   // `answer` sets the response.
-  TextCall(InferenceService* service, const google::protobuf::Message& request,
-           const google::protobuf::Message* response, const Rpc& rpc,
-           std::function<absl::Status(const StopCheck& stop)> answer)
-      : intake_(service->intake_),
-        unread_(&service->unread_),
-        response_(response),
-        rpc_(rpc),
+  TextCall(Intake* intake, const google::protobuf::Message& request, const google::protobuf::Message* response,
+           const Rpc& rpc, std::function<absl::Status(const StopCheck& stop)> answer)
+      : UnaryCall(intake->registry()->unread(), rpc, response),
+        intake_(intake),
         call_(rpc.info()),
         key_(intake_->registry()->NewKey()),
         answer_(std::move(answer)) {
@@ -112,26 +82,17 @@ class InferenceService::TextCall final : public grpc::ServerUnaryReactor {
   }
 
   void OnCancel() override { intake_->texts()->Cancel(key_); }
-  void OnDone() override {
-    unread_->Remove(this);
-    rpc_.OnDone();
-    delete this;
-  }
 
  private:
   void End(absl::Status status) {
     intake_->CountRefusal(status);
-    if (absl::IsCancelled(status) && rpc_.now() >= call_.deadline) {
+    if (absl::IsCancelled(status) && rpc().now() >= call_.deadline) {
       status = absl::DeadlineExceededError("the deadline passed before the text was done");
     }
-    AddUnread(unread_, this, *response_, rpc_);
-    Finish(rpc_.End(status));
+    Answer(status);
   }
 
   Intake* const intake_;
-  UnreadAnswers* const unread_;
-  const google::protobuf::Message* const response_;
-  Rpc rpc_;
   const CallInfo call_;
   const RequestKey key_;
   const std::function<absl::Status(const StopCheck& stop)> answer_;
@@ -149,12 +110,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc:
 grpc::ServerUnaryReactor* InferenceService::Complete(grpc::CallbackServerContext* context,
                                                      const v1::GenerateRequest* request,
                                                      v1::GenerateResponse* response) {
-  return new CompleteCall(this, request, response, NewRpc("Complete", context));
+  return new CompleteCall(intake_, request, response, NewRpc("Complete", context));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context, const v1::EmbedRequest* request,
                                                   v1::EmbedResponse* response) {
-  return new EmbedCall(this, request, response, NewRpc("Embed", context));
+  return new EmbedCall(intake_, request, response, NewRpc("Embed", context));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
@@ -166,7 +127,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
     if (tokens.ok()) *response = *std::move(tokens);
     return tokens.status();
   };
-  return new TextCall(this, *request, response, NewRpc("Tokenize", context), answer);
+  return new TextCall(intake_, *request, response, NewRpc("Tokenize", context), answer);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
@@ -178,7 +139,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
     if (text.ok()) *response = *std::move(text);
     return text.status();
   };
-  return new TextCall(this, *request, response, NewRpc("Detokenize", context), answer);
+  return new TextCall(intake_, *request, response, NewRpc("Detokenize", context), answer);
 }
 
 }  // namespace berth

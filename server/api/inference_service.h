@@ -13,7 +13,6 @@
 
 #include "berth/v1/inference.grpc.pb.h"
 #include "server/api/rpc.h"
-#include "server/delivery/unread_answers.h"
 #include "server/request/intake.h"
 
 namespace berth {
@@ -21,8 +20,7 @@ namespace berth {
 class InferenceService final : public v1::Inference::CallbackService {
  public:
   // The intake must outlive the service.
-  InferenceService(Intake* intake, RpcOptions rpc)
-      : intake_(intake), rpc_(std::move(rpc)), unread_(kMaxUnreadBytes, intake->registry()->undelivered().get()) {}
+  InferenceService(Intake* intake, RpcOptions rpc) : intake_(intake), rpc_(std::move(rpc)) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
@@ -36,9 +34,6 @@ class InferenceService final : public v1::Inference::CallbackService {
                                        v1::DetokenizeResponse* response) override;
 
  private:
-  // A half of what all streams together may have unread.
-  static constexpr int64_t kMaxUnreadBytes = RequestRegistry::kMaxUndeliveredBytes / 2;
-
   class CompleteCall;
   class EmbedCall;
   class TextCall;
@@ -47,7 +42,6 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   Intake* const intake_;
   const RpcOptions rpc_;
-  UnreadAnswers unread_;
 };
 
 }  // namespace berth

@@ -1,6 +1,7 @@
 #include "server/api/sessions_service.h"
 
 #include "server/api/stream_call.h"
+#include "server/api/unary_call.h"
 #include "server/request/message.h"
 #include "server/request/tenant_rules.h"
 #include "server/storage/session_id.h"
@@ -68,9 +69,12 @@ grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* con
   LogCall(rpc, request->tenant(), tenant.status());
   if (!tenant.ok()) return rpc.Reply(tenant.status());
   absl::StatusOr<std::vector<v1::Session>> sessions = options_.sessions->List(*tenant);
-  if (!sessions.ok()) return rpc.Reply(sessions.status());
-  for (v1::Session& session : *sessions) *response->add_sessions() = std::move(session);
-  return rpc.Reply();
+  if (sessions.ok()) {
+    for (v1::Session& session : *sessions) *response->add_sessions() = std::move(session);
+  }
+  auto* const call = new UnaryCall(options_.intake->registry()->unread(), rpc, response);
+  call->Answer(sessions.status());
+  return call;
 }
 
 }  // namespace berth

@@ -17,6 +17,7 @@
 #include "scheduler/request.h"
 #include "server/delivery/request_output.h"
 #include "server/delivery/undelivered.h"
+#include "server/delivery/unread_answers.h"
 
 namespace berth {
 
@@ -24,6 +25,8 @@ class RequestRegistry {
  public:
   // Limit of all requests together.
   static constexpr int64_t kMaxUndeliveredBytes = int64_t{256} << 20;
+  // Of these, answers that are complete, and that their clients have not read.
+  static constexpr int64_t kMaxUnreadBytes = kMaxUndeliveredBytes / 2;
 
   // Returns a key that no request has had.
   RequestKey NewKey() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
@@ -43,11 +46,15 @@ class RequestRegistry {
   // What the requests' clients have not taken yet.
   const std::shared_ptr<Undelivered>& undelivered() const { return undelivered_; }
 
+  // Of calls with one answer, of any service.
+  UnreadAnswers* unread() { return &unread_; }
+
   int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // Outputs may outlive the registry.
   const std::shared_ptr<Undelivered> undelivered_ = std::make_shared<Undelivered>(kMaxUndeliveredBytes);
+  UnreadAnswers unread_{kMaxUnreadBytes, undelivered_.get()};
   std::atomic<RequestKey> next_key_{1};
 
   mutable Mutex mutex_;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/unary_call.h"
 #include "server/vllm/embed_messages.h"
 #include "server/vllm/messages.h"
 #include "server/vllm/vllm_service.h"
@@ -12,10 +13,10 @@ namespace berth {
 namespace engine = ::vllm::grpc::engine;
 
 // One Embed RPC. `response` is gRPC's, and lives until OnDone. Frees itself there.
-class VllmService::EmbedCall final : public grpc::ServerUnaryReactor, public OutputWriter {
+class VllmService::EmbedCall final : public UnaryCall, public OutputWriter {
  public:
   EmbedCall(Intake* intake, const engine::EmbedRequest* request, engine::EmbedResponse* response, const Rpc& rpc)
-      : rpc_(rpc), response_(response) {
+      : UnaryCall(intake->registry()->unread(), rpc, response), response_(response) {
     absl::StatusOr<v1::EmbedRequest> translated = ToBerth(*request, intake->validation());
     if (!translated.ok()) {
       intake->CountRefusal(translated.status());
@@ -24,7 +25,7 @@ class VllmService::EmbedCall final : public grpc::ServerUnaryReactor, public Out
     }
     request_ = *std::move(translated);
     FreeMessage(request);
-    handle_ = intake->Start(&request_, rpc_.info(), /*stream=*/false, this);
+    handle_ = intake->Start(&request_, rpc.info(), /*stream=*/false, this);
   }
 
   void Write(const v1::GenerateResponse*) override {}  // no output, so no messages of one
@@ -33,19 +34,14 @@ class VllmService::EmbedCall final : public grpc::ServerUnaryReactor, public Out
     absl::Status status = WithContractNames(ended);
     if (status.ok() && embedding_.empty()) status = absl::CancelledError("the request was aborted");
     if (last != nullptr && status.ok()) *response_ = EmbedResponseOf(embedding_, *last);
-    Finish(rpc_.End(status));
+    Answer(status);
   }
 
   void OnCancel() override {
     if (handle_ != nullptr) handle_->Cancel();  // null: the request was refused
   }
-  void OnDone() override {
-    rpc_.OnDone();
-    delete this;
-  }
 
  private:
-  Rpc rpc_;
   engine::EmbedResponse* const response_;
   v1::EmbedRequest request_;
   std::vector<float> embedding_;
