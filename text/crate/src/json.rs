@@ -1,9 +1,10 @@
 //! JSON with the errors that serde_json leaves out: a key that comes twice. And JSON pointers.
 
+use crate::exact::Exact;
 use crate::work::Work;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use std::fmt::{self, Write};
+use std::fmt;
 
 struct Strict<'a>(&'a Work);
 
@@ -89,32 +90,23 @@ impl fmt::Display for At<'_> {
         match self {
             At::Root(pointer) => f.write_str(pointer),
             At::Of(pointer) => pointer.fmt(f),
-            At::Key(parent, key) => {
-                write!(f, "{parent}/")?;
-                key.chars().try_for_each(|c| match c {
-                    '~' => f.write_str("~0"),
-                    '/' => f.write_str("~1"),
-                    c => f.write_char(c),
-                })
-            }
+            At::Key(parent, key) => write!(f, "{parent}/{}", escape(key)),
             At::Index(parent, index) => write!(f, "{parent}/{index}"),
         }
     }
 }
 
-/// 2^127, to which i128 goes.
-const MAX_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+/// As a pointer spells a key.
+pub fn escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
 
 /// A text that is the same for equal values: 1 and 1.0 are equal, and so are objects whose keys have another order.
 pub fn canonical(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => {
-            let f = number.as_f64().unwrap_or(0.0) + 0.0; // no sign of zero
-            if f.fract() == 0.0 && f.abs() < MAX_WHOLE {
-                (f as i128).to_string() // all digits, as of whole numbers
-            } else {
-                f.to_string()
-            }
+            // All digits of a whole number, as if it had no exponent.
+            Exact::from(number.as_f64().unwrap_or(0.0)).digits()
         }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Value::Object(items) => {

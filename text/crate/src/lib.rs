@@ -5,6 +5,7 @@
 
 mod added_tokens;
 mod constraint;
+mod exact;
 mod grammar;
 mod jinja;
 mod json;

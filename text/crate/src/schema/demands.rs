@@ -7,11 +7,11 @@
 
 use super::dialect::{modern, Keywords, Notes};
 use super::glances::{Alike, Glance};
-use super::ids::{escape, Resources};
+use super::ids::Resources;
 use super::texts::Patterns;
 use super::values::Values;
 use super::{fail, Outcome};
-use crate::json::At;
+use crate::json::{escape, At};
 use crate::work::Work;
 use llguidance::HashMap;
 use serde_json::Value;

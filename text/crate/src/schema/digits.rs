@@ -4,7 +4,7 @@
 //!
 //!   12.5...12.9...    13...19, 20...99, then any fraction    100 and more
 
-use super::exact::Exact;
+use crate::exact::Exact;
 
 /// Digits of a number, before its point and after it. So a number of any length ends.
 pub const MAX_DIGITS: usize = 38;

@@ -5,7 +5,7 @@
 
 use super::dialect::{Draft, Notes};
 use super::{fail, Outcome};
-use crate::json::At;
+use crate::json::{escape, At};
 use crate::uri::{decode_percent, resolve};
 use crate::work::Work;
 use serde_json::{Map, Value};
@@ -42,11 +42,6 @@ const SCHEMAS: [&str; 11] = [
 ];
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 const MAPS: [&str; 6] = ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
-
-/// As a pointer spells a key.
-pub fn escape(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
 
 fn split_fragment(reference: &str) -> (&str, &str) {
     reference.split_once('#').unwrap_or((reference, ""))

@@ -6,13 +6,13 @@
 
 use super::demands::{Demand, Demands, ANY, NOTHING};
 use super::dialect::{is_list_of_names, Keywords};
-use super::exact::Exact;
 use super::formats::{format_most, format_pattern};
 use super::numbers::{Bound, Number};
 use super::overlaps::MAX_OVERLAPS;
 use super::texts::Text;
 use super::values::{Array, Names, Need, Object, Values};
 use super::Outcome;
+use crate::exact::Exact;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -1,12 +1,12 @@
 //! The values of `const` and `enum`.
 
 use super::demands::{Demands, Part, ANY, NOTHING};
-use super::exact::Exact;
 use super::keywords::is;
 use super::numbers::Number;
 use super::texts::Text;
 use super::values::{Array, Names, Object, Values};
 use super::Outcome;
+use crate::exact::Exact;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -8,7 +8,7 @@
 //!   demands    the schemas that hold together, with glances at those that surely do not
 //!   keywords   the values that fit a schema, with literals, and complements for those that do not
 //!   overlaps   whether a value may fit two schemas
-//!   values     sets of values: texts (their patterns by anchors and lengths), numbers (exact, digits, multiples); products
+//!   values     sets of values: texts (their patterns by anchors and lengths), numbers (digits, multiples); products
 //!              of two
 //!   shapes     arrays as a grammar has them, with counts of items, and the names of objects
 //!   nodes      which demands some value fits
@@ -25,7 +25,6 @@ pub mod counts;
 pub mod demands;
 pub mod dialect;
 pub mod digits;
-pub mod exact;
 pub mod fields;
 pub mod formats;
 pub mod glances;
@@ -47,10 +46,10 @@ pub mod values;
 pub mod watch;
 pub mod writer;
 
+use crate::exact::Exact;
 use crate::json::At;
 use crate::work::Work;
 use dialect::Notes;
-use exact::Exact;
 use serde_json::{Map, Value};
 pub use writer::{Style, Written};
 

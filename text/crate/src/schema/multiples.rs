@@ -6,10 +6,10 @@
 //!
 //! A number has at most 15 digits, so that what is not a multiple in decimals is none when it is read as a double.
 
-use super::exact::Exact;
 use super::numbers::{decimal, Kind, Number, FEW_DIGITS};
 use super::texts::lark_string;
 use super::writer::Writer;
+use crate::exact::Exact;
 use super::Outcome;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

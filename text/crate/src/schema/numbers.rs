@@ -4,7 +4,7 @@
 
 use super::digits::{at_least, at_most, fraction_digits, whole, ANY, FRACTION, NATURAL, TOO_LARGE};
 pub use super::digits::{Bound, MAX_DIGITS};
-use super::exact::Exact;
+use crate::exact::Exact;
 use std::collections::BTreeSet;
 
 /// Up to here, whole numbers are doubles.

@@ -7,6 +7,7 @@
 use super::demands::{Demand, ANY};
 use super::numbers::{Kind, Number};
 use super::texts::Text;
+use std::borrow::Cow;
 use std::rc::Rc;
 
 #[derive(Clone, Default)]
@@ -79,10 +80,13 @@ impl Object {
         Object { all: vec![], some: vec![], least: 0, most: None, seen: vec![], written: Default::default() }
     }
 
-    pub fn as_written(&self) -> Object {
+    pub fn as_written(&self) -> Cow<'_, Object> {
         let [all, some] = &self.written;
+        if all.is_empty() && some.is_empty() {
+            return Cow::Borrowed(self);
+        }
         let with = |own: &[(Names, Demand)], more: &[(Names, Demand)]| [own, more].concat();
-        Object { all: with(&self.all, all), some: with(&self.some, some), ..self.clone() }
+        Cow::Owned(Object { all: with(&self.all, all), some: with(&self.some, some), ..self.clone() })
     }
 }
 
