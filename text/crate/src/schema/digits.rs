@@ -19,9 +19,9 @@ pub struct Bound {
 pub const NATURAL: &str = "(?:0|[1-9][0-9]{0,37})";
 pub const FRACTION: &str = r"\.[0-9]*[1-9][0-9]*";
 pub const ANY_FRACTION: &str = r"(?:\.[0-9]+)?";
-/// A number without bounds, which is a double however its digits and its exponent are.
-pub const ANY: &str = concat!(
-    r"-?(?:(?:0|[1-9][0-9]{0,37})(?:\.[0-9]{1,38})?(?:[eE](?:-[0-9]{1,3}|\+?(?:[0-9]{1,2}|1[0-9]{2}|2[0-6][0-9])))?",
+/// A number without a sign and bounds, which is a double however its digits and its exponent are.
+pub const UNSIGNED: &str = concat!(
+    r"(?:(?:0|[1-9][0-9]{0,37})(?:\.[0-9]{1,38})?(?:[eE](?:-[0-9]{1,3}|\+?(?:[0-9]{1,2}|1[0-9]{2}|2[0-6][0-9])))?",
     r"|[0-9](?:\.[0-9]{1,38})?[eE]\+?(?:2[7-9][0-9]|30[0-7])|1(?:\.0)?[eE]\+?308)"
 );
 

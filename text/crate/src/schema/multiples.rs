@@ -7,10 +7,9 @@
 //! A number has at most 15 digits, so that what is not a multiple in decimals is none when it is read as a double.
 
 use super::numbers::{decimal, Kind, Number, FEW_DIGITS};
-use super::texts::lark_string;
 use super::writer::Writer;
-use crate::exact::Exact;
 use super::Outcome;
+use crate::exact::Exact;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const MAX_DIGITS: usize = 15;
@@ -18,6 +17,7 @@ const MAX_DIGITS: usize = 15;
 const MAX_SCALE: u32 = 4;
 /// Remainders of a terminal, and those of all terminals that are read at once.
 const MAX_REMAINDERS: u64 = 250;
+const MAX_EASY: u64 = 10;
 pub const MAX_COMBINED: u64 = 10_000;
 /// Numbers that are tried to find one of a set.
 const MAX_TRIED: u64 = 20_000;
@@ -227,6 +227,11 @@ impl Writer<'_, '_> {
         true
     }
 
+    /// Whether `multiples` costs little. llguidance's own grammar writes no 6.0 for a 6.
+    pub fn has_easy_multiples(number: &Number) -> bool {
+        Remainders::of(number).is_some_and(|all| all.divisor <= MAX_EASY)
+    }
+
     /// Alternatives of a terminal for a set with multiples. None: there are too many remainders, or perhaps no number.
     pub fn multiples(&mut self, number: &Number) -> Outcome<Option<Vec<String>>> {
         let ranges = number.between();
@@ -259,7 +264,7 @@ impl Writer<'_, '_> {
         let mut options = vec![];
         for range in &ranges {
             match range.few() {
-                Some(few) => options.extend(few.iter().map(|number| lark_string(&number.to_string()))),
+                Some(few) => options.extend(range.listed_terminals(&few)),
                 None => {
                     self.demands.work.charge(num_remainders * REMAINDER_COST)?;
                     options.extend(range.range_terminals().iter().map(|range| format!("{range} & {parts}")));

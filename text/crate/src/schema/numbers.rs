@@ -2,7 +2,7 @@
 //!
 //! A number is as its reader has it, which may be a double. So what is past an open bound must be past it as a double.
 
-use super::digits::{at_least, at_most, fraction_digits, whole, ANY, FRACTION, NATURAL, TOO_LARGE};
+use super::digits::{at_least, at_most, fraction_digits, whole, FRACTION, NATURAL, TOO_LARGE, UNSIGNED};
 pub use super::digits::{Bound, MAX_DIGITS};
 use crate::exact::Exact;
 use std::collections::BTreeSet;
@@ -314,8 +314,10 @@ impl Number {
             return vec![whole()];
         }
         let (low, high) = (self.sure_low(), self.sure_high());
-        if self.kind == Kind::Any && low.is_none() && high.is_none() {
-            return vec![format!("/{ANY}/")];
+        let zero = Bound { at: Exact::from(0i128), is_open: false };
+        if self.kind == Kind::Any && high.is_none() && low.is_none_or(|low| low == zero) {
+            // An exponent does not change the sign.
+            return vec![format!("/{}{UNSIGNED}/", if low.is_none() { "-?" } else { "" })];
         }
         // A decimal next to a bound that is not a double may be read as a double past it.
         let is_double = [low, high].into_iter().flatten().all(|bound| bound.at.is_double());
@@ -346,6 +348,17 @@ impl Number {
             all.push(whole());
         }
         all
+    }
+
+    /// Terminals of some of its numbers. Zeros may follow, unless all are whole because of the type.
+    pub fn listed_terminals(&self, numbers: &[f64]) -> Vec<String> {
+        let (whole, others): (Vec<f64>, Vec<f64>) = numbers.iter().partition(|number| number.fract() == 0.0);
+        let zeros = if self.kind == Kind::Whole { "" } else { r"(?:\.0{1,15})?" };
+        let either = |numbers: &[f64], zeros: &str| {
+            let texts: Vec<String> = numbers.iter().map(|number| crate::pattern::escape(&number.to_string())).collect();
+            (!texts.is_empty()).then(|| format!("/(?:{}){zeros}/", texts.join("|")))
+        };
+        [either(&whole, zeros), either(&others, "0{0,15}")].into_iter().flatten().collect()
     }
 
     /// The sets as JSON schemas of llguidance.

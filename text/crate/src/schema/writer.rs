@@ -15,6 +15,7 @@ use super::counts::Counted;
 use super::demands::{Demand, Demands, NOTHING};
 use super::multiples::MAX_COMBINED;
 use super::nodes::{Bytes, Node};
+use super::numbers::Kind;
 use super::shapes::{Items, Order};
 use super::texts::{lark_string, literal};
 use super::Outcome;
@@ -246,12 +247,13 @@ impl Writer<'_, '_> {
                     let what = "multipleOf: those of the schema have no common multiple up to";
                     return self.demands.fail_in(demand, format!("{what} {MAX_COMBINED}, the decimal point left out"));
                 };
-                scalars.extend(few.iter().map(|number| lark_string(&number.to_string())));
+                scalars.extend(number.listed_terminals(&few));
                 continue;
             }
             // llguidance writes 0.50 for a multiple of 0.25, and not 0.5.
             let schemas = number.schemas();
-            if schemas.is_none() || number.multiples.iter().any(|of| of.fract() != 0.0) {
+            let is_easy = number.kind == Kind::Any && Self::has_easy_multiples(number);
+            if schemas.is_none() || is_easy || number.multiples.iter().any(|of| of.fract() != 0.0) {
                 if let Some(own) = self.multiples(number)? {
                     scalars.extend(own);
                     continue;
