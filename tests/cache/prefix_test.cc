@@ -125,6 +125,21 @@ TEST_F(PrefixTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_LT(Serve(Tokens(16, 200)), 16);
 }
 
+TEST_F(PrefixTest, AHitIsAMultipleOfTheChunkWhereABlockIsMissing) {
+  Make({StaticLayer()}, /*size=*/8);
+  Serve(Tokens(16, 200));
+  Serve(Tokens(40, 300));
+  Serve(Tokens(16, 400));  // 2 blocks of the first go
+  const auto found = [&](int64_t multiple) {
+    return cache().NewLease().Adopt("", Tokens(17, 200), multiple).num_tokens;
+  };
+  ASSERT_EQ(found(1), 8);
+  EXPECT_EQ(found(3), 6);
+  EXPECT_EQ(found(5), 5);
+  EXPECT_EQ(found(7), 7);
+  EXPECT_EQ(found(16), 0);
+}
+
 TEST_F(PrefixTest, WhatAWindowLeftBehindIsStillFound) {
   Make({SlidingLayer(6), StaticLayer()});
   EXPECT_EQ(Serve(Tokens(40)), 0);
