@@ -25,7 +25,7 @@ class RequestRegistry {
  public:
   // Limit of all requests together.
   static constexpr int64_t kMaxUndeliveredBytes = int64_t{256} << 20;
-  // Of these, answers that are complete, and that their clients have not read.
+  // How much of it calls with one answer may have given to gRPC that their clients have not read.
   static constexpr int64_t kMaxUnreadBytes = kMaxUndeliveredBytes / 2;
 
   // Returns a key that no request has had.
@@ -46,7 +46,7 @@ class RequestRegistry {
   // What the requests' clients have not taken yet.
   const std::shared_ptr<Undelivered>& undelivered() const { return undelivered_; }
 
-  // Of calls with one answer, of any service.
+  // What calls with one answer gave to gRPC, those of all services.
   UnreadAnswers* unread() { return &unread_; }
 
   int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
