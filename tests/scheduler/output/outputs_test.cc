@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
 
+#include "scheduler/output/output_group.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace berth {
@@ -48,6 +52,28 @@ TEST(Outputs, EachIsThatOfARequestWithItsSeed) {
       EXPECT_NE(h.records[key].tokens, h.records[key].others[1].tokens);
       h.ExpectAllEnded();
     }
+  }
+}
+
+TEST(Outputs, AForkOnTheOtherSideOfTheRopesSwitchComputesThePromptAgain) {
+  for (const auto& [first_length, length, shared] :
+       std::vector<std::array<int64_t, 3>>{{7, 6, 4}, {7, 8, 4}, {7, 9, 0}, {9, 8, 0}, {9, 12, 4}}) {
+    TinyCache tiny({StaticLayer()}, 64);
+    Request request;
+    request.prompt = {1, 2, 3, 4, 5};
+    request.max_tokens = 20;
+    request.num_outputs = 2;
+    Sequence first(std::move(request));
+    OutputGroup::Create(&first);
+    OutputGroup& group = *first.group;
+    const std::vector<std::unique_ptr<Sequence>> others = group.MakeOthers();
+    first.tokens.resize(first_length, 6);
+    others[0]->tokens.resize(length, 7);
+    first.lease = tiny.cache->NewLease();
+    ASSERT_TRUE(first.lease.Grow(4).ok());
+    ASSERT_TRUE(group.ready_to_fork());
+    group.Fork(/*rope_switch_length=*/8);
+    EXPECT_EQ(others[0]->num_computed(), shared) << first_length << " and " << length;
   }
 }
 
