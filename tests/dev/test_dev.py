@@ -168,6 +168,25 @@ def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):
     assert "NOT REACHED //a:x\nNOT REACHED //a:y\n" in printed and "1 passed, 0 failed" in printed
 
 
+def test_sanitizers_without_time_are_named_and_those_with_time_must_pass(tmp_path, capsys, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "bazel").write_text("#!/bin/sh\nexit 7\n")
+    (programs / "bazel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(dev_test, "install", lambda *parts: ["true"])
+    run = new_run(tmp_path, sanitizers_until=time.monotonic() + 30)
+    run.sanitizers(["//a:parser"], ["//a:threaded"])
+    assert run.report() == 0
+    printed = capsys.readouterr().out
+    assert "NOT REACHED //a:parser\n" in printed and "NOT REACHED //a:threaded\n" in printed
+    for until in (None, time.monotonic() + 3600):
+        run = new_run(tmp_path, sanitizers_until=until)
+        run.sanitizers(["//a:parser"], ["//a:threaded"])
+        assert run.report() == 1
+        assert "FAILED Bazel tests, asan+ubsan: exit status 7" in capsys.readouterr().out
+
+
 def repository(folder):
     def git(*arguments):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=True,

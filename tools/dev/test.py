@@ -91,9 +91,10 @@ def install(*parts):
 class TestRun:
     """The steps of one run, one after the other, with what came of them."""
 
-    def __init__(self, folder, until=None, long=False, again=True, stress=False):
+    def __init__(self, folder, until=None, long=False, again=True, stress=False, sanitizers_until=None):
         self.folder = folder  # for the files that steps leave
         self.until = until    # of time.monotonic(): no optional step runs longer; None: no limit
+        self.sanitizers_until = sanitizers_until  # likewise for those of the first tier
         self.long = long      # every test in its long version
         self.again = again    # also what passed before on the same files
         self.stress = stress  # other work keeps the cores busy, so no result of before counts, Bazel's neither
@@ -105,13 +106,15 @@ class TestRun:
     def path(self, name):
         return os.path.join(self.folder, name.replace(" ", "-").replace("/", "-"))
 
-    def step(self, name, kind, command, minutes, file=None, env=None, optional=False, names=()):
+    def step(self, name, kind, command, minutes, file=None, env=None, optional=False, until=None, names=()):
         """Runs a step, and returns whether it passed. `kind` and `file` say where results.py finds its tests; a step of
-        kind "one" counts as one test. `optional`: of the second tier. `names`: its tests, if they are known before."""
+        kind "one" counts as one test. `optional`: of the second tier, which ends at `self.until`. `until`: when a step of
+        the first ends that need not be reached. `names`: its tests, if they are known before."""
         limit = minutes * 60
         left = None
-        if optional and self.until is not None:
-            left = self.until - time.monotonic()
+        until = self.until if optional else until
+        if until is not None:
+            left = until - time.monotonic()
             if left < 60:
                 self.unreached += names or [name]
                 return True
@@ -172,7 +175,7 @@ class TestRun:
             self.step(f"packages, {', '.join(parts).replace('_', ' ')}", "one", install(*parts), INSTALL_MINUTES)
         self.background = []
 
-    def bazel_tests(self, name, targets, *flags, long=False, optional=False):
+    def bazel_tests(self, name, targets, *flags, long=False, optional=False, until=None):
         if not targets:  # their query failed, or found none
             self.table.append((name, 0, 0, 1))
             self.failures.append(f"{name}: there is no target")
@@ -187,7 +190,7 @@ class TestRun:
                         *(["--nocache_test_results"] if self.stress else []), *flags,
                         f"--target_pattern_file={pattern_file}")
         return self.step(name, "bazel", command, FULL_MINUTES if long or optional else TEST_MINUTES, file,
-                         optional=optional, names=[target for target in targets if "..." not in target])
+                         optional=optional, until=until, names=[target for target in targets if "..." not in target])
 
     def pytest(self, name, python, paths, *, processes=None, long=False, optional=False, whole=False):
         """whole: the paths are all of this step in the first tier."""
@@ -224,10 +227,11 @@ class TestRun:
     # The address sanitizer and the fuzzers share a configuration, and so what clang compiles.
     def sanitizers(self, parsers, threaded):
         """Runs the first tests under the address sanitizer, then the fuzzers, then the second under the thread sanitizer."""
-        self.step("fuzz crate", "one", install("fuzz_crate"), INSTALL_MINUTES)
-        self.asan("Bazel tests", parsers)
-        self.bazel_tests("Fuzzers", [tiers.FUZZERS], "--config=asan")
-        self.tsan("Bazel tests", threaded)
+        until = self.sanitizers_until
+        self.step("fuzz crate", "one", install("fuzz_crate"), INSTALL_MINUTES, until=until)
+        self.asan("Bazel tests", parsers, until=until)
+        self.bazel_tests("Fuzzers", [tiers.FUZZERS], "--config=asan", until=until)
+        self.tsan("Bazel tests", threaded, until=until)
 
     def first_tier(self):
         self.step("packages", "one", install("test_packages", "cuda_compiler"), INSTALL_MINUTES)
@@ -235,15 +239,16 @@ class TestRun:
         self.begin_install("deploy_tools")
         self.step("build", "one", bazel("build", "--keep_going", "//...", *tiers.CUDA_LIBRARIES), BUILD_MINUTES)
         self.bazel_tests("Bazel tests", ["//...", *tiers.CUDA_TESTS])
-        torch_free = self.torch_free_tests()
-        self.sanitizers(tiers.parsers(torch_free),
-                        self.chosen_by("query of the tests with threads", lambda: threaded(torch_free)))
         self.step("lint", "one", ["./dev", "lint"], 10)
         self.finish_installs()
         for name, python, paths in (("Python tests", ORACLE_PYTHON, tiers.PYTHON_TESTS),
                                     ("gateway tests", GATEWAY_PYTHON, tiers.GATEWAY_TESTS)):
             self.pytest(name, python, paths, processes=PYTEST_PROCESSES, whole=True)
         self.parity("parity, one of each kind", "--first")
+        # Last, as there may not be time for all of it.
+        torch_free = self.torch_free_tests()
+        self.sanitizers(tiers.parsers(torch_free),
+                        self.chosen_by("query of the tests with threads", lambda: threaded(torch_free)))
 
     def second_tier(self):
         """What is shortest and finds most comes first."""
@@ -338,6 +343,8 @@ def parse(argv):
     parser.add_argument("chosen", nargs="*", metavar="TARGET", help="a Bazel target or a Python test; none: the first tier")
     parser.add_argument("--full", action="store_true", help="both tiers; with TARGETs: their long versions")
     parser.add_argument("--minutes", type=int, help="both tiers, the second until this time has passed")
+    parser.add_argument("--sanitizer_minutes", type=int,
+                        help="end the sanitizers and fuzzers of the first tier once this time has passed")
     parser.add_argument("--changed", action="store_true", help="what depends on files that differ from main")
     parser.add_argument("--sanitizers", action="store_true", help="the sanitizers and fuzzers of the first tier alone")
     parser.add_argument("--stress", action="store_true", help="keep every core busy meanwhile")
@@ -359,10 +366,11 @@ def execute(run, arguments):
         run.sanitizers(torch_free, torch_free)
     else:
         run.first_tier()
+        first = "a part of the first" if run.unreached else "first"
         if arguments.full or arguments.minutes is not None:
             run.second_tier()
-            return "full" if not run.unreached else "first, and a part of full"
-        return "first"
+            return "full" if not run.unreached else f"{first}, and a part of full"
+        return first
     return None
 
 
@@ -372,11 +380,14 @@ def main():
     if arguments.status:
         print(record.status(ROOT, CACHE))
         return
-    until = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
+    started = time.monotonic()
+    until, sanitizers_until = (None if minutes is None else started + 60 * minutes
+                               for minutes in (arguments.minutes, arguments.sanitizer_minutes))
     commit = record.commit_of(ROOT)
     with tempfile.TemporaryDirectory(prefix="berth-test-run-") as folder:
         run = TestRun(folder, until, long=arguments.full and bool(arguments.chosen),
-                      again=arguments.again or arguments.stress or bool(arguments.chosen), stress=arguments.stress)
+                      again=arguments.again or arguments.stress or bool(arguments.chosen), stress=arguments.stress,
+                      sanitizers_until=sanitizers_until)
         try:
             with process.BusyCores(processors.count() if arguments.stress else 0):
                 tier = execute(run, arguments)
