@@ -141,12 +141,17 @@ def test_a_step_that_fails_or_hangs_is_named_and_the_next_one_runs(tmp_path, cap
     assert printed.endswith("1 passed, 2 failed\n")
 
 
-def test_a_query_that_fails_is_a_failed_step_and_the_next_one_runs(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def failing_bazel(tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "bazel").write_text("#!/bin/sh\nexit 7\n")
     (programs / "bazel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("failing_bazel")
+def test_a_query_that_fails_is_a_failed_step_and_the_next_one_runs(tmp_path, capsys):
     run = new_run(tmp_path)
     assert run.chosen_by("query", lambda: dev_test.query("//...")) == []
     assert not run.bazel_tests("Bazel tests", [])
@@ -168,12 +173,8 @@ def test_what_there_is_no_time_for_is_named_and_fails_nothing(tmp_path, capsys):
     assert "NOT REACHED //a:x\nNOT REACHED //a:y\n" in printed and "1 passed, 0 failed" in printed
 
 
+@pytest.mark.usefixtures("failing_bazel")
 def test_sanitizers_without_time_are_named_and_those_with_time_must_pass(tmp_path, capsys, monkeypatch):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "bazel").write_text("#!/bin/sh\nexit 7\n")
-    (programs / "bazel").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr(dev_test, "install", lambda *parts: ["true"])
     run = new_run(tmp_path, sanitizers_until=time.monotonic() + 30)
     run.sanitizers(["//a:parser"], ["//a:threaded"])

@@ -344,7 +344,7 @@ def parse(argv):
     parser.add_argument("--full", action="store_true", help="both tiers; with TARGETs: their long versions")
     parser.add_argument("--minutes", type=int, help="both tiers, the second until this time has passed")
     parser.add_argument("--sanitizer_minutes", type=int,
-                        help="end the sanitizers and fuzzers of the first tier once this time has passed")
+                        help="end the first tier's sanitizers and fuzzers when this time has passed, and name the rest")
     parser.add_argument("--changed", action="store_true", help="what depends on files that differ from main")
     parser.add_argument("--sanitizers", action="store_true", help="the sanitizers and fuzzers of the first tier alone")
     parser.add_argument("--stress", action="store_true", help="keep every core busy meanwhile")
