@@ -43,7 +43,7 @@ def stand_in_for_timm():
             self.matrix = torch.nn.Linear(config.hidden_size, config.hidden_size)
             self.post_init()
 
-    transformers.TimmWrapperModel = Tower
+    transformers.AutoModel.register(Tower.config_class, Tower, exist_ok=True)
 
 
 def mend_llama4():
