@@ -229,11 +229,22 @@ def make(name, folder):
                    "request": request_fields(case), "forced_eos": model.generation_config.forced_eos_token_id}, file)
 
 
+def lock_file(name):
+    return cache_folder(name).with_name(f"{name}.lock")
+
+
+def last_used(name):
+    """When this machine last loaded the case, in seconds since 1970: 0 if it never did."""
+    path = lock_file(name)
+    return path.stat().st_mtime if path.exists() else 0
+
+
 def load(name):
     """(model folder, the oracle's answers, arrays)"""
     folder = cache_folder(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f"{name}.lock"), "w", encoding="utf-8") as lock:
+    with open(lock_file(name), "w", encoding="utf-8") as lock:
+        os.utime(lock.fileno())  # of `last_used`
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes ask for the same case
         if not (folder / "oracle.json").exists():
             for old in folder.parent.glob(f"{name}-*"):

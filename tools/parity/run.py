@@ -152,21 +152,26 @@ def set_device(device):
 
 
 def run_all(names, is_quick, arguments, table):
-    """Runs the cases in processes of their own, each with a server at a time. Begins none when the time has passed."""
+    """Runs the cases in processes of their own, each with a server at a time. Names those that it did not finish, as the
+    time had passed or it was interrupted. Returns whether it was interrupted."""
     until = time.monotonic() + arguments.seconds if arguments.seconds is not None else float("inf")
-    waiting, running = list(names), {}
+    waiting, running, interrupted = list(names), {}, False
     context = multiprocessing.get_context("spawn")  # gRPC has threads
     with concurrent.futures.ProcessPoolExecutor(arguments.processes, context, set_device, (arguments.device,)) as pool:
-        while waiting or running:
-            while waiting and len(running) < arguments.processes and time.monotonic() < until:
-                name = waiting.pop(0)
-                running[pool.submit(run_one, name, is_quick(name), arguments.device)] = name
-            if not running:
-                break
-            for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
-                table.add(running.pop(future), future.result())
+        try:
+            while waiting or running:
+                while waiting and len(running) < arguments.processes and time.monotonic() < until:
+                    name = waiting.pop(0)
+                    running[pool.submit(run_one, name, is_quick(name), arguments.device)] = name
+                if not running:
+                    break
+                for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
+                    table.add(running.pop(future), future.result())
+        except KeyboardInterrupt:
+            waiting, interrupted = [*running.values(), *waiting], True
     for name in waiting:
         table.print(f"NOT REACHED {name}")
+    return interrupted
 
 
 def main():
@@ -177,13 +182,16 @@ def main():
     parser.add_argument("--brief", action="store_true", help="the regimes of run_quick for every case")
     parser.add_argument("--device", default="cpu", help="the server's; on a GPU nothing is compared to the bit")
     parser.add_argument("--processes", type=int, default=1, help="cases at once")
-    parser.add_argument("--seconds", type=float, help="begin no case after this time, and name those that are left")
+    parser.add_argument("--seconds", type=float,
+                        help="begin no case after this time, and name the rest; what ran longest ago comes first")
     parser.add_argument("--log", help="write the output to this file too")
     arguments = parser.parse_args()
     table = Table(arguments.log)
     names = arguments.cases or (ONE_OF_EACH if arguments.first else list(CASES))
-    run_all(names, lambda name: arguments.brief or arguments.quick and not is_first(name), arguments, table)
-    if table.end():
+    if arguments.seconds is not None:
+        names = sorted(names, key=oracle.last_used)  # runs that end early reach all cases in turn
+    interrupted = run_all(names, lambda name: arguments.brief or arguments.quick and not is_first(name), arguments, table)
+    if table.end() or interrupted:
         sys.exit(1)
 
 
