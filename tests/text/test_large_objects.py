@@ -4,6 +4,7 @@ accepted is what jsonschema accepts."""
 import itertools
 import json
 import os
+import random
 import sys
 
 import jsonschema
@@ -69,6 +70,112 @@ def test_large_objects(oracle, name, any_order):
         text = oracle.value(walk=seed, limit=300)
         if text is not None:
             check.validate(json.loads(text))
+
+
+SOME_NAMES = ["a", "ab", *NAMES[:70]]
+CLOSED = {"type": "object", "properties": {name: {"type": ["integer", "string"]} for name in SOME_NAMES},
+          "additionalProperties": False}
+
+
+def with_first(inner):
+    return {**CLOSED, "properties": {**CLOSED["properties"], "p0": inner}}
+
+
+# Few are left where all that is required has come.
+NEARLY_ALL = {**CLOSED, "properties": dict.fromkeys(SOME_NAMES[:66], {"type": ["integer", "string"]}),
+              "required": SOME_NAMES[6:66]}
+SEVERAL_OBJECTS = {
+    "one needs another": {**NEARLY_ALL, "dependentRequired": {"a": ["ab"], "p0": ["p1", "p2"]}},
+    "one excludes another": {**NEARLY_ALL, "dependentSchemas": {"a": {"properties": {"ab": False, "p0": False}}}},
+    "one of three": {**NEARLY_ALL, "oneOf": [{"required": [name]} for name in ("a", "ab", "p0")]},
+    "other values": {**NEARLY_ALL, "dependentSchemas": {"a": {"properties": {"ab": {"type": "integer"}}}}},
+    "others too": {**NEARLY_ALL, "patternProperties": {"^x": {"type": "integer"}}, "dependentRequired": {"a": ["ab"]}},
+    "others of two kinds": {**NEARLY_ALL, "patternProperties": {"^x": True}, "additionalProperties": True,
+                            "dependentSchemas": {"a": {"additionalProperties": {"type": "integer"}}}},
+}
+CLOSED_SCHEMAS = {
+    "optional": CLOSED,
+    "some required": {**CLOSED, "required": ["ab", "p3", "p69"]},
+    "64 required": {**CLOSED, "required": SOME_NAMES[8:]},
+    "all needed": {**CLOSED, "minProperties": len(SOME_NAMES)},
+    "all but one needed": {**CLOSED, "minProperties": len(SOME_NAMES) - 1, "required": ["p7"]},
+    "at most 66": {**CLOSED, "maxProperties": 66, "required": ["a"]},
+    "with bounded names": with_first({"type": "object", "patternProperties": {"^[xy]$": {"type": "integer"}},
+                                      "additionalProperties": False}),
+    "with free names": with_first({"type": "object"}),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED_SCHEMAS)
+def test_large_closed_objects_in_any_order(oracle, name):
+    schema = CLOSED_SCHEMAS[name]
+    oracle.value(schema=schema, any_order=True)
+    check = jsonschema.Draft202012Validator(schema)
+    shuffle = random.Random(0)
+    for missing in [[], ["p7"], ["a"], ["p8", "p9"], SOME_NAMES[:8], SOME_NAMES[:40], SOME_NAMES[:69], SOME_NAMES]:
+        for _ in range(5):
+            own = [name for name in SOME_NAMES if name not in missing]
+            shuffle.shuffle(own)
+            value = {name: shuffle.choice(["x", 12]) for name in own}
+            if name.startswith("with") and "p0" in value:
+                value["p0"] = {"x": 1}
+            text = json.dumps(value)
+            assert oracle.value(accepts=text) == check.is_valid(value), (missing, text)
+            for more in ["", '"a": 1', '"p7": 1', '"q": 1']:
+                with_more = f"{text[:-1]}, {more}}}"
+                is_new = value != {} and more[1:-4] in missing and check.is_valid(json.loads(with_more))
+                assert oracle.value(accepts=with_more) == is_new, with_more
+
+
+def no_listed_name_twice(members):
+    names = [name for name, _ in members if name in SOME_NAMES]
+    assert len({*names}) == len(names), members
+    return dict(members)
+
+
+@pytest.mark.parametrize("name", SEVERAL_OBJECTS)
+def test_several_large_objects_in_any_order(oracle, name):
+    """Where a name's values depend on others, names keep their order. So texts in any order may be refused, never accepted
+    wrongly."""
+    schema = SEVERAL_OBJECTS[name]
+    oracle.value(schema=schema, any_order=True)
+    check = jsonschema.Draft202012Validator(schema)
+    shuffle = random.Random(0)
+    for more in powerset(["a", "ab", "p0", "p1", "p2", "x1", "y"]):
+        own = [*NEARLY_ALL["required"], *(name for name in more if name not in NEARLY_ALL["required"])]
+        shuffle.shuffle(own)
+        value = {name: shuffle.choice(["x", 12]) if name in SOME_NAMES else 1 for name in own}
+        is_taken = oracle.value(accepts=json.dumps(value))
+        is_valid = check.is_valid(value)
+        assert is_taken == is_valid or (not is_taken and name.startswith("other")), more
+    if name in ("others too", "one needs another"):
+        assert not oracle.value(accepts=json.dumps({**value, "a": 1})[:-1] + ', "a": 1}')
+
+
+def test_a_large_closed_object_that_may_not_repeat_keeps_its_order(oracle):
+    oracle.value(schema={"type": "array", "items": NEARLY_ALL, "uniqueItems": True}, any_order=True)
+    first, second = (json.dumps({name: value for name in NEARLY_ALL["required"]}) for value in (1, 2))
+    assert oracle.value(accepts=f"[{first}, {second}]")
+    assert not oracle.value(accepts=f"[{first}, {first}]")
+    assert not oracle.value(accepts=json.dumps([dict(reversed(json.loads(first).items()))]))
+
+
+def powerset(names):
+    return itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+# Random texts hardly ever have names that are required beside any others, and do not end.
+@pytest.mark.parametrize("name", [*CLOSED_SCHEMAS, *SEVERAL_OBJECTS][:-1])
+def test_a_large_object_can_always_end(oracle, name, is_nested):
+    schema = CLOSED_SCHEMAS.get(name) or SEVERAL_OBJECTS[name]
+    if is_nested:  # after the inner object a comma may be out in the outer one too
+        inner = {**schema, "properties": {**schema["properties"], "p1": CLOSED_SCHEMAS["all needed"]}}
+        schema = {"type": "array", "items": inner, "minItems": 1, "maxItems": 2}
+    oracle.value(schema=schema, any_order=True)
+    check = jsonschema.Draft202012Validator(schema)
+    for text in oracle.walks(5, 20000):
+        check.validate(json.loads(text, object_pairs_hook=no_listed_name_twice))
 
 
 @pytest.mark.parametrize("required", [[], ["p7"]])

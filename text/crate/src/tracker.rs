@@ -30,11 +30,17 @@ struct Frame {
     value: Option<Value>, // so far, if it is an item or a part of one
     used: Option<Used>,   // if its items may not repeat
     names: Option<Used>,  // if its names may not
+    objects: u64,         // those of the place's that may have all its names
 }
 
 impl Frame {
     fn is_recorded(&self) -> bool {
         self.used.is_some() || self.value.is_some()
+    }
+
+    /// Whether a listed name may still come.
+    fn may_have(&self, listed: &ListedName) -> bool {
+        listed.objects & self.objects != 0 && !self.names.as_ref().is_some_and(|names| names.contains(&listed.name))
     }
 }
 
@@ -145,6 +151,8 @@ impl Tracker {
         }
         let Some(frame) = self.frames.last_mut() else { return true };
         let frame = Arc::make_mut(frame);
+        let listed = self.watch.places[frame.place].names.iter().find(|listed| listed.name == own);
+        frame.objects &= listed.map_or(u64::MAX, |listed| listed.objects);
         frame.name = own;
         frame.names.as_mut().is_none_or(|names| names.add(frame.name.clone(), Value::Null))
     }
@@ -165,7 +173,9 @@ impl Tracker {
             name: String::new(),
             value: self.is_recorded().then_some(empty),
             used: is_distinct.then(Used::default),
-            names: (is_object && self.watch.has_names).then(Used::default),
+            names: (is_object && (self.watch.has_names || !self.watch.places[place].names.is_empty()))
+                .then(Used::default),
+            objects: u64::MAX,
         }));
         self.at = if is_object { At::Name } else { At::Value };
         true
@@ -193,13 +203,26 @@ impl Tracker {
         self.is_name_alive() && (0..self.frames.len()).all(|i| self.frames[i].used.is_none() || self.is_item_alive(i))
     }
 
-    /// Whether the name that is begun can become one that has not come. A name that is not listed always can.
+    /// Whether the name that is begun, or has to begin, can become one that has not come. A name that is not listed always
+    /// can.
     fn is_name_alive(&self) -> bool {
-        let At::Text { text, is_name: true, .. } = &self.at else { return true };
-        let (names, used) = self.listed_names();
-        let mut like = names.iter().filter(|own| own.spelled.starts_with(text)).peekable();
-        like.peek().is_none()
-            || like.any(|own| text.len() < own.own_from || !used.is_some_and(|used| used.contains(&own.name)))
+        let text: &[u8] = match &self.at {
+            At::Text { text, is_name: true, .. } => text,
+            At::Name if self.frames.last().is_some_and(|frame| frame.index > 0) => b"",
+            _ => return true,
+        };
+        let Some(frame) = self.frames.last().filter(|frame| frame.is_object) else { return true };
+        let place = &self.watch.places[frame.place];
+        let mut like = place.names.iter().filter(|own| own.spelled.starts_with(text)).peekable();
+        like.peek().is_none() || like.any(|own| text.len() < own.own_from || frame.may_have(own))
+    }
+
+    /// Whether an object that is not closed has all its names, so that no comma may come in it.
+    fn has_all_names(&self) -> bool {
+        self.frames.iter().any(|frame| {
+            let place = &self.watch.places[frame.place];
+            frame.is_object && place.has_no_others() && !place.names.iter().any(|own| frame.may_have(own))
+        })
     }
 
     /// The names that the last object lists, if the tracker has to know them, and those that have come.
@@ -378,16 +401,17 @@ impl Tracker {
         let mut add = |list: &[u32]| tokens.extend(list.iter().copied().filter(|&id| mask.is_allowed(id)));
         // A token may begin a name that has come, and not only end it.
         let begun = usize::from(self.frames.iter().any(|frame| !self.watch.places[frame.place].names.is_empty()));
+        let has_all = self.has_all_names();
         match &self.at {
             // A token may end a name, or have a whole one after the string that it ends.
             At::Text { is_name, .. } if !is_watching => {
                 let is_first = self.frames.last().and_then(|frame| frame.names.as_ref()).is_none_or(Used::is_empty);
-                add(quotes(if *is_name && !is_first { 1 } else { 3 - begun }));
+                add(quotes(if has_all || (*is_name && !is_first) { 1 } else { 3 - begun }));
                 if *is_name {
                     self.along_names(vocabulary, mask, &mut tokens);
                 }
             }
-            _ if !is_watching => add(quotes(2 - begun)),
+            _ if !is_watching && !has_all => add(quotes(2 - begun)),
             At::Text { is_name, .. } if !is_name || !self.is_closed() => {
                 add(quotes(1));
                 self.along_used(vocabulary, mask, &mut tokens);

@@ -21,8 +21,15 @@ pub struct Place {
     pub distinct: Option<usize>, // the shape of items that may not repeat
     pub named: HashMap<String, usize>,
     pub other: usize,
-    /// Names that an object lists, where it may list too many for the grammar to remember.
+    /// Names that the objects list which may stand here, where those are too many for the grammar to remember.
     pub names: Vec<ListedName>,
+}
+
+impl Place {
+    /// Whether the objects here have listed names alone.
+    pub fn has_no_others(&self) -> bool {
+        self.names.first().is_some_and(|own| own.own_from == 0)
+    }
 }
 
 #[derive(Clone)]
@@ -31,6 +38,8 @@ pub struct ListedName {
     pub spelled: Vec<u8>, // in JSON, without quotes
     /// From this many bytes on, only listed names begin like it.
     pub own_from: usize,
+    /// A bit for each object that may stand at the place: whether it may have this name.
+    pub objects: u64,
 }
 
 /// The values of an item, or of a part of one.

@@ -43,7 +43,8 @@ impl Writer<'_, '_> {
         }
         let is_open = free.is_some() || !needs.is_empty();
         let is_tallied = fields.least > 0 || fields.most.is_some() || !needs.is_empty() || self.style.any_order;
-        if self.has_names && is_open && is_tallied {
+        let is_followed = !is_open && fields.named.iter().any(|own| own.is_followed);
+        if is_followed || (self.has_names && is_open && is_tallied) {
             return self.tallied(fields, free, &needs);
         }
         if fields.num_needs > 1 {

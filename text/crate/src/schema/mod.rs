@@ -26,6 +26,7 @@ pub mod demands;
 pub mod dialect;
 pub mod digits;
 pub mod fields;
+pub mod followed;
 pub mod formats;
 pub mod glances;
 pub mod ids;

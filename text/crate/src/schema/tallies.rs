@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Needs that are told apart where properties are counted: each set of them has its own conditions.
 const MAX_COUNTED_NEEDS: usize = 4;
+/// The most bits that a bounded count of properties takes.
+pub const MAX_COUNT_BITS: usize = 21;
 
 /// What one object's rules have in common.
 struct Tally {
@@ -81,7 +83,7 @@ impl Writer<'_, '_> {
         let required = named.iter().filter(|own| own.is_required).count();
         let least = fields.least.saturating_sub(required as u64);
         // No object has too few properties to be counted.
-        let most = fields.most.map(|most| most.saturating_sub(required as u64)).filter(|&most| most < 1 << 20);
+        let most = fields.most.map(|most| most.saturating_sub(required as u64)).filter(|&most| most < 1 << (MAX_COUNT_BITS - 1));
         let is_counted = least > 0 || most.is_some();
         let width = (least.max(most.unwrap_or(0)) + 2).ilog2() as usize + 1;
         let width = if is_counted { width } else { 0 };

@@ -3,12 +3,7 @@
 //!
 //! The values of items are counted where there are few. An object that may always have another property needs no count.
 //!
-//! No name comes twice either, if names that are not listed can always continue. So an object in any order needs no bit
-//! for a name that is not required: the name is masked once it has come. What it begins with must lead to another name:
-//! either to one that is not listed, or the place lists the names, and tracker.rs looks at them.
-//!
-//!   properties: a, ab; others: ^a    ->    both lead to others: "aba"
-//!   properties: p0 to p99; others: ^x    ->    "p may not come after all of them
+//! followed.rs has the names that may not repeat.
 
 use super::demands::{Demand, ANY, NOTHING};
 use super::names::Fields;
@@ -21,7 +16,6 @@ use super::Outcome;
 use crate::watched::{ArrayShape, ListedName, Member, ObjectShape, Place, Shape, Watch};
 use crate::words::{Words, ENDLESS};
 use llguidance::derivre::RegexAst;
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const MAX_PLACES: usize = 5000;
@@ -34,12 +28,9 @@ struct Found {
     shapes: Vec<Shape>,
     by_demand: HashMap<Demand, usize>,
     leads: BTreeSet<Demand>,                 // to an array that is watched, or to names
-    names: HashMap<Demand, Vec<ListedName>>, // of the one object that a demand has
-    shared: BTreeSet<Demand>,                // where another object may stand too
+    names: HashMap<Demand, Vec<ListedName>>, // of a demand's objects
+    shared: BTreeSet<Demand>,                // whose names the grammar has to remember
 }
-
-/// Names that are not listed, without those that are. None: any names.
-type Unlisted = Vec<(Text, Option<Words>)>;
 
 fn is_watched(items: &Items) -> bool {
     matches!(items.kind, Order::Watched)
@@ -51,8 +42,8 @@ impl Writer<'_, '_> {
         let mut found = Found::default();
         let unlisted = if self.demands.has_watch { self.unlisted_names()? } else { None };
         let has_names = unlisted.is_some();
-        if let Some(unlisted) = unlisted.filter(|_| self.style.any_order) {
-            found.names = self.names_in_any_order(&unlisted)?;
+        if self.demands.has_watch && self.style.any_order {
+            found.names = self.followed_names(unlisted.as_deref())?;
         }
         loop {
             let before = found.leads.len();
@@ -81,72 +72,6 @@ impl Writer<'_, '_> {
             objects.flat_map(|fields| &mut fields.named).for_each(|own| own.is_followed = true);
         }
         Ok(Some(Watch { places: found.places, shapes: found.shapes, top, has_names }))
-    }
-
-    /// The names that are not listed, if all of them can always continue: "a", "aa" and so forth.
-    fn unlisted_names(&mut self) -> Outcome<Option<Unlisted>> {
-        let mut sets: Vec<Text> = vec![];
-        for node in self.order.iter().filter(|demand| self.some.contains(demand)).map(|demand| &self.nodes[demand]) {
-            for free in node.objects.iter().flat_map(Fields::unlisted) {
-                let names = without_listed(&free.names);
-                if self.is_some(free.demand) && !sets.contains(&names) {
-                    sets.push(names);
-                }
-            }
-        }
-        let mut all = vec![];
-        for names in sets {
-            let words = if is_any(&names) { None } else { Some(self.words(&names)?) };
-            if words.as_ref().map_or(names.most.is_some(), |words| !words.stay_endless()) {
-                return Ok(None);
-            }
-            all.push((names, words));
-        }
-        Ok(Some(all).filter(|all| !all.is_empty()))
-    }
-
-    /// Marks the names that need no bit, as other names begin like them. Returns the names of larger objects, by their
-    /// demands: places can list them.
-    fn names_in_any_order(&mut self, unlisted: &Unlisted) -> Outcome<HashMap<Demand, Vec<ListedName>>> {
-        let mut all = HashMap::new();
-        for demand in self.order.clone().into_iter().filter(|demand| self.some.contains(demand)) {
-            let mut node = self.nodes.remove(&demand).unwrap();
-            let is_one = node.objects.iter().filter(|fields| fields.has_some(&self.some)).count() == 1;
-            for fields in &mut node.objects {
-                let (names, has_unlisted) = self.follow_names(fields, unlisted)?;
-                let is_large = fields.named.len() > MAX_BITS && !fields.named.iter().all(|own| own.is_followed);
-                if is_large && is_one && has_unlisted {
-                    all.insert(demand, names);
-                }
-            }
-            self.nodes.insert(demand, node);
-        }
-        Ok(all)
-    }
-
-    /// Marks the names of one object that need no bit. Returns all its names, and whether it has others.
-    fn follow_names(&self, fields: &mut Fields, unlisted: &Unlisted) -> Outcome<(Vec<ListedName>, bool)> {
-        let own: Vec<&Option<Words>> = fields
-            .unlisted()
-            .filter(|free| self.is_some(free.demand))
-            .filter_map(|free| unlisted.iter().find(|(names, _)| *names == without_listed(&free.names)))
-            .map(|(_, words)| words)
-            .collect();
-        let mut names = vec![];
-        for named in fields.named.iter_mut().filter(|own| self.some.contains(&own.demand)) {
-            self.demands.work.small_steps(1 + named.name.len() * own.len())?;
-            let quoted = Value::from(&*named.name).to_string().into_bytes();
-            let spelled = quoted[1..quoted.len() - 1].to_vec();
-            let begins = |count: usize| {
-                let begun = &quoted[..=count];
-                own.iter().any(|words| words.as_ref().is_none_or(|words| words.after(begun) > 0))
-            };
-            let own_from = (0..=spelled.len()).find(|&count| !begins(count));
-            named.is_followed = own_from.is_none();
-            let name = named.name.to_string();
-            names.push(ListedName { name, spelled, own_from: own_from.unwrap_or(usize::MAX) });
-        }
-        Ok((names, !own.is_empty()))
     }
 
     /// The place whose value fits one of these demands.
@@ -243,10 +168,10 @@ impl Writer<'_, '_> {
         Ok(is)
     }
 
-    /// The names that the object at a place lists, where they are followed and no other object may stand there.
+    /// The names that the objects at a place list, where they are followed and no other object may stand there.
     fn place_names(&self, demands: &BTreeSet<Demand>, found: &mut Found) -> Vec<ListedName> {
-        let objects = demands.iter().flat_map(|demand| &self.nodes[demand].objects);
-        let is_one = objects.filter(|fields| fields.has_some(&self.some)).count() == 1;
+        let has_object = |demand: &&Demand| self.nodes[demand].objects.iter().any(|fields| fields.has_some(&self.some));
+        let is_one = demands.iter().filter(has_object).count() == 1;
         let mut listed = demands.iter().filter(|demand| found.names.contains_key(demand));
         if is_one {
             return listed.next().map_or(vec![], |demand| found.names[demand].clone());
@@ -313,6 +238,9 @@ impl Writer<'_, '_> {
         let shape = self.shape_of(&node, found);
         self.nodes.insert(demand, node);
         found.shapes[own] = shape?;
+        if matches!(found.shapes[own].object, Some(ObjectShape::Closed { in_order: true, .. })) {
+            found.shared.insert(demand); // its names keep their order
+        }
         Ok(own)
     }
 
@@ -417,7 +345,7 @@ impl Writer<'_, '_> {
         Ok(self.words(text)?.after(b"") == ENDLESS)
     }
 
-    fn words(&mut self, text: &Text) -> Outcome<Words> {
+    pub fn words(&mut self, text: &Text) -> Outcome<Words> {
         let ast = self.demands.patterns.spelled(text, self.demands.work)?;
         self.demands.patterns.words(&ast, self.demands.work)
     }
@@ -452,12 +380,7 @@ struct Inner {
     other: BTreeSet<Demand>,
 }
 
-/// Names without a word on which are listed: that makes no difference to whether they can continue, as those are few.
-fn without_listed(names: &Text) -> Text {
-    Text { but: BTreeSet::new(), ..names.clone() }
-}
-
 /// Whether it is all strings, perhaps of some lengths.
-fn is_any(text: &Text) -> bool {
+pub fn is_any(text: &Text) -> bool {
     text.fits.is_empty() && text.fits_not.is_empty() && text.only.is_none()
 }
