@@ -84,7 +84,9 @@ class Engine:
                    "--progress=false", "--json_out=-"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            raise Failed(f"berth-cli load: {done.stderr.strip().splitlines()[-1]}")
+            said = done.stderr.strip().splitlines()
+            failure = next((line.strip() for line in said if line.startswith("  failed")), said[-1])
+            raise Failed(f"berth-cli load: {failure}")
         return json.loads(done.stdout)
 
     def decode(self, streams, prompt_tokens, steps):
