@@ -9,8 +9,8 @@
 
 namespace berth::ops {
 
-// softmax(scale * q k^T + bias) v. A row's keys are read a span at a time: a block of the arena, or kPackedSpan packed
-// tokens. The order of every sum depends on the row's own positions only. Items: query tiles * kv_heads, tile-major.
+// softmax(scale * q k^T + bias) v. A row's keys are read a span at a time. The order of every sum depends on
+// the row's own positions only. Items: query tiles * kv_heads, tile-major.
 struct BidirectionalAttentionArgs {
   const Row* rows;         // of the queries
   const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row
@@ -35,7 +35,6 @@ struct BidirectionalAttentionArgs {
   int64_t bias_reach;
   float* partials;  // CUDA: SplitKvFloats() where keys are divided; else null
 };
-inline constexpr int64_t kPackedSpan = 32;
 
 }  // namespace berth::ops
 
