@@ -126,9 +126,10 @@ impl Writer<'_, '_> {
                 }
             }
         }
+        // No name is refused by one object and not listed in another: the tracker would not know which is left.
         let others = |fields: &Fields| -> Vec<(Text, Demand)> {
             let free = fields.free.iter().filter(|free| self.is_some(free.demand));
-            free.map(|free| (without_listed(&free.names), free.demand)).collect()
+            free.map(|free| (free.names.clone(), free.demand)).collect()
         };
         Ok(objects.len() <= MAX_OBJECTS
             && objects.iter().all(|fields| {
