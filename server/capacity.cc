@@ -103,6 +103,13 @@ int64_t MaxSequenceTokens(const Scheduler::Options& options, const ModelInfo& mo
   return model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxSequenceTokens) : kDefaultMaxSequenceTokens;
 }
 
+void SetEncoderDefaults(const CachePlan& plan, const ModelInfo& model, Config* config) {
+  if (!plan.has_cross() || config->max_step_tokens.has_value()) return;
+  Scheduler::Options& scheduler = config->engine.scheduler;
+  const int64_t encoder_tokens = std::min(MaxSequenceTokens(scheduler, model), kDefaultEncoderTokens);
+  scheduler.max_step_tokens = std::max(scheduler.max_step_tokens, encoder_tokens + 1);
+}
+
 SequenceShape LongestSequence(const Scheduler::Options& options, int64_t max_tokens) {
   return {.num_tokens = max_tokens,
           .step_tokens = options.prefill_chunk_tokens,

@@ -24,6 +24,13 @@ inline constexpr int64_t kDefaultMaxSequenceTokens = 32768;
 // kDefaultMaxSequenceTokens.
 int64_t MaxSequenceTokens(const Scheduler::Options& options, const ModelInfo& model);
 
+// The default length of an encoder's input where the model allows more, or does not say.
+inline constexpr int64_t kDefaultEncoderTokens = 1024;
+
+// Raises the default of max_step_tokens where the model has an encoder, which reads its input in one step. A step then
+// holds what the encoder reads, at most kDefaultEncoderTokens, and a token of the decoder.
+void SetEncoderDefaults(const CachePlan& plan, const ModelInfo& model, Config* config);
+
 // What decides how much cache a sequence takes.
 struct SequenceShape {
   int64_t num_tokens = 0;

@@ -181,7 +181,8 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Limits");
   flags->Add("max_running", &scheduler.max_running, Between(1, 65536), "Maximum number of sequences computed at once.");
   flags->Add("max_step_tokens", &config->max_step_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
-             "Maximum tokens in a step, --max_running or more. auto: 512, on a GPU 4096.");
+             "Maximum tokens in a step, --max_running or more. auto: 512, with an encoder up to 1025, on a GPU "
+             "4096.");
   flags->Add("prefill_chunk_tokens", &config->prefill_chunk_tokens, OrAuto(Between<int64_t>(1, kMaxCount)),
              "Maximum tokens of one prompt in a step. auto: 256, on a GPU 2048.");
   flags->Add("target_step_time", &scheduler.target_step_time, Between(absl::ZeroDuration(), absl::Minutes(1)),

@@ -17,12 +17,13 @@ absl::Status DryRun(Config config, std::ostream& out) {
   const absl::StatusOr<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(config.model);
   if (!model.ok()) return model.status();
   const ModelInfo& info = (*model)->info();
+  const CachePlan& plan = (*model)->cache_plan();
+  SetEncoderDefaults(plan, info, &config);
   out << absl::StrCat("model ", info.name, ": ", info.model_type, ", ", info.num_layers, " layers, ",
                       info.num_parameters, " parameters for ", DTypeName(info.dtype), " on ", info.device, "\n",
                       "weights: ", FormatByteSize(info.weight_bytes), " (", info.weight_bytes, " bytes)\n");
 
   const Scheduler::Options& scheduler = config.engine.scheduler;
-  const CachePlan& plan = (*model)->cache_plan();
   const int64_t max_tokens = MaxSequenceTokens(scheduler, info);
   const absl::StatusOr<int64_t> arena_bytes = SizeArena(config, **model, max_tokens);
   if (!arena_bytes.ok()) return arena_bytes.status();

@@ -313,6 +313,7 @@ absl::Status Run(Config config, const CommandLine& command_line, const Sandbox& 
 
   const ModelInfo& info = (*model)->info();
   const CachePlan& plan = (*model)->cache_plan();
+  SetEncoderDefaults(plan, info, &config);
   const int64_t max_tokens = MaxSequenceTokens(config.engine.scheduler, info);
   const absl::StatusOr<int64_t> arena_bytes = SizeArena(config, **model, max_tokens);
   if (!arena_bytes.ok()) return arena_bytes.status();

@@ -23,7 +23,6 @@ ENGINE = os.path.join(HERE, "ctranslate2_engine.py")
 SOURCE_TOKENS = 64  # before a decode measurement
 STREAMS = (1, 16, 32)
 ENCODED = (512,)
-STEP_TOKENS = "--max_step_tokens=1024"  # an encoder's source is read in one step
 WEIGHTS = {"float32": "float32", "bf16": "bfloat16", "int8": "int8"}  # as CTranslate2 calls them
 
 MODELS = {
@@ -90,7 +89,7 @@ def makers(path, weights, arguments):
         "CTranslate2": lambda: Worker(
             arguments.ctranslate2_python, ENGINE, path=str(converted(path, arguments.ctranslate2_python)),
             threads=arguments.threads, compute_type=WEIGHTS[weights]),
-        "Berth": lambda: berth_engine.Engine(path, arguments.threads, weights, [STEP_TOKENS, *arguments.berth_flag])}
+        "Berth": lambda: berth_engine.Engine(path, arguments.threads, weights, arguments.berth_flag)}
     if weights != "int8":
         found["transformers"] = lambda: transformers(WEIGHTS[weights])
     return {name: make for name, make in found.items() if name in arguments.engines}, lambda: transformers("float32")

@@ -47,6 +47,31 @@ TEST(CapacityTest, TheUsersLengthWinsAndTheDefaultIsBounded) {
   EXPECT_EQ(MaxSequenceTokens(Scheduler::Options{.max_sequence_tokens = 1000}, model), 1000);
 }
 
+TEST(CapacityTest, AStepHoldsWhatAnEncoderReads) {
+  const auto step_tokens = [](const CachePlan& plan, int64_t positions, Config config) {
+    ModelInfo model;
+    model.max_positions = positions;
+    SetEncoderDefaults(plan, model, &config);
+    return config.engine.scheduler.max_step_tokens;
+  };
+  Config config;
+  SetDeviceDefaults(/*on_gpu=*/false, &config);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 1024, config), 1025);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 0, config), 1025) << "positions are relative";
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 16384, config), 1025);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 512, config), 513);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 100, config), 512);
+  EXPECT_EQ(step_tokens(HybridPlan(), 1024, config), 512) << "no encoder";
+  config.engine.scheduler.max_sequence_tokens = 800;
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 1024, config), 801);
+  config.max_step_tokens = 300;
+  SetDeviceDefaults(/*on_gpu=*/false, &config);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 1024, config), 300) << "the user's number wins";
+  config.max_step_tokens.reset();
+  SetDeviceDefaults(/*on_gpu=*/true, &config);
+  EXPECT_EQ(step_tokens(EncoderDecoderPlan(), 1024, config), 4096);
+}
+
 TEST(CapacityTest, AgreesWithTheCacheToTheByte) {
   CachePlan plan = HybridPlan();
   for (int64_t tokens : {1, 2, 15, 16, 17, 100, 101, 1000, 5000}) {
