@@ -44,10 +44,11 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(write_kv, WriteKv, WriteKvArgs)
 
 // For the CPU alone: on CUDA, ATen computes them.
-#define BERTH_CPU_OPS(OP)                        \
-  OP(add_residual, AddResidual, AddResidualArgs) \
-  OP(matmul, MatMul, MatMulArgs)                 \
-  OP(pack_matrix, PackMatrix, PackMatrixArgs)    \
+#define BERTH_CPU_OPS(OP)                                 \
+  OP(add_residual, AddResidual, AddResidualArgs)          \
+  OP(matmul, MatMul, MatMulArgs)                          \
+  OP(merge_attention, MergeAttention, MergeAttentionArgs) \
+  OP(pack_matrix, PackMatrix, PackMatrixArgs)             \
   OP(prepare_inputs, PrepareInputs, PrepareInputsArgs)
 
 // For CUDA alone: conversions of states, products with matrices that are not packed, and the choice of tokens.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/kernels/cpu/panels.h"
 #include "models/ops/backend.h"
 #include "models/ops/paged_attention/split_kv.h"
 #include "models/ops/parallel.h"
@@ -126,7 +127,8 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
 }
 
 // How many tiles of queries one item computes on the CPU. With more of them, keys and values are packed less often.
-// Their queries and sums must stay in the second cache, and there must be items for all threads. No bit depends on it.
+// Their queries and a segment's sums must stay in the second cache, and there must be items for all threads. No bit
+// depends on it.
 int64_t TilesPerItem(const AttentionArgs& args, const StepBatch& batch) {
   constexpr int64_t kMostBytes = 256 << 10, kMostTiles = 8;
   if (batch.num_tokens() <= batch.num_rows() * kQueryTile) return 1;
@@ -135,6 +137,48 @@ int64_t TilesPerItem(const AttentionArgs& args, const StepBatch& batch) {
   const int64_t tasks = kTasksPerThread * batch.execution().num_threads();
   const int64_t most = std::min(kMostTiles, batch.num_tiles() * args.kv.kv_heads / tasks);
   return std::max<int64_t>(1, std::min(most, kMostBytes / tile_bytes));
+}
+
+// How items share the keys of their tiles: so that there are items for all threads, where a few long rows decode. No
+// bit depends on it.
+SharedKeys ShareKeys(const AttentionArgs& args, const StepBatch& batch) {
+  constexpr int64_t kMostSumBytes = 16 << 20;
+  const int64_t tasks = kTasksPerThread * batch.execution().num_threads();
+  const int64_t items = args.num_tiles * args.kv.kv_heads;
+  if (args.tiles_per_item > 1 || batch.execution().num_threads() == 1 || items >= tasks) return {.splits = 1};
+  int64_t positions = 0, queries = 0;
+  for (const Row& row : batch.decoder().rows) {
+    const int64_t in_tile = std::min(row.num_tokens, kQueryTile), length = row.start + row.num_tokens;
+    positions = std::max(positions, args.window > 0 ? std::min(args.window + in_tile, length) : length);
+    queries = std::max(queries, in_tile);
+  }
+  const int64_t segments = positions / kAttentionSegment + 2;  // they need not begin with what is read
+  const int64_t lanes = queries * args.q_heads / args.kv.kv_heads;
+  const SharedKeys shared = {.splits = std::min(positions / kAttentionSegment, (tasks + items - 1) / items),
+                             .slots = segments + 2,
+                             .lanes = lanes,
+                             .slot_floats = lanes * (2 + PanelCount(args.kv.value.dim) * kPanel)};
+  const int64_t bytes = items * shared.slots * shared.slot_floats * static_cast<int64_t>(sizeof(float));
+  return shared.splits > 1 && bytes <= kMostSumBytes ? shared : SharedKeys{.splits = 1};
+}
+
+// Attention on the CPU, which takes about `operations` float operations.
+void RunAttention(AttentionArgs args, const at::Tensor& query, int64_t operations, const StepBatch& batch) {
+  const DType type = TypeOf(query);
+  args.tiles_per_item = TilesPerItem(args, batch);
+  args.shared = ShareKeys(args, batch);
+  const int64_t tiles = (args.num_tiles + args.tiles_per_item - 1) / args.tiles_per_item;
+  const int64_t items = tiles * args.kv.kv_heads * args.shared.splits;
+  at::Tensor sums;
+  if (args.shared.splits > 1) {
+    const int64_t slots = tiles * args.kv.kv_heads * args.shared.slots;
+    sums = at::empty({slots * args.shared.slot_floats}, query.options().dtype(at::kFloat));
+    args.shared.sums = sums.data_ptr<float>();
+  }
+  RunOnCpu(&cpu::Kernels::attention, type, args, items, operations / std::max<int64_t>(1, items), batch.execution());
+  if (args.shared.splits == 1) return;
+  RunOnCpu(&cpu::Kernels::merge_attention, type, MergeAttentionArgs{args}, tiles * args.kv.kv_heads,
+           args.shared.slots * args.shared.slot_floats, batch.execution());
 }
 
 // False: there is no code for these sizes.
@@ -201,7 +245,9 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                         .bias = nullptr,
                         .bias_reach = 0,
                         .scale = static_cast<float>(shape.scale),
-                        .softcap = static_cast<float>(shape.softcap)};
+                        .softcap = static_cast<float>(shape.softcap),
+                        .partials = nullptr,
+                        .shared = {.splits = 1}};
   if (const int recent = batch.slot(shape.layer).recent_group; recent >= 0) {
     args.recent = RecentLayoutOf(shape.layer, batch);
     args.recent_tokens = batch.group(recent).kv.window;
@@ -216,11 +262,9 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
     return LaunchAttention(args, query, batch) ? out : reference::Attention(query, shape, batch);
   }
 
-  args.tiles_per_item = TilesPerItem(args, batch);
-  const int64_t items = (args.num_tiles + args.tiles_per_item - 1) / args.tiles_per_item * args.kv.kv_heads;
-  const int64_t operations = VisibleKeys(batch, batch.group(group).kv) * shape.q_heads *
-                             (args.kv.key.dim + args.kv.value.dim) / std::max<int64_t>(1, items);
-  RunOnCpu(&cpu::Kernels::attention, TypeOf(query), args, items, operations, batch.execution());
+  RunAttention(args, query,
+               VisibleKeys(batch, batch.group(group).kv) * shape.q_heads * (args.kv.key.dim + args.kv.value.dim),
+               batch);
   return out;
 }
 

@@ -59,10 +59,24 @@ struct PrepareHeadsArgs {
   int64_t rotary_dim;  // 0: no rotation
 };
 
+inline constexpr int64_t kAttentionSpan = 64;  // positions whose keys and values are read together, at most
+// Positions whose scores and values the CPU sums from zero. Then it merges the segments.
+inline constexpr int64_t kAttentionSegment = 1024;
+
+// How the CPU's items share the keys of a tile of queries, segment by segment, and where they leave the sums for
+// MergeAttention. The sinks of a window are a segment too, and so are the recent tokens.
+struct SharedKeys {
+  int64_t splits;       // items of a tile and a KV head. 1: each tile is an item's alone, and the rest has no meaning.
+  int64_t slots;        // of a tile and a KV head: for the sinks, each segment, and the recent tokens
+  int64_t lanes;        // the most queries of a tile, times the heads that share a KV head
+  int64_t slot_floats;  // lanes * (2 + value_dim in whole panels)
+  float* sums;          // [tiles, kv_heads, slots, slot_floats]
+};
+
 // softmax(scale * q k^T + bias) v over the positions that a query sees. The query at p sees positions up to p; with a
 // window only (p - window, p], with chunks only [p - p % chunk, p]. It also sees the first `sink_tokens` positions. A
 // sink of `sinks` is one more score in the softmax, without a value.
-// Items: tiles_per_item consecutive query tiles, times kv_heads, tile-major.
+// Items: tiles_per_item consecutive query tiles, times kv_heads, times shared.splits, tile-major.
 struct AttentionArgs {
   KvLayout kv;
   const Row* rows;
@@ -85,10 +99,15 @@ struct AttentionArgs {
   const float* bias;
   int64_t bias_reach;
   float scale;
-  float softcap;    // 0: none; else scores become softcap * tanh(score / softcap), before the bias
-  float* partials;  // CUDA: SplitKvFloats() where keys are divided; else null
+  float softcap;      // 0: none; else scores become softcap * tanh(score / softcap), before the bias
+  float* partials;    // CUDA: SplitKvFloats() where keys are divided; else null
+  SharedKeys shared;  // CUDA: of no meaning
 };
-inline constexpr int64_t kAttentionSpan = 64;  // positions whose keys and values are read together, at most
+
+// Merges what items that share tiles have summed, and writes `out`. Items: query tiles times kv_heads, tile-major.
+struct MergeAttentionArgs {
+  AttentionArgs attention;
+};
 
 }  // namespace berth::ops
 
