@@ -4,12 +4,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/topk.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -70,32 +66,8 @@ Router Router::Load(WeightLoader& loader, const std::string& name, int64_t hidde
   return Router(config, {.scores = scores});
 }
 
-at::Tensor Router::MaskGroups(const at::Tensor& scores) const {
-  const at::Tensor grouped = scores.view({scores.size(0), config_.num_groups, -1});
-  const at::Tensor group_scores = std::get<0>(grouped.topk(2, -1)).sum(-1);
-  const at::Tensor best = std::get<1>(group_scores.topk(config_.top_groups, -1));
-  const at::Tensor kept = at::zeros_like(group_scores).scatter(1, best, 1.0).unsqueeze(-1).expand_as(grouped);
-  return grouped.masked_fill(kept == 0, -std::numeric_limits<double>::infinity()).reshape(scores.sizes());
-}
-
-Router::Choice Router::operator()(const at::Tensor& x, Execution& execution) const {
-  at::Tensor scores = weights_.scores(x.to(at::kFloat), execution);
-  if (config_.routing == Routing::kSoftmax) scores = at::softmax(scores, -1);
-  if (config_.routing == Routing::kSigmoid) scores = ops::Activate(scores, ops::Activation::kSigmoid, execution);
-  at::Tensor ranked = weights_.choice_bias.defined() ? scores + weights_.choice_bias : scores;
-  if (config_.num_groups > 1) ranked = MaskGroups(ranked);
-  Choice choice;
-  choice.experts = std::get<1>(ranked.topk(config_.top_k, -1));
-  choice.weights = scores.gather(1, choice.experts);
-  if (config_.routing == Routing::kSoftmaxOfChosen) choice.weights = at::softmax(choice.weights, -1);
-  if (config_.routing == Routing::kSigmoidOfChosen) {
-    choice.weights = ops::Activate(choice.weights, ops::Activation::kSigmoid, execution);
-  }
-  if (config_.renormalize) {
-    choice.weights = choice.weights / (choice.weights.sum({-1}, /*keepdim=*/true) + config_.sum_floor);
-  }
-  if (config_.scale != 1) choice.weights = choice.weights * config_.scale;
-  return choice;
+ops::ExpertChoice Router::operator()(const at::Tensor& x, Execution& execution) const {
+  return ops::ChooseExperts(weights_.scores(x.to(at::kFloat), execution), weights_.choice_bias, config_, execution);
 }
 
 void Experts::set_shared(std::unique_ptr<FeedForward> shared, Linear gate) {
@@ -113,7 +85,7 @@ at::Tensor Experts::Activated(const at::Tensor& up, Execution& execution) const 
                         : ops::Activate(up, options_.activation, execution);
 }
 
-at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
+at::Tensor Experts::SortedPairs(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const {
   const Pairs pairs = SortByExpert(choice.experts, router_.num_experts());
   at::Tensor rows = at::index_select(x, 0, pairs.tokens);
   if (options_.scale_input) {
@@ -126,7 +98,7 @@ at::Tensor Experts::SortedPairs(const at::Tensor& x, const Router::Choice& choic
   return at::index_select(out, 0, pairs.places);
 }
 
-at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
+at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const {
   at::Tensor rows = x;
   ops::ExpertPairs pairs = {.chosen = choice.experts.flatten(), .pairs_per_row = choice.experts.size(1), .groups = {}};
   if (options_.scale_input) {
@@ -141,18 +113,15 @@ at::Tensor Experts::PairsOnDevice(const at::Tensor& x, const Router::Choice& cho
                            execution);
 }
 
-at::Tensor Experts::Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const {
+at::Tensor Experts::Routed(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const {
   at::Tensor out;
   if (up_addresses_.defined()) out = PairsOnDevice(x, choice, execution);
   if (!out.defined()) out = SortedPairs(x, choice, execution);
-  // In the order of the choice, so that a token's sum does not depend on the batch.
-  at::Tensor parts = out.view({x.size(0), -1, x.size(1)}).to(at::kFloat);
-  if (!options_.scale_input) parts = parts * choice.weights.unsqueeze(-1);
-  return parts.sum({1}).to(x.scalar_type());
+  return ops::SumExperts(out, options_.scale_input ? at::Tensor() : choice.weights, choice.experts.size(1), execution);
 }
 
 at::Tensor Experts::operator()(const at::Tensor& x, Execution& execution) const {
-  const Router::Choice choice = router_(x, execution);
+  const ops::ExpertChoice choice = router_(x, execution);
   at::Tensor out = latent_in_.defined() ? latent_out_(Routed(latent_in_(x, execution), choice, execution), execution)
                                         : Routed(x, choice, execution);
   if (shared_ == nullptr) return out;

@@ -14,29 +14,13 @@
 #include "models/layers/block.h"
 #include "models/layers/linear.h"
 #include "models/ops/elementwise/elementwise.h"
+#include "models/ops/experts/experts.h"
 #include "models/ops/matmul/matmul.h"
 
 namespace berth {
 
-// How the scores of a router become choice and weights.
-enum class Routing {
-  kSoftmax,          // softmax over all experts, the best chosen
-  kSoftmaxOfChosen,  // the best logits chosen, softmax over those
-  kSigmoid,          // sigmoid of each, the best chosen
-  kSigmoidOfChosen,  // the best logits chosen, sigmoid of each (not the same where sigmoids round to one)
-};
-
-struct RouterConfig {
-  Routing routing = Routing::kSoftmax;
-  int64_t num_experts = 0;
-  int64_t top_k = 0;
-  bool renormalize = false;  // the chosen weights are divided by their sum...
-  double sum_floor = 0;      // ...plus this
-  double scale = 1;          // of the weights, at last
-  // DeepSeek-V3 chooses within the best groups of experts. A group's score is the sum of its two best. 1: no groups.
-  int64_t num_groups = 1;
-  int64_t top_groups = 1;
-};
+using ops::RouterConfig;
+using ops::Routing;
 
 class Router {
  public:
@@ -45,11 +29,6 @@ class Router {
     Linear scores;           // [num_experts, hidden]
     at::Tensor choice_bias;  // [num_experts] added to scores for the choice alone, or undefined
   };
-  struct Choice {
-    at::Tensor experts;  // [tokens, top_k], int64
-    at::Tensor weights;  // [tokens, top_k], float32
-  };
-
   Router(const RouterConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
   // Reads `name`.weight and, where has_bias, `name`.bias.
   static Router Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,
@@ -57,13 +36,10 @@ class Router {
   void set_choice_bias(at::Tensor bias) { weights_.choice_bias = std::move(bias); }
 
   // x: [tokens, hidden].
-  Choice operator()(const at::Tensor& x, Execution& execution) const;
+  ops::ExpertChoice operator()(const at::Tensor& x, Execution& execution) const;
   int64_t num_experts() const { return config_.num_experts; }
 
  private:
-  // Returns the scores with all experts outside the best groups excluded.
-  at::Tensor MaskGroups(const at::Tensor& scores) const;
-
   RouterConfig config_;
   Weights weights_;
 };
@@ -101,12 +77,12 @@ class Experts : public FeedForward {
 
  private:
   // x: what the experts see of the router's tokens.
-  at::Tensor Routed(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
+  at::Tensor Routed(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const;
   // Returns the experts' output for each pair (token, chosen expert), [pairs, hidden], token by token. The host sorts
   // the pairs by expert.
-  at::Tensor SortedPairs(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
+  at::Tensor SortedPairs(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const;
   // Like SortedPairs, but on a GPU and without the host. Returns an undefined tensor if there are no kernels.
-  at::Tensor PairsOnDevice(const at::Tensor& x, const Router::Choice& choice, Execution& execution) const;
+  at::Tensor PairsOnDevice(const at::Tensor& x, const ops::ExpertChoice& choice, Execution& execution) const;
   at::Tensor Activated(const at::Tensor& up, Execution& execution) const;
 
   Router router_;

@@ -15,6 +15,7 @@
 #include "models/ops/causal_conv/causal_conv_args.h"
 #include "models/ops/checkpoint/checkpoint_args.h"
 #include "models/ops/elementwise/elementwise_args.h"
+#include "models/ops/experts/experts_args.h"
 #include "models/ops/gated_delta_net/gated_delta_net_args.h"
 #include "models/ops/mamba/mamba_args.h"
 #include "models/ops/matmul/matmul_args.h"
@@ -33,6 +34,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(activation, Activate, ActivationArgs)                                        \
   OP(attention, Attention, AttentionArgs)                                         \
   OP(bidirectional_attention, BidirectionalAttention, BidirectionalAttentionArgs) \
+  OP(choose_experts, ChooseExperts, ChooseExpertsArgs)                            \
   OP(conv, Conv, ConvArgs)                                                        \
   OP(delta_net, DeltaNet, DeltaNetArgs)                                           \
   OP(mamba_scan, MambaScan, MambaScanArgs)                                        \
@@ -41,6 +43,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(rg_lru, RgLru, RgLruArgs)                                                    \
   OP(rms_norm, RmsNorm, RmsNormArgs)                                              \
   OP(rotary, Rotary, RotaryArgs)                                                  \
+  OP(sum_experts, SumExperts, SumExpertsArgs)                                     \
   OP(write_kv, WriteKv, WriteKvArgs)
 
 // For the CPU alone: on CUDA, ATen computes them.
@@ -74,6 +77,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
 #include "models/ops/paged_attention/cpu.inc"  // so is attention
 #include "models/ops/bidirectional_attention/cpu.inc"
 #include "models/ops/causal_conv/cpu.inc"
+#include "models/ops/experts/cpu.inc"
 #include "models/ops/gated_delta_net/cpu.inc"
 #include "models/ops/mamba/cpu.inc"
 #include "models/ops/matmul/cpu_pack.inc"

@@ -40,6 +40,9 @@ elementwise_cuda WarpNormKernel<BFloat16, false>: 62 0 0 11 0
 elementwise_cuda WarpNormKernel<BFloat16, true>: 70 0 0 16 0
 elementwise_cuda WarpNormKernel<float, false>: 48 0 0 9 0
 elementwise_cuda WarpNormKernel<float, true>: 54 0 0 8 0
+experts_cuda ChooseExpertsKernel: 32 0 0 0 0
+experts_cuda SumExpertsKernel<BFloat16>: 32 0 0 1 0
+experts_cuda SumExpertsKernel<float>: 29 0 0 5 0
 gated_delta_net_cuda DeltaNetKernel<BFloat16, 16>: 235 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<BFloat16, 8>: 126 0 0 0 0
 gated_delta_net_cuda DeltaNetKernel<float, 16>: 234 0 0 48 0
