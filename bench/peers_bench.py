@@ -216,7 +216,8 @@ class Bench:
         if weights == "bf16":
             makers["transformers"] = lambda: transformers(path=str(checkpoint), threads=threads, dtype="bfloat16")
         if weights in VLLM_TYPES:
-            makers["vLLM"] = lambda: vllm(self.arguments, path=str(checkpoint), threads=threads, dtype=VLLM_TYPES[weights])
+            makers["vLLM"] = lambda: vllm(self.arguments, path=str(checkpoint), threads=threads,
+                                          dtype=VLLM_TYPES[weights], max_tokens=size["max_tokens"])
         makers = {name: make for name, make in makers.items() if name in self.arguments.engines}
         engines = {}
         try:

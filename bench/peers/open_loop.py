@@ -9,7 +9,6 @@ The packages of llama.cpp and OpenVINO that this comparison installs bring no se
 import asyncio
 import dataclasses
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -81,7 +80,7 @@ class Vllm:
         self.log = tempfile.TemporaryFile("w+")
         environment = vllm_engine.environment(threads, python)
         self.process = subprocess.Popen(
-            [os.path.join(os.path.dirname(python), "vllm"), "serve", str(checkpoint), "--served-model-name=model",
+            [python, "-m", "vllm.entrypoints.openai.api_server", f"--model={checkpoint}", "--served-model-name=model",
              "--host=127.0.0.1", f"--port={self.port}", "--dtype=bfloat16", "--no-enable-prefix-caching",
              f"--max-model-len={vllm_engine.MAX_TOKENS}", f"--max-num-seqs={vllm_engine.MAX_STREAMS}"],
             env=environment, stdout=self.log, stderr=self.log)
@@ -100,7 +99,7 @@ class Vllm:
             except OSError:
                 time.sleep(0.5)
         self.log.seek(0)
-        raise Failed("vllm serve did not start: " + (self.log.read().strip().splitlines() or ["nothing was said"])[-1])
+        raise Failed("vLLM's server did not start: " + (self.log.read().strip().splitlines() or ["nothing was said"])[-1])
 
     def close(self):
         self.process.terminate()
@@ -125,7 +124,7 @@ class Vllm:
                 tokens += sum(len(choice.get("token_ids") or []) for choice in json.loads(line[6:]).get("choices", []))
         writer.close()
         if tokens != OUTPUT:
-            raise Failed(f"vllm serve sent {tokens} tokens of {OUTPUT}")
+            raise Failed(f"vLLM's server sent {tokens} tokens of {OUTPUT}")
         return first - due, (last - first) / (tokens - 1), last
 
     async def run(self, rate, count):
@@ -147,7 +146,7 @@ class Vllm:
         try:
             found, seconds = asyncio.run(self.run(rate, count))
         except (OSError, ValueError) as error:
-            raise Failed(f"vllm serve: {error}") from error
+            raise Failed(f"vLLM's server: {error}") from error
         return percentiles([row[0] for row in found]), percentiles([row[1] for row in found]), count / seconds
 
 

@@ -13,7 +13,7 @@ import time
 
 CACHE_GIB = 2
 MAX_STREAMS = 64
-MAX_TOKENS = 2304
+MAX_TOKENS = 2304  # of a sequence
 SETTLE_SECONDS = 1.2  # its processes spin for a second after the last step, which must not be another engine's turn
 LIBRARIES = ("{prefix}/lib/libiomp5.so", "/usr/lib/*/libtcmalloc_minimal.so.4")
 
@@ -39,13 +39,13 @@ def environment(threads, python=sys.executable):
 
 
 class Engine:
-    def __init__(self, path, threads, dtype, vocab):
+    def __init__(self, path, threads, dtype, vocab, max_tokens=MAX_TOKENS):
         os.environ.update(environment(threads))
         from vllm import EngineArgs, LLMEngine
 
         self.vocab, self.made = vocab, 0
         self.engine = LLMEngine.from_engine_args(EngineArgs(
-            model=path, dtype=dtype, max_model_len=MAX_TOKENS, max_num_seqs=MAX_STREAMS, max_logprobs=-1,
+            model=path, dtype=dtype, max_model_len=max_tokens, max_num_seqs=MAX_STREAMS, max_logprobs=-1,
             enable_prefix_caching=False, skip_tokenizer_init=True))
 
     def prompt(self, tokens, seed):
