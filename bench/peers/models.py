@@ -1,8 +1,8 @@
 """The models that the comparison with other engines runs: published shapes, random weights, Hugging Face files.
 
-Made once and kept in the cache folder by the hash of all that decides them. Weights are drawn so that the model is not
-a degenerate one. Products keep their input's size, attention is neither flat nor one-hot, states decay at the rates of
-trained ones, and logits spread by about 2. So a wrong layout, sign or rotation shows in every logprob.
+Made in the cache folder, by the hash of all that decides them, and kept there until `drop`. Weights are drawn so that
+the model is not a degenerate one. Products keep their input's size, attention is neither flat nor one-hot, states decay
+at the rates of trained ones, and logits spread by about 2. So a wrong layout, sign or rotation shows in every logprob.
 
 To add a model: its line in MODELS, and its architecture in gguf_file.py.
 """
@@ -220,3 +220,9 @@ def checkpoint(name):
     """The folder of MODELS[name], made if need be."""
     key = digest(pathlib.Path(__file__).read_bytes(), MODELS[name])
     return made_once(cache_root() / f"{name}-{key}", lambda folder: make_checkpoint(MODELS[name], folder))
+
+
+def drop(name):
+    """Deletes the checkpoints of this name, and with them what engines made of them: several GB each."""
+    for folder in cache_root().glob(f"{name}-*"):
+        shutil.rmtree(folder)
