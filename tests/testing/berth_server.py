@@ -1,6 +1,5 @@
 """Starts a berth-server for a test and talks to it. Needs grpcio and grpcio-tools."""
 
-import atexit
 import contextlib
 import functools
 import importlib
@@ -8,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -59,26 +57,33 @@ def too_late(error):
         error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "after the deadline in " in error.details())
 
 
+SERVICES = ("inference", "control", "sessions")
+
+
 @functools.cache
 def api():
     """The generated modules of berth.v1: inference_pb2 and inference_pb2_grpc; control and sessions likewise."""
-    folder = os.path.join(ROOT, "stubs")  # in the archive of ./dev gpu-pack
-    if not os.path.isdir(folder):
-        from grpc_tools import protoc
+    packed = os.path.join(ROOT, "stubs")  # in the archive of ./dev gpu-pack
+    if os.path.isdir(packed):
+        return imported_from(packed)
+    from grpc_tools import protoc
 
-        folder = tempfile.mkdtemp(prefix="berth-stubs-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        protos = [os.path.join(ROOT, "proto/berth/v1", name)
-                  for name in ("inference.proto", "control.proto", "sessions.proto")]
+    # Deleted after the import, not at the end: a worker of pytest ends without its exit handlers.
+    with tempfile.TemporaryDirectory(prefix="berth-stubs-") as folder:
+        protos = [os.path.join(ROOT, "proto/berth/v1", f"{service}.proto") for service in SERVICES]
         arguments = [f"-I{ROOT}/proto", f"--python_out={folder}", f"--grpc_python_out={folder}", *protos]
         if protoc.main(["protoc", *arguments]) != 0:
             raise RuntimeError("protoc failed")
+        return imported_from(folder)
+
+
+def imported_from(folder):
     sys.path.insert(0, folder)
 
     class Api:
         pass
 
-    for service in ("inference", "control", "sessions"):
+    for service in SERVICES:
         for name in (f"{service}_pb2", f"{service}_pb2_grpc"):
             setattr(Api, name, importlib.import_module(f"berth.v1.{name}"))
     return Api
