@@ -29,6 +29,7 @@ class Router {
     Linear scores;           // [num_experts, hidden]
     at::Tensor choice_bias;  // [num_experts] added to scores for the choice alone, or undefined
   };
+
   Router(const RouterConfig& config, Weights weights) : config_(config), weights_(std::move(weights)) {}
   // Reads `name`.weight and, where has_bias, `name`.bias.
   static Router Load(WeightLoader& loader, const std::string& name, int64_t hidden, const RouterConfig& config,

@@ -7,6 +7,7 @@
 #ifndef BERTH_MODELS_SAMPLING_RANKS_CUH_
 #define BERTH_MODELS_SAMPLING_RANKS_CUH_
 
+#include "models/kernels/cuda/order.cuh"
 #include "models/sampling/logits.cuh"
 
 namespace berth::ops::cuda {
@@ -52,16 +53,6 @@ struct Scratch {
     return {logits, reinterpret_cast<int*>(logits + (vocab + 3) / 4 * 4)};
   }
 };
-
-// Larger for larger x, the same for equals. REQUIRES: x is not NaN.
-__device__ inline uint32_t OrderedBits(float x) {
-  const uint32_t bits = x == 0.0f ? 0u : __float_as_uint(x);  // -0 equals 0
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
-// A NaN for bits below those of -inf.
-__device__ inline float FromOrderedBits(uint32_t bits) {
-  return __uint_as_float((bits >> 31) != 0 ? bits & 0x7FFFFFFFu : ~bits);
-}
 
 // Larger for the likelier: by the logit, then, where all i are below 2^index_bits, by the lower id. With no index_bits
 // equal logits have equal ranks.

@@ -1,6 +1,7 @@
 // The choice of experts: a warp for each token, whose scores it holds in shared memory. And the sum of what they give:
 // a thread for each run of columns.
 #include "models/kernels/cuda/device.cuh"
+#include "models/kernels/cuda/order.cuh"
 #include "models/ops/experts/experts_args.h"
 
 namespace berth::ops::cuda {
@@ -10,11 +11,7 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
 // As in cpu.inc.
-__device__ inline uint32_t OrderOf(float value) {
-  const uint32_t bits = __float_as_uint(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0xFFFFFFFFu;
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
+__device__ inline uint32_t OrderOf(float value) { return isnan(value) ? 0xFFFFFFFFu : OrderedBits(value); }
 
 // The place of the largest of `count` orders, which it makes 0; the first of equal ones. For a whole warp.
 __device__ inline int TakeLargest(uint32_t* orders, int count) {

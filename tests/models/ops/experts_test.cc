@@ -70,6 +70,14 @@ TEST_P(ExpertsTest, ChoosesTheFirstOfEqualOnes) {
   EXPECT_FLOAT_EQ(choice.weights[1][3].item<float>(), 1.0f / 40);
 }
 
+TEST_P(ExpertsTest, MinusZeroEqualsZero) {
+  const ops::RouterConfig router = {.routing = ops::Routing::kSoftmaxOfChosen, .num_experts = 40, .top_k = 4};
+  const at::Tensor scores = at::full({2, 40}, 0.0);
+  scores[1][0] = -0.0;
+  const ops::ExpertChoice choice = Choose(scores, {}, router);
+  for (int64_t k = 0; k < 4; ++k) EXPECT_EQ(choice.experts[1][k].item<int64_t>(), k);
+}
+
 // What a broken checkpoint gives: the experts exist, each once, and the weights are not finite.
 TEST_P(ExpertsTest, NumbersThatAreNoneStillNameExperts) {
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
