@@ -7,6 +7,7 @@
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,7 +29,8 @@ namespace {
 // Threads of a run; --threads.
 int num_threads = 2;
 
-constexpr int64_t kCopiesBytes = int64_t{128} << 20;
+// Twice the last cache, where the system tells its size.
+const int64_t copies_bytes = std::max<int64_t>(int64_t{128} << 20, 2 * sysconf(_SC_LEVEL3_CACHE_SIZE));
 
 enum Kind { kFloat32, kBFloat16, kInt8, kInt4 };
 
@@ -66,7 +68,7 @@ void Berth(benchmark::State& state, Kind kind) {
   const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind));
   std::vector<ops::PackedMatrix> copies = {Pack(weight, StorageOf(kind), &execution)};
   const int64_t bytes = copies[0].size_bytes();
-  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) {
+  while (static_cast<int64_t>(copies.size()) * bytes < copies_bytes) {
     copies.push_back(Pack(weight, StorageOf(kind), &execution));
   }
   const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
@@ -80,7 +82,7 @@ void ATen(benchmark::State& state, Kind kind) {
   const Shape shape(state);
   std::vector<at::Tensor> copies = {at::randn({shape.outputs, shape.inputs}).to(TypeOf(kind))};
   const auto bytes = static_cast<int64_t>(copies[0].nbytes());
-  while (static_cast<int64_t>(copies.size()) * bytes < kCopiesBytes) copies.push_back(copies[0].clone());
+  while (static_cast<int64_t>(copies.size()) * bytes < copies_bytes) copies.push_back(copies[0].clone());
   const at::Tensor x = at::randn({shape.rows, shape.inputs}).to(TypeOf(kind));
   size_t turn = 0;
   for (auto _ : state) benchmark::DoNotOptimize(at::linear(x, copies[turn++ % copies.size()]));
@@ -91,7 +93,7 @@ void ATen(benchmark::State& state, Kind kind) {
 void ReadMemory(benchmark::State& state) {
   ThreadPool pool(num_threads);
   constexpr int64_t kChunk = int64_t{1} << 16;  // words
-  const at::Tensor memory = at::randn({kCopiesBytes * 2 / 4});
+  const at::Tensor memory = at::randn({copies_bytes / 4});
   const auto* words = static_cast<const int32_t*>(memory.const_data_ptr());
   for (auto _ : state) {
     ShareItems(&pool, memory.numel(), kChunk, [&](int64_t begin, int64_t end, int /*thread*/) {
@@ -102,7 +104,7 @@ void ReadMemory(benchmark::State& state) {
     });
   }
   state.counters["GB/s"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * kCopiesBytes * 2 / 1e9, benchmark::Counter::kIsRate);
+      benchmark::Counter(static_cast<double>(state.iterations() * copies_bytes) / 1e9, benchmark::Counter::kIsRate);
 }
 BENCHMARK(ReadMemory)->UseRealTime();
 
