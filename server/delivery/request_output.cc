@@ -210,7 +210,13 @@ absl::Status RequestOutput::UnreadError() {
 
 void RequestOutput::AddUndelivered(int64_t bytes) {
   undelivered_ += bytes;
-  if (flows()) options_.undelivered->Add(bytes);
+  if (flows() && !handed_over_) options_.undelivered->Add(bytes);
+}
+
+int64_t RequestOutput::HandOverUnread() {
+  if (flows()) options_.undelivered->Add(-undelivered_);
+  handed_over_ = true;
+  return undelivered_;
 }
 
 void RequestOutput::DropPending() {
@@ -325,6 +331,7 @@ void RequestOutput::End(FinishReason reason, absl::Status status) {
                            .num_outputs = options_.output.num_generated,
                            .times = times_,
                            .status = status});
+  int64_t unread = 0;
   {
     MutexLock lock(&mutex_);
     if (!options_.stream && outputs_.size() > 1) {
@@ -332,6 +339,12 @@ void RequestOutput::End(FinishReason reason, absl::Status status) {
       if (!status.ok()) DropPending();
     }
     if (over_limit_) DropPending();
+    unread = HandOverUnread();
+  }
+  // Before ended_, after which another thread may call the writer's End.
+  if (unread > 0) writer_->SetUnread(unread);
+  {
+    MutexLock lock(&mutex_);
     ended_ = true;
     status_ = std::move(status);
   }

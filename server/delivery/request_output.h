@@ -5,7 +5,8 @@
 // At most one write is in flight; what comes meanwhile is coalesced into the next. So a slow reader slows only itself.
 // What it leaves unread is bounded by Options::max_undelivered_bytes, and by kSmallBacklogBytes while the server holds
 // more than its limit. At a quarter of the bound the request is paused, and at an eighth it continues. A stream over
-// the bound ends, and the engine ends one that is paused for too long. Without streaming, a request ends when its
+// the bound ends, and the engine ends one that is paused for too long. What is unread when the request ends is the
+// writer's to bound (OutputWriter::SetUnread). Without streaming, a request ends when its
 // message grows over kMaxMessageBytes.
 //
 // Held by shared_ptr: by the dispatcher and the registry until the request ends, by the RPC until it is done. So an
@@ -39,13 +40,17 @@
 
 namespace berth {
 
-// Writes one request's messages to its client. Called from any thread, never from two at once.
+// Writes one request's messages to its client. Called from any thread, and never from two at once, except for
+// SetUnread.
 class OutputWriter {
  public:
   // Starts a write; RequestOutput::OnWritten says that it is done, and `message` lives until then.
   virtual void Write(const v1::GenerateResponse* message) = 0;
   // Takes the embedding of a request for one. Before End, and once.
   virtual void SetEmbedding(std::vector<float> /*embedding*/) {}
+  // The request is over, and this many bytes of its messages wait for its client, who may take hours. Before End, and
+  // at most once; a write may be in flight, or begin meanwhile.
+  virtual void SetUnread(int64_t /*bytes*/) {}
   // The last call. `last`, which may be null, is to go out before the status and lives as long as the output.
   virtual void End(v1::GenerateResponse* last, const absl::Status& status) = 0;
 
@@ -190,6 +195,8 @@ class RequestOutput {
   absl::Status UnreadError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool flows() const { return options_.stream && !options_.output.deliver_at_end; }  // messages go out as tokens come
   void AddUndelivered(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets the writer count what is unread from here on. Returns how much that is.
+  int64_t HandOverUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the output's message its last.
   void Complete(size_t output, v1::GenerateResponse* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -218,6 +225,7 @@ class RequestOutput {
   int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of in_flight_
   int64_t sudden_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // of undelivered_: came all at once
   int64_t in_flight_sudden_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;  // the writer counts undelivered_ now
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool first_ ABSL_GUARDED_BY(mutex_) = true;         // no message made yet

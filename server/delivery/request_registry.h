@@ -46,7 +46,7 @@ class RequestRegistry {
   // What the requests' clients have not taken yet.
   const std::shared_ptr<Undelivered>& undelivered() const { return undelivered_; }
 
-  // What calls with one answer gave to gRPC, those of all services.
+  // What calls whose work is done have still to give, those of all services.
   UnreadAnswers* unread() { return &unread_; }
 
   int64_t size() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,8 +1,9 @@
-// Answers that gRPC has, and that their clients have not read. gRPC keeps such an answer until the call ends. A client
+// What calls still have to give to their clients after their work is done. It is kept until the call ends. A client
 // that reads nothing can put that off for hours, and make more calls meanwhile. So all together have a limit: over it,
 // the calls whose answers have waited longest are cancelled. Thread-safe.
 //
-// It is for calls with one answer. Streams wait for their clients before they make more (request_output.h).
+// It is for calls with one answer, and for streams whose requests have ended. While a request runs, its stream waits
+// for its client before it makes more (request_output.h).
 #ifndef BERTH_SERVER_DELIVERY_UNREAD_ANSWERS_H_
 #define BERTH_SERVER_DELIVERY_UNREAD_ANSWERS_H_
 
@@ -23,8 +24,8 @@ class UnreadAnswers {
   // The bytes count in `undelivered` too, which must outlive this.
   UnreadAnswers(int64_t limit_bytes, Undelivered* undelivered) : limit_bytes_(limit_bytes), undelivered_(undelivered) {}
 
-  // `call` is about to give an answer to gRPC. Ends other calls by `cancel`, without a lock held, if too much is
-  // unread; `cancel` may call Add and Remove of any call. The newest answer always fits.
+  // `call` has made its last answer, and this many bytes are unread. Ends other calls by `cancel`, without a lock held,
+  // if too much is unread; `cancel` may call Add and Remove of any call. The newest answer always fits.
   void Add(const void* call, int64_t bytes, std::function<void()> cancel) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // gRPC is done with the call, whether it was added or not. If another thread is cancelling it, waits for that.

@@ -93,7 +93,7 @@ engine::SchedulerLoad ToProto(const EngineLoad& load, int64_t max_running) {
 class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::GenerateResponse>, public OutputWriter {
  public:
   GenerateCall(Intake* intake, const engine::GenerateRequest* request, const Rpc& rpc)
-      : rpc_(rpc), stream_(request->stream()), answers_(*request) {
+      : unread_(intake->registry()->unread()), rpc_(rpc), stream_(request->stream()), answers_(*request) {
     absl::StatusOr<v1::GenerateRequest> translated = ToBerth(*request, intake->validation());
     if (!translated.ok()) {
       intake->CountRefusal(translated.status());
@@ -108,6 +108,9 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
   void Write(const v1::GenerateResponse* message) override {
     Queue(*message);
     WriteNext();
+  }
+  void SetUnread(int64_t bytes) override {
+    unread_->Add(this, bytes, [context = rpc_.context()] { context->TryCancel(); });
   }
   void End(v1::GenerateResponse* last, const absl::Status& status) override {
     status_ = rpc_.End(WithContractNames(status));
@@ -127,6 +130,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
     if (handle_ != nullptr) handle_->Cancel();  // null: the request was refused
   }
   void OnDone() override {
+    unread_->Remove(this);
     rpc_.OnDone();
     delete this;
   }
@@ -146,6 +150,7 @@ class VllmService::GenerateCall final : public grpc::ServerWriteReactor<engine::
     }
   }
 
+  UnreadAnswers* const unread_;
   Rpc rpc_;
   const bool stream_;
   v1::GenerateRequest request_;

@@ -33,6 +33,11 @@ class FakeWriter final : public OutputWriter {
     writing = true;
     messages.push_back(*message);
   }
+  void SetUnread(int64_t bytes) override {
+    EXPECT_FALSE(ended);
+    EXPECT_EQ(unread, 0) << "at most once";
+    unread = bytes;
+  }
   void End(v1::GenerateResponse* last, const absl::Status& end_status) override {
     EXPECT_FALSE(writing || ended);
     ended = true;
@@ -54,6 +59,7 @@ class FakeWriter final : public OutputWriter {
 
   bool writing = false;
   bool ended = false;
+  int64_t unread = 0;
   absl::Status status;
   std::vector<v1::GenerateResponse> messages;
 };

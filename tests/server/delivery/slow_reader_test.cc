@@ -69,6 +69,24 @@ TEST_F(RequestOutputTest, PausesAtAQuarterOfTheLimitAndContinuesAtAnEighth) {
   EXPECT_EQ(pauses_, (std::vector<bool>{true, false, true})) << "as often as it takes";
 }
 
+TEST_F(RequestOutputTest, TheWriterCountsWhatIsUnreadAfterTheEnd) {
+  const auto undelivered = std::make_shared<Undelivered>(1 << 30);
+  options_.undelivered = undelivered;
+  SendAll("abcd");
+  const int64_t unread = undelivered->load().bytes;
+  EXPECT_GT(unread, 100);
+  EXPECT_EQ(writer_.unread, 0) << "the output counts while the request runs";
+  EXPECT_FALSE(SendEnd(FinishReason::kLength));
+  EXPECT_EQ(writer_.unread, unread);
+  EXPECT_EQ(undelivered->load().bytes, 0);
+  EXPECT_FALSE(writer_.ended) << "the first write is in flight";
+  Written();
+  EXPECT_TRUE(writer_.ended);
+  EXPECT_EQ(undelivered->load().bytes, 0);
+  Forget();
+  EXPECT_EQ(undelivered->load().bytes, 0);
+}
+
 TEST_F(RequestOutputTest, TheEngineEndsAPauseThatIsTooLong) {
   const auto undelivered = std::make_shared<Undelivered>(1 << 30);
   options_.undelivered = undelivered;
