@@ -443,12 +443,23 @@ void Server::BeginDrain() {
   engine_->Drain();
 }
 
+bool Server::WaitInParts(absl::Time end, const std::function<bool(absl::Time)>& wait) {
+  constexpr absl::Duration kPart = absl::Milliseconds(200);
+  while (true) {
+    const absl::Time until = std::min(end, SteadyNow() + kPart);
+    if (wait(until)) return true;
+    if (until == end) return false;
+    UpdateHealth();
+    ReloadChangedFiles();
+  }
+}
+
 void Server::Drain(absl::Duration grace) {
   if (std::exchange(stopped_, true)) return;
   UpdateHealth();
   BeginDrain();
   const absl::Time end = SteadyNow() + grace;
-  const bool idle = engine_->WaitUntilIdle(grace);
+  const bool idle = WaitInParts(end, [this](absl::Time until) { return engine_->WaitUntilIdle(until - SteadyNow()); });
   if (!idle) {
     spdlog::warn("draining: {} requests did not finish within {}; ending them", registry_.size(),
                  absl::FormatDuration(grace));
@@ -456,7 +467,8 @@ void Server::Drain(absl::Duration grace) {
   intake_->EndAll();  // of an idle engine too: it does not know the requests that wait for their grammars
   // The step under way must end first.
   if (!idle) engine_->WaitUntilIdle(absl::Seconds(30));
-  intake_->WaitForCalls(end);  // their clients may read slowly
+  // Their clients may read slowly.
+  WaitInParts(end, [this](absl::Time until) { return intake_->WaitForCalls(until); });
   vllm_->EndStreams();
   listeners_->Stop();
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlushTime));

@@ -126,6 +126,9 @@ class Server {
   void SetReady(bool ready);
   // Thread-safe.
   void BeginDrain();
+  // Calls wait(until) with times up to `end` until it returns true, and keeps health and files up to date between the
+  // calls. False: it never did.
+  bool WaitInParts(absl::Time end, const std::function<bool(absl::Time until)>& wait);
 
   const Config config_;
   const Parts parts_;

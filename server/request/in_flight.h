@@ -25,13 +25,15 @@ class InFlight {
     MutexLock lock(&mutex_);
     while (count_ > 0) none_.Wait(&mutex_);
   }
-  void WaitUntilNone(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Returns whether there are none.
+  bool WaitUntilNone(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     while (count_ > 0) {
       const absl::Duration left = until - SteadyNow();
-      if (left <= absl::ZeroDuration()) return;
+      if (left <= absl::ZeroDuration()) return false;
       none_.WaitFor(&mutex_, left);
     }
+    return true;
   }
 
  private:

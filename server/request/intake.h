@@ -80,7 +80,7 @@ class Intake {
   // Ends every request that is under way with UNAVAILABLE: the grace time is over.
   void EndAll();
   // Waits until every call has its answer, or cannot get it any more, at most until then by SteadyNow.
-  void WaitForCalls(absl::Time until) { calls_->WaitUntilNone(until); }
+  bool WaitForCalls(absl::Time until) { return calls_->WaitUntilNone(until); }
 
  private:
   // What a request's output asks for and tells.

@@ -313,6 +313,23 @@ TEST_F(ServerTest, DrainLetsRequestsEnd) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
+TEST_F(ServerTest, ADrainReadsFilesThatChange) {
+  SetTenants(R"({"default": {"running_sequences": 1}})");
+  Restart();
+  parts_.runner.SetOpen(false);
+  grpc::Status status;
+  std::thread client([&] { status = Complete(5); });
+  WaitForRunning(1);
+  std::thread drain([&] { server_->Drain(kHangLimit); });
+  WaitUntil([this] { return Health("readiness") == "NOT_SERVING"; }, "the drain");
+  SetTenants(R"({"default": {"running_sequences": 23}})");
+  WaitUntil([this] { return server_->tenants()->current()->Of("a").running_sequences() == 23; }, "the new limits");
+  parts_.runner.SetOpen(true);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {
   grpc::Status status;
   std::atomic<bool> ended = false;
