@@ -24,11 +24,18 @@ std::string KeyOf(const Audit::Call& call) {
   return absl::StrCat(ClientAddress(call.peer), " ", call.method, " ", call.credential);
 }
 
+// Much more than a name or a message has.
+constexpr size_t kMostBytes = 512;
+
+std::string Value(absl::string_view text) {
+  return text.size() <= kMostBytes ? Quoted(text) : Quoted(absl::StrCat(text.substr(0, kMostBytes), "..."));
+}
+
 std::string Line(absl::string_view what, const Audit::Call& call, const absl::Status& outcome) {
-  std::string line = absl::StrCat(what, ": method=", Quoted(call.method), " peer=", Quoted(call.peer),
-                                  " credential=", Quoted(call.credential), " tenant=", Quoted(call.tenant),
+  std::string line = absl::StrCat(what, ": method=", Value(call.method), " peer=", Value(call.peer),
+                                  " credential=", Value(call.credential), " tenant=", Value(call.tenant),
                                   " outcome=", absl::StatusCodeToString(outcome.code()));
-  if (!outcome.ok()) absl::StrAppend(&line, " reason=", Quoted(outcome.message()));
+  if (!outcome.ok()) absl::StrAppend(&line, " reason=", Value(outcome.message()));
   return line;
 }
 
@@ -49,7 +56,7 @@ void Audit::OnRefused(const Call& call, const absl::Status& why) {
 
 void Audit::OnOperatorCall(const Call& call, const absl::Status& outcome) {
   std::string end;
-  if (absl::IsPermissionDenied(outcome)) {  // anyone may be refused, as often as they like
+  if (absl::IsPermissionDenied(outcome) || absl::IsInvalidArgument(outcome)) {
     std::optional<std::string> admitted = refusals_.Admit(KeyOf(call));
     if (!admitted.has_value()) return;
     end = *std::move(admitted);

@@ -29,7 +29,7 @@ class Audit {
   Audit() : Audit(Options()) {}
   explicit Audit(Options options);
 
-  // What is known of a call. Each text may come from the caller, and be of any bytes.
+  // What is known of a call. Each text may come from the caller, and be of any bytes; a long one is cut in the line.
   struct Call {
     absl::string_view peer;        // ServerContextBase::peer()
     absl::string_view method;      // "Drain", or "/berth.v1.Inference/Generate"
@@ -39,7 +39,8 @@ class Audit {
   // A call whose credential is missing, unknown, or not enough. One line in a time is written for what shows no known
   // credential to a peer, and one for each credential and method.
   void OnRefused(const Call& call, const absl::Status& why);
-  // A call that only an operator may make, allowed or not, once its outcome is known.
+  // A call that only an operator may make, allowed or not, once its outcome is known. Anyone may be refused, or ask for
+  // what is not valid: such calls of one credential and method get one line in a time.
   void OnOperatorCall(const Call& call, const absl::Status& outcome);
 
  private:

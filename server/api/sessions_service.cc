@@ -51,13 +51,17 @@ grpc::ServerUnaryReactor* SessionsService::Delete(grpc::CallbackServerContext* c
                                                   const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse*) {
   Rpc rpc = NewRpc("Delete", context);
   const absl::StatusOr<std::string> tenant = Check(rpc, request->session_id(), request->tenant(), /*operators=*/true);
-  LogCall(rpc, request->tenant(), tenant.status());
-  if (!tenant.ok()) return rpc.Reply(tenant.status());
-  const std::string session_id = request->session_id();
+  if (!tenant.ok()) {
+    LogCall(rpc, request->tenant(), tenant.status());
+    return rpc.Reply(tenant.status());
+  }
+  const std::string session_id = request->session_id(), named_tenant = request->tenant();
   FreeMessage(request);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  options_.sessions->Delete(session_id, *tenant,
-                            [=](const absl::Status& status) mutable { rpc.Finish(reactor, status); });
+  options_.sessions->Delete(session_id, *tenant, [=, this](const absl::Status& status) mutable {
+    LogCall(rpc, named_tenant, status);
+    rpc.Finish(reactor, status);
+  });
   return reactor;
 }
 
@@ -66,9 +70,9 @@ grpc::ServerUnaryReactor* SessionsService::List(grpc::CallbackServerContext* con
                                                 v1::ListSessionsResponse* response) {
   Rpc rpc = NewRpc("List", context);
   const absl::StatusOr<std::string> tenant = TenantActedOn(rpc.identity(), "tenant", request->tenant());
-  LogCall(rpc, request->tenant(), tenant.status());
+  absl::StatusOr<std::vector<v1::Session>> sessions = tenant.ok() ? options_.sessions->List(*tenant) : tenant.status();
+  LogCall(rpc, request->tenant(), sessions.status());
   if (!tenant.ok()) return rpc.Reply(tenant.status());
-  absl::StatusOr<std::vector<v1::Session>> sessions = options_.sessions->List(*tenant);
   if (sessions.ok()) {
     for (v1::Session& session : *sessions) *response->add_sessions() = std::move(session);
   }

@@ -64,6 +64,15 @@ TEST_F(AuditTest, OneAddressGetsOneLineOfRefusedCallsInTheInterval) {
   EXPECT_NE(call(absl::OkStatus()), "") << "each allowed call has its line";
   clock_.Advance(absl::Seconds(10));
   EXPECT_NE(call(refused).find(" unlogged_before=5\n"), std::string::npos);
+  EXPECT_EQ(call(absl::InvalidArgumentError("tenant: not yours")), "") << "it is as cheap to ask for";
+}
+
+TEST_F(AuditTest, ALongValueIsCut) {
+  audit_->OnOperatorCall({.method = "List", .credential = "ops", .tenant = std::string(1 << 20, '\x01')},
+                         absl::NotFoundError(std::string(1 << 20, 'x')));
+  const std::string line = Take();
+  EXPECT_LT(line.size(), 4000U);
+  EXPECT_NE(line.find("x...\"\n"), std::string::npos) << line;
 }
 
 TEST_F(AuditTest, HostileValuesStayInTheirField) {
