@@ -1,5 +1,6 @@
 #include "server/api/inference_service.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -81,14 +82,19 @@ class InferenceService::TextCall final : public UnaryCall {
     if (!s.ok()) End(std::move(s));
   }
 
-  void OnCancel() override { intake_->texts()->Cancel(key_); }
+  void OnCancel() override {
+    client_left_.store(true, std::memory_order_relaxed);
+    intake_->texts()->Cancel(key_);
+  }
 
  private:
   void End(absl::Status status) {
-    intake_->CountRefusal(status);
     if (absl::IsCancelled(status) && rpc().now() >= call_.deadline) {
       status = absl::DeadlineExceededError("the deadline passed before the text was done");
+    } else if (absl::IsCancelled(status) && !client_left_.load(std::memory_order_relaxed)) {
+      status = absl::UnavailableError("the server is shutting down");
     }
+    intake_->CountRefusal(status);
     Answer(status);
   }
 
@@ -96,6 +102,7 @@ class InferenceService::TextCall final : public UnaryCall {
   const CallInfo call_;
   const RequestKey key_;
   const std::function<absl::Status(const StopCheck& stop)> answer_;
+  std::atomic<bool> client_left_{false};
 };
 
 Rpc InferenceService::NewRpc(const char* method, grpc::CallbackServerContext* context) const {

@@ -159,6 +159,13 @@ TEST_F(TextsTest, TheEndOfTheServerAnswersTextsThatWait) {
   EXPECT_EQ(slow->ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(TextsTest, TheEndOfTheServerEndsATextThatIsTokenised) {
+  std::future<absl::StatusCode> code = std::async(std::launch::async, [&] { return Tokenize("until it is stopped"); });
+  WaitForEncoding();
+  server_.intake->EndAll();
+  EXPECT_EQ(code.get(), absl::StatusCode::kUnavailable) << "its client has cancelled nothing";
+}
+
 // Tells that a call has ended.
 class EndOfCall final : public OutputWriter {
  public:
