@@ -1,4 +1,5 @@
-// An IdentitySource that believes what the call's metadata says: `tenant`, and `role` once for each role.
+// An IdentitySource that believes what the call's metadata says: `tenant`, and `role` once for each role. The role
+// `none` is that of a listener without authentication.
 #ifndef BERTH_TESTS_SERVER_API_FAKE_IDENTITIES_H_
 #define BERTH_TESTS_SERVER_API_FAKE_IDENTITIES_H_
 
@@ -18,6 +19,7 @@ class FakeIdentities final : public IdentitySource {
       if (key == "tenant") identity.credential = "key of " + text;
       if (key == "role" && text == "user") identity.roles |= static_cast<uint32_t>(Role::kUser);
       if (key == "role" && text == "operator") identity.roles |= static_cast<uint32_t>(Role::kOperator);
+      if (key == "role" && text == "none") identity.authenticated = false;
     }
     return identity;
   }

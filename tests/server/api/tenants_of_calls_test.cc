@@ -195,6 +195,19 @@ TEST_F(TenantsOfCallsTest, WithoutAuthenticationIdsAreOneSetAndTheSaltIsTheTenan
   ExpectAborted(&call);
 }
 
+// Calls of --gateway_listen are those of a tenant although --listen has no authentication.
+TEST_F(TenantsOfCallsTest, WithoutAuthenticationAbortReachesTheRequestsOfTheGatewaysListener) {
+  Start();
+  server_->gate.Close();
+  const std::unique_ptr<Call> call = Run("a", "web");
+  v1::AbortRequest abort = AbortOf("a");
+  abort.set_tenant("other");
+  EXPECT_EQ(Abort(abort, "", "none"), Ids());
+  abort.set_tenant("web");
+  EXPECT_EQ(Abort(abort, "", "none"), Ids({"a"}));
+  ExpectAborted(call.get());
+}
+
 TEST_F(TenantsOfCallsTest, AUserSeesLessOfTheServer) {
   Start();
   for (const std::string role : {"user", "operator"}) {
