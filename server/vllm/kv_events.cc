@@ -264,9 +264,9 @@ void KvEvents::Arrive(Arrival arrival) {
 void KvEvents::Attach(const Arrival& arrival, Stream* stream) {
   KvSubscription* const subscription = arrival.subscription.get();
   stream->subscribers.push_back(arrival.subscription);
-  if (arrival.start == 0) return SendSnapshot(*stream, subscription);
-  const uint64_t kept = stream->sequence - stream->history.size() + 1;  // the first one
-  if (arrival.start + 1 < kept || arrival.start > stream->sequence + 1) {
+  if (arrival.start == 0) return SendSnapshot(stream, subscription);
+  const uint64_t kept = std::max(stream->sequence - stream->history.size() + 1, stream->first_resume);  // the first one
+  if (arrival.start + 1 < kept || arrival.start < stream->first_resume || arrival.start > stream->sequence + 1) {
     return subscription->End(
         absl::OutOfRangeError(absl::StrCat("start_sequence_number: ", arrival.start, " is outside of what is kept, [",
                                            kept, ", ", stream->sequence + 1, "]; subscribe with 0 for a snapshot")));
@@ -276,10 +276,10 @@ void KvEvents::Attach(const Arrival& arrival, Stream* stream) {
   }
 }
 
-void KvEvents::SendSnapshot(const Stream& stream, KvSubscription* subscription) const {
+void KvEvents::SendSnapshot(Stream* stream, KvSubscription* subscription) const {
   BatchWriter writer(options_.batch_blocks, absl::ToDoubleSeconds(options_.now() - absl::UnixEpoch()));
   writer.Add(0).first->mutable_cleared();
-  for (const PrefixMirror::Chain& chain : stream.mirror.GetAll()) {
+  for (const PrefixMirror::Chain& chain : stream->mirror.GetAll()) {
     for (size_t at = 0; at < chain.hashes.size();) {
       const auto [event, count] = writer.Add(chain.hashes.size() - at);
       FillStored(chain, at, at + count, event->mutable_stored());
@@ -287,12 +287,13 @@ void KvEvents::SendSnapshot(const Stream& stream, KvSubscription* subscription) 
     }
   }
   const size_t count = writer.batches().size();
+  if (count > 1) stream->first_resume = stream->sequence + 1;
   for (size_t i = 0; i < count; ++i) {
     common::KvEventBatch& made = writer.batches()[i];
-    made.set_sequence_number(stream.sequence - count + 1 + i);
+    made.set_sequence_number(stream->sequence - count + 1 + i);
     made.mutable_snapshot()->set_index(static_cast<uint32_t>(i));
     made.mutable_snapshot()->set_count(static_cast<uint32_t>(count));
-    made.mutable_snapshot()->set_blocks(static_cast<uint64_t>(stream.mirror.num_usable()));
+    made.mutable_snapshot()->set_blocks(static_cast<uint64_t>(stream->mirror.num_usable()));
     subscription->Push(std::make_shared<const common::KvEventBatch>(std::move(made)), /*snapshot=*/true);
   }
 }

@@ -123,6 +123,9 @@ class KvEvents {
     bool is_current = false;  // the mirror follows the log
     uint64_t sequence = 0;    // of the last batch
     uint64_t num_events = 0;
+    // The parts of a snapshot have numbers that batches had before. A subscriber that has read some of the parts must
+    // not continue with those batches. So none continues below this number.
+    uint64_t first_resume = 0;
     std::deque<KvBatch> history;
     size_t history_bytes = 0;
     std::vector<std::shared_ptr<KvSubscription>> subscribers;
@@ -138,7 +141,7 @@ class KvEvents {
   void SendChanges(Stream* stream);
   void Arrive(Arrival arrival);
   void Attach(const Arrival& arrival, Stream* stream);
-  void SendSnapshot(const Stream& stream, KvSubscription* subscription) const;
+  void SendSnapshot(Stream* stream, KvSubscription* subscription) const;
   void Depart(const std::shared_ptr<KvSubscription>& subscription);
   void DropLeft();
   void EndAll();

@@ -251,6 +251,29 @@ TEST_F(KvEventsTest, ASubscriberGoesOnWhereItWas) {
   EXPECT_EQ(next.Next()->events(0).stored().blocks(0).token_ids(0), 80u);
 }
 
+// A part of a snapshot has the number of a batch that is kept.
+TEST_F(KvEventsTest, NoneGoesOnWithinASnapshot) {
+  options_.batch_blocks = 3;
+  MakeEvents();
+  Reader first(events_.get(), "");
+  for (int i = 0; i < 4; ++i) Serve(Tokens(9, 20 * i));
+  first.ReadUntil(8);
+  uint64_t sequence = 0;
+  {
+    Reader late(events_.get(), "");
+    EXPECT_EQ(late.Next()->snapshot().count(), 3u);
+    sequence = late.Next()->sequence_number();
+  }
+  for (const uint64_t start : {sequence, sequence + 1}) {
+    Reader back(events_.get(), "", start);
+    EXPECT_EQ(back.Next(), nullptr);
+    EXPECT_TRUE(absl::IsOutOfRange(back.status())) << back.status();
+  }
+  Reader whole(events_.get(), "", first.sequence() + 1);
+  Serve(Tokens(9, 85));
+  EXPECT_NE(whole.Next(), nullptr) << "who has read all goes on";
+}
+
 TEST_F(KvEventsTest, APlaceThatIsNotKeptIsOutOfRange) {
   Reader other(events_.get(), "");
   other.Next();
