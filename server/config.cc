@@ -349,6 +349,9 @@ absl::Status Validate(const Config& config) {
     return Bad("block_tokens", model.block_tokens, " is not a power of two");
   }
   if (absl::Status s = ValidateListeners(config); !s.ok()) return s;
+  if (!config.disk_tier.folder.empty() && config.disk_tier.folder == config.sessions.folder) {
+    return Bad("disk_tier", "must be another folder than --session_dir");
+  }
   if (!config.disk_tier.folder.empty() && scheduler.swap.host_tier_bytes == 0) {
     return Bad("disk_tier", "requires --host_tier, because prefixes pass through host memory");
   }

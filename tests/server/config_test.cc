@@ -330,6 +330,7 @@ TEST(ConfigTest, RefusesNamingFlagValueAndLimit) {
       {{"--drain_grace=inf"}, "--drain_grace: inf is outside the range 0 to 24h"},
       {{"--host_tier=much"}, "--host_tier: much is not a size; write for example 512MiB, or 0"},
       {{"--disk_tier=/d"}, "--disk_tier: requires --host_tier, because prefixes pass through host memory"},
+      {{"--disk_tier=/d", "--session_dir=/d"}, "--disk_tier: must be another folder than --session_dir"},
       {{"--copy_bytes_per_step=0"}, "--copy_bytes_per_step: 0 is not between 1 byte and 1048576 TiB"},
       {{"--arena=-1GiB"}, "--arena: -1GiB is not a size; write for example 512MiB, or auto"},
       {{"--arena=12XB"}, "--arena: 12XB is not a size; write for example 512MiB, or auto"},
