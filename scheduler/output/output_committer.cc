@@ -121,7 +121,8 @@ int64_t OutputCommitter::MaxForced(const Sequence& sequence) {
   const Request& request = sequence.request;
   const bool wants_logprobs = request.sampling.num_logprobs >= 0;
   // The model's own logprob of a token takes a step.
-  const bool may_force = !wants_logprobs || request.sampling.logprobs_after_mask;
+  // And its rules may ban what the constraint forces, which only a step finds.
+  const bool may_force = (!wants_logprobs || request.sampling.logprobs_after_mask) && request.rules.empty();
   if (!may_force || sequence.finished() || IsBeam(sequence) || !sequence.constraint.applies()) return 0;
   return request.max_tokens - sequence.num_generated();
 }

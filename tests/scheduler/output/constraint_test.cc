@@ -247,6 +247,17 @@ TEST(Constraint, LogprobsBeforeTheMaskTakeAStepForEachToken) {
   EXPECT_EQ(h.scheduler->counts().forced_tokens, 8);
 }
 
+// A rule may ban what the constraint forces. Then the output ends with an error, as it does with logprobs.
+TEST(Constraint, TokenRulesTakeAStepForEachToken) {
+  SchedulerHarness h({StaticLayer()}, 64, kOptions);
+  Request request = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
+  request.rules.no_repeat_ngram_size = 3;
+  h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h.scheduler->counts().forced_tokens, 0);
+  EXPECT_EQ(h.num_steps, 9);
+}
+
 TEST(Constraint, DraftsAreCutToWhatItAllows) {
   for (const int64_t draft_tokens : {0, 6}) {
     SchedulerHarness h({StaticLayer(), RecurrentLayer()}, 64, kOptions);
