@@ -371,13 +371,16 @@ void Scheduler::MoveToRunning(size_t index, absl::Time now) {
     (*at)->EndPause(now);
     policy_->OnAdmit(**at);
   }
+  const bool from_snapshot = !first.swapped.empty() && first.hit.num_tokens == 0;
   first.swapped.Drop();
   if (!first.ever_admitted()) {
-    if (first.lease.shares()) {
-      first.num_cached = first.hit.num_tokens;
+    if (first.lease.shares() && !from_snapshot) {
+      // A session that resumes may find its output too.
+      const int64_t found = std::min(first.hit.num_tokens, first.prompt_length);
+      first.num_cached = found;
       counts_.prefix_queried_tokens += first.prompt_length;
-      counts_.prefix_hit_tokens += first.hit.num_tokens;
-      counts_.prefix_replayed_tokens += first.hit.matched_tokens - first.hit.num_tokens;
+      counts_.prefix_hit_tokens += found;
+      counts_.prefix_replayed_tokens += std::min(first.hit.matched_tokens, first.prompt_length) - found;
     }
     first.times.first_scheduled = now;
     first.tokens.reserve(first.prompt_length + first.request.max_tokens);

@@ -66,6 +66,30 @@ TEST(Saver, WhatIsSavedOnTheWayGoesOnElsewhereWithTheSameTokens) {
   }
 }
 
+// The output that it finds in the cache does not count as a cached prompt.
+TEST(Saver, AResumedSessionHasNoMoreCachedTokensThanItsPrompt) {
+  RecordingSaveSink sink;
+  Scheduler::Options options = Saving(&sink);
+  options.share_prefixes = true;
+  SchedulerHarness h({StaticLayer()}, 64, options);
+  const Request request = Saved(&h, 10, 40, 0);
+  h.Add(request);
+  h.RunToEnd();
+  Request resumed = request;
+  resumed.key = 70;
+  resumed.progress = std::make_shared<Progress>();
+  const std::vector<int32_t>& output = h.records[request.key].tokens;
+  resumed.progress->tokens.assign(output.begin(), output.begin() + 30);
+  h.Add(resumed);
+  h.Step();
+  EXPECT_GT(h.shapes.back().start, 20) << "the output is found, too";
+  h.RunToEnd();
+  EXPECT_EQ(h.scheduler->counts().prefix_queried_tokens, 20);
+  EXPECT_EQ(h.scheduler->counts().prefix_hit_tokens, 10);
+  EXPECT_EQ(h.scheduler->counts().prefix_replayed_tokens, 0);
+  h.ExpectAllEnded();
+}
+
 TEST(Saver, WaitsForTheSinkAndTheBudgetAndLeavesOutWhatIsTooLarge) {
   RecordingSaveSink sink;
   SchedulerHarness h({StaticLayer()}, 64, Saving(&sink, /*step_bytes=*/128 * 4));  // 16 tokens
