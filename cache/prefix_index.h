@@ -98,7 +98,7 @@ class PrefixIndex {
   // Evicts the least recently used idle unit. Returns false if no unit is idle.
   bool EvictOldest();
 
-  // Units that EvictOldest evicted since the start.
+  // Units evicted since the start: by EvictOldest, or as a state that is one too many.
   int64_t num_evicted(int group) const { return num_evicted_[group]; }
   int64_t max_states() const { return max_states_; }
   absl::Status CheckIntegrity() const;

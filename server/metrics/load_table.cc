@@ -331,7 +331,8 @@ constexpr PoolFigure kPools[] = {
     {.field = &v1::PoolOccupancy::set_cached_tokens,
      .value = [](const PoolOccupancy& pool) { return pool.cached_tokens; }},
     {.metric = "berth_cache_evictions_total",
-     .help = "Units evicted from the prefix cache because a sequence needed their bytes",
+     .help = "Units evicted from the prefix cache because a sequence needed their bytes, or because "
+             "more states were kept than --state_checkpoint_share allows",
      .field = &v1::PoolOccupancy::set_evicted_units,
      .value = [](const PoolOccupancy& pool) { return pool.evicted_units; }},
     {.metric = "berth_cache_compacted_bytes_total",
