@@ -11,8 +11,7 @@ namespace berth {
 inline constexpr int64_t kMaxNgramSize = 1 << 20;
 
 struct TokenRules {
-  // Adds `bias` to the logit of the last of `tokens` where the others come before it. -inf: a bad word. A bias
-  // of several tokens counts only where prompt and output have at least as many.
+  // Adds `bias` to the logit of the last of `tokens` where the others come before it. -inf: a bad word.
   struct Bias {
     std::vector<int32_t> tokens;  // at least one
     float bias = 0;

@@ -17,11 +17,8 @@ bool EndsWith(Tokens tokens, Tokens end) {
   return tokens.size() >= end.size() && std::equal(end.begin(), end.end(), tokens.end() - end.size());
 }
 
-// As SequenceBiasLogitsProcessor: a bias of several tokens waits until there are as many tokens.
 bool Applies(const TokenRules::Bias& bias, Tokens tokens) {
-  const size_t size = bias.tokens.size();
-  if (size == 1) return true;
-  return tokens.size() >= size && EndsWith(tokens, Tokens(bias.tokens).first(size - 1));
+  return EndsWith(tokens, Tokens(bias.tokens).first(bias.tokens.size() - 1));
 }
 
 // Sums the biases of a token before they are added to its logit, as transformers does.

@@ -97,8 +97,7 @@ TEST(ApplyTokenRules, BiasesTheLastTokenOfASequence) {
   for (int again = 0; again < 2; ++again) {
     ApplyTokenRules(&sequence);
     EXPECT_THAT(sequence.request.sampling.logit_bias,
-                ElementsAre(std::pair(4, 1.0f), std::pair(4, 2.5f), std::pair(7, 3.0f)))
-        << "a sequence of three tokens waits until there are three";
+                ElementsAre(std::pair(4, 1.0f), std::pair(4, 2.5f), std::pair(7, 12.0f)));
     EXPECT_THAT(sequence.banned, ElementsAre(8));
   }
   sequence.tokens = {0, 1, 2};
