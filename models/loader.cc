@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/machine.h"
@@ -216,6 +217,20 @@ void RefuseQuantization(ConfigReader& config, absl::string_view implemented) {
   }
 }
 
+// A decoder that was made an encoder of texts: each token sees those after it too.
+void RefuseBothDirections(ConfigReader& config) {
+  config.RefuseUnless("is_causal", true);
+  for (const std::string& name : config.StringListOr("architectures", {})) {
+    config.Require(!absl::StrContains(name, "Bidirectional"), "architectures",
+                   "names a model whose tokens see those after them, which is not implemented");
+  }
+}
+
+void RefuseVariants(ConfigReader& config, absl::string_view quantization) {
+  RefuseQuantization(config, quantization);
+  RefuseBothDirections(config);
+}
+
 // What the matrices go through: from a file, into one, or, in a dry run, only counted.
 std::unique_ptr<PackedWeights> OpenPackedWeights(const LoadOptions& options, const at::Device& device,
                                                  Execution* execution) {
@@ -262,7 +277,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const LoadOptions
   auto family = FindFamily(info.model_type);
   if (!family.ok()) return family.status();
   ConfigReader text = TextConfig(config, **family);
-  for (ConfigReader* part : {&config, &text}) RefuseQuantization(*part, (*family)->quantization);
+  for (ConfigReader* part : {&config, &text}) RefuseVariants(*part, (*family)->quantization);
   if (!config.status().ok()) return config.status();
   auto checkpoint = Checkpoint::Open(options.model_dir);
   if (!checkpoint.ok()) return checkpoint.status();

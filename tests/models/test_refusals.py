@@ -66,6 +66,8 @@ ROWS = [
     ("cohere2", "use_qk_norm", True, ["use_qk_norm: true"]),
     ("gemma2", "use_bidirectional_attention", True, ["use_bidirectional_attention: true"]),
     ("gemma3_text", "use_bidirectional_attention", True, ["use_bidirectional_attention: true"]),
+    ("qwen3", "is_causal", False, ["is_causal: false"]),
+    ("lfm2", "architectures", ["Lfm2BidirectionalModel"], ["architectures", "Lfm2BidirectionalModel"]),
     ("qwen3_next", "attn_output_gate", False, ["attn_output_gate: false"]),
     # In phi3's configuration yarn was a name of longrope.
     ("phi3", "rope_parameters", dict(ROPE, rope_type="linear", factor=2.0), ["rope_type", '"linear"']),
