@@ -1,6 +1,6 @@
 // olmo_hybrid. Gated delta nets stand between norms as in llama; attention layers have their norms after, as in olmo3.
-// The whole projections of q and k have norms. There are positions only if the configuration has a rope_theta. Source:
-// transformers' models/olmo_hybrid.
+// The whole projections of q and k have norms. There are no positions if the configuration has a rope_theta of null.
+// Source: transformers' models/olmo_hybrid.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +56,13 @@ std::unique_ptr<Block> LoadLayer(WeightLoader& weights, const std::string& prefi
   return block;
 }
 
+// A null in the configuration itself counts where the fields of positions have no rope_theta.
+bool HasPositions(ConfigReader& config) {
+  const ConfigReader rope = config.ObjectOr(config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters");
+  if (rope.Has("rope_theta")) return true;
+  return !rope.IsNull("rope_theta") && !config.IsNull("rope_theta");
+}
+
 }  // namespace
 
 std::unique_ptr<Model> BuildOlmoHybrid(ConfigReader& config, WeightLoader& weights) {
@@ -68,7 +75,7 @@ std::unique_ptr<Model> BuildOlmoHybrid(ConfigReader& config, WeightLoader& weigh
   const std::vector<std::string> types =
       ReadLayerTypes(config, t.num_layers, {"linear_attention", "full_attention"}, std::move(fallback));
   GatedDeltaNetConfig delta_net = ReadMixer(config, t);
-  if (!config.ObjectOr("rope_parameters").IsNull("rope_theta")) {
+  if (HasPositions(config)) {
     ReadSharedRotary(config, weights, {.types = RotaryTypes()}, {}, &t);
   }
   if (!config.status().ok()) return nullptr;

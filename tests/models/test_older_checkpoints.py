@@ -66,6 +66,9 @@ PHI3 = ("Phi3Config", dict(SMALL, original_max_position_embeddings=1024))
 GEMMA3 = ("Gemma3TextConfig", dict(SMALL, tie_word_embeddings=False, sliding_window=4, query_pre_attn_scalar=1,
                                    layer_types=["sliding_attention", "full_attention"]))
 LLAMA = ("LlamaConfig", SMALL)
+# With several layers of attention, positions change tokens.
+OLMO_HYBRID = ("OlmoHybridConfig", dict({key: value for key, value in SMALL.items() if key != "head_dim"},
+                                        num_hidden_layers=4, layer_types=["full_attention"] * 3 + ["linear_attention"]))
 # The configuration, and what its config.json then says.
 ROPES = {
     "rope_theta beside": (LLAMA, {"rope_theta": 100.0}),
@@ -84,6 +87,9 @@ ROPES = {
     "phi3 su": (PHI3, {"rope_scaling": {"type": "su", "original_max_position_embeddings": 1024, **LONG}}),
     "phi3 yarn": (PHI3, {"rope_scaling": {"type": "yarn", **LONG}}),
     "phi3 longrope": (PHI3, {"rope_scaling": {"rope_type": "longrope", **LONG}}),
+    "olmo_hybrid without positions": (OLMO_HYBRID, {"rope_theta": None}),
+    "olmo_hybrid without positions, which are named": (OLMO_HYBRID, {"rope_theta": None, "rope_parameters": {
+        "rope_type": "default"}}),
     "gemma3 before layer types": (GEMMA3, {"rope_theta": 50.0, "rope_local_base_freq": 20.0, "rope_scaling": LINEAR}),
 }
 
