@@ -413,6 +413,7 @@ absl::Status Server::StartExporter() {
 void Server::SetReady(bool ready) {
   ready_.store(ready, std::memory_order_relaxed);
   for (const char* name : kReadyNames) grpc_->GetHealthCheckService()->SetServingStatus(name, ready);
+  metrics_.OnReady(ready);
 }
 
 void Server::UpdateHealth() {
@@ -421,6 +422,7 @@ void Server::UpdateHealth() {
   const bool alive = healthy && !watchdog_->hanging();
   if (alive == alive_) return;
   alive_ = alive;
+  metrics_.OnLive(alive);
   if (!healthy) spdlog::error("the engine has failed and refuses every request; restart the server");
   for (const char* name : kLiveNames) grpc_->GetHealthCheckService()->SetServingStatus(name, alive);
   SetReady(alive && !draining_);

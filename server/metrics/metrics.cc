@@ -161,6 +161,8 @@ void Metrics::OnRpc(std::string_view service, std::string_view method, grpc::Sta
 }
 
 void Metrics::Collect(MetricFamilies* families) const {
+  families->StartSection("Health");
+  CollectHealth(families);
   families->StartSection("Requests");
   CollectRequests(families);
   CollectRequestHistograms(families);
@@ -168,6 +170,15 @@ void Metrics::Collect(MetricFamilies* families) const {
   CollectSteps(families);
   families->StartSection("gRPC");
   CollectRpcs(families);
+}
+
+void Metrics::CollectHealth(MetricFamilies* families) const {
+  families->Start(
+      Type::kGauge, "berth_health",
+      "1 if the probe of the health service succeeds. liveness at 0: restart the server. readiness at 0: it "
+      "takes no requests, because it drains or is not live");
+  families->Add(live_.load(std::memory_order_relaxed) ? 1 : 0, {{"probe", "liveness"}});
+  families->Add(ready_.load(std::memory_order_relaxed) ? 1 : 0, {{"probe", "readiness"}});
 }
 
 void Metrics::CollectRequests(MetricFamilies* families) const {

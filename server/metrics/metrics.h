@@ -44,6 +44,9 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
+  // Take what the health service says from now on of its services liveness and readiness.
+  void OnLive(bool live) { live_.store(live, std::memory_order_relaxed); }
+  void OnReady(bool ready) { ready_.store(ready, std::memory_order_relaxed); }
   // Counts a step of the engine.
   void OnStep(const StepStats& stats);
   // Counts a request that the engine accepted.
@@ -77,6 +80,7 @@ class Metrics {
   static constexpr int kNumFinishReasons = static_cast<int>(FinishReason::kError) + 1;
   static constexpr int kNumPhases = 3;
 
+  void CollectHealth(MetricFamilies* families) const;
   void CollectRequests(MetricFamilies* families) const;
   void CollectRequestHistograms(MetricFamilies* families) const;
   void CollectSteps(MetricFamilies* families) const;
@@ -84,6 +88,8 @@ class Metrics {
 
   const Options options_;
 
+  std::atomic<bool> live_{true};
+  std::atomic<bool> ready_{false};
   Counter accepted_{0};
   Counter accepted_prompt_tokens_{0};
   std::array<Counter, kNumFinishReasons> finished_{};   // by FinishReason

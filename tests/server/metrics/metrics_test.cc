@@ -37,6 +37,8 @@ RequestTimes TimesOf(absl::Duration queue, absl::Duration prefill, absl::Duratio
 
 // The series that dashboards and alerts are built on. One that is missing until its first event makes a rate() miss it.
 const char* const kSeries[] = {
+    R"(berth_health{model_name="m",probe="liveness"})",
+    R"(berth_health{model_name="m",probe="readiness"})",
     R"(berth_requests_accepted_total{model_name="m"})",
     R"(berth_requests_accepted_prompt_tokens_total{model_name="m"})",
     R"(berth_requests_finished_total{model_name="m",finish_reason="stop"})",
@@ -104,7 +106,9 @@ const char* const kSeries[] = {
 TEST(MetricsTest, EverySeriesExistsAtZero) {
   const SeriesMap series = Scrape(Metrics(kOptions));
   for (const char* name : kSeries) EXPECT_THAT(series, Contains(Key(name)));
-  for (const auto& [name, value] : series) EXPECT_EQ(value, 0) << name;
+  for (const auto& [name, value] : series) {
+    EXPECT_EQ(value, name == R"(berth_health{model_name="m",probe="liveness"})" ? 1 : 0) << name;
+  }
 }
 
 TEST(MetricsTest, WithoutAliasesNothingIsNamedAfterVllm) {
