@@ -196,7 +196,7 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
   flags->Add("max_queue", &config->engine.max_queue, Between<int64_t>(1, kMaxCount),
              "Maximum number of requests that wait. The next one is refused at once.");
   flags->Add("max_queued_tokens", &config->engine.max_queued_tokens, Between<int64_t>(0, kMaxTokens),
-             "Maximum prompt tokens of the requests that wait. 0: no limit.");
+             "Maximum tokens that the waiting requests have to prefill. 0: no limit.");
   flags->Add("max_wait", &config->engine.max_wait, Between(absl::ZeroDuration(), absl::Hours(24)),
              "Refuse a request if its first step is predicted to come later than this. 0: no limit.");
   flags->Add("tenants", &config->tenants, "file",

@@ -130,8 +130,8 @@ void AddTenants(const TenantShares& tenants, MetricFamilies* families) {
       "Share of the work of the last minute that the tenant got, by cache_salt: the 10 largest, and other",
       [](const TenantShare& share) { return share.share; });
   add("berth_tenant_deficit_tokens",
-      "Tokens that a waiting tenant got less, for its weight, than the waiting tenant that got most. other: the "
-      "largest",
+      "Tokens that a waiting tenant is behind the waiting tenant that got most, after weights. other: the largest of "
+      "the rest",
       [](const TenantShare& share) { return share.deficit; });
   add("berth_tenant_wait_seconds",
       "Time since a request of a waiting tenant was admitted; 0: none waits. other: the longest",

@@ -531,7 +531,7 @@ class TenantShare:
     share: float = 0.0
     """Of what all tenants were charged lately."""
     deficit_tokens: float = 0.0
-    """Got less, for its weight, than the waiting tenant that got most; 0: it does not wait."""
+    """Behind the waiting tenant that got most, after weights; 0: it does not wait."""
     wait_seconds: float = 0.0
     """Since something of it was admitted, while it waits."""
 
