@@ -25,7 +25,8 @@ class RequestRegistry {
  public:
   // Limit of all requests together.
   static constexpr int64_t kMaxUndeliveredBytes = int64_t{256} << 20;
-  // How much of it calls with one answer may have given to gRPC that their clients have not read.
+  // How much of it may be answers of calls that have ended and what streams still hold of ended requests, as long as
+  // their clients have not read it.
   static constexpr int64_t kMaxUnreadBytes = kMaxUndeliveredBytes / 2;
 
   // Returns a key that no request has had.
