@@ -14,7 +14,6 @@ FILES = {
     "scheduler/tiers/prefix_tier.cc": (503, "to be split: what happens to files on the disk"),
     "flags/flag_value.h": (252, "templates for each kind of value, which cannot move to a source file"),
     "tests/models/sampling/sampler_test.cc": (568, "to be split: the tests of masks and those of logprobs"),
-    "tests/scheduler/output/constraint_test.cc": (530, "to be split: the tests of forced tokens"),
     "tests/server/api/test_server.h": (333, "to be split: its constructor into a source file"),
     "tests/text/pydantic_models.py": (548, "one list of models, one for each kind of field"),
 }

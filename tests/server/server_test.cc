@@ -97,6 +97,22 @@ class ServerTest : public testing::Test {
     WaitUntil([this, n] { return Load().running() == n; }, "the number of running requests");
   }
 
+  // Does something while the server drains, for which a request runs; both end well.
+  template <typename Use>
+  void DuringADrain(const Use& use) {
+    parts_.runner.SetOpen(false);
+    grpc::Status status;
+    std::thread client([&] { status = Complete(5); });
+    WaitForRunning(1);
+    std::thread drain([&] { server_->Drain(kHangLimit); });
+    WaitUntil([this] { return Health("readiness") == "NOT_SERVING"; }, "the drain");
+    use();
+    parts_.runner.SetOpen(true);
+    client.join();
+    drain.join();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
   // A folder of the test, which does not exist yet.
   static std::string NewFolder(const std::string& name) {
     const std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
@@ -286,48 +302,32 @@ TEST_F(ServerTest, ReflectionIsServed) {
 }
 
 TEST_F(ServerTest, DrainLetsRequestsEnd) {
-  parts_.runner.SetOpen(false);
-  grpc::Status status;
-  std::thread client([&] { status = Complete(5); });
-  WaitForRunning(1);
-  std::thread drain([&] { server_->Drain(kHangLimit); });
-  WaitUntil([this] { return Health("readiness") == "NOT_SERVING"; }, "the drain");
-  EXPECT_EQ(Health("berth.v1.Inference"), "NOT_SERVING");
-  EXPECT_EQ(Health(""), "SERVING");
-  EXPECT_EQ(Health("liveness"), "SERVING");
-  // Readiness falls a moment before the engine refuses. A request that comes before that waits.
-  grpc::Status refused;
-  TryLonger(
-      [&](absl::Duration time) {
-        grpc::ClientContext context;
-        context.set_deadline(absl::ToChronoTime(absl::Now() + time));
-        v1::GenerateResponse response;
-        refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
-        return refused.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
-      },
-      "a refusal before the deadline");
-  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
-  parts_.runner.SetOpen(true);
-  client.join();
-  drain.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  DuringADrain([&] {
+    EXPECT_EQ(Health("berth.v1.Inference"), "NOT_SERVING");
+    EXPECT_EQ(Health(""), "SERVING");
+    EXPECT_EQ(Health("liveness"), "SERVING");
+    // Readiness falls a moment before the engine refuses. A request that comes before that waits.
+    grpc::Status refused;
+    TryLonger(
+        [&](absl::Duration time) {
+          grpc::ClientContext context;
+          context.set_deadline(absl::ToChronoTime(absl::Now() + time));
+          v1::GenerateResponse response;
+          refused = v1::Inference::NewStub(channel_)->Complete(&context, MakeRequest(1), &response);
+          return refused.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
+        },
+        "a refusal before the deadline");
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+  });
 }
 
 TEST_F(ServerTest, ADrainReadsFilesThatChange) {
   SetTenants(R"({"default": {"running_sequences": 1}})");
   Restart();
-  parts_.runner.SetOpen(false);
-  grpc::Status status;
-  std::thread client([&] { status = Complete(5); });
-  WaitForRunning(1);
-  std::thread drain([&] { server_->Drain(kHangLimit); });
-  WaitUntil([this] { return Health("readiness") == "NOT_SERVING"; }, "the drain");
-  SetTenants(R"({"default": {"running_sequences": 23}})");
-  WaitUntil([this] { return server_->tenants()->current()->Of("a").running_sequences() == 23; }, "the new limits");
-  parts_.runner.SetOpen(true);
-  client.join();
-  drain.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  DuringADrain([&] {
+    SetTenants(R"({"default": {"running_sequences": 23}})");
+    WaitUntil([this] { return server_->tenants()->current()->Of("a").running_sequences() == 23; }, "the new limits");
+  });
 }
 
 TEST_F(ServerTest, WhatTheGraceDoesNotCoverEndsUnavailable) {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -10,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler/policy/policy.h"
+#include "tests/scheduler/output/constrained_requests.h"
 #include "tests/scheduler/scheduler_harness.h"
 #include "tests/testing/fake_constraint.h"
 
@@ -18,18 +17,6 @@ namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
-
-const Scheduler::Options kOptions = {
-    .max_running = 8, .max_step_tokens = 32, .prefill_chunk_tokens = 8, .max_sequence_tokens = 1000};
-constexpr int32_t kEnd = 42;
-
-std::vector<std::vector<LayerCacheSpec>> AllLayers() {
-  return {{StaticLayer()},
-          {RecurrentLayer()},
-          {SlidingLayer(6, 5), StaticLayer()},
-          HybridLayers(),
-          {CrossLayer(), RecurrentLayer()}};
-}
 
 Request Constrained(Request request, FakeConstraint::Options options = {}) {
   if (request.stop_token_ids.empty()) request.stop_token_ids = {kEnd};
@@ -39,22 +26,10 @@ Request Constrained(Request request, FakeConstraint::Options options = {}) {
   return request;
 }
 
-Request Choosing(Request request, std::vector<std::vector<int32_t>> choices) {
-  request.stop_token_ids = {kEnd};
-  request.constraint = std::make_shared<ChoiceConstraint>(std::move(choices), request.stop_token_ids);
-  return request;
-}
-
 Request Beams(Request request, int64_t num_beams) {
   request.beams = {.num_beams = num_beams};
   request.num_outputs = num_beams;
   return request;
-}
-
-std::vector<int32_t> Range(int32_t first, int32_t count) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
-  return tokens;
 }
 
 TEST(Constraint, OutputsAreThoseOfMaskingTokenByToken) {
@@ -76,87 +51,6 @@ TEST(Constraint, OutputsAreThoseOfMaskingTokenByToken) {
       h.ExpectAllEnded();
     }
   }
-}
-
-TEST(Constraint, ForcedTokensEnterTheCacheWithTheNextChunk) {
-  for (const auto& layers : AllLayers()) {
-    SchedulerHarness h(layers, 64, kOptions);
-    const RequestKey key =
-        h.Add(Choosing(h.MakeRequest(5, 30), {{1, 2, 3, 4, 5, 6, 50, 7, 8}, {1, 2, 3, 4, 5, 6, 60, 7, 8, 9}}));
-    h.Step();
-    EXPECT_EQ(h.shapes, (std::vector<RowShape>{{0, 5, true}}));
-    EXPECT_EQ(h.records[key].tokens, Range(1, 6)) << "the first one is chosen, five follow";
-    h.Step();
-    EXPECT_EQ(h.shapes, (std::vector<RowShape>{{5, 6, true}}));
-    EXPECT_EQ(h.records[key].finish, FinishReason::kStop) << "the choice in the middle was the only one";
-    h.ExpectAllEnded();
-  }
-}
-
-TEST(Constraint, AnOutputThatIsForcedToItsEndTakesOneStep) {
-  SchedulerHarness h({StaticLayer()}, 64, kOptions);
-  const RequestKey key = h.Add(Choosing(h.MakeRequest(2, 40), {Range(0, 30)}));
-  h.Step();
-  EXPECT_TRUE(h.scheduler->empty()) << "nothing needs the cache of its last tokens";
-  EXPECT_EQ(h.records[key].tokens, Range(0, 30));
-  EXPECT_EQ(h.records[key].finish, FinishReason::kStop);
-  EXPECT_EQ(h.records[key].stop_token, -1);
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 29);
-  h.ExpectAllEnded();
-}
-
-// Limits what each sequence gets, except the first.
-struct Throttle : FcfsPolicy {
-  int64_t TokenLimit(const Sequence& /*sequence*/, TokenUse /*use*/, int64_t left) override {
-    return std::min(left, limit);
-  }
-  int64_t limit = 2;
-};
-
-TEST(Constraint, ALongForcedRunGetsATokenOfEachStepBesideAnOlderPrompt) {
-  Throttle policy;
-  Scheduler::Options options = kOptions;
-  options.max_running = 4;
-  options.max_step_tokens = 10;
-  options.prefill_chunk_tokens = 9;
-  options.policy = &policy;
-  SchedulerHarness h({StaticLayer()}, 64, options);
-  h.Add(1, 60);
-  const RequestKey prompt = h.Add(90, 2);
-  std::vector<int32_t> one = Range(0, 20);
-  std::vector<int32_t> other = one;
-  one.push_back(50);
-  other.push_back(51);
-  const RequestKey late = h.Add(Choosing(h.MakeRequest(1, 40), {one, other}));
-  h.Step();
-  EXPECT_EQ(h.records[late].tokens.size(), 20u);
-  policy.limit = 100;
-  while (h.records[prompt].tokens.empty() && h.records[late].num_ends == 0) {
-    h.Step();
-    // Without a token of its own the late one would wait until the prompt is done.
-    ASSERT_EQ(h.shapes.size(), 3u);
-    EXPECT_EQ(h.shapes[1].num_tokens, 8);
-    EXPECT_EQ(h.shapes[2].num_tokens, 1);
-  }
-  h.RunToEnd();
-  h.ExpectAllEnded();
-}
-
-TEST(Constraint, ForcedTokensEndAtTheLengthAStopTokenAndCompletion) {
-  SchedulerHarness h({StaticLayer(), RecurrentLayer()}, 64, kOptions);
-  const RequestKey cut = h.Add(Choosing(h.MakeRequest(3, 4), {Range(0, 9)}));
-  const RequestKey exact = h.Add(Choosing(h.MakeRequest(3, 9), {Range(0, 9)}));
-  Request stopped = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
-  stopped.stop_token_ids.push_back(5);
-  const RequestKey stop = h.Add(stopped);
-  h.Step();
-  EXPECT_TRUE(h.scheduler->empty()) << "one step each";
-  EXPECT_EQ(h.records[cut].tokens, Range(0, 4));
-  EXPECT_EQ(h.records[cut].finish, FinishReason::kLength);
-  EXPECT_EQ(h.records[exact].finish, FinishReason::kStop) << "complete, though max_tokens is reached too";
-  EXPECT_EQ(h.records[stop].tokens, Range(0, 6));
-  EXPECT_EQ(h.records[stop].stop_token, 5);
-  h.ExpectAllEnded();
 }
 
 TEST(Constraint, ADeadEndEndsThatSequenceAlone) {
@@ -218,44 +112,6 @@ TEST(Constraint, TokensOfTheModelsConfigurationComeBeforeItAndNoneEndsItByForce)
   EXPECT_EQ(h.records[key].tokens, (std::vector<int32_t>{77, 10, 11, 12, 13}));
   EXPECT_EQ(h.records[key].finish, FinishReason::kLength);
   h.ExpectAllEnded();
-}
-
-TEST(Constraint, LogprobsBeforeTheMaskTakeAStepForEachToken) {
-  SchedulerHarness h({StaticLayer()}, 64, kOptions);
-  Request request = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
-  request.sampling.num_logprobs = 2;
-  h.Add(request);
-  h.RunToEnd();
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 0);
-  EXPECT_EQ(h.num_steps, 9);
-  request.key = 70;
-  request.sampling.logprobs_after_mask = true;
-  h.scheduler->Add(request);
-  h.scheduler->Plan(h.clock.Now());
-  StepResult result;
-  result.rows.resize(1);
-  result.rows[0].token = 0;
-  std::vector<TokenEvent> events;
-  h.scheduler->Commit(result, h.clock.Now(), &events);
-  ASSERT_EQ(events.size(), 9u);
-  for (int32_t i = 1; i < 9; ++i) {
-    EXPECT_EQ(events[i].token, i);
-    EXPECT_EQ(events[i].logprob, 0);
-    ASSERT_EQ(events[i].top.size(), 1u);
-    EXPECT_EQ(events[i].top[0].token, i);
-  }
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 8);
-}
-
-// A rule may ban what the constraint forces. Then the output ends with an error, as it does with logprobs.
-TEST(Constraint, TokenRulesTakeAStepForEachToken) {
-  SchedulerHarness h({StaticLayer()}, 64, kOptions);
-  Request request = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
-  request.rules.no_repeat_ngram_size = 3;
-  h.Add(request);
-  h.RunToEnd();
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 0);
-  EXPECT_EQ(h.num_steps, 9);
 }
 
 TEST(Constraint, DraftsAreCutToWhatItAllows) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/server/api/fake_identities.h"
@@ -22,6 +23,7 @@
 namespace berth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // The model has states, so a cached prefix ends where an earlier prompt ended, before the last token.
@@ -238,6 +240,26 @@ TEST_F(OperationsTest, AFileThatCannotBeRemovedIsSaid) {
   EXPECT_EQ(status.error_message(), "cannot remove it");
   v1::EraseTenantResponse erased;
   EXPECT_EQ(Erase("alice", &erased).error_message(), "cannot remove it");
+}
+
+TEST_F(OperationsTest, TheAuditLogHasWhatADeleteCameTo) {
+  Start();
+  v1::GenerateRequest saved = MakeRequest(1, 5);
+  saved.set_session_id("ended");
+  Run(saved, "alice");
+  WaitUntil([this] { return NumFiles() == 1; }, "the session's file");
+  v1::DeleteSessionRequest request;
+  request.set_session_id("ended");
+  request.set_tenant("alice");
+  for (const auto& [code, name] : {std::pair(grpc::StatusCode::OK, "OK"), {grpc::StatusCode::NOT_FOUND, "NOT_FOUND"}}) {
+    log_.str("");
+    grpc::ClientContext context;
+    CallAs("ops", "operator", &context);
+    v1::DeleteSessionResponse response;
+    EXPECT_EQ(server_->sessions_stub->Delete(&context, request, &response).error_code(), code);
+    EXPECT_THAT(log_.str(),
+                AllOf(HasSubstr("method=\"Delete\""), HasSubstr(absl::StrCat("tenant=\"alice\" outcome=", name))));
+  }
 }
 
 TEST_F(OperationsTest, EraseNeedsATenant) {

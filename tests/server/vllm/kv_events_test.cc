@@ -271,7 +271,7 @@ TEST_F(KvEventsTest, NoneGoesOnWithinASnapshot) {
   }
   Reader whole(events_.get(), "", first.sequence() + 1);
   Serve(Tokens(9, 85));
-  EXPECT_NE(whole.Next(), nullptr) << "who has read all goes on";
+  EXPECT_NE(whole.Next(), nullptr) << "a subscriber that has read everything continues";
 }
 
 TEST_F(KvEventsTest, APlaceThatIsNotKeptIsOutOfRange) {
