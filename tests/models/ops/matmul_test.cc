@@ -129,8 +129,11 @@ TEST_P(MatMulTest, TheLargestSumsFit) {
   }
   outputs.push_back(at::where(at::arange(kInputs).lt(1), low, high));
   const at::Tensor x = at::stack(rows).to(type()), weight = at::stack(outputs).to(type());
-  const at::Tensor out = ops::MatMul(x, Packed(weight, GetParam().storage), at::Tensor(), execution_);
-  ASSERT_TRUE(at::equal(out, at::linear(x.to(at::kDouble), weight.to(at::kDouble)).to(type()))) << out;
+  const ops::PackedMatrix packed = Packed(weight, GetParam().storage);
+  for (const at::Tensor& some : {x, x.repeat({10, 1})}) {  // few rows and many have different tiles
+    const at::Tensor out = ops::MatMul(some, packed, at::Tensor(), execution_);
+    ASSERT_TRUE(at::equal(out, at::linear(some.to(at::kDouble), weight.to(at::kDouble)).to(type()))) << out;
+  }
 }
 
 TEST_P(MatMulTest, IsTheProduct) {
