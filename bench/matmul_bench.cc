@@ -120,7 +120,7 @@ BENCHMARK(ReadMemory)->UseRealTime();
     for (int64_t i = 0; i < rounds; ++i) {                                                     \
       _Pragma("GCC unroll 24") for (Register & sum : sums) {                                   \
         Register own = sum;                                                                    \
-        asm(product : "+v"(own) : "v"(factor));                                                \
+        asm(product : "+v"(own) : "v"(factor) : "xmm15");                                      \
         sum = own;                                                                             \
       }                                                                                        \
     }                                                                                          \
@@ -132,6 +132,11 @@ BERTH_MULTIPLY(Floats16, "avx512f", __m512, 24, "vfmadd231ps %1, %1, %0")
 BERTH_MULTIPLY(Floats8, "avx2,fma", __m256, 12, "vfmadd231ps %1, %1, %0")
 BERTH_MULTIPLY(Bytes64, "avx512f,avx512vnni", __m512i, 24, "vpdpbusd %1, %1, %0")
 BERTH_MULTIPLY(Bytes32, "avx2,avxvnni", __m256i, 12, "%{vex%} vpdpbusd %1, %1, %0")
+// Without dot products of bytes: pairs of 16 bits, and pairs of bytes whose sums have 16 bits.
+BERTH_MULTIPLY(Halves32, "avx512bw", __m512i, 24, "vpmaddwd %1, %1, %%zmm15; vpaddd %%zmm15, %0, %0")
+BERTH_MULTIPLY(Halves16, "avx2", __m256i, 12, "vpmaddwd %1, %1, %%ymm15; vpaddd %%ymm15, %0, %0")
+BERTH_MULTIPLY(Nibbles64, "avx512bw", __m512i, 24, "vpmaddubsw %1, %1, %%zmm15; vpaddw %%zmm15, %0, %0")
+BERTH_MULTIPLY(Nibbles32, "avx2", __m256i, 12, "vpmaddubsw %1, %1, %%ymm15; vpaddw %%ymm15, %0, %0")
 #undef BERTH_MULTIPLY
 
 // One of these, and how many operations a round of it has.
@@ -145,7 +150,13 @@ const std::vector<RegisterProduct> kFloats = {{&ops::cpu::avx512::kKernels, Floa
                                               {&ops::cpu::avx2::kKernels, Floats8, int64_t{12} * 16}};
 const std::vector<RegisterProduct> kPairs = {{&ops::cpu::avx512_bf16::kKernels, Pairs16, int64_t{24} * 64}};
 const std::vector<RegisterProduct> kBytes = {{&ops::cpu::avx512_vnni::kKernels, Bytes64, int64_t{24} * 128},
-                                             {&ops::cpu::avx2_vnni::kKernels, Bytes32, int64_t{12} * 64}};
+                                             {&ops::cpu::avx512::kKernels, Halves32, int64_t{24} * 64},
+                                             {&ops::cpu::avx2_vnni::kKernels, Bytes32, int64_t{12} * 64},
+                                             {&ops::cpu::avx2::kKernels, Halves16, int64_t{12} * 32}};
+const std::vector<RegisterProduct> kNibbles = {{&ops::cpu::avx512_vnni::kKernels, Bytes64, int64_t{24} * 128},
+                                               {&ops::cpu::avx512::kKernels, Nibbles64, int64_t{24} * 128},
+                                               {&ops::cpu::avx2_vnni::kKernels, Bytes32, int64_t{12} * 64},
+                                               {&ops::cpu::avx2::kKernels, Nibbles32, int64_t{12} * 64}};
 
 void MultiplyRegisters(benchmark::State& state, const std::vector<RegisterProduct>& kind) {
   const auto product = std::find_if(kind.begin(), kind.end(),
@@ -164,6 +175,7 @@ void MultiplyRegisters(benchmark::State& state, const std::vector<RegisterProduc
 BENCHMARK_CAPTURE(MultiplyRegisters, Floats, kFloats)->UseRealTime();
 BENCHMARK_CAPTURE(MultiplyRegisters, Pairs, kPairs)->UseRealTime();
 BENCHMARK_CAPTURE(MultiplyRegisters, Bytes, kBytes)->UseRealTime();
+BENCHMARK_CAPTURE(MultiplyRegisters, Nibbles, kNibbles)->UseRealTime();
 
 // Work of nothing, for which all threads come: without a pause between the calls, and after one so long that the
 // workers sleep.

@@ -19,9 +19,9 @@ from processors import count as num_processors  # noqa: E402
 
 READ_BANDWIDTH = os.path.join(BIN, "bench/read_bandwidth")
 MATMUL = os.path.join(BIN, "bench/matmul_bench")
-REGISTERS = [f"MultiplyRegisters/{kind}" for kind in ("Floats", "Pairs", "Bytes")]
+REGISTERS = [f"MultiplyRegisters/{kind}" for kind in ("Floats", "Pairs", "Bytes", "Nibbles")]
 PRODUCTS = {"bf16": (*REGISTERS[:2], "Berth/kBFloat16", "ATen/kBFloat16"),
-            "int8": (*REGISTERS, "Berth/kInt8"), "int4": (*REGISTERS, "Berth/kInt4")}
+            "int8": (*REGISTERS[:3], "Berth/kInt8"), "int4": (*REGISTERS, "Berth/kInt4")}
 INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 
 
