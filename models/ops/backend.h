@@ -45,6 +45,7 @@ inline cuda::LaunchParams LaunchParamsFor(const at::Tensor& x, const StepBatch& 
   launch.tiles = batch.tables().decoder.tiles;
   launch.num_tiles = batch.num_tiles();
   launch.longest_row = batch.longest_row();
+  launch.max_position = batch.max_position();
   return launch;
 }
 

@@ -6,8 +6,8 @@
 // An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
 // A row may have no tokens (GraphShape in step_batch.h): its unit and its blocks are not looked at.
 // Sums are in float32 (a draw's in double), and for one token their order depends on positions only, never on the batch
-// or the chunk. Products are the exception: few rows and many have different kernels. Engine thread only, as all
-// kernels are.
+// or the chunk. Products are the exception: few rows and many have different kernels. So is FlashInfer's attention.
+// Engine thread only, as all kernels are.
 #ifndef BERTH_MODELS_OPS_CUDA_KERNELS_H_
 #define BERTH_MODELS_OPS_CUDA_KERNELS_H_
 
@@ -31,6 +31,8 @@ struct Kernels {
   BERTH_OPS(BERTH_ENTRY)
   BERTH_CUDA_OPS(BERTH_ENTRY)
 #undef BERTH_ENTRY
+  // The bytes of AttentionArgs::scratch, for attention in bfloat16. Null: 0.
+  int64_t (*attention_scratch_bytes)(const AttentionArgs& args, const LaunchParams& launch);
 };
 
 }  // namespace berth::ops::cuda

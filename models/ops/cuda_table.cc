@@ -1,5 +1,9 @@
-// The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's.
+// The table that the library exports. BERTH_CUDA_NAME and BERTH_CUDA_ON_HOST are the build's, and BERTH_FLASHINFER,
+// which takes FlashInfer's attention.
 #include "models/ops/cuda_kernels.h"
+#if defined(BERTH_FLASHINFER)
+#include "models/ops/paged_attention/flashinfer.h"
+#endif
 
 namespace berth::ops::cuda {
 
@@ -13,15 +17,27 @@ namespace {
 
 #define BERTH_ENTRY(entry, Function, Args) .entry = {Function<float>, Function<BFloat16>},
 
-const Kernels kKernels = {
+constexpr Kernels kOwnKernels = {
     // clang-format off
     .size_bytes = sizeof(Kernels),
     .name = BERTH_CUDA_NAME,
     .on_host_memory = BERTH_CUDA_ON_HOST,
     BERTH_OPS(BERTH_ENTRY)
     BERTH_CUDA_OPS(BERTH_ENTRY)
-    // clang-format on
+        // clang-format on
+        .attention_scratch_bytes = nullptr,
 };
+
+#if defined(BERTH_FLASHINFER)
+constexpr Kernels WithFlashInfer(Kernels kernels) {
+  kernels.attention[TypeIndex(DType::kBFloat16)] = FlashInferAttention;
+  kernels.attention_scratch_bytes = FlashInferScratchBytes;
+  return kernels;
+}
+const Kernels kKernels = WithFlashInfer(kOwnKernels);
+#else
+const Kernels kKernels = kOwnKernels;
+#endif
 
 }  // namespace
 }  // namespace berth::ops::cuda

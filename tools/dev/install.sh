@@ -31,7 +31,7 @@ install_libtorch() {
   for name in libcudart.so.13 libcupti.so.13; do ln -sfn "$TORCH_DIR/nvidia/cu13/lib/$name" ".deps/libtorch/lib/$name"; done
 }
 
-# nvcc from NVIDIA's wheels, for the CUDA kernels alone; it compiles where there is no GPU.
+# nvcc from NVIDIA's wheels, for the CUDA kernels alone; it compiles where there is no GPU. And FlashInfer's headers.
 install_cuda_compiler() {
   if [ ! -e "$CUDA_DIR/complete" ]; then
     say "installing nvcc $CUDA_VERSION (250 MB on disk)"
@@ -42,8 +42,16 @@ install_cuda_compiler() {
       die "pip could not install nvcc $CUDA_VERSION"
     touch "$CUDA_DIR/complete"
   fi
+  if [ ! -e "$FLASHINFER_DIR/complete" ]; then
+    rm -rf "$FLASHINFER_DIR"
+    python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location --root-user-action=ignore \
+      --target "$FLASHINFER_DIR" "flashinfer-python==$FLASHINFER_VERSION" ||
+      die "pip could not install FlashInfer $FLASHINFER_VERSION"
+    touch "$FLASHINFER_DIR/complete"
+  fi
   mkdir -p .deps
   ln -sfn "$CUDA_DIR/nvidia/cu13" .deps/cuda
+  ln -sfn "$FLASHINFER_DIR/flashinfer/data/include" .deps/flashinfer
 }
 
 # What libtorch_cuda.so needs of CUDA at run time: the wheels that torch itself asks for, in the layout that it looks for

@@ -182,8 +182,8 @@ class LargeBlocks {
 
 // The one place that launches. The process sees one GPU, with number 0.
 template <typename... Parameters, typename... Arguments>
-int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes, void* stream,
-           const Arguments&... arguments) {
+int LaunchBlocks(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes, void* stream,
+                 const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return kLaunched;
   constexpr int64_t kWithoutAsking = 48 << 10;
   if (shared_bytes > kWithoutAsking) {
@@ -192,10 +192,15 @@ int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.blockDim = block;
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   return ErrorOf(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+template <typename... Parameters, typename... Arguments>
+int Launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes, void* stream,
+           const Arguments&... arguments) {
+  return LaunchBlocks(kernel, grid, dim3(static_cast<unsigned>(threads)), shared_bytes, stream, arguments...);
 }
 
 // Defines both types of an entry.

@@ -30,9 +30,10 @@ struct LaunchParams {
   int64_t num_rows;
   const int64_t* tiles;  // [num_tiles, 2], device memory: row, first query of the tile within the row
   int64_t num_tiles;
-  int64_t longest_row;  // in tokens
-  SplitKv split;        // for attention
-  void* stream;         // cudaStream_t
+  int64_t longest_row;   // in tokens
+  int64_t max_position;  // of the step's tokens, or more
+  SplitKv split;         // for attention
+  void* stream;          // cudaStream_t
 };
 
 // What an entry returns; any other number is a cudaError_t.

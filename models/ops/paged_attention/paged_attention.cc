@@ -182,11 +182,18 @@ void RunAttention(AttentionArgs args, const at::Tensor& query, int64_t operation
 }
 
 // False: there is no code for these sizes.
-bool LaunchAttention(const AttentionArgs& args, const at::Tensor& query, const StepBatch& batch) {
+bool LaunchAttention(AttentionArgs args, const at::Tensor& query, const StepBatch& batch) {
   const int64_t value_dim = args.kv.value.dim;
   const LeadingRows& leading = batch.leading_rows();
   cuda::LaunchParams launch = LaunchParamsFor(query, batch);
   launch.split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
+  at::Tensor scratch;  // ATen does not reuse its memory until the stream has passed this point
+  const auto scratch_bytes = batch.execution().cuda_kernels->attention_scratch_bytes;
+  if (scratch_bytes != nullptr && TypeOf(query) == DType::kBFloat16) {
+    const int64_t bytes = scratch_bytes(args, launch);
+    if (bytes > 0) scratch = at::empty({bytes}, query.options().dtype(at::kByte));
+    args.scratch = bytes > 0 ? static_cast<char*>(scratch.data_ptr()) : nullptr;
+  }
   return RunSplitOnCuda(&cuda::Kernels::attention, args, value_dim, query, launch, batch.execution());
 }
 
@@ -247,6 +254,7 @@ at::Tensor Attention(const at::Tensor& query, const AttentionShape& shape, const
                         .scale = static_cast<float>(shape.scale),
                         .softcap = static_cast<float>(shape.softcap),
                         .partials = nullptr,
+                        .scratch = nullptr,
                         .shared = {.splits = 1}};
   if (const int recent = batch.slot(shape.layer).recent_group; recent >= 0) {
     args.recent = RecentLayoutOf(shape.layer, batch);

@@ -87,6 +87,33 @@ paged_attention_cuda MergeKernel<16, CausalKeys>: 128 0 0 0 0
 paged_attention_cuda MergeKernel<2, CausalKeys>: 53 0 0 0 0
 paged_attention_cuda MergeKernel<4, CausalKeys>: 62 0 0 0 0
 paged_attention_cuda MergeKernel<8, CausalKeys>: 80 0 0 0 0
+paged_attention_flashinfer FlashInferKernel<128u, 128u, (Scores)0, __nv_bfloat16>: 255 4 4 0 264
+paged_attention_flashinfer FlashInferKernel<128u, 128u, (Scores)1, __nv_bfloat16>: 255 12 12 0 264
+paged_attention_flashinfer FlashInferKernel<128u, 128u, (Scores)2, __nv_bfloat16>: 255 16 16 0 264
+paged_attention_flashinfer FlashInferKernel<128u, 64u, (Scores)0, __nv_bfloat16>: 238 0 0 0 136
+paged_attention_flashinfer FlashInferKernel<128u, 64u, (Scores)1, __nv_bfloat16>: 249 0 0 0 136
+paged_attention_flashinfer FlashInferKernel<128u, 64u, (Scores)2, __nv_bfloat16>: 242 0 0 0 136
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)0, __nv_bfloat16>: 178 0 0 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)0, float>: 168 8 8 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)1, __nv_bfloat16>: 178 0 0 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)1, float>: 205 0 0 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)2, __nv_bfloat16>: 178 0 0 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 128u, (Scores)2, float>: 178 0 0 0 66
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)0, __nv_bfloat16>: 248 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)0, float>: 246 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)1, __nv_bfloat16>: 246 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)1, float>: 246 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)2, __nv_bfloat16>: 248 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<16u, 64u, (Scores)2, float>: 246 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<64u, 128u, (Scores)0, __nv_bfloat16>: 165 0 0 0 132
+paged_attention_flashinfer FlashInferKernel<64u, 128u, (Scores)1, __nv_bfloat16>: 168 0 0 0 132
+paged_attention_flashinfer FlashInferKernel<64u, 128u, (Scores)2, __nv_bfloat16>: 165 0 0 0 132
+paged_attention_flashinfer FlashInferKernel<64u, 64u, (Scores)0, __nv_bfloat16>: 128 8 8 0 68
+paged_attention_flashinfer FlashInferKernel<64u, 64u, (Scores)1, __nv_bfloat16>: 167 0 0 0 68
+paged_attention_flashinfer FlashInferKernel<64u, 64u, (Scores)2, __nv_bfloat16>: 160 0 0 0 68
+paged_attention_flashinfer FlashInferPlanKernel: 32 0 0 0 0
+paged_attention_flashinfer MergeStatesKernel<4u, 16u, 8u, 4u, float, __nv_bfloat16, long>: 48 0 0 1 0
+paged_attention_flashinfer MergeStatesKernel<4u, 32u, 4u, 4u, float, __nv_bfloat16, long>: 48 0 0 1 0
 paged_attention_prepare_heads PrepareHeadsKernel<BFloat16>: 40 0 0 1 0
 paged_attention_prepare_heads PrepareHeadsKernel<float>: 48 0 0 3 0
 paged_attention_write_kv WriteKvKernel<BFloat16>: 32 0 0 1 0
@@ -112,15 +139,15 @@ PRODUCT = re.compile(r"\bmma\.sync")
 def counts_of(ptx):
     """By mangled name: loads of 16 bytes, and matrix products."""
     counts = {}
-    for entry in re.finditer(r"\.entry (\w+)\(", ptx):
-        body = ptx[entry.start() : ptx.find("\n}\n", entry.start())]
-        counts[entry[1]] = (len(WIDE_LOAD.findall(body)), len(PRODUCT.findall(body)))
+    for body in re.split(r"\.entry (?=\w+\()", ptx)[1:]:
+        counts[body[: body.index("(")]] = (len(WIDE_LOAD.findall(body)), len(PRODUCT.findall(body)))
     return counts
 
 
 def readable(mangled):
     name = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
-    for part in ("berth::ops::cuda::", "(anonymous namespace)::", "berth::ops::", "void "):
+    theirs = "flashinfer::PersistentVariableLength"
+    for part in ("berth::ops::cuda::", "(anonymous namespace)::", "berth::ops::", theirs, "void "):
         name = name.replace(part, "")
     return name[: name.rindex("(")]
 

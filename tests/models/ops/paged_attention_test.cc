@@ -11,6 +11,7 @@
 #include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "tests/models/ops/kernel_test.h"
@@ -92,6 +93,47 @@ TEST_P(PagedAttentionTest, ChunksDoNotChangeTheBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PagedAttentionTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
+
+// Heads of the sizes that most models have, over as many keys as CUDA divides. A build with FlashInfer's attention
+// (docs/cuda.md) runs it here.
+using WideHeadsTest = KernelTest;
+
+TEST_P(WideHeadsTest, IsTheReference) {
+  const KvSpec narrow = {.kv_heads = kKvHeads, .key_dim = 64, .value_dim = 64, .dtype = dtype()};
+  KvSpec wide = {.kv_heads = kKvHeads, .key_dim = 128, .value_dim = 128, .dtype = dtype()};
+  wide.window = 270;
+  SetUpCache({{.kv = narrow}, {.kv = wide}});
+  const at::Tensor sinks = at::randn({kQHeads}) * 3;
+  // Short contexts first, with a token or more in each row, and then long ones.
+  for (const std::vector<int64_t>& counts : std::vector<std::vector<int64_t>>{{9, 2, 1, 0, 0},
+                                                                              {1, 1, 1, 0, 0},
+                                                                              {290, 7, 0, 0, 300},
+                                                                              {1, 1, 33, 0, 1},
+                                                                              {1, 1, 1, 0, 1},
+                                                                              {2, 17, 1, 5, 1},
+                                                                              {1, 1, 1, 1, 1}}) {
+    ASSERT_NO_FATAL_FAILURE(NextStep(counts));
+    for (const int layer : {0, 1}) {
+      const int64_t dim = layer == 0 ? 64 : 128;
+      const at::Tensor q = Random(fast_->num_tokens(), kQHeads * dim);
+      const at::Tensor k = Random(fast_->num_tokens(), kKvHeads * dim);
+      const at::Tensor v = Random(fast_->num_tokens(), kKvHeads * dim);
+      ops::WriteKv(OnDevice(k), OnDevice(v), layer, *fast_);
+      reference::WriteKv(k, v, layer, *reference_);
+      if (counts[0] == 290 && GetParam().emulated != nullptr) continue;  // it takes long
+      std::vector<ops::AttentionShape> shapes(
+          3, {.layer = layer, .q_heads = kQHeads, .head_dim = dim, .scale = 1 / std::sqrt(static_cast<double>(dim))});
+      shapes[1].sinks = sinks;
+      shapes[2].softcap = 1.5;
+      for (const ops::AttentionShape& shape : shapes) {
+        ASSERT_NO_FATAL_FAILURE(ExpectClose(ops::Attention(OnDevice(q), OnDevice(shape), *fast_),
+                                            reference::Attention(q, shape, *reference_)));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WideHeadsTest, ::testing::ValuesIn(KernelParamsWithCuda()), KernelParamName);
 
 }  // namespace
 }  // namespace berth
