@@ -93,14 +93,19 @@ TEST(ForcedTokens, EndAtTheLengthAStopTokenAndCompletion) {
   h.ExpectAllEnded();
 }
 
+// Runs a request that is forced to nine tokens.
+void ExpectAStepForEachToken(const Request& request, SchedulerHarness* h) {
+  h->Add(request);
+  h->RunToEnd();
+  EXPECT_EQ(h->scheduler->counts().forced_tokens, 0);
+  EXPECT_EQ(h->num_steps, 9);
+}
+
 TEST(ForcedTokens, LogprobsBeforeTheMaskTakeAStepForEachToken) {
   SchedulerHarness h({StaticLayer()}, 64, kOptions);
   Request request = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
   request.sampling.num_logprobs = 2;
-  h.Add(request);
-  h.RunToEnd();
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 0);
-  EXPECT_EQ(h.num_steps, 9);
+  ExpectAStepForEachToken(request, &h);
   request.key = 70;
   request.sampling.logprobs_after_mask = true;
   h.scheduler->Add(request);
@@ -125,10 +130,7 @@ TEST(ForcedTokens, TokenRulesTakeAStepForEachToken) {
   SchedulerHarness h({StaticLayer()}, 64, kOptions);
   Request request = Choosing(h.MakeRequest(3, 20), {Range(0, 9)});
   request.rules.no_repeat_ngram_size = 3;
-  h.Add(request);
-  h.RunToEnd();
-  EXPECT_EQ(h.scheduler->counts().forced_tokens, 0);
-  EXPECT_EQ(h.num_steps, 9);
+  ExpectAStepForEachToken(request, &h);
 }
 
 }  // namespace
