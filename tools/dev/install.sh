@@ -43,6 +43,7 @@ install_cuda_compiler() {
     touch "$CUDA_DIR/complete"
   fi
   if [ ! -e "$FLASHINFER_DIR/complete" ]; then
+    say "installing FlashInfer $FLASHINFER_VERSION, for its headers (75 MB on disk)"
     rm -rf "$FLASHINFER_DIR"
     python3 -m pip install -q --disable-pip-version-check --no-deps --no-warn-script-location --root-user-action=ignore \
       --target "$FLASHINFER_DIR" "flashinfer-python==$FLASHINFER_VERSION" ||
