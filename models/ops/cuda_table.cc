@@ -24,8 +24,8 @@ constexpr Kernels kOwnKernels = {
     .on_host_memory = BERTH_CUDA_ON_HOST,
     BERTH_OPS(BERTH_ENTRY)
     BERTH_CUDA_OPS(BERTH_ENTRY)
-        // clang-format on
-        .attention_scratch_bytes = nullptr,
+    .attention_scratch_bytes = nullptr,
+    // clang-format on
 };
 
 #if defined(BERTH_FLASHINFER)

@@ -203,7 +203,7 @@ int LaunchItems(const Params<Out>& params, const Items& items, const LaunchParam
                       sizeof(typename KernelTraits::SharedStorage), launch.stream, params);
 }
 
-// Merges the results of the parts of each row's token.
+// Merges the results of the parts of each row's token. REQUIRES: it is the packed token with the row's number.
 template <uint32_t kDim>
 int MergeParts(const AttentionArgs& a, const Items& items, const LaunchParams& launch) {
   constexpr int64_t kBlocks = 1024;
@@ -345,8 +345,7 @@ int64_t FlashInferScratchBytes(const AttentionArgs& a, const LaunchParams& launc
 }
 
 int FlashInferAttention(const AttentionArgs& a, const LaunchParams& launch) {
-  const int result = a.scratch != nullptr && IsCovered(a, launch) ? Run(a, launch) : kNotCovered;
-  return result == kNotCovered ? Attention<BFloat16>(a, launch) : result;
+  return a.scratch != nullptr ? Run(a, launch) : Attention<BFloat16>(a, launch);
 }
 
 }  // namespace berth::ops::cuda

@@ -9,9 +9,9 @@
 
 namespace berth::ops::cuda {
 
-// As the entries of cuda_kernels.h. What FlashInfer does not cover, Attention<BFloat16> computes.
+// As the entries of cuda_kernels.h. Without scratch, Attention<BFloat16> computes it.
 int FlashInferAttention(const AttentionArgs& args, const LaunchParams& launch);
-// The bytes of AttentionArgs::scratch. 0: FlashInfer does not cover it.
+// The bytes of AttentionArgs::scratch. 0: FlashInfer does not cover it, and there must be no scratch.
 int64_t FlashInferScratchBytes(const AttentionArgs& args, const LaunchParams& launch);
 
 }  // namespace berth::ops::cuda

@@ -16,7 +16,7 @@ struct FlashInferShape {
   int64_t group;
   int64_t tile_lanes;             // FlashInfer's CTA_TILE_Q
   int64_t first_tile, num_tiles;  // of the step's tiles, which are kQueryTile queries each
-  int64_t parts;                  // of each row's keys. Above 1, tile t is row t, and has a token or none.
+  int64_t parts;                  // of each row's keys. Above 1, tile t is row t, and has packed token t or none.
   int64_t num_rows;               // of the step
 
   bool is_divided() const { return parts > 1; }

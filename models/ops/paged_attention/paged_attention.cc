@@ -187,12 +187,14 @@ bool LaunchAttention(AttentionArgs args, const at::Tensor& query, const StepBatc
   const LeadingRows& leading = batch.leading_rows();
   cuda::LaunchParams launch = LaunchParamsFor(query, batch);
   launch.split = SplitOf(leading, leading.keys, args.q_heads, value_dim);
-  at::Tensor scratch;  // ATen does not reuse its memory until the stream has passed this point
   const auto scratch_bytes = batch.execution().cuda_kernels->attention_scratch_bytes;
-  if (scratch_bytes != nullptr && TypeOf(query) == DType::kBFloat16) {
-    const int64_t bytes = scratch_bytes(args, launch);
-    if (bytes > 0) scratch = at::empty({bytes}, query.options().dtype(at::kByte));
-    args.scratch = bytes > 0 ? static_cast<char*>(scratch.data_ptr()) : nullptr;
+  const bool may_have_scratch = scratch_bytes != nullptr && TypeOf(query) == DType::kBFloat16;
+  if (const int64_t bytes = may_have_scratch ? scratch_bytes(args, launch) : 0; bytes > 0) {
+    // ATen does not reuse its memory until the stream has passed this point.
+    const at::Tensor scratch = at::empty({bytes}, query.options().dtype(at::kByte));
+    args.scratch = static_cast<char*>(scratch.data_ptr());
+    if (IsLaunched(RunOnCuda(&cuda::Kernels::attention, TypeOf(query), args, launch, batch.execution()))) return true;
+    args.scratch = nullptr;
   }
   return RunSplitOnCuda(&cuda::Kernels::attention, args, value_dim, query, launch, batch.execution());
 }

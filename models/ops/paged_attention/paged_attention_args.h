@@ -101,7 +101,7 @@ struct AttentionArgs {
   float scale;
   float softcap;      // 0: none; else scores become softcap * tanh(score / softcap), before the bias
   float* partials;    // CUDA: SplitKvFloats() where keys are divided; else null
-  char* scratch;      // CUDA: cuda::Kernels::attention_scratch_bytes; null where they are 0
+  char* scratch;      // CUDA: cuda::Kernels::attention_scratch_bytes, and then no partials; else null
   SharedKeys shared;  // CUDA: of no meaning
 };
 
