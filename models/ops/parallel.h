@@ -56,6 +56,15 @@ inline const cpu::Kernels& CpuKernels(const Execution& execution) {
   return execution.cpu_kernels != nullptr ? *execution.cpu_kernels : cpu::GetKernels();
 }
 
+// How many tiles of queries one item of an attention computes on the CPU. `items`: how many items there would be with
+// one tile each. With more tiles, keys and values are packed less often. The tiles' queries and sums, `tile_bytes` for
+// each, must stay in the second cache, and there must be items for all threads. No bit depends on it.
+inline int64_t TilesPerItem(int64_t items, int64_t tile_bytes, const Execution& execution) {
+  constexpr int64_t kMostBytes = 256 << 10, kMostTiles = 8;
+  const int64_t most = std::min(kMostTiles, items / (kTasksPerThread * execution.num_threads()));
+  return std::max<int64_t>(1, std::min(most, kMostBytes / tile_bytes));
+}
+
 // Runs an operation's items [0, items) on the CPU, divided among the threads. One item takes about `operations` float
 // operations. `entry` is a member of cpu::Kernels.
 template <typename Args>

@@ -27,9 +27,8 @@ BidirectionalAttentionArgs CommonArgs(const at::Tensor& query, const Bidirection
 }
 
 // `keys`: that the queries see, summed over the rows.
-void RunTilesOnCpu(const BidirectionalAttentionArgs& args, DType type, int64_t num_tiles, int64_t keys,
-                   Execution& execution) {
-  const int64_t items = num_tiles * args.kv_heads;
+void RunTilesOnCpu(const BidirectionalAttentionArgs& args, DType type, int64_t keys, Execution& execution) {
+  const int64_t items = (args.num_tiles + args.tiles_per_item - 1) / args.tiles_per_item * args.kv_heads;
   const int64_t operations = keys * args.q_heads * (args.key_dim + args.value_dim) / std::max<int64_t>(1, items);
   RunOnCpu(&cpu::Kernels::bidirectional_attention, type, args, items, operations, execution);
 }
@@ -77,7 +76,10 @@ at::Tensor EncoderAttention(const at::Tensor& query, const at::Tensor& key, cons
   }
   int64_t keys = 0;
   for (int64_t length : batch.encoder().lengths) keys += length * length;
-  RunTilesOnCpu(args, TypeOf(query), batch.encoder().num_tiles(), keys, batch.execution());
+  args.num_tiles = batch.encoder().num_tiles();
+  const int64_t tile_bytes = kQueryTile * (args.key_dim + args.value_dim) * static_cast<int64_t>(sizeof(float));
+  args.tiles_per_item = TilesPerItem(args.num_tiles * args.kv_heads, tile_bytes, batch.execution());
+  RunTilesOnCpu(args, TypeOf(query), keys, batch.execution());
   return out;
 }
 
@@ -138,7 +140,9 @@ at::Tensor CrossAttention(const at::Tensor& query, const BidirectionalAttentionS
   }
   int64_t keys = 0;
   for (size_t r = 0; r < rows.size(); ++r) keys += rows[r].num_tokens * lengths[r];
-  RunTilesOnCpu(args, TypeOf(query), batch.num_tiles(), keys, batch.execution());
+  args.num_tiles = batch.num_tiles();
+  args.tiles_per_item = 1;
+  RunTilesOnCpu(args, TypeOf(query), keys, batch.execution());
   return out;
 }
 

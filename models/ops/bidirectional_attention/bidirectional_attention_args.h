@@ -10,11 +10,12 @@
 namespace berth::ops {
 
 // softmax(scale * q k^T + bias) v. A row's keys are read a span at a time. The order of every sum depends on
-// the row's own positions only. Items: query tiles * kv_heads, tile-major.
+// the row's own positions only. Items: tiles_per_item consecutive query tiles, times kv_heads, tile-major.
 struct BidirectionalAttentionArgs {
-  const Row* rows;         // of the queries
-  const int64_t* tiles;    // [num_tiles, 2]: row, first query of the tile within the row
-  const int64_t* lengths;  // by row: keys
+  const Row* rows;                    // of the queries
+  const int64_t* tiles;               // [num_tiles, 2]: row, first query of the tile within the row
+  int64_t num_tiles, tiles_per_item;  // CUDA ignores them; over blocks, tiles_per_item is 1
+  const int64_t* lengths;             // by row: keys
 
   const Blocks* blocks;  // by row; null: key and value are packed, and row r's keys are the tokens of rows[r]
   const char* arena;

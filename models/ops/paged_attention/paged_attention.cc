@@ -126,19 +126,6 @@ int64_t VisibleKeys(const StepBatch& batch, const KvSpec& kv) {
   return keys;
 }
 
-// How many tiles of queries one item computes on the CPU. With more of them, keys and values are packed less often.
-// Their queries and a segment's sums must stay in the second cache, and there must be items for all threads. No bit
-// depends on it.
-int64_t TilesPerItem(const AttentionArgs& args, const StepBatch& batch) {
-  constexpr int64_t kMostBytes = 256 << 10, kMostTiles = 8;
-  if (batch.num_tokens() <= batch.num_rows() * kQueryTile) return 1;
-  const int64_t lane_bytes = (args.kv.key.dim + args.kv.value.dim) * static_cast<int64_t>(sizeof(float));
-  const int64_t tile_bytes = kQueryTile * args.q_heads / args.kv.kv_heads * lane_bytes;
-  const int64_t tasks = kTasksPerThread * batch.execution().num_threads();
-  const int64_t most = std::min(kMostTiles, batch.num_tiles() * args.kv.kv_heads / tasks);
-  return std::max<int64_t>(1, std::min(most, kMostBytes / tile_bytes));
-}
-
 // How items share the keys of their tiles: so that there are items for all threads, where a few long rows decode. No
 // bit depends on it.
 SharedKeys ShareKeys(const AttentionArgs& args, const StepBatch& batch) {
@@ -165,7 +152,12 @@ SharedKeys ShareKeys(const AttentionArgs& args, const StepBatch& batch) {
 // Attention on the CPU, which takes about `operations` float operations.
 void RunAttention(AttentionArgs args, const at::Tensor& query, int64_t operations, const StepBatch& batch) {
   const DType type = TypeOf(query);
-  args.tiles_per_item = TilesPerItem(args, batch);
+  args.tiles_per_item = 1;
+  if (batch.num_tokens() > batch.num_rows() * kQueryTile) {
+    const int64_t lane_bytes = (args.kv.key.dim + args.kv.value.dim) * static_cast<int64_t>(sizeof(float));
+    const int64_t tile_bytes = kQueryTile * args.q_heads / args.kv.kv_heads * lane_bytes;
+    args.tiles_per_item = TilesPerItem(args.num_tiles * args.kv.kv_heads, tile_bytes, batch.execution());
+  }
   args.shared = ShareKeys(args, batch);
   const int64_t tiles = (args.num_tiles + args.tiles_per_item - 1) / args.tiles_per_item;
   const int64_t items = tiles * args.kv.kv_heads * args.shared.splits;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kHeads = 6;
 constexpr int64_t kKvHeads = 2;
-constexpr int64_t kHeadDim = 20;
+constexpr int64_t kHeadDim = 44;  // a panel and a part of one
 constexpr int64_t kReach = 11;
 constexpr std::array<int64_t, 5> kEncoderTokens = {33, 1, 8, 100, 31};
 
