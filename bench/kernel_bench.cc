@@ -25,6 +25,7 @@
 #include "cache/cache.h"
 #include "cache/storage.h"
 #include "models/ops/elementwise/elementwise.h"
+#include "models/ops/matmul/matmul.h"
 #include "models/ops/paged_attention/paged_attention.h"
 #include "models/sampling/sample_step.h"
 #include "models/step.h"
@@ -127,7 +128,19 @@ class Bench {
     Time(name, rows, static_cast<double>((outputs * inputs + rows * (inputs + outputs)) * kElement),
          2.0 * static_cast<double>(rows * inputs * outputs), [&] { at::linear(x, weight); });
   }
+  // "product gate_up" and "gated activation" in one kernel.
+  void GatedProduct(int64_t rows) {
+    if (rows > ops::kGatedRows) return;
+    const int64_t inputs = shape_.hidden, outputs = shape_.intermediate;
+    PackedWeights packed(&execution_);
+    const ops::PackedMatrix weight("gate_up", Random(2 * outputs, inputs), DType::kBFloat16, &packed);
+    const at::Tensor x = Random(rows, inputs);
+    Time("gated product", rows, static_cast<double>((2 * outputs * inputs + rows * (inputs + outputs)) * kElement),
+         4.0 * static_cast<double>(rows * inputs * outputs),
+         [&] { ops::GatedMatMul(x, weight, {}, ops::Activation::kSilu, execution_); });
+  }
   void Products(int64_t rows) {
+    GatedProduct(rows);
     const int64_t q = shape_.q_heads * shape_.head_dim, kv = shape_.kv_heads * shape_.head_dim;
     Product("product qkv", rows, shape_.hidden, q + 2 * kv);
     Product("product o", rows, q, shape_.hidden);

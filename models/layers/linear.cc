@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "models/ops/elementwise/elementwise.h"
 
 namespace berth {
 namespace {
@@ -39,6 +40,11 @@ at::Tensor Linear::operator()(const at::Tensor& x, Execution& execution) const {
   const at::Tensor out = ops::MatMul(x, weight_, bias_, execution);
   if (!adapter_down_.defined()) return out;
   return out.add(ops::MatMul(ops::MatMul(x, adapter_down_, {}, execution), adapter_up_, {}, execution));
+}
+
+at::Tensor Linear::Gated(const at::Tensor& x, ops::Activation activation, Execution& execution) const {
+  if (adapter_down_.defined()) return ops::GatedActivation((*this)(x, execution), activation, execution);
+  return ops::GatedMatMul(x, weight_, bias_, activation, execution);
 }
 
 at::Tensor Linear::Logits(const at::Tensor& x, Execution& execution) const {

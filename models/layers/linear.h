@@ -11,6 +11,7 @@
 
 #include "cache/dtype.h"
 #include "models/checkpoint/weight_loader.h"
+#include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/matmul/matmul.h"
 
 namespace berth {
@@ -37,8 +38,10 @@ class Linear {
 
   // x: [tokens, in] -> [tokens, out].
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const;
-  // Returns these numbers as a head gives them: the CPU's kernels write them in float32, and others in the layer's
-  // type.
+  // Returns activation(left half of the outputs) * right half: [tokens, out / 2].
+  at::Tensor Gated(const at::Tensor& x, ops::Activation activation, Execution& execution) const;
+  // Returns the layer's numbers as a head gives them: the CPU's kernels write them in float32, and others in the
+  // layer's type.
   at::Tensor Logits(const at::Tensor& x, Execution& execution) const;
 
   bool defined() const { return weight_.defined(); }

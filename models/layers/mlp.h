@@ -21,7 +21,7 @@ struct GatedMlp : public FeedForward {
   ops::Activation activation = ops::Activation::kSilu;
 
   at::Tensor operator()(const at::Tensor& x, Execution& execution) const override {
-    return down(ops::GatedActivation(gate_up(x, execution), activation, execution), execution);
+    return down(gate_up.Gated(x, activation, execution), execution);
   }
 };
 

@@ -4,7 +4,7 @@
 // plain data.
 //
 // An entry enqueues its work on the stream and returns without waiting. No entry allocates; scratch is the caller's.
-// A row may have no tokens (GraphShape in step_batch.h): its unit and its blocks are not looked at.
+// A row may have no tokens (GraphShape in step_batch.h): its unit and its blocks are not used.
 // Sums are in float32 (a draw's in double), and for one token their order depends on positions only, never on the batch
 // or the chunk. Products are the exception: few rows and many have different kernels. So is FlashInfer's attention.
 // Engine thread only, as all kernels are.

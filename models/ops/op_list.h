@@ -59,6 +59,7 @@ inline constexpr int TypeIndex(DType type) { return type == DType::kFloat32 ? 0 
   OP(convert_states, ConvertStates, ConvertStatesArgs) \
   OP(expand_int8, ExpandInt8, ExpandInt8Args)          \
   OP(expert_matmul, ExpertMatMul, ExpertMatMulArgs)    \
+  OP(gated_matmul, GatedMatMul, GatedMatMulArgs)       \
   OP(greedy, Greedy, GreedyArgs)                       \
   OP(group_pairs, GroupPairs, GroupPairsArgs)          \
   OP(int8_matmul, Int8MatMul, Int8MatMulArgs)          \

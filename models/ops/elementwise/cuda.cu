@@ -1,6 +1,5 @@
 // Norms, activations and rotations: limited by memory, so each thread takes runs of 16 bytes.
-#include "models/kernels/cuda/device.cuh"
-#include "models/ops/elementwise/elementwise_args.h"
+#include "models/ops/elementwise/activated.cuh"
 
 namespace berth::ops::cuda {
 namespace {
@@ -132,31 +131,6 @@ __global__ void __launch_bounds__(kThreads) BlockNormKernel(const __grid_constan
   NormGroup<T, kAdds>(a, blockIdx.x, static_cast<int>(threadIdx.x), kThreads, aligned, [](float sum, int which) {
     return BlockSum(sum, reinterpret_cast<float*>(shared_memory) + which * (kThreads / kWarp));
   });
-}
-
-__device__ inline float Positive(float x) { return x > 0.0f ? x : 0.0f * x; }  // a NaN stays one
-
-__device__ inline float Activated(Activation activation, float x, float up, const SwigluConstants& swiglu) {
-  switch (activation) {
-    case kSilu:
-      return Silu(x) * up;
-    case kGeluTanh:  // 0.5 x (1 + tanh(u)) == x sigmoid(2 u)
-      return x * Sigmoid(2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)) * up;
-    case kGelu:
-      return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)) * up;
-    case kSigmoid:
-      return Sigmoid(x) * up;
-    case kRelu:
-      return Positive(x) * up;
-    case kReluSquared:
-      return Positive(x) * Positive(x) * up;
-    case kClampedSwiglu: {
-      const float gate = x > swiglu.limit ? swiglu.limit : x;
-      const float limited = up > swiglu.limit ? swiglu.limit : (up < -swiglu.limit ? -swiglu.limit : up);
-      return (limited + 1.0f) * gate * Sigmoid(swiglu.alpha * gate);
-    }
-  }
-  return 0;
 }
 
 template <typename T>

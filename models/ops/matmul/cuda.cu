@@ -1,7 +1,8 @@
-// Products with weights of 8 bits and with those of experts. Products of few rows are limited by reading the weights. A
-// warp takes several outputs, so that each number of x that it reads serves all of them, and adds in float32. More rows
-// of bfloat16 are multiplied in tiles, by the matrix units. For still more rows, weights of 8 bits are expanded to the
-// activations' type, and the library computes the product.
+// Products with weights of 8 bits, products with experts, and gated products of few rows. Products of few rows are
+// limited by reading the weights. A warp takes several outputs, so that each number of x that it reads serves all of
+// them, and adds in float32. More rows of bfloat16 are multiplied in tiles, by the matrix units. For still more rows,
+// weights of 8 bits are expanded to the activations' type, and the library computes the product.
+#include "models/ops/elementwise/activated.cuh"
 #include "models/ops/matmul/matmul_args.h"
 #include "models/ops/matmul/tile_product.cuh"
 
@@ -30,21 +31,18 @@ __device__ inline void LoadWeights(const T* p, int64_t left, bool aligned, float
   LoadRun(p, left, aligned, v);
 }
 
-// The warp's outputs of `rows` rows. kRows: of the code, at least `rows`. A row's sums do not depend on it.
-template <int kRows, typename T, typename W>
-__device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, int rows) {
+// A lane's part of the sums: `rows` rows of x times the rows output_of(o) of the matrix. kRows: of the code, at least
+// `rows`. A row's sums do not depend on it.
+template <int kRows, typename T, typename W, typename OutputOf>
+__device__ inline void AddUp(const Weight<W>& weight, const Rows<T>& r, int rows, const OutputOf& output_of,
+                             float (&sums)[kRows][kOutputs]) {
   constexpr int kNumbers = kBytes / static_cast<int>(sizeof(W));
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + WarpIndex()) * kOutputs;
-  if (first >= weight.outputs) return;
-  const int outputs = static_cast<int>(min(static_cast<int64_t>(kOutputs), weight.outputs - first));
   const bool aligned = (reinterpret_cast<uintptr_t>(weight.values) | weight.inputs * sizeof(W)) % kBytes == 0;
-  float sums[kRows][kOutputs] = {};
   for (int64_t i = Lane() * kNumbers; i < weight.inputs; i += kWarp * kNumbers) {
     float w[kOutputs][kNumbers];
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
-      const int64_t output = first + (o < outputs ? o : 0);
-      LoadWeights(weight.values + output * weight.inputs + i, weight.inputs - i, aligned, w[o]);
+      LoadWeights(weight.values + output_of(o) * weight.inputs + i, weight.inputs - i, aligned, w[o]);
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -61,6 +59,30 @@ __device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, i
       }
     }
   }
+}
+
+// The number that Store would store.
+template <typename T>
+__device__ inline float RoundTo(float value) {
+  return sizeof(T) == sizeof(float) ? value : FromBits(ToBits(value));
+}
+
+// An output of a row, from its whole sum.
+template <typename T, typename W>
+__device__ inline float Finish(const Weight<W>& weight, const T* bias, int64_t output, float sum) {
+  const float scale = weight.scales == nullptr ? 1.0f : weight.scales[output];
+  return fmaf(sum, scale, bias == nullptr ? 0.0f : Load(bias + output));
+}
+
+// The warp's outputs of `rows` rows, with the code of kRows.
+template <int kRows, typename T, typename W>
+__device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, int rows) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + WarpIndex()) * kOutputs;
+  if (first >= weight.outputs) return;
+  const int outputs = static_cast<int>(min(static_cast<int64_t>(kOutputs), weight.outputs - first));
+  float sums[kRows][kOutputs] = {};
+  AddUp(
+      weight, r, rows, [&](int o) { return first + (o < outputs ? o : 0); }, sums);
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     if (row >= rows) break;
@@ -68,9 +90,42 @@ __device__ inline void MultiplyRows(const Weight<W>& weight, const Rows<T>& r, i
     for (int o = 0; o < kOutputs; ++o) {
       const float sum = WarpSum(sums[row][o]);
       if (Lane() != 0 || o >= outputs) continue;
-      const float scale = weight.scales == nullptr ? 1.0f : weight.scales[first + o];
-      const float bias = r.bias == nullptr ? 0.0f : Load(r.bias + first + o);
-      Store(r.Out(row) + first + o, fmaf(sum, scale, bias));
+      Store(r.Out(row) + first + o, Finish(weight, r.bias, first + o, sum));
+    }
+  }
+}
+
+// A warp computes kGatedOutputs outputs: each from a row of the weight's first half and one of its second.
+constexpr int kGatedOutputs = kOutputs / 2;
+
+template <typename T, typename W, int kRows>
+__global__ void __launch_bounds__(kThreads)
+    GatedProductKernel(const __grid_constant__ GatedMatMulArgs a, bool x_aligned) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + WarpIndex()) * kGatedOutputs;
+  if (first >= a.dim) return;
+  const int outputs = static_cast<int>(min(static_cast<int64_t>(kGatedOutputs), a.dim - first));
+  const Weight<W> weight = {static_cast<const W*>(a.weight), a.scales, 2 * a.dim, a.inputs};
+  const T* const bias = static_cast<const T*>(a.bias);
+  const Rows<T> r = {static_cast<const T*>(a.x), bias, static_cast<T*>(a.out), a.x_stride, a.dim, x_aligned,
+                     /*x_rows=*/nullptr,
+                     /*out_rows=*/nullptr};
+  const auto output_of = [&](int o) {
+    const int of_half = o % kGatedOutputs;
+    return first + (of_half < outputs ? of_half : 0) + (o < kGatedOutputs ? 0 : a.dim);
+  };
+  const int rows = static_cast<int>(a.rows);
+  float sums[kRows][kOutputs] = {};
+  AddUp(weight, r, rows, output_of, sums);
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    if (row >= rows) break;
+#pragma unroll
+    for (int o = 0; o < kGatedOutputs; ++o) {
+      const float gate = WarpSum(sums[row][o]), up = WarpSum(sums[row][kGatedOutputs + o]);
+      if (Lane() != 0 || o >= outputs) continue;
+      const float rounded_gate = RoundTo<T>(Finish(weight, bias, first + o, gate));
+      const float rounded_up = RoundTo<T>(Finish(weight, bias, a.dim + first + o, up));
+      Store(r.Out(row) + first + o, Activated(a.activation, rounded_gate, rounded_up, SwigluConstants()));
     }
   }
 }
@@ -277,6 +332,12 @@ int LaunchRows(const Int8MatMulArgs& a, const LaunchParams& launch) {
                 a, AreAligned<T>(a.x, a.x_stride));
 }
 
+template <typename T, typename W, int kRows>
+int LaunchGated(const GatedMatMulArgs& a, const LaunchParams& launch) {
+  return Launch(GatedProductKernel<T, W, kRows>, Grid(CeilDiv(a.dim, kThreads / kWarp * kGatedOutputs)), kThreads, 0,
+                launch.stream, a, AreAligned<T>(a.x, a.x_stride));
+}
+
 }  // namespace
 
 template <typename T>
@@ -291,6 +352,16 @@ int Int8MatMul(const Int8MatMulArgs& a, const LaunchParams& launch) {
                 kTileBytes, launch.stream, a, AreAligned<T>(a.x, a.x_stride));
 }
 BERTH_CUDA_ENTRY(Int8MatMul, Int8MatMulArgs)
+
+template <typename T>
+int GatedMatMul(const GatedMatMulArgs& a, const LaunchParams& launch) {
+  if (a.rows == 0) return kLaunched;
+  if (a.rows > (a.scales == nullptr ? kGatedRows : kGatedInt8Rows)) return kNotCovered;
+  if (a.scales == nullptr) return a.rows == 1 ? LaunchGated<T, T, 1>(a, launch) : LaunchGated<T, T, 4>(a, launch);
+  if (a.rows == 1) return LaunchGated<T, int8_t, 1>(a, launch);
+  return a.rows <= 4 ? LaunchGated<T, int8_t, 4>(a, launch) : LaunchGated<T, int8_t, kGatedInt8Rows>(a, launch);
+}
+BERTH_CUDA_ENTRY(GatedMatMul, GatedMatMulArgs)
 
 template <typename T>
 int ExpandInt8(const ExpandInt8Args& a, const LaunchParams& launch) {

@@ -14,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "models/ops/backend.h"
+#include "models/ops/elementwise/elementwise.h"
 #include "models/ops/parallel.h"
 
 namespace berth::ops {
@@ -138,10 +139,14 @@ void Run(absl::Span<Task> tasks, DType type, Execution& execution) {
   });
 }
 
-// x and out: rows of the weight's type, or out of float32, with neighbouring columns side by side.
-Task TaskOf(const at::Tensor& x, const PackedMatrix& weight, const float* bias, const at::Tensor& out) {
+void CheckInputs(const at::Tensor& x, const PackedMatrix& weight) {
   TORCH_CHECK(x.size(1) == weight.inputs() && x.scalar_type() == weight.type(), "a product of ", x.sizes(), " ",
               x.scalar_type(), " and ", weight.outputs(), " x ", weight.inputs(), " ", weight.type());
+}
+
+// x and out: rows of the weight's type, or out of float32, with neighbouring columns side by side.
+Task TaskOf(const at::Tensor& x, const PackedMatrix& weight, const float* bias, const at::Tensor& out) {
+  CheckInputs(x, weight);
   return {.args = {.weight = weight.packed(),
                    .x = RowsOf(x),
                    .out = out.data_ptr(),
@@ -178,6 +183,25 @@ at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const a
   CheckLaunched(
       kernels.expand_int8[TypeIndex(TypeOf(x))]({.weight = int8, .out = expanded.data_ptr()}, LaunchParamsFor(x)));
   return at::linear(x, expanded, bias);
+}
+
+// By CUDA's kernel, which there is for these rows.
+at::Tensor GatedOnCuda(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Activation activation,
+                       const Execution& execution) {
+  CheckInputs(x, weight);
+  at::Tensor out = at::empty({x.size(0), weight.outputs() / 2}, x.options());
+  const GatedMatMulArgs args = {.weight = weight.plain().const_data_ptr(),
+                                .scales = weight.scales().defined() ? weight.scales().const_data_ptr<float>() : nullptr,
+                                .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
+                                .x = RowsOf(x),
+                                .out = out.data_ptr(),
+                                .rows = x.size(0),
+                                .x_stride = x.stride(0),
+                                .inputs = weight.inputs(),
+                                .dim = weight.outputs() / 2,
+                                .activation = activation};
+  CheckLaunched(RunOnCuda(&cuda::Kernels::gated_matmul, TypeOf(x), args, LaunchParamsFor(x), execution));
+  return out;
 }
 
 const float* BiasOf(const at::Tensor& bias) { return bias.defined() ? bias.const_data_ptr<float>() : nullptr; }
@@ -256,6 +280,16 @@ at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Ten
   if (execution.threads != nullptr) ReadAheadOf(task, execution);
   Run(absl::MakeSpan(&task, 1), TypeOf(x), execution);
   return out;
+}
+
+at::Tensor GatedMatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Activation activation,
+                       Execution& execution) {
+  TORCH_CHECK(activation != kClampedSwiglu, "a product with a gate has no constants for this activation");
+  const int64_t most = weight.scales().defined() ? kGatedInt8Rows : kGatedRows;
+  if (BackendOf(x, execution) == Backend::kCuda && x.size(0) <= most) {
+    return GatedOnCuda(x, weight, bias, activation, execution);
+  }
+  return GatedActivation(MatMul(x, weight, bias, execution), activation, execution);
 }
 
 at::Tensor BlockDiagonalMatMul(const at::Tensor& x, const std::vector<PackedMatrix>& weights, Execution& execution) {

@@ -13,6 +13,7 @@
 
 #include "cache/dtype.h"
 #include "models/kernels/cpu/panels.h"
+#include "models/ops/elementwise/elementwise_args.h"
 #include "models/ops/matmul/packed_weights.h"
 #include "models/step/execution.h"
 
@@ -52,6 +53,10 @@ class PackedMatrix {
 // numbers, rounded to x's type, as float32.
 at::Tensor MatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Execution& execution,
                   bool in_float32 = false);
+
+// GatedActivation (elementwise.h) of MatMul: [tokens, outputs / 2]. CUDA computes few rows with one kernel.
+at::Tensor GatedMatMul(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Activation activation,
+                       Execution& execution);
 
 // The i-th weight times the i-th of x's blocks of columns, side by side. The blocks are as wide as the weights' inputs,
 // the same for all; x: [tokens, blocks * inputs].

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "models/kernels/cpu/panels.h"
+#include "models/ops/elementwise/elementwise_args.h"
 
 namespace berth::ops {
 
@@ -80,6 +81,21 @@ struct Int8MatMulArgs {
 };
 inline constexpr int64_t kInt8Rows = 16;
 inline constexpr int64_t kInt8TileRows = 512;  // with more, expanding the weights costs less than the library saves
+
+// out = activation(G x) * (U x). Both products get their bias, and are rounded to the entry's type, before the
+// activation. G is the first half of the weight's rows, and U the second. There are at most kGatedRows rows; with a
+// weight of 8 bits, kGatedInt8Rows.
+struct GatedMatMulArgs {
+  const void* weight;   // [2 * dim, inputs], of the entry's type or, with scales, of 8 bits
+  const float* scales;  // [2 * dim] or null
+  const void* bias;     // [2 * dim] or null
+  const void* x;        // [rows, x_stride]
+  void* out;            // [rows, dim]
+  int64_t rows, x_stride, inputs, dim;
+  Activation activation;  // not kClampedSwiglu
+};
+inline constexpr int64_t kGatedRows = 4;      // with more, the library's product may be faster
+inline constexpr int64_t kGatedInt8Rows = 8;  // with 16, sums in bfloat16 spill out of registers
 
 // Pairs of rows and experts in the order of their experts, and of the rows within an expert.
 struct PairGroups {

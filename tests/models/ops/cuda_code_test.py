@@ -67,14 +67,24 @@ matmul_cuda ExpertProductKernel<float, float>: 96 0 0 4 0
 matmul_cuda ExpertProductKernel<float, signed char>: 168 0 0 16 0
 matmul_cuda ExpertTileKernel<BFloat16>: 162 0 0 24 64
 matmul_cuda ExpertTileKernel<signed char>: 163 0 0 24 64
+matmul_cuda GatedProductKernel<BFloat16, BFloat16, 1>: 72 0 0 9 0
+matmul_cuda GatedProductKernel<BFloat16, BFloat16, 4>: 93 0 0 12 0
+matmul_cuda GatedProductKernel<BFloat16, signed char, 1>: 96 0 0 6 0
+matmul_cuda GatedProductKernel<BFloat16, signed char, 4>: 128 0 0 12 0
+matmul_cuda GatedProductKernel<BFloat16, signed char, 8>: 156 0 0 20 0
+matmul_cuda GatedProductKernel<float, float, 1>: 48 0 0 9 0
+matmul_cuda GatedProductKernel<float, float, 4>: 67 0 0 12 0
+matmul_cuda GatedProductKernel<float, signed char, 1>: 95 0 0 8 0
+matmul_cuda GatedProductKernel<float, signed char, 4>: 151 0 0 20 0
+matmul_cuda GatedProductKernel<float, signed char, 8>: 190 0 0 36 0
 matmul_cuda GroupPairsKernel: 32 0 0 0 0
 matmul_cuda Int8ProductKernel<BFloat16, 16>: 168 0 0 36 0
 matmul_cuda Int8ProductKernel<BFloat16, 1>: 94 0 0 6 0
 matmul_cuda Int8ProductKernel<BFloat16, 4>: 128 0 0 12 0
-matmul_cuda Int8ProductKernel<BFloat16, 8>: 155 0 0 20 0
+matmul_cuda Int8ProductKernel<BFloat16, 8>: 156 0 0 20 0
 matmul_cuda Int8ProductKernel<float, 16>: 242 0 0 68 0
 matmul_cuda Int8ProductKernel<float, 1>: 96 0 0 8 0
-matmul_cuda Int8ProductKernel<float, 4>: 149 0 0 20 0
+matmul_cuda Int8ProductKernel<float, 4>: 151 0 0 20 0
 matmul_cuda Int8ProductKernel<float, 8>: 190 0 0 36 0
 matmul_cuda Int8TileKernel: 162 0 0 32 64
 paged_attention_cuda AttentionKernel<MmaMath<16>, CausalKeys>: 253 0 0 1 140

@@ -9,10 +9,12 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/floor_divide.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -23,8 +25,10 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "models/ops/elementwise/elementwise.h"
 #include "models/step/thread_pool.h"
 #include "tests/models/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/models/ops/kernel_sets.h"
@@ -385,6 +389,47 @@ TEST_P(CudaMatMulTest, FourBitsAreRefused) { EXPECT_THROW(Packed(Random(9, 40), 
 at::Tensor NumbersOf(const ops::PackedMatrix& weight) {
   const at::Tensor plain = weight.plain().to(at::kDouble);
   return weight.scales().defined() ? plain * weight.scales().to(at::kDouble).unsqueeze(1) : plain;
+}
+
+// One kernel computes both products and the activation, if the rows are few. With 8 bits it adds up and rounds as the
+// two kernels do, so the bits are the same.
+TEST_P(CudaMatMulTest, AGateIsMultipliedInTheProductsKernel) {
+  constexpr int64_t kOutputsOfABlock = 8;
+  const double of_type = GetParam() == at::kFloat ? 0x1p-24 : 0x1p-8;
+  for (const auto& [inputs, dim] : std::vector<std::pair<int64_t, int64_t>>{{40, 24}, {257, 33}, {528, 1}}) {
+    for (DType storage : {DType::kFloat32, DType::kInt8}) {
+      const ops::PackedMatrix weight = Packed(Random(2 * dim, inputs), storage);
+      const at::Tensor numbers = NumbersOf(weight), some = Random(1, 2 * dim)[0];
+      for (int64_t rows : std::vector<int64_t>{0, 1, 2, 4, 5, 8, 9, 16}) {
+        const at::Tensor x = Random(rows, inputs + 24).narrow(1, 8, inputs);
+        const at::Tensor bias = rows % 2 == 0 ? some : at::Tensor();
+        const at::Tensor wide_bias = (bias.defined() ? bias : at::zeros_like(some)).to(at::kDouble);
+        const at::Tensor products = at::linear(x.to(at::kDouble), numbers, wide_bias);
+        const at::Tensor most = at::linear(x.to(at::kDouble).abs(), numbers.abs(), wide_bias.abs());
+        const at::Tensor errors = of_type * products.abs() + 0x1p-22 * most;
+        const at::Tensor gate = products.narrow(1, 0, dim), up = products.narrow(1, dim, dim);
+        const at::Tensor of_gate = errors.narrow(1, 0, dim), of_up = errors.narrow(1, dim, dim);
+        for (const auto activation : {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu,
+                                      ops::Activation::kSigmoid, ops::Activation::kRelu}) {
+          const int64_t before = cuda_emulation::NumBlocks();
+          const at::Tensor got = ops::GatedMatMul(x, weight, bias, activation, execution_);
+          const bool is_one = rows > 0 && rows <= (IsQuantised(storage) ? ops::kGatedInt8Rows : ops::kGatedRows);
+          if (gpu_ == nullptr && is_one) {
+            EXPECT_EQ(cuda_emulation::NumBlocks() - before, (dim + kOutputsOfABlock - 1) / kOutputsOfABlock);
+          }
+          const at::Tensor active = reference::Activate(gate, activation);
+          // No activation here is steeper than 1.13.
+          const at::Tensor bound = 1.13 * of_gate * (up.abs() + of_up) + active.abs() * of_up +
+                                   (of_type + 0x1p-20) * (active * up).abs() + 0x1p-24;
+          EXPECT_TRUE(((got.to(at::kDouble) - active * up).abs() <= bound).all().item<bool>())
+              << rows << " rows of " << inputs << ", " << dim;
+          const at::Tensor apart =
+              ops::GatedActivation(ops::MatMul(x, weight, bias, execution_), activation, execution_);
+          EXPECT_TRUE(!IsQuantised(storage) || at::equal(got, apart)) << rows << " rows of " << inputs;
+        }
+      }
+    }
+  }
 }
 
 // Few pairs, which the product looks for; groups; and groups of more than a tile.
