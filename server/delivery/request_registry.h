@@ -25,8 +25,8 @@ class RequestRegistry {
  public:
   // Limit of all requests together.
   static constexpr int64_t kMaxUndeliveredBytes = int64_t{256} << 20;
-  // How much of it may be answers of calls that have ended and what streams still hold of ended requests, as long as
-  // their clients have not read it.
+  // Limit of ended requests alone: whole answers, and the rest of streams. An answer counts until its client has read
+  // it.
   static constexpr int64_t kMaxUnreadBytes = kMaxUndeliveredBytes / 2;
 
   // Returns a key that no request has had.
