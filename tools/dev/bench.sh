@@ -39,6 +39,7 @@ cmd_bench() {
       ;;
   esac
   install_oracle
+  case " $* " in *" --help "* | *" -h "*) exec "$ORACLE_DIR/bin/python" "$script" "$@" ;; esac  # needs nothing more
   case "$name" in
     install) install_packages "${PACKAGE_APT_PACKAGES[@]}" ;;
     ghz)
