@@ -13,11 +13,13 @@ Every engine has the same number of threads, and nothing else to do.
   encode N     the same of an encoder-decoder model's source; its decode N follows sources of 64 tokens
 
 int8 and int4 are each engine's own: Berth's --weights; llama.cpp's Q8_0 and Q4_0 as its own quantiser writes them (the
-head of Q4_0 is Q6_K); OpenVINO's by nncf (peers/openvino_engine.py). "Share of read bandwidth": the bytes that a decode
-step must read, times steps per second, over what read_bandwidth.cc reaches on this machine with as many threads just
-before. The bytes are the weights of llama.cpp's file, except the embedding's rows, and the caches of the sequences at
-mid-run. "Share of products": the arithmetic of the products with weights over the fastest product measured at the start
-of the run (matmul_bench.cc). A row is bound by the bandwidth from a share of 60 %, else by products from 50 %.
+head of Q4_0 is Q6_K); OpenVINO's by nncf (peers/openvino_engine.py).
+
+"Share of read bandwidth": the bytes that a decode step must move, times steps per second, over what read_bandwidth.cc
+reaches on this machine with as many threads just before. The bytes are the weights of llama.cpp's file, except the
+embedding's rows, and the caches of the sequences at mid-run. Recurrent states count twice, as each step reads and
+writes them. "Share of products": the arithmetic of the products with weights over the fastest product measured at the
+start of the run (matmul_bench.cc). A row is bound by the bandwidth from a share of 60 %, else by products from 50 %.
 """
 
 import argparse

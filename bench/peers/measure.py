@@ -20,7 +20,7 @@ class Row:
     size: int  # streams, or the prompt's tokens
     engines: list
     context: int = PROMPT_TOKENS  # tokens before a decode measurement
-    bytes_per_step: float | None = None  # of a decode step: weights and cache, read once
+    bytes_per_step: float | None = None  # of a decode step: weights and cache, and states written
     flops_per_token: float | None = None  # of the products with weights
     peak: float | None = None  # FLOP/s of the fastest product measured in the run
     pairs: list = dataclasses.field(default_factory=list)  # {engine: tokens/s}, in the order measured

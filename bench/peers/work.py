@@ -19,8 +19,8 @@ def experts_of(config):
 
 
 def bytes_per_step(path, groups, row, config):
-    """What a decode step must read: the weights of llama.cpp's file, except the embedding's rows and the experts that
-    no token chose, and the caches at mid-run. A head that is the embedding is read whole."""
+    """What a decode step must read, or write back: the weights of llama.cpp's file, except the embedding's rows and the
+    experts that no token chose, and the caches at mid-run. A head that is the embedding is read whole."""
     import gguf
 
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
@@ -33,8 +33,10 @@ def bytes_per_step(path, groups, row, config):
 
 
 def cache_bytes(groups, tokens):
-    """What a step reads of the caches of a sequence of `tokens`: no more than the window or the chunk."""
-    return sum(g.bytes_per_sequence + g.bytes_per_token * min(tokens, g.window or g.chunk or tokens) for g in groups)
+    """What a step moves of the caches of a sequence of `tokens`: no more than the window or the chunk. Recurrent states
+    count twice, as each step reads and writes them."""
+    return sum(2 * g.bytes_per_sequence + g.bytes_per_token * min(tokens, g.window or g.chunk or tokens)
+               for g in groups)
 
 
 def shapes(checkpoint):

@@ -188,8 +188,9 @@ def test_a_step_reads_no_more_of_a_cache_than_its_window():
     def group(window, chunk):
         return types.SimpleNamespace(bytes_per_sequence=3, bytes_per_token=2, window=window, chunk=chunk)
 
-    assert work.cache_bytes([group(0, 0), group(10, 0), group(0, 20)], 100) == 3 * 3 + 2 * (100 + 10 + 20)
-    assert work.cache_bytes([group(10, 0)], 4) == 3 + 2 * 4
+    # What a sequence has once, its states, is read and written.
+    assert work.cache_bytes([group(0, 0), group(10, 0), group(0, 20)], 100) == 2 * 3 * 3 + 2 * (100 + 10 + 20)
+    assert work.cache_bytes([group(10, 0)], 4) == 2 * 3 + 2 * 4
 
 
 def test_the_memory_of_an_engine_is_that_of_all_its_processes():
