@@ -8,13 +8,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/floor_divide.h>
+#include <ATen/ops/frexp.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/gelu.h>
+#include <ATen/ops/ldexp.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/round.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -25,6 +26,7 @@
 
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -207,6 +209,36 @@ TEST_P(MatMulTest, ANumberThatIsNoneStaysInItsRow) {
     } else {
       EXPECT_TRUE(at::equal(out[row], clean[row])) << row;
     }
+  }
+}
+
+// Weights of ones make sums that floats hold and bfloat16 does not: halves of a last bit, a little more and a little
+// less.
+TEST_P(MatMulTest, SumsAreRoundedToNearestAndTiesToEven) {
+  if (!exact() || type() != at::kBFloat16) return;
+  const ops::PackedMatrix ones = Packed(at::ones({40, 2}, at::kBFloat16));
+  const at::Tensor high = Random(300, 1), exponent = std::get<1>(at::frexp(high.to(at::kFloat)));
+  for (double scale : {0.0, 1.0, -1.0, 1 + 0x1p-7, 1 - 0x1p-7, 0.5, -1 - 0x1p-7}) {
+    const at::Tensor half = at::ldexp(at::full({300, 1}, scale), exponent - 9);
+    const at::Tensor out = ops::MatMul(at::cat({high, half.to(at::kBFloat16)}, 1), ones, {}, execution_);
+    const at::Tensor expected = (high.to(at::kFloat) + half).to(at::kBFloat16).expand({300, 40});
+    EXPECT_TRUE(at::equal(out, expected)) << scale;
+  }
+}
+
+// Inputs and weights that 8 bits hold: their scales are 1, and nothing is rounded but the result.
+TEST_P(MatMulTest, WholeNumbersOfEightBitsAreExact) {
+  if (GetParam().storage != DType::kInt8) return;
+  constexpr int64_t kInputs = 3 * ops::kQuantGroup + 5;
+  const auto whole = [&](int64_t rows) { return at::randint(-127, 128, {rows, kInputs}, at::kFloat); };
+  const at::Tensor weight = whole(70);
+  weight.select(1, 3).fill_(127);
+  const ops::PackedMatrix packed = Packed(weight.to(type()), DType::kInt8);
+  for (int64_t rows : {1, 4, 9, 40}) {
+    at::Tensor x = whole(rows);
+    for (int64_t k = 1; k < kInputs; k += ops::kQuantGroup) x.select(1, k).fill_(-127);
+    const at::Tensor out = ops::MatMul(x.to(type()), packed, {}, execution_);
+    EXPECT_TRUE(at::equal(out, at::linear(x.to(at::kDouble), weight.to(at::kDouble)).to(type()))) << rows;
   }
 }
 
