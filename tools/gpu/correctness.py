@@ -25,7 +25,7 @@ MAX_TIE_SHARE = 0.1
 LOGPROB_TOLERANCE = 1e-3
 CHECKS = ["--poison_cache", "--check_integrity", "--arena=64MiB", "--max_sequence_tokens=1024", "--dtype=float32"]
 # Tests that run other kernels than CUDA's.
-CPU_TESTS = "*/avx*:*/amx*:*/baseline*:ProductOpsTilesTest.*"
+CPU_TESTS = "*/avx*:*/amx*:*/baseline*"
 # What compute-sanitizer watches of each program: every kernel in its smallest sizes. decode_graphs_test has none, as
 # torch records no graph while each tensor is an allocation of its own.
 WATCHED_TESTS = ["*CarriesItsState*", "*Norm*", "*Rotary*", "*Activation*", "*TheReference*", "*Encoder*", "*Cross*",

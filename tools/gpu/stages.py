@@ -20,7 +20,7 @@ DEVICE_TESTS = [
     "tests/models/runner/device_probe_test",
     *(f"tests/models/ops/{name}_test" for name in (
         "causal_conv", "rg_lru", "elementwise", "paged_attention", "quantised_kv", "bidirectional_attention", "mamba",
-        "gated_delta_net", "matmul", "checkpoint")),
+        "gated_delta_net", "cuda_matmul", "checkpoint")),
     "tests/models/step/tensor_storage_test",
     "tests/models/sampling/sample_step_test",
     "tests/models/runner/decode_graphs_test",
