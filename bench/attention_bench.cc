@@ -76,6 +76,7 @@ void Decode(benchmark::State& state, DType stored) {
   BENCHMARK_CAPTURE(Decode, stored, DType::stored)       \
       ->ArgNames({"tokens", "group", "dim"})             \
       ->ArgsProduct({{512, 8192, 32768}, {1, 4}, {128}}) \
+      ->ArgsProduct({{8192, 32768}, {2, 4, 6}, {64}})    \
       ->Args({256, 2, 32})                               \
       ->Args({256, 3, 64})
 BERTH_DECODE(kFloat32);
