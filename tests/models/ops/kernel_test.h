@@ -81,13 +81,13 @@ class KernelTest : public ::testing::TestWithParam<KernelParam> {
 
   // Sets up layers with these needs, and five sequences without tokens yet, with encoders of `encoder_tokens`.
   void SetUpCache(const std::vector<LayerCacheSpec>& specs,
-                  const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}) {
+                  const std::array<int64_t, 5>& encoder_tokens = {0, 0, 0, 0, 0}, int64_t block_tokens = 8) {
     specs_ = specs;
     execution_.cpu_kernels = GetParam().kernels;
     const TestDevice* const gpu = GetParam().device;
     execution_.cuda_kernels = gpu != nullptr ? gpu->kernels : GetParam().emulated;
     at::manual_seed(3);
-    const CachePlan plan = *BuildCachePlan(specs, /*block_tokens=*/8);
+    const CachePlan plan = *BuildCachePlan(specs, block_tokens);
     const at::Device device = gpu != nullptr ? gpu->device : at::Device(at::kCPU);
     fast_storage_ = *CreateDeviceStorage(device, int64_t{16} << 20);
     if (GetParam().emulated != nullptr) {
