@@ -129,18 +129,21 @@ class Bench {
          2.0 * static_cast<double>(rows * inputs * outputs), [&] { at::linear(x, weight); });
   }
   // "product gate_up" and "gated activation" in one kernel.
-  void GatedProduct(int64_t rows) {
-    if (rows > ops::kGatedRows) return;
+  void GatedProduct(const std::string& name, int64_t rows, DType storage) {
+    const bool is_int8 = storage == DType::kInt8;
+    if (rows > (is_int8 ? ops::kGatedInt8Rows : ops::kGatedRows)) return;
     const int64_t inputs = shape_.hidden, outputs = shape_.intermediate;
     PackedWeights packed(&execution_);
-    const ops::PackedMatrix weight("gate_up", Random(2 * outputs, inputs), DType::kBFloat16, &packed);
+    const ops::PackedMatrix weight("gate_up", Random(2 * outputs, inputs), storage, &packed);
     const at::Tensor x = Random(rows, inputs);
-    Time("gated product", rows, static_cast<double>((2 * outputs * inputs + rows * (inputs + outputs)) * kElement),
+    const int64_t weight_bytes = 2 * outputs * (is_int8 ? inputs + 4 : inputs * kElement);  // 4: an output's scale
+    Time(name, rows, static_cast<double>(weight_bytes + rows * (inputs + outputs) * kElement),
          4.0 * static_cast<double>(rows * inputs * outputs),
          [&] { ops::GatedMatMul(x, weight, {}, ops::Activation::kSilu, execution_); });
   }
   void Products(int64_t rows) {
-    GatedProduct(rows);
+    GatedProduct("gated product", rows, DType::kBFloat16);
+    GatedProduct("gated product int8", rows, DType::kInt8);
     const int64_t q = shape_.q_heads * shape_.head_dim, kv = shape_.kv_heads * shape_.head_dim;
     Product("product qkv", rows, shape_.hidden, q + 2 * kv);
     Product("product o", rows, q, shape_.hidden);
