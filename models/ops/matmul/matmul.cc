@@ -185,7 +185,7 @@ at::Tensor DeviceMatMul(const at::Tensor& x, const PackedMatrix& weight, const a
   return at::linear(x, expanded, bias);
 }
 
-// By CUDA's kernel, which there is for these rows.
+// By one kernel of CUDA's. REQUIRES: no more rows than it takes (kGatedRows, kGatedInt8Rows).
 at::Tensor GatedOnCuda(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& bias, Activation activation,
                        const Execution& execution) {
   CheckInputs(x, weight);
