@@ -21,6 +21,12 @@ void WorkQueue::Add(std::function<void()> work) {
   filled_.Signal();
 }
 
+void WorkQueue::AddFirst(std::function<void()> work) {
+  MutexLock lock(&mutex_);
+  queue_.push_front(std::move(work));
+  filled_.Signal();
+}
+
 void WorkQueue::Loop() {
   const SignalStack signal_stack;
   while (true) {

@@ -20,6 +20,8 @@ class WorkQueue {
   WorkQueue& operator=(const WorkQueue&) = delete;
 
   void Add(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before all tasks that wait.
+  void AddFirst(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,5 +1,6 @@
 // The files of the disk tier, as the scheduler sees them: copies of prefixes that are in host memory, or were. Engine
-// thread only. No method waits: the work is done elsewhere, in order, and its results are fetched.
+// thread only. No method waits: the work is done elsewhere, reads first and the rest in order, and its results are
+// fetched.
 #ifndef BERTH_SCHEDULER_TIERS_PREFIX_DISK_H_
 #define BERTH_SCHEDULER_TIERS_PREFIX_DISK_H_
 

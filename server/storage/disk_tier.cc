@@ -127,15 +127,17 @@ absl::Status DiskTier::WriteFile(uint64_t id, absl::string_view salt, absl::Span
 }
 
 void DiskTier::Read(uint64_t id) {
-  queue_.Add([this, id] {
+  // Before the writes that wait: a request waits for it, and no file that is read is still to be written.
+  queue_.AddFirst([this, id] {
     const absl::Time start = SteadyNow();
     absl::StatusOr<std::shared_ptr<CacheSnapshot>> snapshot = ReadFile(id);
     Result result = {.id = id, .status = snapshot.status(), .time = SteadyNow() - start};
     if (snapshot.ok()) {
       result.snapshot = *std::move(snapshot);
     } else {
-      spdlog::warn("disk tier: {}; removed", std::string(result.status.message()));
-      unlink(PathOf(id).c_str());
+      const bool removed = RemoveFile(id).ok();
+      spdlog::warn("disk tier: {}; {}", std::string(result.status.message()),
+                   removed ? "removed" : "cannot be removed");
     }
     MutexLock lock(&mutex_);
     results_.push_back(std::move(result));
@@ -153,20 +155,25 @@ absl::StatusOr<std::shared_ptr<CacheSnapshot>> DiskTier::ReadFile(uint64_t id) {
 }
 
 void DiskTier::Remove(uint64_t id) {
-  queue_.Add([this, id] { RemoveFile(id); });
+  queue_.Add([this, id] {
+    if (const absl::Status s = RemoveFile(id); !s.ok()) spdlog::warn("disk tier: {}", std::string(s.message()));
+  });
 }
 
-void DiskTier::RemoveFile(uint64_t id) {
+absl::Status DiskTier::RemoveFile(uint64_t id) {
   const std::string path = PathOf(id);
-  if (unlink(path.c_str()) == 0 || errno == ENOENT) return;
-  const absl::Status status = DiskError("remove", path);
-  spdlog::warn("disk tier: {}", std::string(status.message()));
-  removal_.Update(absl::UnavailableError(status.message()));
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) {
+    unremoved_.erase(id);
+    return absl::OkStatus();
+  }
+  unremoved_.insert(id);
+  return absl::UnavailableError(DiskError("remove", path).message());
 }
 
 void DiskTier::Sync(std::function<void(const absl::Status&)> done) {
   queue_.Add([this, done = std::move(done)] {
-    absl::Status status = std::exchange(removal_, absl::OkStatus());
+    absl::Status status;
+    for (const uint64_t id : std::vector<uint64_t>(unremoved_.begin(), unremoved_.end())) status.Update(RemoveFile(id));
     status.Update(SyncFolder(options_.folder));
     done(status);
   });

@@ -1,5 +1,5 @@
 // The files of --disk_tier: prefixes that host memory has no room for, one each. A thread of its own does all reading
-// and writing, in order; the engine's never waits for the disk.
+// and writing: reads first, the rest in order. The engine's never waits for the disk.
 //
 // A file is written under a temporary name, synced and renamed, and then the folder is synced. A crash therefore leaves
 // a whole file, or nothing that the next start would mistake for one. A file that is torn, or of another model or
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,15 +58,16 @@ class DiskTier final : public PrefixDisk {
   absl::Status WriteFile(uint64_t id, absl::string_view salt, absl::Span<const int32_t> tokens,
                          const CacheSnapshot& snapshot);
   absl::StatusOr<std::shared_ptr<CacheSnapshot>> ReadFile(uint64_t id);
-  void RemoveFile(uint64_t id);
+  // UNAVAILABLE, and the file is kept in mind: it could not be removed.
+  absl::Status RemoveFile(uint64_t id);
 
   const Options options_;
   std::unique_ptr<berth::File> lock_;
   Found found_;
   uint64_t last_id_ = 0;  // the engine thread's
   // The tier's thread's:
-  bool failing_ = false;  // the last write failed
-  absl::Status removal_;  // the first removal that failed since the last Sync
+  bool failing_ = false;          // the last write failed
+  std::set<uint64_t> unremoved_;  // files that could not be removed; each Sync tries again
 
   Mutex mutex_;
   std::vector<Result> results_ ABSL_GUARDED_BY(mutex_);

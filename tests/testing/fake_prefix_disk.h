@@ -49,7 +49,7 @@ class FakePrefixDisk : public PrefixDisk {
   }
   void Read(uint64_t id) override {
     ++num_reads;
-    pending_.push_back([this, id] {
+    pending_.insert(pending_.begin(), [this, id] {
       Result result = {.id = id, .status = on_read(), .time = read_time};
       if (result.status.ok()) result.snapshot = Copy(*files.at(id).snapshot);
       if (!result.status.ok()) files.erase(id);

@@ -12,6 +12,7 @@
 #include <future>
 #include <iterator>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "server/storage/prefix_file.h"
 #include "tests/testing/tiny_cache.h"
@@ -230,7 +231,30 @@ TEST_F(DiskTierTest, SyncSaysWhenAllIsDoneAndWhatCouldNotBeRemoved) {
   const absl::Status failed = sync();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(failed.message()), HasSubstr(BackendOf(b)));
-  EXPECT_EQ(sync(), absl::OkStatus()) << "it is said once";
+  EXPECT_EQ(sync().code(), absl::StatusCode::kUnavailable) << "it is still there";
+  fs::remove(BackendOf(b));
+  WriteBytes(BackendOf(b), "prefix");
+  EXPECT_EQ(sync(), absl::OkStatus());
+  EXPECT_FALSE(fs::exists(BackendOf(b))) << "the folder can be written again";
+}
+
+TEST_F(DiskTierTest, AReadComesBeforeTheWritesThatWait) {
+  ASSERT_TRUE(Open().ok());
+  const uint64_t a = Write();
+  absl::Notification go_on;
+  tier_->Sync([&go_on](const absl::Status&) { go_on.WaitForNotification(); });
+  const uint64_t b = tier_->Write("salt", tokens_, Snapshot());
+  tier_->Read(a);
+  go_on.Notify();
+  std::vector<PrefixDisk::Result> results;
+  WaitUntil(
+      [&] {
+        for (PrefixDisk::Result& result : tier_->TakeResults()) results.push_back(std::move(result));
+        return results.size() == 2;
+      },
+      "both");
+  EXPECT_EQ(results[0].id, a);
+  EXPECT_EQ(results[1].id, b);
 }
 
 TEST_F(DiskTierTest, ASecondServerIsRefused) {
