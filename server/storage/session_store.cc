@@ -191,9 +191,17 @@ void SessionStore::OnEnded(RequestKey key) {
 }
 
 SessionStore::Live SessionStore::Release(std::unordered_map<RequestKey, Live>::iterator live) {
-  const auto newest = live_keys_.find(live->second.place);
-  if (newest != live_keys_.end() && newest->second == live->first) live_keys_.erase(newest);
-  return std::move(live_.extract(live).mapped());
+  Live released = std::move(live_.extract(live).mapped());
+  const auto newest = live_keys_.find(released.place);
+  if (newest == live_keys_.end() || live_.contains(newest->second)) return released;
+  live_keys_.erase(newest);
+  // Others that ended before this one began may have their last saves before them.
+  for (const auto& [key, other] : live_) {
+    if (!(other.place == released.place)) continue;
+    RequestKey& last = live_keys_[other.place];
+    last = std::max(last, key);
+  }
+  return released;
 }
 
 absl::Status SessionStore::Check(const SessionPlace& place) const {

@@ -202,6 +202,20 @@ TEST_F(SessionStoreTest, AnotherMayBeginBeforeTheLastSaveOfOneThatEnded) {
   EXPECT_EQ(Load("s")->file.output_size(), 9);
 }
 
+TEST_F(SessionStoreTest, OneThatIsWithdrawnLeavesTheOneBeforeItAlive) {
+  Open();
+  ASSERT_TRUE(Begin(1, "s").ok());
+  store_->OnEnded(1);
+  ASSERT_TRUE(Begin(2, "s").ok());
+  store_->Withdraw(2);
+  EXPECT_FALSE(Load("s").ok());
+  EXPECT_EQ(Delete("s").code(), absl::StatusCode::kFailedPrecondition) << "its last save is still to come";
+  store_->Take({.key = 1, .progress = SomeProgress(7), .last = true});
+  WaitUntilWritten();
+  EXPECT_EQ(Load("s")->file.output_size(), 7);
+  EXPECT_TRUE(Delete("s").ok());
+}
+
 TEST_F(SessionStoreTest, SaveAnswersWhenTheFileIsThere) {
   Open();
   ASSERT_TRUE(Begin(1, "s").ok());
