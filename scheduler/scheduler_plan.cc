@@ -218,6 +218,7 @@ size_t Scheduler::Preempt(size_t index, bool keep_cache, size_t num_grown) {
   while (last < running_.size() && SameRequest(*running_[last], *running_[index])) ++last;
   while (first > 0 && SameRequest(*running_[first - 1], *running_[index])) --first;
   if (const auto& group = running_[first]->group; group != nullptr) group->Park();
+  bool swaps_out = false;
   for (size_t i = last; i > first; --i) {
     std::unique_ptr<Sequence>& sequence = running_[i - 1];
     // An output that has grown in this pass holds room for tokens that no step will compute.
@@ -225,7 +226,7 @@ size_t Scheduler::Preempt(size_t index, bool keep_cache, size_t num_grown) {
     if (keep_cache && !grew) sharing_.Publish(sequence.get(), /*at_end=*/true);
     // Outputs that share a prompt are computed again: their snapshots would hold it once for each.
     const bool may_swap_out = sequence->group == nullptr && swap_.swapping_out() == nullptr;
-    if (keep_cache && may_swap_out) swap_.SwapOut(sequence.get());
+    if (keep_cache && may_swap_out) swaps_out = swap_.SwapOut(sequence.get());
     sequence->lease = SequenceLease();
     sequence->encoded = false;
     sequence->step_tokens = 0;
@@ -235,6 +236,7 @@ size_t Scheduler::Preempt(size_t index, bool keep_cache, size_t num_grown) {
     policy_->OnPreempt(*sequence);
     waiting_.push_front(std::move(sequence));
   }
+  if (!swaps_out) ++counts_.num_recomputes;
   running_.erase(running_.begin() + static_cast<int64_t>(first), running_.begin() + static_cast<int64_t>(last));
   return first;
 }

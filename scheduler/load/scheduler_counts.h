@@ -15,6 +15,7 @@ struct SchedulerCounts {
   int64_t waiting_tokens = 0;  // tokens that the waiting sequences have to prefill
   int64_t num_preemptions = 0;
   int64_t num_swap_outs = 0;      // preemptions whose cache was swapped out
+  int64_t num_recomputes = 0;     // preemptions whose cache was dropped; neither counts one that is being copied
   int64_t num_pauses = 0;         // of requests; one that ran is preempted
   int64_t num_retried_steps = 0;  // steps of one request alone, after a step of several failed
   int64_t prompt_tokens = 0;      // computed or found in the cache; recomputation not counted

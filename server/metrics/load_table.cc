@@ -18,7 +18,8 @@ constexpr LoadFigure kEngine[] = {
      .field = &Load::set_running,
      .value = [](const ServerLoad& load) { return load.engine.counts.num_running; }},
     {.metric = "berth_requests_waiting",
-     .help = "Sequences that wait for cache, preempted ones included",
+     .help =
+         "Sequences that wait for cache, for a place or for a prefix that is being computed, preempted ones included",
      .alias = "vllm:num_requests_waiting",
      .field = &Load::set_waiting,
      .value = [](const ServerLoad& load) { return load.engine.counts.num_waiting; }},
@@ -52,14 +53,10 @@ constexpr LoadFigure kEngine[] = {
      .labels = {{"action", "swap_out"}},
      .field = &Load::set_swap_outs,
      .value = [](const ServerLoad& load) { return load.engine.counts.num_swap_outs; }},
-    // Never the cheaper action: see scheduler/tiers/swap_manager.h.
-    {.metric = "berth_preemptions_total",
-     .labels = {{"action", "swap_out_state"}},
-     .value = [](const ServerLoad&) { return int64_t{0}; }},
     {.metric = "berth_preemptions_total",
      .labels = {{"action", "recompute"}},
-     .value =
-         [](const ServerLoad& load) { return load.engine.counts.num_preemptions - load.engine.counts.num_swap_outs; }},
+     .field = &Load::set_recomputes,
+     .value = [](const ServerLoad& load) { return load.engine.counts.num_recomputes; }},
     {.metric = "berth_pauses_total",
      .help = "Pauses of requests whose clients did not read; a running request is then preempted",
      .field = &Load::set_pauses,
@@ -375,7 +372,6 @@ constexpr PoolFigure kPools[] = {
      .value = [](const PoolOccupancy& pool) { return pool.bytes(pool.free_units); }},
     // Pools have no overhead, and swapped-out caches are in a tier: berth_cache_tier_bytes.
     {.metric = "berth_cache_bytes", .labels = {{"state", "overhead"}}, .value = kNoBytes},
-    {.metric = "berth_cache_bytes", .labels = {{"state", "swapped_out"}}, .value = kNoBytes},
 };
 
 constexpr int64_t (*kNone)(const Occupancy&) = [](const Occupancy&) { return int64_t{0}; };
@@ -392,7 +388,6 @@ constexpr ArenaFigure kArena[] = {
      .labels = {{"pool", "none"}, {"state", "overhead"}},
      .field = &v1::CacheOccupancy::set_overhead_bytes,
      .value = [](const Occupancy& arena) { return arena.unassigned_overhead_bytes; }},
-    {.metric = "berth_cache_bytes", .labels = {{"pool", "none"}, {"state", "swapped_out"}}, .value = kNone},
     {.metric = "berth_cache_arena_bytes",
      .help = "Size of the arena, which holds the whole cache",
      .field = &v1::CacheOccupancy::set_arena_bytes,

@@ -197,7 +197,7 @@ void Metrics::CollectRequests(MetricFamilies* families) const {
     families->Add(of(reason), {{"finish_reason", std::string(FinishReasonName(reason))}});
   }
   families->Start(Type::kCounter, "vllm:request_success_total",
-                  "Accepted requests that ended, by vLLM's reasons; abort: cancelled or past the deadline");
+                  "Accepted requests that ended, by vLLM's reasons; abort: cancelled, past the deadline or unread");
   families->Add(of(FinishReason::kStop), {{"finished_reason", "stop"}});
   families->Add(of(FinishReason::kLength), {{"finished_reason", "length"}});
   families->Add(of(FinishReason::kCancelled) + of(FinishReason::kDeadline) + of(FinishReason::kUnread),

@@ -52,6 +52,7 @@ struct Pair {
 TEST(Swap, ASwappedOutSequenceResumesWithoutComputingAgain) {
   const Pair pair(Swapping(1 << 20));
   EXPECT_EQ(pair.h.scheduler->counts().num_swap_outs, pair.h.scheduler->counts().num_preemptions);
+  EXPECT_EQ(pair.h.scheduler->counts().num_recomputes, 0);
   EXPECT_EQ(pair.num_computed, 2 * (10 + 34 - 1));
   EXPECT_EQ(pair.waiting_tokens, 1) << "more than the newest token is left to compute";
   EXPECT_GT(pair.largest_tier, 0);
@@ -67,6 +68,7 @@ TEST(Swap, WithoutATierOrRoomEverythingIsComputedAgain) {
   for (const Scheduler::Options& options : {Swapping(0), Swapping(100)}) {
     const Pair pair(options);
     EXPECT_EQ(pair.h.scheduler->counts().num_swap_outs, 0);
+    EXPECT_EQ(pair.h.scheduler->counts().num_recomputes, pair.h.scheduler->counts().num_preemptions);
     EXPECT_EQ(pair.largest_tier, 0);
     EXPECT_GT(pair.num_computed, 2 * (10 + 34 - 1));
   }
@@ -96,6 +98,7 @@ TEST(Swap, SequencesWithRoomRunDuringASwapOut) {
   EXPECT_EQ(h.scheduler->counts().num_swap_outs, 0) << "it was swapped out at once";
   int64_t num_steps = 0;
   for (; h.scheduler->counts().num_swap_outs == 0; ++num_steps) {
+    EXPECT_EQ(h.scheduler->counts().num_recomputes, 0) << "a counter that falls again when the copy ends";
     EXPECT_EQ(h.shapes.size(), 1u) << "the second has room, the first waits for the third's";
     EXPECT_EQ(h.scheduler->counts().waiting_tokens, 10 + static_cast<int64_t>(h.records[pending.young].tokens.size()));
     pending.Step();

@@ -84,7 +84,6 @@ const char* const kSeries[] = {
     R"(vllm:num_requests_waiting{model_name="m"})",
     R"(berth_preemptions_total{model_name="m",action="recompute"})",
     R"(berth_preemptions_total{model_name="m",action="swap_out"})",
-    R"(berth_preemptions_total{model_name="m",action="swap_out_state"})",
     R"(vllm:num_preemptions_total{model_name="m"})",
     R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})",
     R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})",
@@ -161,7 +160,7 @@ TEST(MetricsCollectorTest, EveryGaugeExistsAtZero) {
     EXPECT_EQ(series.at(name), 0) << name;
   }
   for (const char* pool : {"static", "sliding", "recurrent", "cross", "checkpoint", "none"}) {
-    for (const char* state : {"live", "shared", "cached", "swapped_out", "overhead", "free"}) {
+    for (const char* state : {"live", "shared", "cached", "overhead", "free"}) {
       EXPECT_THAT(
           series,
           Contains(Key(absl::StrCat("berth_cache_bytes{model_name=\"m\",pool=\"", pool, "\",state=\"", state, "\"}"))));
@@ -222,6 +221,7 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   scraper.load.counts.num_waiting = 4;
   scraper.load.counts.num_preemptions = 6;
   scraper.load.counts.num_swap_outs = 2;
+  scraper.load.counts.num_recomputes = 3;
   scraper.load.host_tier = {.limit_bytes = 1000, .sequence_bytes = 200, .prefix_bytes = 100};
   scraper.load.prefix_tier = {.disk_bytes = 70, .num_hits = 5, .restored_tokens = 60, .torn_files = 2};
   scraper.load.disk_tier_limit_bytes = 100;
@@ -230,9 +230,8 @@ TEST(MetricsCollectorTest, PoolsOfOneKindAreAddedAndAliasesAgree) {
   EXPECT_EQ(series.at(R"(berth_cache_bytes{model_name="m",pool="static",state="live"})"), 3 * 4096 + 5 * 1000);
   EXPECT_EQ(series.at(R"(berth_cache_units{model_name="m",pool="static",state="free"})"), 73);
   EXPECT_EQ(series.at(R"(berth_cache_tokens{model_name="m",pool="static",state="free"})"), 73 * 16);
-  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="recompute"})"), 4);
+  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="recompute"})"), 3);
   EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="swap_out"})"), 2);
-  EXPECT_EQ(series.at(R"(berth_preemptions_total{model_name="m",action="swap_out_state"})"), 0);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="used"})"), 300);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="host",state="free"})"), 700);
   EXPECT_EQ(series.at(R"(berth_cache_tier_bytes{model_name="m",tier="disk",state="used"})"), 70);

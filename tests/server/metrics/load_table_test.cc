@@ -156,6 +156,7 @@ EngineLoad NamedEngineLoad() {
                  .waiting_tokens = 105,
                  .num_preemptions = 300,
                  .num_swap_outs = 107,
+                 .num_recomputes = 193,
                  .num_pauses = 108,
                  .num_retried_steps = 109,
                  .prompt_tokens = 110,
@@ -252,7 +253,7 @@ constexpr char kNamedResponse[] = R"(
     prompt_tokens: 110 generation_tokens: 111
     draft_tokens: 112 accepted_draft_tokens: 113 forced_tokens: 114
     grammars_compiled: 251 grammars_failed: 252 grammars_cancelled: 253 grammar_cache_hits: 254
-    unread_requests_ended: 273 pauses: 108 preemptions: 300 swap_outs: 107
+    unread_requests_ended: 273 pauses: 108 preemptions: 300 swap_outs: 107 recomputes: 193
     prefix_queried_tokens: 115 prefix_hit_tokens: 116 prefix_replayed_tokens: 117
     tier_hits: 212 tier_disk_reads: 213 tier_restored_tokens: 214
     tier_prefixes_lost: 217 tier_host_evictions: 215 tier_disk_evictions: 216

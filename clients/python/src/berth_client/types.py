@@ -632,6 +632,8 @@ class Load:
     """Preemptions."""
     swap_outs: int = 0
     """Preemptions that swapped the cache out to the host tier."""
+    recomputes: int = 0
+    """Preemptions that dropped the cache."""
     prefix_queried_tokens: int = 0
     """Prompt tokens of requests that looked for a cached prefix."""
     prefix_hit_tokens: int = 0
