@@ -366,6 +366,12 @@ Backlog Scheduler::backlog() const {
   return backlog;
 }
 
+void Scheduler::SaveAll(absl::Time now) {
+  swap_.SaveAll(now, [this](StepPhase phase) {
+    if (options_.progress != nullptr) options_.progress->Enter(phase);
+  });
+}
+
 void Scheduler::CountWaiting(const Sequence& sequence, int64_t sign) {
   counts_.num_waiting += sign;
   counts_.waiting_tokens += sign * (sequence.parked ? sequence.num_owed() : sequence.num_to_prefill());

@@ -102,7 +102,7 @@ class Scheduler {
   FreedBytes DropPrefixes(std::optional<absl::string_view> salt);
   void CallWhenGone(std::function<void(const absl::Status&)> done) { swap_.CallWhenGone(std::move(done)); }
   // Moves what the cache still holds down to the disk, if there is one. REQUIRES: no sequence; nothing follows.
-  void SaveAll(absl::Time now) { swap_.SaveAll(now); }
+  void SaveAll(absl::Time now);
 
   // The next step, valid until the next call of any method but counts(). Follow it by Commit or FailStep.
   const StepPlan& Plan(absl::Time now);

@@ -264,26 +264,24 @@ void PrefixTier::FinishOffload(absl::Time now) {
   Lose(entry);
 }
 
-void PrefixTier::OffloadAll(absl::Time now) {
+void PrefixTier::OffloadAll(absl::Time now, absl::FunctionRef<void(StepPhase)> enter) {
   if (options_.disk == nullptr) return;
   const absl::Time last_wait = SteadyNow() + kLongestDiskWait;
   if (offloading_ != nullptr) FinishOffload(now);
   while (!places_[kArena].empty()) {
     offloading_ = NextToOffload(absl::InfiniteFuture(), /*needed_bytes=*/0);
+    enter(offloading_ != nullptr ? StepPhase::kCopy : StepPhase::kIdle);
     if (offloading_ != nullptr) {
       FinishOffload(now);
       continue;
     }
     // Host memory is full of what is being written.
-    if (places_[kArena].empty() || !WaitForDisk(last_wait)) return;
+    if (places_[kArena].empty()) return;
+    const auto done = std::make_shared<absl::Notification>();
+    options_.disk->Sync([done](const absl::Status&) { done->Notify(); });
+    if (!done->WaitForNotificationWithTimeout(last_wait - SteadyNow())) return;
     Poll(now);
   }
-}
-
-bool PrefixTier::WaitForDisk(absl::Time last) const {
-  const auto done = std::make_shared<absl::Notification>();
-  options_.disk->Sync([done](const absl::Status&) { done->Notify(); });
-  return done->WaitForNotificationWithTimeout(last - SteadyNow());
 }
 
 absl::Time PrefixTier::NextIdleWork(absl::Time now) const {

@@ -32,11 +32,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/cache.h"
 #include "cache/snapshot.h"
+#include "scheduler/load/step_progress.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/tiers/copy_cost.h"
 #include "scheduler/tiers/host_tier.h"
@@ -92,8 +94,8 @@ class PrefixTier {
   // Takes in that `size_bytes` of it were copied.
   void OnOffloaded(int64_t size_bytes, absl::Time now);
   // Writes all that is queued to the disk, if there is one, and waits for it where host memory is full meanwhile: for
-  // half a minute in all.
-  void OffloadAll(absl::Time now);
+  // half a minute in all. Calls enter(kCopy) before each copy, and enter(kIdle) before that wait.
+  void OffloadAll(absl::Time now, absl::FunctionRef<void(StepPhase)> enter);
   // When OffloadNow or Poll have something to do, although no sequence is there.
   absl::Time NextIdleWork(absl::Time now) const;
 
@@ -157,8 +159,6 @@ class PrefixTier {
     ++counts_.lost;
     Erase(entry);
   }
-  // Returns once the disk has done all that was asked of it. False: it has not by `last`.
-  bool WaitForDisk(absl::Time last) const;
   void StartWriting(Entry* entry, absl::Time now);
   // Drops the tenant's oldest files until its quota has room for `size_bytes`. False: they are too many.
   bool MakeRoomInQuota(const std::string& salt, int64_t size_bytes);

@@ -100,7 +100,7 @@ class SwapManager {
   void RunIdleWork(absl::Time now) { BeginStep(now, /*next=*/nullptr, /*nothing_runs=*/true); }
   absl::Time NextIdleWork(absl::Time now) const { return prefixes_.NextIdleWork(now); }
   // Moves what the arena still holds down to the disk, if there is one. REQUIRES: there is no sequence.
-  void SaveAll(absl::Time now) { prefixes_.OffloadAll(now); }
+  void SaveAll(absl::Time now, absl::FunctionRef<void(StepPhase)> enter) { prefixes_.OffloadAll(now, enter); }
 
   StepCopies& copies() { return copies_; }
   const HostTier& host_tier() const { return host_; }
