@@ -161,9 +161,10 @@ void ConnectionGate::Stop() {
   if (stop_fd_ < 0) return;
   ::eventfd_write(stop_fd_, 1);
   if (thread_.joinable()) thread_.join();
+  // Before its socket refuses connections: after that the path may be another server's.
+  if (address_.IsUnix()) ::unlink(address_.socket_path.c_str());
   for (int fd : listeners_) ::close(fd);
   listeners_.clear();
-  if (address_.IsUnix()) ::unlink(address_.socket_path.c_str());
   ::close(std::exchange(stop_fd_, -1));
 }
 

@@ -53,6 +53,12 @@ grpc::Status Rpc::End(const absl::Status& status) {
   return ended;
 }
 
+grpc::Status Rpc::EndAs(grpc::StatusCode code, const absl::Status& status) {
+  const grpc::Status ended = End(status);
+  code_ = code;
+  return grpc::Status(code, ended.error_message());
+}
+
 void Rpc::OnDone() const { options_->metrics->OnRpc(service_, method_, code_, options_->now() - received_); }
 
 void Rpc::Finish(grpc::ServerUnaryReactor* reactor, const absl::Status& status) {

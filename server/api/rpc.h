@@ -44,6 +44,8 @@ class Rpc {
   // The status to give to gRPC. A refusal's advice for a retry is then in the trailing metadata. Call it once, before
   // the call ends.
   grpc::Status End(const absl::Status& status);
+  // With a code that ToGrpcStatus would not give.
+  grpc::Status EndAs(grpc::StatusCode code, const absl::Status& status);
   // gRPC is done with the call.
   void OnDone() const;
   // Ends the call, whose reactor hears of nothing after that, and calls OnDone.

@@ -245,9 +245,8 @@ class VllmService::KvEventsCall final : public grpc::ServerWriteReactor<common::
 
   grpc::Status Ended() {
     const absl::Status status = subscription_->status();
-    const grpc::Status ended = rpc_.End(status);
     // Here OUT_OF_RANGE is what the contract says, not a request that is too long.
-    return absl::IsOutOfRange(status) ? grpc::Status(grpc::StatusCode::OUT_OF_RANGE, ended.error_message()) : ended;
+    return absl::IsOutOfRange(status) ? rpc_.EndAs(grpc::StatusCode::OUT_OF_RANGE, status) : rpc_.End(status);
   }
 
   VllmService* const service_;
