@@ -229,6 +229,7 @@ void RefuseBothDirections(ConfigReader& config) {
 void RefuseVariants(ConfigReader& config, absl::string_view quantization) {
   RefuseQuantization(config, quantization);
   RefuseBothDirections(config);
+  config.Require(!config.Has("per_layer_config"), "per_layer_config", "is not implemented");
 }
 
 // What the matrices go through: from a file, into one, or, in a dry run, only counted.

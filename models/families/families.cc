@@ -29,6 +29,7 @@ constexpr Family kFamilies[] = {
     {"m2m_100", BuildM2m100, "static and cross"},
     {"mamba", BuildMamba, "recurrent", false, "", /*base_prefix=*/"backbone."},
     {"mamba2", BuildMamba2, "recurrent", false, "", /*base_prefix=*/"backbone."},
+    {"ministral", BuildMistral, "static, sliding where configured"},
     {"mistral", BuildMistral, "sliding, or static without a window"},
     {"mixtral", BuildMixtral, "static, sliding where configured"},
     {"nemotron_h", BuildNemotronH, "static, recurrent, none"},

@@ -1,10 +1,10 @@
 // llama, and the models that differ from it by configuration only. They are:
-// - mistral: optionally a window on every layer;
+// - mistral and ministral: optionally a window, on every layer or on those that layer_types names;
 // - phi3: the same, fused products, and partial and "longrope" positions;
 // - qwen2: biases on q, k and v;
 // - qwen3: norms of q and k;
 // - smollm3: some layers without positions.
-// Source: transformers' models/{llama,mistral,phi3,qwen2,qwen3,smollm3}.
+// Source: transformers' models/{llama,mistral,ministral,phi3,qwen2,qwen3,smollm3}.
 #include <utility>
 
 #include "models/families/family.h"
@@ -34,7 +34,9 @@ std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights) {
 
 std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights) {
   TransformerConfig c = ReadLlamaLike(config, weights);
-  ReadOneWindow(config, 4096, &c);
+  const int64_t window = config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", 4096, 0, kMaxWindow);
+  const char* const type = window > 0 ? "sliding_attention" : "full_attention";
+  c.windows = ReadWindows(config, c.num_layers, window, std::vector<std::string>(c.num_layers, type));
   return BuildTransformer(config, weights, c);
 }
 

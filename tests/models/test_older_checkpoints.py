@@ -170,6 +170,16 @@ def test_rotary_positions_have_older_names(name, checkpoints):
     assert tokens != expected(checkpoints.plain(config, fields)), "the setting changes no token, so it shows nothing"
 
 
+def test_a_mistral_with_layer_types_is_a_ministral(checkpoints):
+    """transformers takes it for one: only the layers that are named so have a window."""
+    model = ("MistralConfig", dict(SMALL, sliding_window=4))
+    folder = checkpoints.changed(*model, settings=lambda config: {
+        **config, "layer_types": ["full_attention", "sliding_attention"]})
+    tokens = expected(folder)
+    assert answer(folder) == tokens
+    assert tokens != expected(checkpoints.plain(*model))
+
+
 @pytest.mark.parametrize("stored, computed", [(torch.bfloat16, "bfloat16"), (torch.float32, "float32"),
                                               (torch.float16, "float32")])
 def test_without_a_type_in_the_configuration_that_of_the_weights_counts(stored, computed, checkpoints):

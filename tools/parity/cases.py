@@ -135,6 +135,8 @@ CASES = {
     # With larger weights transformers' own float32, with its cache and without, differs by 1.3e-4 at one token.
     "mistral-full": Case("MistralConfig", dict(ATTENTION, initializer_range=0.2, sliding_window=None,
                                                num_key_value_heads=3)),
+    "ministral": Case("MinistralConfig", dict(ATTENTION, sliding_window=37, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention"])),
     "mixtral": Case("MixtralConfig", dict(ATTENTION, initializer_range=0.2, num_local_experts=5, num_experts_per_tok=2,
                                           sliding_window=None)),
     "mixtral-sliding": Case("MixtralConfig", dict(ATTENTION, num_local_experts=4, num_experts_per_tok=3,
