@@ -72,12 +72,12 @@ void Decode(benchmark::State& state, DType stored) {
   for (auto _ : state) benchmark::DoNotOptimize(ops::Attention(q, shape, *layer.batch));
   state.SetItemsProcessed(state.iterations() * kRows * tokens);  // cached tokens read
 }
-#define BERTH_DECODE(stored)                             \
-  BENCHMARK_CAPTURE(Decode, stored, DType::stored)       \
-      ->ArgNames({"tokens", "group", "dim"})             \
-      ->ArgsProduct({{512, 8192, 32768}, {1, 4}, {128}}) \
-      ->ArgsProduct({{8192, 32768}, {2, 4, 6}, {64}})    \
-      ->Args({256, 2, 32})                               \
+#define BERTH_DECODE(stored)                                \
+  BENCHMARK_CAPTURE(Decode, stored, DType::stored)          \
+      ->ArgNames({"tokens", "group", "dim"})                \
+      ->ArgsProduct({{512, 8192, 32768}, {1, 4, 8}, {128}}) \
+      ->ArgsProduct({{8192, 32768}, {2, 4, 6, 8}, {64}})    \
+      ->Args({256, 2, 32})                                  \
       ->Args({256, 3, 64})
 BERTH_DECODE(kFloat32);
 BERTH_DECODE(kBFloat16);
