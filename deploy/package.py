@@ -7,7 +7,7 @@ The folder can be moved, because programs and libraries find each other by $ORIG
 
     bin/                programs
     lib/                shared libraries: all but glibc, libstdc++ and libgcc_s, which every system has
-    share/berth/        the demo model and the licences
+    share/berth/        the demo model, a service of systemd, and the licences
 
 With --folder it makes that folder alone. Else it writes both archives into --out (.package). --gpu adds the CUDA kernels
 and CUDA's libraries, which `./dev cuda` installs. `./dev package` builds the programs and runs this.
@@ -165,7 +165,7 @@ def copy_crate_licences(folder):
 def copy_shared(folder, libraries):
     share = folder / "share/berth"
     shutil.copytree(ROOT / "models/demo" / DEMO, share / DEMO, ignore=shutil.ignore_patterns(".berth"))
-    for name in ("LICENSE", "THIRD_PARTY.md"):
+    for name in ("LICENSE", "THIRD_PARTY.md", "deploy/systemd/berth.service"):
         shutil.copy(ROOT / name, share)
     for part, copy in [("debian", lambda to: copy_debian_licences(to, libraries)), ("wheels", copy_wheel_licences),
                        ("crates", copy_crate_licences)]:

@@ -140,12 +140,34 @@ def block_with(word):
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_tarball_runs_on_a_bare_debian(package, in_root, suite):
     (tarball,) = package.glob("*.tar.gz")
-    block = block_with("tar xzf")
+    block = block_with("bin/berth-cli")
     assert tarball.name in block
     script = "cd /tmp\n" + script_of(block.replace("tar xzf ", "tar xzf /archives/"))
     printed = in_root(suite, script + 'cat "$folder/log"', "--user=10001", f"--bind={package}:/archives")
     assert "68" in printed.splitlines()[0], printed
     assert "--model is not set; serving the demo model in /tmp/berth-" in printed
+
+
+def test_service_of_systemd_starts(package, in_root):
+    """What `systemctl enable --now` would start, as the user that the service names. There is no systemd here."""
+    (tarball,) = package.glob("*.tar.gz")
+    *commands, start = block_with("systemctl").splitlines()
+    assert start.startswith("systemctl enable")
+    (flags,) = re.findall(r"^```\n(--.*?)^```", INSTALL, re.M | re.S)
+    service = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy/systemd/berth.service").read_text(), re.M))
+    assert int(service["TimeoutStopSec"]) >= 30 + 30 + 2 + 60
+    script = "\n".join([
+        "cd /archives", *commands, "cmp /etc/systemd/system/berth.service /opt/berth/share/berth/berth.service",
+        f"mkdir -p /etc/berth /srv/models; install -d -o {service['User']} -m {service['StateDirectoryMode']} "
+        f"/var/lib/{service['StateDirectory']}",
+        "ln -s /opt/berth/share/berth/falcon_h1-demo /srv/models/NAME", f"cat >/etc/berth/flags <<'END'\n{flags}END",
+        "folder=$(mktemp -d); chmod 777 $folder",
+        f"su {service['User']} -s /bin/sh -c \"{service['ExecStart']} --port_file=$folder/ports\" 2>$folder/log &",
+        "until [ -e $folder/ports ]; do kill -0 $! || { cat $folder/log; exit 1; }; sleep 0.1; done",
+        '/opt/berth/bin/berth-cli generate --prompt=Once --max_tokens=2 --session_id=one',
+        "until ls /var/lib/berth/sessions/*.session; do kill -0 $!; sleep 0.1; done"])
+    printed = in_root("bookworm", script, f"--bind={package}:/archives")
+    assert re.search(r"/one@\w+\.session$", printed, re.M), printed
 
 
 def test_wheel_serves_by_the_documented_commands(package, in_root, tmp_path):
@@ -161,4 +183,4 @@ def test_wheel_serves_by_the_documented_commands(package, in_root, tmp_path):
 
 def test_the_tests_run_every_command_of_the_page():
     """test_image.py runs the client of the last one; Helm and a cluster are not here."""
-    assert [block.split()[0] for block in BLOCKS] == ["pip", "tar", "berth-server", "helm"]
+    assert [block.split()[0] for block in BLOCKS] == ["pip", "tar", "tar", "berth-server", "helm"]

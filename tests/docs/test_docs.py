@@ -27,7 +27,7 @@ GATEWAY = "127.0.0.1:8602"
 # those of grpcurl and ghz. The others need a tool that CI lacks (docker, kubectl), several NUMA nodes, a GPU, a model of
 # one's own, or a build.
 NOT_RUN = ("./dev ", "smg launch ", "docker ", "kubectl ", "grpcurl ", "ghz ", "numactl ", "bazel-bin/server/berth-server --model=DIR", "LD_LIBRARY_PATH=", "BERTH_TEST_DEVICE=",
-           "bazel run ", "pip install berth_server", "tar xzf berth-", "berth-", "helm ")
+           "bazel run ", "pip install berth_server", "tar xzf berth-", "berth-", "helm ", "ln -s berth-", "useradd ", "cp /opt/berth/", "systemctl ")
 
 
 def read(path):
