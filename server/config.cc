@@ -130,9 +130,9 @@ void AddPrefixFlags(FlagSet* flags, Config* config) {
              "Reuse the cache of prompts that begin alike. A request can opt out.");
   flags->Add(
       "state_checkpoint_tokens", &config->state_checkpoint_tokens, OrAuto(Between<int64_t>(0, kMaxCount)),
-      "Keep recurrent states every n tokens, and at the ends of prompts and outputs; a prefix hit recomputes the "
-      "tokens after them. 0: only at the ends. auto: also at the ends of messages, and at distances that grow "
-      "with the states' size.");
+      "Keep recurrent states every n tokens, at the ends of prompts and outputs, and where prompts depart; a prefix "
+      "hit recomputes the tokens after them. 0: not every n. auto: distances grow with the states' size; also the ends "
+      "of messages.");
   flags->Add("state_checkpoint_share", &config->cache.state_share, Between(0.0, 1.0),
              "Share of the arena that kept recurrent states may take. Over it, old states are thinned out. 0: keep "
              "none.");
@@ -229,8 +229,8 @@ void AddLimitFlags(FlagSet* flags, Config* config) {
 void AddOtherFlags(FlagSet* flags, Config* config) {
   flags->AddGroup("Log");
   flags->Add("crash_dir", &config->crash_dir, "folder",
-             "Folder where the server writes its last steps when it ends by a fault. berth-cli trace --from=FILE reads "
-             "the file. Empty: none.");
+             "Folder where the server writes its last steps when it ends by a fault, a hang or a lost GPU. berth-cli "
+             "trace --from=FILE reads the file. Empty: none.");
   flags->Add("log_level", &config->log_level, OneOf({"trace", "debug", "info", "warning", "error", "off"}),
              "Lowest level of the messages that are logged.");
   flags->Add("log_format", &config->log_format, OneOf({"text", "json"}),
