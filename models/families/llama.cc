@@ -1,6 +1,6 @@
 // llama, and the models that differ from it by configuration only. They are:
 // - mistral and ministral: optionally a window, on every layer or on those that layer_types names;
-// - phi3: the same, fused products, and partial and "longrope" positions;
+// - phi3: optionally a window on every layer, fused products, and partial and "longrope" positions;
 // - qwen2: biases on q, k and v;
 // - qwen3: norms of q and k;
 // - smollm3: some layers without positions.
@@ -34,7 +34,7 @@ std::unique_ptr<Model> BuildLlama(ConfigReader& config, WeightLoader& weights) {
 
 std::unique_ptr<Model> BuildMistral(ConfigReader& config, WeightLoader& weights) {
   TransformerConfig c = ReadLlamaLike(config, weights);
-  const int64_t window = config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", 4096, 0, kMaxWindow);
+  const int64_t window = ReadWindow(config, 4096);
   const char* const type = window > 0 ? "sliding_attention" : "full_attention";
   c.windows = ReadWindows(config, c.num_layers, window, std::vector<std::string>(c.num_layers, type));
   return BuildTransformer(config, weights, c);

@@ -156,9 +156,12 @@ int64_t ReadUsedWindow(ConfigReader& config) {
   return used ? config.IntOr("sliding_window", 4096, 1, kMaxWindow) : 0;
 }
 
+int64_t ReadWindow(ConfigReader& config, int64_t fallback) {
+  return config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", fallback, 0, kMaxWindow);
+}
+
 void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c) {
-  const int64_t window = config.IsNull("sliding_window") ? 0 : config.IntOr("sliding_window", fallback, 0, kMaxWindow);
-  c->windows.assign(c->num_layers, window);
+  c->windows.assign(c->num_layers, ReadWindow(config, fallback));
 }
 
 std::vector<bool> ReadRotatingLayers(ConfigReader& config, int64_t num_layers) {

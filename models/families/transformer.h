@@ -120,7 +120,10 @@ std::vector<int64_t> ReadWindows(ConfigReader& config, int64_t num_layers, int64
 // sliding_window where use_sliding_window is true; else, and where it is null, 0.
 int64_t ReadUsedWindow(ConfigReader& config);
 
-// sliding_window of every layer. Absent means the family's default, an explicit null no window.
+// sliding_window. Absent means the family's default, an explicit null 0, no window.
+int64_t ReadWindow(ConfigReader& config, int64_t fallback);
+
+// The window of every layer, by ReadWindow.
 void ReadOneWindow(ConfigReader& config, int64_t fallback, TransformerConfig* c);
 
 // Reads no_rope_layers, where 1 means that a layer rotates (sic). Absent: every no_rope_layer_interval-th does not.

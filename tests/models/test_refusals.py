@@ -33,8 +33,8 @@ ACTIVATION = {"bart": "activation_function", "m2m_100": "activation_function", "
               "recurrent_gemma": "hidden_activation", "nemotron_h": "mlp_hidden_act"}
 NO_ACTIVATION = {"lfm2", "lfm2_moe"}  # always silu
 LAYER_TYPES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "lfm2", "lfm2_moe",
-               "llama4_text", "ministral", "mistral", "olmo3", "olmo_hybrid", "qwen2", "qwen3", "qwen3_5_text", "qwen3_next",
-               "smollm3"]
+               "llama4_text", "ministral", "mistral", "olmo3", "olmo_hybrid", "qwen2", "qwen3", "qwen3_5_text",
+               "qwen3_next", "smollm3"]
 
 ROWS = [
     *[(family, "quantization_config", {"quant_method": "gptq"}, ["quant_method", '"gptq"']) for family in FAMILIES],
