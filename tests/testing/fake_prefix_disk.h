@@ -68,7 +68,7 @@ class FakePrefixDisk : public PrefixDisk {
     return std::exchange(results_, {});
   }
 
-  // Does what was asked for, in order.
+  // Does what was asked for: reads first, the rest in order.
   void Work() {
     for (const std::function<void()>& work : std::exchange(pending_, {})) work();
   }

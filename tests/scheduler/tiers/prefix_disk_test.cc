@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/load/step_progress.h"
 #include "scheduler/tiers/prefix_tier.h"
 #include "tests/scheduler/tiers/tier_harness.h"
 #include "tests/testing/fake_prefix_disk.h"
@@ -55,6 +56,25 @@ TEST(PrefixDisk, AtTheEndMoreGoesToTheDiskThanTheHostTierHolds) {
   h.scheduler->SaveAll(h.clock.Now());
   disk.Work();
   EXPECT_EQ(disk.files.size(), 4u);
+}
+
+TEST(PrefixDisk, AtTheEndAWatchdogSeesEachCopyAndNotTheWaitForTheDisk) {
+  FakePrefixDisk disk;
+  StepProgress progress;
+  Scheduler::Options options = Tiered(&disk, /*host_bytes=*/1500);  // room for one
+  options.progress = &progress;
+  TierHarness h({StaticLayer()}, 64, options);
+  for (int i = 0; i < 4; ++i) h.Run(h.MakeRequest(30, 7));
+  std::vector<StepPhase> phases;
+  disk.on_sync = [&] {
+    phases.push_back(progress.Read().phase);
+    return absl::OkStatus();
+  };
+  progress.Enter(StepPhase::kPlan);
+  const uint64_t beat = progress.Read().beat;
+  h.scheduler->SaveAll(h.clock.Now());
+  EXPECT_EQ(phases, std::vector<StepPhase>(3, StepPhase::kIdle));
+  EXPECT_GE(progress.Read().beat, beat + 4 + phases.size());
 }
 
 TEST(PrefixDisk, TheDiskDropsItsOldest) {
